@@ -1,0 +1,227 @@
+//! Tables for calls: each row is the params of one call and what becomes of it.
+
+use super::*;
+use crate::error::RpcError;
+use crate::request;
+
+/// `[0, 7, method, [params]]`.
+fn message(method: &str, params: &[u8]) -> Vec<u8> {
+    let mut message = vec![0x94, 0, 7];
+    sealwire_msgpack::write::str(&mut message, method);
+    message.push(0x91);
+    message.extend_from_slice(params);
+    message
+}
+
+/// A map of the pairs given as bytes.
+fn map(pairs: &[&[u8]]) -> Vec<u8> {
+    let mut map = vec![0x80 | u8::try_from(pairs.len()).unwrap()];
+    pairs.iter().for_each(|pair| map.extend_from_slice(pair));
+    map
+}
+
+/// Valid `app` and `payload` pairs, and one more.
+fn with(pair: &[u8]) -> Vec<u8> {
+    map(&[b"\xa3app\xa1a", b"\xa7payload\x01", pair])
+}
+
+fn check(method: &str, params: &[u8], expect: Result<(), &str>) {
+    let message = message(method, params);
+    let outcome = Call::decode(&message).map(|_| ()).map_err(|error| error.to_string());
+    assert_eq!(outcome, expect.map_err(str::to_owned), "{method} {params:02x?}");
+}
+
+/// One more pair in both `encrypt` and `decrypt`.
+fn check_both(pair: &[u8], expect: Result<(), &str>) {
+    check("encrypt", &with(pair), expect);
+    check("decrypt", &with(pair), expect);
+}
+
+#[test]
+fn an_absent_key_means_its_default() {
+    let bytes = message("encrypt", &map(&[b"\xa3app\xa1a", b"\xa7payload\x92\x01\xc0"]));
+    assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(Encrypt::new("a", &[0x92, 0x01, 0xc0]))));
+    let bytes = message("decrypt", &map(&[b"\xa7payload\xc0", b"\xa3app\xa1a"]));
+    assert_eq!(Call::decode(&bytes), Ok(Call::Decrypt(Decrypt::new("a", &[0xc0]))));
+}
+
+#[test]
+fn every_key_is_read() {
+    let call = Encrypt {
+        select: Some(vec!["$.a", "$..b"]),
+        curve: Curve::K1,
+        key_scope: KeyScope::Field,
+        format: Format::Native,
+        encoding: Encoding::Binary,
+        context: b"row 7",
+        on_error: OnError::Report,
+        deadline_ms: Some(3_600_000),
+        min_generation: Some(u64::MAX),
+        ..Encrypt::new("shop.eu_1-x", &[0x81, 0xa1, b'a', 0x01])
+    };
+    let mut bytes = Vec::new();
+    request::encrypt(&mut bytes, 7, &call);
+    assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(call)));
+}
+
+#[test]
+fn keys_and_shapes() {
+    let shape = |method: &str| format!("params of {method} must be an array of one map");
+    check("encrypt", &map(&[b"\xa7payload\x01"]), Err("app is missing"));
+    check("encrypt", &map(&[b"\xa3app\xa1a"]), Err("payload is missing"));
+    check("encrypt", &[0x80], Err("app is missing"));
+    check("inspect", &[0x80], Err("envelope is missing"));
+    check_both(b"\xa3app\xa1b", Err("app is given twice"));
+    check_both(b"\xa7payload\x01", Err("payload is given twice"));
+    check("encrypt", &with(b"\xa6colour\x01"), Err("encrypt has no parameter \"colour\""));
+    check("encrypt", &with(b"\xa4role\xa1r"), Err("encrypt has no parameter \"role\""));
+    check("decrypt", &with(b"\xa5curve\xa2r1"), Err("decrypt has no parameter \"curve\""));
+    check("info", &map(&[b"\xa1a\x01"]), Err("info has no parameter \"a\""));
+    check("encrypt", &with(b"\xa5\n\"<\xc3\xa9\x01"), Err("encrypt has no parameter \"?????\""));
+    let long = [&[0xd9, 200][..], &[b'k'; 200], &[1]].concat();
+    check("encrypt", &with(&long), Err(&format!("encrypt has no parameter \"{}\"", "k".repeat(64))));
+    check("encrypt", &with(b"\xa1\xff\x01"), Err("a parameter name is not UTF-8"));
+    check("encrypt", &with(b"\x01\x01"), Err("a parameter name of encrypt is not a string"));
+    check("encrypt", &with(b"\xc4\x03app\x01"), Err("a parameter name of encrypt is not a string"));
+    check("encrypt", &[0xc0], Err(&shape("encrypt")));
+    check("health", &[0x90], Err(&shape("health")));
+    for (params, expect) in [
+        (&[0x90][..], Ok(Call::Health)),
+        (&[0x91, 0x80], Ok(Call::Health)),
+        (&[0x92, 0x80, 0x80], Err(CallError::ParamsShape { method: Method::Health })),
+        (&[0x80], Err(CallError::ParamsShape { method: Method::Health })),
+        (&[0xc0], Err(CallError::ParamsShape { method: Method::Health })),
+    ] {
+        let message = [b"\x94\x00\x07\xa6health", params].concat();
+        assert_eq!(Call::decode(&message), expect);
+    }
+    let empty = Call::decode(b"\x94\x00\x07\xa7encrypt\x90");
+    assert_eq!(empty, Err(CallError::ParamsShape { method: Method::Encrypt }), "it has required keys");
+}
+
+#[test]
+fn types_and_rules() {
+    let app = |app: &[u8]| map(&[app, b"\xa7payload\x01"]);
+    let rule = Err("app must be 1 to 64 bytes of A-Z a-z 0-9 . _ -");
+    check("encrypt", &app(b"\xa3app\xa8Az09._-x"), Ok(()));
+    check("encrypt", &app(b"\xa3app\xa0"), rule);
+    check("encrypt", &app(b"\xa3app\xa3a b"), rule);
+    check("encrypt", &app(b"\xa3app\xa3../"), rule);
+    check("encrypt", &app("\u{a3}".as_bytes()), Err("a parameter name of encrypt is not a string"));
+    check("encrypt", &app(&[b"\xa3app\xd9\x40", &[b'x'; 64][..]].concat()), Ok(()));
+    check("encrypt", &app(&[b"\xa3app\xd9\x41", &[b'x'; 65][..]].concat()), rule);
+    check("encrypt", &app(b"\xa3app\x01"), Err("app must be of type string"));
+    check("encrypt", &app(b"\xa3app\xc4\x01a"), Err("app must be of type string"));
+    check("encrypt", &app(b"\xa3app\xc0"), Err("app must be of type string"));
+    check("encrypt", &app(b"\xa3app\xa1\xff"), Err("app is not UTF-8"));
+
+    let rule = Err("select must be 1 to 64 paths of 1 to 1024 bytes");
+    let paths =
+        |count: u8, path: &[u8]| [&b"\xa6select\xdc\x00"[..], &[count], &path.repeat(usize::from(count))].concat();
+    check_both(&paths(1, b"\xa1$"), Ok(()));
+    check_both(&paths(64, b"\xa1$"), Ok(()));
+    check_both(&paths(65, b"\xa1$"), rule);
+    check_both(&paths(0, b""), rule);
+    check_both(&paths(1, b"\xa0"), rule);
+    check_both(&paths(1, &[b"\xda\x04\x00", &[b'x'; 1_024][..]].concat()), Ok(()));
+    check_both(&paths(1, &[b"\xda\x04\x01", &[b'x'; 1_025][..]].concat()), rule);
+    check_both(&paths(1, b"\x01"), Err("select must be of type array of strings"));
+    check_both(b"\xa6select\xa1$", Err("select must be of type array of strings"));
+    check_both(b"\xa6select\xc0", Err("select must be of type array of strings"));
+    check_both(&paths(1, b"\xa1\xff"), Err("select is not UTF-8"));
+
+    let context = |header: &[u8], bytes: usize| [&b"\xa7context"[..], header, &vec![b'c'; bytes]].concat();
+    check_both(&context(b"\xa0", 0), Ok(()));
+    check_both(&context(b"\xda\x10\x00", 4_096), Ok(()));
+    check_both(&context(b"\xc5\x10\x00", 4_096), Ok(()));
+    check_both(&context(b"\xc5\x10\x01", 4_097), Err("context must be at most 4096 bytes"));
+    check_both(&context(b"\x01", 0), Err("context must be of type string or binary"));
+    check_both(&context(b"\xc0", 0), Err("context must be of type string or binary"));
+    check_both(b"\xa7context\xa1\xff", Err("context is not UTF-8"));
+    check_both(b"\xa7context\xc4\x01\xff", Ok(()));
+
+    let rule = Err("deadline_ms must be 1 to 3600000");
+    check_both(b"\xabdeadline_ms\x01", Ok(()));
+    check_both(b"\xabdeadline_ms\xd1\x00\x01", Ok(()));
+    check_both(b"\xabdeadline_ms\xce\x00\x36\xee\x80", Ok(()));
+    check_both(b"\xabdeadline_ms\xce\x00\x36\xee\x81", rule);
+    check_both(b"\xabdeadline_ms\xcf\x00\x00\x00\x01\x00\x00\x00\x01", rule);
+    check_both(b"\xabdeadline_ms\x00", rule);
+    check_both(b"\xabdeadline_ms\xff", rule);
+    check_both(b"\xabdeadline_ms\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00", Err("deadline_ms must be of type integer"));
+    check_both(b"\xabdeadline_ms\xa11", Err("deadline_ms must be of type integer"));
+    check_both(b"\xaemin_generation\xcf\xff\xff\xff\xff\xff\xff\xff\xff", Ok(()));
+    check_both(b"\xaemin_generation\xff", Err("min_generation must be 0 or more"));
+    check_both(b"\xaemin_generation\xc2", Err("min_generation must be of type integer"));
+
+    check_both(b"\xa8on_error\xa6report", Ok(()));
+    check_both(b"\xa8on_error\xa6Report", Err("on_error must be \"fail\" or \"report\""));
+    check_both(b"\xa8on_error\x01", Err("on_error must be of type string"));
+    check("encrypt", &with(b"\xa5curve\xa2k1"), Ok(()));
+    check("encrypt", &with(b"\xa5curve\xa4p521"), Err("curve must be \"r1\" or \"k1\""));
+    check("encrypt", &with(b"\xa9key_scope\xa5epoch"), Err("key_scope must be \"request\" or \"field\""));
+    check("encrypt", &with(b"\xa6format\xa9evervault"), Err("format must be \"native\""));
+    check("encrypt", &with(b"\xa8encoding\xa3hex"), Err("encoding must be \"text\" or \"binary\""));
+    check("inspect", &map(&[b"\xa8envelope\xa1x"]), Ok(()));
+    check("inspect", &map(&[b"\xa8envelope\xc4\x01x"]), Ok(()));
+    check("inspect", &map(&[b"\xa8envelope\x01"]), Err("envelope must be of type string or binary"));
+    check("inspect", &map(&[b"\xa8envelope\xa1\xff"]), Err("envelope is not UTF-8"));
+}
+
+#[test]
+fn an_unknown_method_is_named_cleaned_and_cut() {
+    let named = |method: &str| {
+        Call::decode(&message(method, &[0x80])).map(|_| ()).map_err(|error| RpcError::from(error).to_string())
+    };
+    assert_eq!(named("rewrap"), Err("not_found: no method \"rewrap\"".to_owned()));
+    assert_eq!(named("Encrypt"), Err("not_found: no method \"Encrypt\"".to_owned()));
+    assert_eq!(named(""), Err("not_found: no method \"\"".to_owned()));
+    assert_eq!(named("a\u{1b}[2J"), Err("not_found: no method \"a??2J\"".to_owned()));
+    assert_eq!(named(&"m".repeat(999)), Err(format!("not_found: no method \"{}\"", "m".repeat(64))));
+}
+
+#[test]
+fn no_value_of_a_call_appears_in_its_error() {
+    const SECRET: &[u8] = b"\xa8s3cr3t-v";
+    for key in ["app", "select", "curve", "context", "on_error", "deadline_ms", "min_generation", "encoding", "format"]
+    {
+        for value in [SECRET, b"\xa9s3cr3t-v\xff", b"\x91\xa8s3cr3t-v", b"\x81\xa8s3cr3t-v\x01"] {
+            let mut pair = Vec::new();
+            sealwire_msgpack::write::str(&mut pair, key);
+            pair.extend_from_slice(value);
+            let bytes = message("encrypt", &map(&[&pair, b"\xa7payload\xa8s3cr3t-v"]));
+            if let Err(error) = Call::decode(&bytes) {
+                assert!(!RpcError::from(error).message.contains("s3cr3t"), "{key}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_that_are_not_the_promised_message() {
+    let whole = message("encrypt", &with(b"\xa5curve\xa2k1"));
+    for end in 0..whole.len() {
+        assert!(Call::decode(&whole[..end]).is_err(), "cut at {end}");
+    }
+    assert_eq!(Call::decode(&[&whole[..], &[0xc0]].concat()), Err(CallError::Malformed), "one value too many");
+    assert_eq!(Call::decode(&message("encrypt", &with(b"\xa5curve\xc1"))), Err(CallError::Malformed));
+}
+
+#[test]
+fn cancels() {
+    let mut bytes = Vec::new();
+    request::cancel(&mut bytes, u32::MAX);
+    assert_eq!(decode_cancel(&bytes), Ok(u32::MAX));
+    for bytes in [
+        &b"\x93\x02\xa6cancel\x90"[..],
+        b"\x93\x02\xa6cancel\x92\x01\x02",
+        b"\x93\x02\xa6cancel\x91\xff",
+        b"\x93\x02\xa6cancel\x91\xa11",
+        b"\x93\x02\xa6cancel\x91\x81\xa5msgid\x01",
+        b"\x93\x02\xa5error\x91\x01",
+        b"\x93\x02\xa6cancel\x91\x01\x01",
+        b"",
+    ] {
+        assert_eq!(decode_cancel(bytes), Err(CallError::Malformed), "{bytes:02x?}");
+    }
+}

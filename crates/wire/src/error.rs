@@ -1,0 +1,240 @@
+//! What a failed call is answered with: a code from a closed list, a sentence, and hints.
+//!
+//! A message may name a parameter, a limit or a method. It never carries a value from a payload, an app's data or
+//! a reason why an envelope did not open. A code this build does not know decodes as `internal`, so that a newer
+//! server fails one call of an older client and not its connection.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use sealwire_msgpack::{Malformed, Reader, Token, write};
+
+/// What kind of failure it is. The whole list; `proto/README.md` says what to do about each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ErrorCode {
+    /// Not a valid call. The caller's bug.
+    BadRequest,
+    /// Beyond a limit on size, depth or count.
+    TooLarge,
+    /// The connection has no principal.
+    Unauthenticated,
+    /// The principal may not do this.
+    Forbidden,
+    /// No such method, app or thing.
+    NotFound,
+    /// At odds with the present state; also a `min_generation` not reached yet.
+    Conflict,
+    /// An envelope did not open. Never says why.
+    CannotOpen,
+    /// The caller cancelled.
+    Cancelled,
+    /// The call's own deadline passed.
+    DeadlineExceeded,
+    /// Too much work is waiting. Retry after `retry_after_ms`.
+    Overloaded,
+    /// The server is draining or lacks something it needs. Retry elsewhere.
+    Unavailable,
+    /// The server's bug.
+    Internal,
+}
+
+impl ErrorCode {
+    /// Every code, in the order of the contract's table.
+    pub const ALL: [Self; 12] = [
+        Self::BadRequest,
+        Self::TooLarge,
+        Self::Unauthenticated,
+        Self::Forbidden,
+        Self::NotFound,
+        Self::Conflict,
+        Self::CannotOpen,
+        Self::Cancelled,
+        Self::DeadlineExceeded,
+        Self::Overloaded,
+        Self::Unavailable,
+        Self::Internal,
+    ];
+
+    /// The code on the wire; also a good metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad_request",
+            Self::TooLarge => "too_large",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::Conflict => "conflict",
+            Self::CannotOpen => "cannot_open",
+            Self::Cancelled => "cancelled",
+            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The code of that exact name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.name() == name)
+    }
+
+    /// Whether the same call may succeed later without a change. Every method is safe to repeat.
+    pub const fn is_retryable(self) -> bool {
+        match self {
+            Self::Conflict | Self::Overloaded | Self::Unavailable => true,
+            Self::BadRequest
+            | Self::TooLarge
+            | Self::Unauthenticated
+            | Self::Forbidden
+            | Self::NotFound
+            | Self::CannotOpen
+            | Self::Cancelled
+            | Self::DeadlineExceeded
+            | Self::Internal => false,
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One fact about a failure that a program can read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detail {
+    /// Its name.
+    pub key: Cow<'static, str>,
+    /// Its value.
+    pub value: DetailValue,
+}
+
+/// The value of a [`Detail`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DetailValue {
+    /// A name.
+    Text(Cow<'static, str>),
+    /// A count, a size in bytes or a time in milliseconds.
+    Number(u64),
+}
+
+impl Detail {
+    /// A detail that is a name.
+    pub fn text(key: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+        Self { key: Cow::Borrowed(key), value: DetailValue::Text(value.into()) }
+    }
+
+    /// A detail that is a number.
+    pub const fn number(key: &'static str, value: u64) -> Self {
+        Self { key: Cow::Borrowed(key), value: DetailValue::Number(value) }
+    }
+}
+
+/// The `error` of a response: `{code, message, retry_after_ms?, details?}`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct RpcError {
+    /// The kind of failure.
+    pub code: ErrorCode,
+    /// A sentence for people. Programs use `code` and `details`.
+    pub message: Cow<'static, str>,
+    /// How long to wait before the next try, in milliseconds.
+    pub retry_after_ms: Option<u32>,
+    /// Facts for programs; left out on the wire if empty.
+    pub details: Vec<Detail>,
+}
+
+impl RpcError {
+    /// An error without hints.
+    pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), retry_after_ms: None, details: Vec::new() }
+    }
+
+    /// The same with one more detail.
+    #[must_use]
+    pub fn with(mut self, detail: Detail) -> Self {
+        self.details.push(detail);
+        self
+    }
+
+    /// The same with a pause to keep before the next try, in milliseconds.
+    #[must_use]
+    pub fn retry_after_ms(mut self, pause: u32) -> Self {
+        self.retry_after_ms = Some(pause);
+        self
+    }
+
+    /// Appends the error as one map.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let keys = 2 + u32::from(self.retry_after_ms.is_some()) + u32::from(!self.details.is_empty());
+        write::map_len(out, keys);
+        write::str(out, "code");
+        write::str(out, self.code.name());
+        write::str(out, "message");
+        write::str(out, &self.message);
+        if let Some(pause) = self.retry_after_ms {
+            write::str(out, "retry_after_ms");
+            write::uint(out, u64::from(pause));
+        }
+        if !self.details.is_empty() {
+            write::str(out, "details");
+            // Lists are made by hand in code, a few entries each.
+            write::map_len(out, u32::try_from(self.details.len()).unwrap_or(u32::MAX));
+            for detail in &self.details {
+                write::str(out, &detail.key);
+                match &detail.value {
+                    DetailValue::Text(text) => write::str(out, text),
+                    DetailValue::Number(number) => write::uint(out, *number),
+                }
+            }
+        }
+    }
+
+    /// Reads an error, ignoring keys it does not know. An error that is a bare string, as other MessagePack-RPC
+    /// servers send, becomes `internal` with that message.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it is neither a string nor a map with a `code` and a `message`.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        if let Token::Str(_) = reader.peek()? {
+            return Ok(Self::new(ErrorCode::Internal, reader.str_utf8()?.to_owned()));
+        }
+        let (mut code, mut message) = (None, None);
+        let mut error = Self::new(ErrorCode::Internal, "");
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "code" => code = Some(ErrorCode::from_name(reader.str_utf8()?).unwrap_or(ErrorCode::Internal)),
+                "message" => message = Some(reader.str_utf8()?.to_owned()),
+                "retry_after_ms" => error.retry_after_ms = Some(reader.u32()?),
+                "details" => error.details = decode_details(reader)?,
+                _ => reader.skip_value()?,
+            }
+        }
+        let missing = Malformed::Expected { expected: "an error with code and message", found: "a map without" };
+        error.code = code.ok_or(missing)?;
+        error.message = message.ok_or(missing)?.into();
+        Ok(error)
+    }
+}
+
+/// Details whose values are neither strings nor numbers are left out.
+fn decode_details(reader: &mut Reader<'_>) -> Result<Vec<Detail>, Malformed> {
+    let mut details = Vec::new();
+    for _ in 0..reader.map_len()? {
+        let key = reader.str_utf8()?.to_owned().into();
+        let value = match reader.peek()? {
+            Token::Str(_) => DetailValue::Text(reader.str_utf8()?.to_owned().into()),
+            Token::Uint(number) => {
+                reader.skip_value()?;
+                DetailValue::Number(number)
+            }
+            _ => {
+                reader.skip_value()?;
+                continue;
+            }
+        };
+        details.push(Detail { key, value });
+    }
+    Ok(details)
+}

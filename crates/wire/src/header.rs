@@ -1,0 +1,143 @@
+//! One MessagePack header: how long it is, how long its body is, how many values follow it.
+//!
+//! Works on bytes that may stop anywhere, which is why the scanner does not use the msgpack crate's reader: that one
+//! reads complete values only. Knows lengths, not contents: no UTF-8 check, no number is decoded here.
+
+/// What one header announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Bytes from the marker to the body, 1..=5.
+    pub(crate) bytes: u64,
+    /// Bytes of body that follow and can be skipped unread, 0 for containers.
+    pub(crate) body: u64,
+    /// What it is.
+    pub(crate) shape: Shape,
+}
+
+/// What kind of value a header opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A value without values inside.
+    Scalar,
+    /// An array of that many values.
+    Array(u64),
+    /// A map of that many pairs.
+    Map(u64),
+}
+
+impl Shape {
+    /// The values that follow directly, keys included.
+    pub(crate) const fn children(self) -> u64 {
+        match self {
+            Self::Scalar => 0,
+            Self::Array(values) => values,
+            Self::Map(pairs) => 2 * pairs,
+        }
+    }
+}
+
+/// Why no header can be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHeader {
+    /// The header is this long, and fewer bytes are here.
+    Short(usize),
+    /// 0xc1, which the format never uses.
+    Reserved,
+}
+
+/// Reads the header at the start of `bytes`.
+#[inline]
+pub(crate) fn read(bytes: &[u8]) -> Result<Header, NoHeader> {
+    let Some(&marker) = bytes.first() else {
+        return Err(NoHeader::Short(1));
+    };
+    let one = |shape| Ok(Header { bytes: 1, body: 0, shape });
+    let fixed = |body| Ok(Header { bytes: 1, body, shape: Shape::Scalar });
+    let sized = |width: usize, extra: u64| {
+        let body = number(bytes, width)? + extra;
+        Ok(Header { bytes: 1 + width as u64, body, shape: Shape::Scalar })
+    };
+    match marker {
+        0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => fixed(0),
+        0x80..=0x8f => one(Shape::Map(u64::from(marker & 0x0f))),
+        0x90..=0x9f => one(Shape::Array(u64::from(marker & 0x0f))),
+        0xa0..=0xbf => fixed(u64::from(marker & 0x1f)),
+        0xc1 => Err(NoHeader::Reserved),
+        0xc4 | 0xd9 => sized(1, 0),
+        0xc5 | 0xda => sized(2, 0),
+        0xc6 | 0xdb => sized(4, 0),
+        // An extension's type byte is counted as body.
+        0xc7 => sized(1, 1),
+        0xc8 => sized(2, 1),
+        0xc9 => sized(4, 1),
+        0xcc | 0xd0 => fixed(1),
+        0xcd | 0xd1 => fixed(2),
+        0xca | 0xce | 0xd2 => fixed(4),
+        0xcb | 0xcf | 0xd3 => fixed(8),
+        0xd4..=0xd8 => fixed(1 + (1 << (marker - 0xd4))),
+        0xdc => Ok(Header { bytes: 3, body: 0, shape: Shape::Array(number(bytes, 2)?) }),
+        0xdd => Ok(Header { bytes: 5, body: 0, shape: Shape::Array(number(bytes, 4)?) }),
+        0xde => Ok(Header { bytes: 3, body: 0, shape: Shape::Map(number(bytes, 2)?) }),
+        0xdf => Ok(Header { bytes: 5, body: 0, shape: Shape::Map(number(bytes, 4)?) }),
+    }
+}
+
+/// The big-endian number of `width` bytes behind the marker.
+#[inline]
+fn number(bytes: &[u8], width: usize) -> Result<u64, NoHeader> {
+    let digits = bytes.get(1..1 + width).ok_or(NoHeader::Short(1 + width))?;
+    Ok(digits.iter().fold(0, |number, &digit| (number << 8) | u64::from(digit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(bytes: &[u8], expect: Result<(u64, u64, Shape), NoHeader>) {
+        assert_eq!(read(bytes).map(|h| (h.bytes, h.body, h.shape)), expect, "{bytes:02x?}");
+    }
+
+    #[test]
+    fn every_marker_announces_its_size() {
+        use Shape::{Array, Map, Scalar};
+        check(&[0x00], Ok((1, 0, Scalar)));
+        check(&[0x7f], Ok((1, 0, Scalar)));
+        check(&[0x82], Ok((1, 0, Map(2))));
+        check(&[0x9f], Ok((1, 0, Array(15))));
+        check(&[0xbf], Ok((1, 31, Scalar)));
+        check(&[0xc0], Ok((1, 0, Scalar)));
+        check(&[0xc3], Ok((1, 0, Scalar)));
+        check(&[0xc4, 5], Ok((2, 5, Scalar)));
+        check(&[0xc5, 1, 0], Ok((3, 256, Scalar)));
+        check(&[0xc6, 0, 0, 1, 0], Ok((5, 256, Scalar)));
+        check(&[0xc7, 5], Ok((2, 6, Scalar)));
+        check(&[0xc8, 0, 5], Ok((3, 6, Scalar)));
+        check(&[0xc9, 0, 0, 0, 5], Ok((5, 6, Scalar)));
+        check(&[0xca], Ok((1, 4, Scalar)));
+        check(&[0xcb], Ok((1, 8, Scalar)));
+        for (marker, body) in (0xcc_u8..=0xd3).zip([1, 2, 4, 8, 1, 2, 4, 8]) {
+            check(&[marker], Ok((1, body, Scalar)));
+        }
+        for (marker, body) in (0xd4_u8..=0xd8).zip([2, 3, 5, 9, 17]) {
+            check(&[marker], Ok((1, body, Scalar)));
+        }
+        check(&[0xd9, 200], Ok((2, 200, Scalar)));
+        check(&[0xda, 2, 0], Ok((3, 512, Scalar)));
+        check(&[0xdb, 0xff, 0xff, 0xff, 0xff], Ok((5, u64::from(u32::MAX), Scalar)));
+        check(&[0xdc, 0, 3], Ok((3, 0, Array(3))));
+        check(&[0xdd, 0, 0, 0, 3], Ok((5, 0, Array(3))));
+        check(&[0xde, 0, 3], Ok((3, 0, Map(3))));
+        check(&[0xdf, 0xff, 0xff, 0xff, 0xff], Ok((5, 0, Map(u64::from(u32::MAX)))));
+        check(&[0xff], Ok((1, 0, Scalar)));
+    }
+
+    #[test]
+    fn a_cut_header_says_how_much_it_needs_and_c1_is_no_header() {
+        check(&[], Err(NoHeader::Short(1)));
+        check(&[0xd9], Err(NoHeader::Short(2)));
+        check(&[0xda, 1], Err(NoHeader::Short(3)));
+        check(&[0xdb, 1, 2, 3], Err(NoHeader::Short(5)));
+        check(&[0xdf], Err(NoHeader::Short(5)));
+        check(&[0xc1], Err(NoHeader::Reserved));
+    }
+}

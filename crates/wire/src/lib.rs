@@ -1,0 +1,42 @@
+//! Sans-I/O MessagePack-RPC for Sealwire: frames, calls, replies and error codes.
+//!
+//! Bytes in, types out, and back. This crate never sees a socket, a clock or a key, and it never looks inside a
+//! payload: it hands on the payload's bytes and the payload walk judges them. The contract in words is
+//! `proto/README.md`; the tests here read its tables and compare them with this code, so the two cannot drift.
+//!
+//! A server feeds a [`Scanner`] until it yields a [`Boundary`], then calls [`Call::decode`] on those bytes and answers
+//! through [`reply`]. A client writes with [`request`] and reads with a [`Scanner`] and [`Reply::decode`].
+
+mod answer;
+mod call;
+mod call_error;
+mod error;
+mod frame;
+mod header;
+mod limits;
+mod method;
+mod params;
+pub mod reply;
+pub mod request;
+mod results;
+mod scan;
+
+pub use answer::{Document, FieldError, Reply, decode_protocol_error};
+pub use call::{Call, decode_cancel};
+pub use call_error::CallError;
+pub use error::{Detail, DetailValue, ErrorCode, RpcError};
+pub use frame::{Boundary, Fate, Head, Scan, ScanError};
+pub use limits::{
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, Limits,
+    METHOD_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
+};
+pub use method::{Method, Notice};
+pub use params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param};
+pub use results::{Health, Info, Inspection, ValueKind};
+pub use scan::Scanner;
+
+/// Bytes that are not the value they should be, from the decoders of replies.
+pub use sealwire_msgpack::Malformed;
+
+/// The version of the contract in `proto/README.md`, as `info` reports it.
+pub const PROTOCOL: u32 = 1;

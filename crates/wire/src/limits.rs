@@ -1,0 +1,45 @@
+//! Every bound of the wire, in one place, with the sum behind it.
+//!
+//! [`Limits`] are those an operator may turn; the constants are part of the contract and the same everywhere.
+//! Nothing here is about time or about many requests at once: that is admission, and it lives in the server.
+
+/// What a [`crate::Scanner`] accepts. Sizes in bytes, the rest in counts. A breach is refused when it is announced,
+/// not when it has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest message, head and all. Default 64 MiB: a document of 2 million fields of 16 bytes with its keys.
+    pub message_bytes_max: u64,
+    /// Deepest nesting, counting the message's own array as 1, so a payload may nest 3 less. Default 64: real
+    /// documents stay below 20, parsers of JSON stop between 64 and 512.
+    pub depth_max: u32,
+    /// Most values in one message: scalars, map keys and containers alike, the message itself included. Default
+    /// 4,000,000: 64 MiB at 16 bytes each.
+    pub elements_max: u64,
+    /// Longest refused message whose bytes are read and dropped to keep the connection. Default 256 MiB: about
+    /// two seconds of a gigabit line, four times the longest accepted message.
+    pub discard_bytes_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { message_bytes_max: 64 << 20, depth_max: 64, elements_max: 4_000_000, discard_bytes_max: 256 << 20 }
+    }
+}
+
+/// Longest method name that can be known, in bytes. A longer one is unknown without being read.
+pub const METHOD_BYTES_MAX: usize = 64;
+/// Longest app name, in bytes, all of `[A-Za-z0-9._-]`.
+pub const APP_BYTES_MAX: usize = 64;
+/// Most paths in `select`.
+pub const SELECT_PATHS_MAX: usize = 64;
+/// Longest path in `select`, in bytes.
+pub const SELECT_PATH_BYTES_MAX: usize = 1_024;
+/// Longest `context`, in bytes. It is hashed once per field, so it also bounds that work.
+pub const CONTEXT_BYTES_MAX: usize = 4_096;
+/// Longest `deadline_ms`: one hour.
+pub const DEADLINE_MS_MAX: u32 = 3_600_000;
+/// Most entries in a reply's `errors`; the rest are counted in `errors_omitted`.
+pub const FIELD_ERRORS_MAX: usize = 1_000;
+/// Longest `path` in a reply's `errors`, in bytes. A path repeats every key above its field, so without this bound
+/// one long key over many broken fields would multiply into a reply far larger than its request.
+pub const FIELD_PATH_BYTES_MAX: usize = 1_024;

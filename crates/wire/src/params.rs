@@ -1,0 +1,253 @@
+//! The parameters of every method: their types here, their names and rules in one table per method.
+//!
+//! The same struct is what a client fills and what a server decodes, so the two sides cannot disagree on a field.
+//! Defaults are part of the contract and filled in on decoding; an absent value and its default are the same call.
+
+use crate::limits::{APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX};
+use crate::method::Method;
+
+/// A closed set of names, with the name of each and the way back.
+macro_rules! names {
+    ($(#[$doc:meta])* $kind:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+        pub enum $kind { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $kind {
+            /// Every value, the default first if there is one.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name on the wire.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+
+            /// The value of that exact name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.name() == name)
+            }
+        }
+    };
+}
+pub(crate) use names;
+
+names! {
+    /// The curve of the key agreement.
+    Curve {
+        /// P-256, secp256r1. The default.
+        #[default]
+        R1 = "r1",
+        /// secp256k1.
+        K1 = "k1",
+    }
+}
+
+names! {
+    /// How far one ephemeral key reaches.
+    KeyScope {
+        /// All fields of the call. The default.
+        #[default]
+        Request = "request",
+        /// One field.
+        Field = "field",
+    }
+}
+
+names! {
+    /// The format of envelopes.
+    Format {
+        /// Sealwire's own, `proto/envelope.md`.
+        #[default]
+        Native = "native",
+    }
+}
+
+names! {
+    /// How an envelope is written.
+    Encoding {
+        /// As a string, `sw1:` and base64url. The default.
+        #[default]
+        Text = "text",
+        /// As binary.
+        Binary = "binary",
+    }
+}
+
+names! {
+    /// What one bad field does to its call.
+    OnError {
+        /// The call fails. The default.
+        #[default]
+        Fail = "fail",
+        /// The field stays as it came and is listed in the reply's `errors`.
+        Report = "report",
+    }
+}
+
+/// The params of `encrypt`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encrypt<'a> {
+    /// The app whose key seals. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+    pub app: &'a str,
+    /// The document: one MessagePack value. Its content has not been checked, only its extent.
+    pub payload: &'a [u8],
+    /// Paths of what to encrypt; `None` for every leaf. 1 to 64 paths of 1 to 1,024 bytes.
+    pub select: Option<Vec<&'a str>>,
+    /// Which of the app's keys.
+    pub curve: Curve,
+    /// How far one ephemeral key reaches.
+    pub key_scope: KeyScope,
+    /// The envelope format to write.
+    pub format: Format,
+    /// String or binary envelopes.
+    pub encoding: Encoding,
+    /// Bytes the envelopes are bound to, 0 to 4,096; absent and empty are the same.
+    pub context: &'a [u8],
+    /// What one bad field does.
+    pub on_error: OnError,
+    /// Stop after this long, in milliseconds, 1 to 3,600,000.
+    pub deadline_ms: Option<u32>,
+    /// Refuse with `conflict` if the server's generation is older.
+    pub min_generation: Option<u64>,
+}
+
+impl<'a> Encrypt<'a> {
+    /// Encrypts every leaf of `payload`, which is one MessagePack value, with the defaults.
+    pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
+        Self {
+            app,
+            payload,
+            select: None,
+            curve: Curve::default(),
+            key_scope: KeyScope::default(),
+            format: Format::default(),
+            encoding: Encoding::default(),
+            context: &[],
+            on_error: OnError::default(),
+            deadline_ms: None,
+            min_generation: None,
+        }
+    }
+}
+
+/// The params of `decrypt`. The fields are as in [`Encrypt`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decrypt<'a> {
+    /// The app whose keys open.
+    pub app: &'a str,
+    /// The document: one MessagePack value. Its content has not been checked, only its extent.
+    pub payload: &'a [u8],
+    /// Paths of what to open; `None` for every envelope.
+    pub select: Option<Vec<&'a str>>,
+    /// Bytes the envelopes were bound to.
+    pub context: &'a [u8],
+    /// What one bad field does.
+    pub on_error: OnError,
+    /// Stop after this long, in milliseconds.
+    pub deadline_ms: Option<u32>,
+    /// Refuse with `conflict` if the server's generation is older.
+    pub min_generation: Option<u64>,
+}
+
+impl<'a> Decrypt<'a> {
+    /// Opens every envelope in `payload`, which is one MessagePack value, with the defaults.
+    pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
+        Self {
+            app,
+            payload,
+            select: None,
+            context: &[],
+            on_error: OnError::default(),
+            deadline_ms: None,
+            min_generation: None,
+        }
+    }
+}
+
+/// An envelope in either encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Envelope<'a> {
+    /// As a string.
+    Text(&'a str),
+    /// As binary.
+    Binary(&'a [u8]),
+}
+
+/// The params of `inspect`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspect<'a> {
+    /// The envelope to describe.
+    pub envelope: Envelope<'a>,
+}
+
+/// One row of a method's parameter table, as `proto/README.md` prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// The key in the params map.
+    pub name: &'static str,
+    /// The MessagePack types it may have.
+    pub types: &'static str,
+    /// What an absent key means; `None` if it may not be absent.
+    pub default: Option<&'static str>,
+    /// What holds beyond the type; "must be" goes before it.
+    pub rule: &'static str,
+}
+
+const fn param(name: &'static str, types: &'static str, default: Option<&'static str>, rule: &'static str) -> Param {
+    Param { name, types, default, rule }
+}
+
+const APP: Param = param("app", "string", None, "1 to 64 bytes of A-Z a-z 0-9 . _ -");
+const PAYLOAD: Param = param("payload", "any value", None, "one MessagePack value");
+const SELECT: Param = param("select", "array of strings", Some("every leaf"), "1 to 64 paths of 1 to 1024 bytes");
+const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
+const ON_ERROR: Param = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
+const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
+const MIN_GENERATION: Param = param("min_generation", "integer", Some("0"), "0 or more");
+
+const _: () = assert!(
+    APP_BYTES_MAX == 64
+        && SELECT_PATHS_MAX == 64
+        && SELECT_PATH_BYTES_MAX == 1_024
+        && CONTEXT_BYTES_MAX == 4_096
+        && DEADLINE_MS_MAX == 3_600_000,
+    "the rules above quote these numbers"
+);
+
+const ENCRYPT: &[Param] = &[
+    APP,
+    PAYLOAD,
+    SELECT,
+    param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\""),
+    param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\""),
+    param("format", "string", Some("\"native\""), "\"native\""),
+    param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\""),
+    CONTEXT,
+    ON_ERROR,
+    DEADLINE_MS,
+    MIN_GENERATION,
+];
+
+const DECRYPT: &[Param] = &[
+    APP,
+    PAYLOAD,
+    param("select", "array of strings", Some("every envelope"), "1 to 64 paths of 1 to 1024 bytes"),
+    CONTEXT,
+    ON_ERROR,
+    DEADLINE_MS,
+    MIN_GENERATION,
+];
+
+const INSPECT: &[Param] = &[param("envelope", "string or binary", None, "one envelope in either encoding")];
+
+impl Method {
+    /// The keys its params map may have.
+    pub const fn params(self) -> &'static [Param] {
+        match self {
+            Self::Encrypt => ENCRYPT,
+            Self::Decrypt => DECRYPT,
+            Self::Inspect => INSPECT,
+            Self::Info | Self::Health => &[],
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Encodes calls, for clients. Values at their default are left out, since that is the same call.
+//!
+//! Does not check limits: the server does, and its answer names the rule.
+
+use sealwire_msgpack::write;
+
+use crate::method::{Method, Notice};
+use crate::params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError};
+
+/// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
+pub fn encrypt(out: &mut Vec<u8>, msgid: u32, call: &Encrypt<'_>) {
+    begin(out, msgid, Method::Encrypt);
+    let mut map = Map::begin(out);
+    map.text("app", call.app);
+    map.select(call.select.as_deref());
+    map.name("curve", call.curve, Curve::name);
+    map.name("key_scope", call.key_scope, KeyScope::name);
+    map.name("format", call.format, Format::name);
+    map.name("encoding", call.encoding, Encoding::name);
+    map.context(call.context);
+    map.name("on_error", call.on_error, OnError::name);
+    map.number("deadline_ms", call.deadline_ms.map(u64::from));
+    map.number("min_generation", call.min_generation);
+    map.payload(call.payload);
+}
+
+/// Appends a `decrypt` request. `call.payload` must be one MessagePack value.
+pub fn decrypt(out: &mut Vec<u8>, msgid: u32, call: &Decrypt<'_>) {
+    begin(out, msgid, Method::Decrypt);
+    let mut map = Map::begin(out);
+    map.text("app", call.app);
+    map.select(call.select.as_deref());
+    map.context(call.context);
+    map.name("on_error", call.on_error, OnError::name);
+    map.number("deadline_ms", call.deadline_ms.map(u64::from));
+    map.number("min_generation", call.min_generation);
+    map.payload(call.payload);
+}
+
+/// Appends an `inspect` request.
+pub fn inspect(out: &mut Vec<u8>, msgid: u32, call: &Inspect<'_>) {
+    begin(out, msgid, Method::Inspect);
+    let mut map = Map::begin(out);
+    map.key("envelope");
+    match call.envelope {
+        Envelope::Text(text) => write::str(map.out, text),
+        Envelope::Binary(bytes) => write::bin(map.out, bytes),
+    }
+}
+
+/// Appends an `info` request.
+pub fn info(out: &mut Vec<u8>, msgid: u32) {
+    begin(out, msgid, Method::Info);
+    write::map_len(out, 0);
+}
+
+/// Appends a `health` request.
+pub fn health(out: &mut Vec<u8>, msgid: u32) {
+    begin(out, msgid, Method::Health);
+    write::map_len(out, 0);
+}
+
+/// Appends a `cancel` notification for the call `msgid`.
+pub fn cancel(out: &mut Vec<u8>, msgid: u32) {
+    write::array_len(out, 3);
+    write::uint(out, 2);
+    write::str(out, Notice::Cancel.name());
+    write::array_len(out, 1);
+    write::uint(out, u64::from(msgid));
+}
+
+/// Appends a request up to its params map.
+fn begin(out: &mut Vec<u8>, msgid: u32, method: Method) {
+    write::array_len(out, 4);
+    write::uint(out, 0);
+    write::uint(out, u64::from(msgid));
+    write::str(out, method.name());
+    write::array_len(out, 1);
+}
+
+/// A params map whose header is counted up as keys are added. No method has more than 15 keys.
+struct Map<'o> {
+    out: &'o mut Vec<u8>,
+    header_at: usize,
+}
+
+impl<'o> Map<'o> {
+    fn begin(out: &'o mut Vec<u8>) -> Self {
+        let header_at = out.len();
+        write::map_len(out, 0);
+        Self { out, header_at }
+    }
+
+    fn key(&mut self, key: &str) {
+        self.out[self.header_at] += 1;
+        write::str(self.out, key);
+    }
+
+    fn text(&mut self, key: &str, text: &str) {
+        self.key(key);
+        write::str(self.out, text);
+    }
+
+    fn name<T: Default + PartialEq + Copy>(&mut self, key: &str, value: T, name: fn(T) -> &'static str) {
+        if value != T::default() {
+            self.text(key, name(value));
+        }
+    }
+
+    fn number(&mut self, key: &str, number: Option<u64>) {
+        if let Some(number) = number {
+            self.key(key);
+            write::uint(self.out, number);
+        }
+    }
+
+    fn select(&mut self, select: Option<&[&str]>) {
+        let Some(paths) = select else { return };
+        self.key("select");
+        // The server refuses more than 64, so a count that does not fit is refused as well.
+        write::array_len(self.out, u32::try_from(paths.len()).unwrap_or(u32::MAX));
+        for path in paths {
+            write::str(self.out, path);
+        }
+    }
+
+    fn context(&mut self, context: &[u8]) {
+        if !context.is_empty() {
+            self.key("context");
+            write::bin(self.out, context);
+        }
+    }
+
+    fn payload(&mut self, payload: &[u8]) {
+        self.key("payload");
+        self.out.extend_from_slice(payload);
+    }
+}

@@ -1,0 +1,291 @@
+//! The results of `inspect`, `info` and `health`: one struct each, written by the server and read by the client.
+//!
+//! Decoding ignores keys it does not know and refuses a result that lacks one it does.
+
+use sealwire_msgpack::{Malformed, Reader, write};
+
+use crate::answer::at_end;
+use crate::params::{Curve, Encoding, Format, names};
+
+names! {
+    /// What an envelope says it holds.
+    ValueKind {
+        /// A string's UTF-8 bytes.
+        #[default]
+        String = "string",
+        /// Binary.
+        Binary = "binary",
+        /// Any other value, as MessagePack.
+        Value = "value",
+    }
+}
+
+/// The result of `inspect`. All of it is written in the clear in the envelope; none of it has been authenticated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// The envelope's format.
+    pub format: Format,
+    /// The format's version.
+    pub version: u32,
+    /// The curve of its key.
+    pub curve: Curve,
+    /// The key's id in hexadecimal.
+    pub key_id: String,
+    /// What it holds.
+    pub datatype: ValueKind,
+    /// Its place under its ephemeral key.
+    pub sequence: u64,
+    /// Whether it came as a string or as binary.
+    pub encoding: Encoding,
+    /// Length of what it holds, in bytes.
+    pub plaintext_bytes: u64,
+}
+
+impl Inspection {
+    /// Appends it as one map.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        write::map_len(out, 8);
+        text(out, "format", self.format.name());
+        number(out, "version", u64::from(self.version));
+        text(out, "curve", self.curve.name());
+        text(out, "key_id", &self.key_id);
+        text(out, "datatype", self.datatype.name());
+        number(out, "sequence", self.sequence);
+        text(out, "encoding", self.encoding.name());
+        number(out, "plaintext_bytes", self.plaintext_bytes);
+    }
+
+    /// Decodes the outcome of an `inspect` reply.
+    ///
+    /// # Errors
+    /// [`Malformed`] if a key is missing or a value is not one of this build's.
+    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(result);
+        let (mut format, mut version, mut curve, mut key_id) = (None, None, None, None);
+        let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) = (None, None, None, None);
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "format" => format = Some(name(&mut reader, Format::from_name)?),
+                "version" => version = Some(reader.u32()?),
+                "curve" => curve = Some(name(&mut reader, Curve::from_name)?),
+                "key_id" => key_id = Some(reader.str_utf8()?.to_owned()),
+                "datatype" => datatype = Some(name(&mut reader, ValueKind::from_name)?),
+                "sequence" => sequence = Some(reader.u64()?),
+                "encoding" => encoding = Some(name(&mut reader, Encoding::from_name)?),
+                "plaintext_bytes" => plaintext_bytes = Some(reader.u64()?),
+                _ => reader.skip_value()?,
+            }
+        }
+        at_end(&reader)?;
+        Ok(Self {
+            format: format.ok_or(MISSING)?,
+            version: version.ok_or(MISSING)?,
+            curve: curve.ok_or(MISSING)?,
+            key_id: key_id.ok_or(MISSING)?,
+            datatype: datatype.ok_or(MISSING)?,
+            sequence: sequence.ok_or(MISSING)?,
+            encoding: encoding.ok_or(MISSING)?,
+            plaintext_bytes: plaintext_bytes.ok_or(MISSING)?,
+        })
+    }
+}
+
+/// The result of `info`. Lists are names, so that an older client can print what it does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// The program's name.
+    pub name: String,
+    /// The program's version.
+    pub version: String,
+    /// The version of the contract, [`crate::PROTOCOL`].
+    pub protocol: u32,
+    /// The present generation.
+    pub generation: u64,
+    /// Methods it serves.
+    pub methods: Vec<String>,
+    /// Curves it seals with.
+    pub curves: Vec<String>,
+    /// Envelope formats it writes.
+    pub formats: Vec<String>,
+    /// Envelope encodings it writes.
+    pub encodings: Vec<String>,
+    /// Key scopes it offers.
+    pub key_scopes: Vec<String>,
+    /// Limits by name, as in the contract; sizes in bytes, times in milliseconds.
+    pub limits: Vec<(String, u64)>,
+}
+
+impl Info {
+    /// Appends it as one map.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        write::map_len(out, 10);
+        text(out, "name", &self.name);
+        text(out, "version", &self.version);
+        number(out, "protocol", u64::from(self.protocol));
+        number(out, "generation", self.generation);
+        let lists = [
+            ("methods", &self.methods),
+            ("curves", &self.curves),
+            ("formats", &self.formats),
+            ("encodings", &self.encodings),
+            ("key_scopes", &self.key_scopes),
+        ];
+        for (key, list) in lists {
+            write::str(out, key);
+            write::array_len(out, count(list.len()));
+            list.iter().for_each(|entry| write::str(out, entry));
+        }
+        write::str(out, "limits");
+        write::map_len(out, count(self.limits.len()));
+        self.limits.iter().for_each(|(key, limit)| number(out, key, *limit));
+    }
+
+    /// Decodes the outcome of an `info` reply. Lists that are absent stay empty.
+    ///
+    /// # Errors
+    /// [`Malformed`] if a value has another type.
+    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(result);
+        let mut info = Self::default();
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "name" => info.name = reader.str_utf8()?.to_owned(),
+                "version" => info.version = reader.str_utf8()?.to_owned(),
+                "protocol" => info.protocol = reader.u32()?,
+                "generation" => info.generation = reader.u64()?,
+                "methods" => info.methods = list(&mut reader)?,
+                "curves" => info.curves = list(&mut reader)?,
+                "formats" => info.formats = list(&mut reader)?,
+                "encodings" => info.encodings = list(&mut reader)?,
+                "key_scopes" => info.key_scopes = list(&mut reader)?,
+                "limits" => {
+                    for _ in 0..reader.map_len()? {
+                        info.limits.push((reader.str_utf8()?.to_owned(), reader.u64()?));
+                    }
+                }
+                _ => reader.skip_value()?,
+            }
+        }
+        at_end(&reader)?;
+        Ok(info)
+    }
+}
+
+/// The result of `health`: the server answers calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health;
+
+impl Health {
+    /// Appends `{status: "ok"}`.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        write::map_len(out, 1);
+        text(out, "status", "ok");
+    }
+
+    /// Decodes the outcome of a `health` reply.
+    ///
+    /// # Errors
+    /// [`Malformed`] if the status is anything but `ok`.
+    pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(result);
+        let mut status = None;
+        for _ in 0..reader.map_len()? {
+            match reader.str_utf8()? {
+                "status" => status = Some(reader.str_utf8()?),
+                _ => reader.skip_value()?,
+            }
+        }
+        at_end(&reader)?;
+        if status == Some("ok") { Ok(Self) } else { Err(MISSING) }
+    }
+}
+
+const MISSING: Malformed = Malformed::Expected { expected: "a complete result", found: "a map without a key" };
+
+fn text(out: &mut Vec<u8>, key: &str, value: &str) {
+    write::str(out, key);
+    write::str(out, value);
+}
+
+fn number(out: &mut Vec<u8>, key: &str, value: u64) {
+    write::str(out, key);
+    write::uint(out, value);
+}
+
+/// Lists here are made by hand in code, a few entries each.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+fn name<T>(reader: &mut Reader<'_>, from_name: fn(&str) -> Option<T>) -> Result<T, Malformed> {
+    let unknown = Malformed::Expected { expected: "a name of this contract", found: "another" };
+    from_name(reader.str_utf8()?).ok_or(unknown)
+}
+
+fn list(reader: &mut Reader<'_>) -> Result<Vec<String>, Malformed> {
+    // Not reserved by the announced count: the bytes have to be there for each.
+    let mut entries = Vec::new();
+    for _ in 0..reader.array_len()? {
+        entries.push(reader.str_utf8()?.to_owned());
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn results_round_trip() {
+        for (datatype, curve) in ValueKind::ALL.iter().zip([Curve::R1, Curve::K1, Curve::R1]) {
+            let inspection = Inspection {
+                format: Format::Native,
+                version: 1,
+                curve,
+                key_id: "0123456789".to_owned(),
+                datatype: *datatype,
+                sequence: u64::from(u32::MAX),
+                encoding: Encoding::Binary,
+                plaintext_bytes: 16,
+            };
+            let bytes = encoded(|out| inspection.encode(out));
+            assert_eq!(Inspection::decode(&bytes), Ok(inspection));
+            for key in 1..8 {
+                // The same map with fewer pairs: trailing bytes, and each missing key, are noticed.
+                let mut cut = bytes.clone();
+                cut[0] = 0x80 | key;
+                assert!(Inspection::decode(&cut).is_err());
+            }
+        }
+        let info = Info {
+            name: "sealwire".to_owned(),
+            version: "0.1.0".to_owned(),
+            protocol: 1,
+            generation: 9,
+            methods: vec!["encrypt".to_owned()],
+            curves: vec!["r1".to_owned(), "k1".to_owned()],
+            formats: vec!["native".to_owned()],
+            encodings: vec![],
+            key_scopes: vec!["request".to_owned()],
+            limits: vec![("message_bytes_max".to_owned(), 64 << 20)],
+        };
+        assert_eq!(Info::decode(&encoded(|out| info.encode(out))), Ok(info));
+        assert_eq!(Health::decode(&encoded(|out| Health.encode(out))), Ok(Health));
+    }
+
+    #[test]
+    fn keys_of_newer_servers_are_ignored_and_wrong_ones_refused() {
+        assert_eq!(Health::decode(b"\x82\xa4more\x91\x01\xa6status\xa2ok"), Ok(Health));
+        assert!(Health::decode(b"\x81\xa6status\xa3bad").is_err());
+        assert!(Health::decode(&[0x80]).is_err());
+        assert_eq!(Info::decode(b"\x81\xa4more\xc0"), Ok(Info::default()));
+        assert!(Info::decode(b"\x81\xa4name\x01").is_err());
+        assert!(Inspection::decode(b"\x81\xa5curve\xa4p521").is_err());
+    }
+}

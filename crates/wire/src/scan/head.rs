@@ -1,0 +1,95 @@
+//! The values before the params: the message's array, its type, its msgid, its method.
+//!
+//! Each is small and awaited whole. What cannot be one of them is refused by its header, before its body arrives.
+
+use sealwire_msgpack::Reader;
+
+use super::{Scanner, Side, Stage, from};
+use crate::frame::{Head, ScanError};
+use crate::header::{Header, Shape};
+use crate::limits::METHOD_BYTES_MAX;
+use crate::method::{Method, Notice};
+
+impl Scanner {
+    /// Reads one of the values before the params. False if its bytes have not all arrived.
+    pub(super) fn read_head(&mut self, rest: &[u8], header: Header) -> Result<bool, ScanError> {
+        match self.stage {
+            Stage::Top => match header.shape {
+                Shape::Array(values @ (3 | 4)) => self.stage = Stage::Kind { values },
+                _ => return Err(ScanError::NotACall),
+            },
+            Stage::Kind { values } => {
+                let Some(kind) = self.scalar(rest, header)? else {
+                    return Ok(false);
+                };
+                self.stage = match (self.side, integer(kind), values) {
+                    (Side::Server, Some(0), 4) => Stage::Msgid { request: true },
+                    (Side::Client, Some(1), 4) => Stage::Msgid { request: false },
+                    (_, Some(2), 3) => Stage::Method { msgid: None },
+                    _ => return Err(ScanError::NotACall),
+                };
+            }
+            Stage::Msgid { request } => {
+                let Some(msgid) = self.scalar(rest, header)? else {
+                    return Ok(false);
+                };
+                let msgid = integer(msgid).and_then(|msgid| u32::try_from(msgid).ok()).ok_or(ScanError::NotACall)?;
+                if request {
+                    self.stage = Stage::Method { msgid: Some(msgid) };
+                } else {
+                    self.head = Some(Head::Response { msgid });
+                    self.stage = Stage::Body;
+                }
+            }
+            Stage::Method { msgid } => return self.read_method(rest, header, msgid),
+            Stage::Body | Stage::Skip | Stage::Lost(_) => {}
+        }
+        Ok(true)
+    }
+
+    fn read_method(&mut self, rest: &[u8], header: Header, msgid: Option<u32>) -> Result<bool, ScanError> {
+        let text = matches!(rest.first(), Some(0xa0..=0xbf | 0xd9..=0xdb));
+        // A name too long to be known is not waited for.
+        let name = if text && header.body <= METHOD_BYTES_MAX as u64 {
+            let Some(value) = self.whole(rest, header) else {
+                return Ok(false);
+            };
+            from(value, header.bytes)
+        } else {
+            &[]
+        };
+        self.stage = Stage::Body;
+        self.head = Some(match msgid {
+            Some(msgid) => Head::Request { msgid, method: Method::from_name(name) },
+            None => Head::Notification { notice: Notice::from_name(name) },
+        });
+        if text {
+            return Ok(true);
+        }
+        self.take(header)?;
+        Err(ScanError::MethodNotText)
+    }
+
+    /// A value that should be a number, once it has arrived; refused at once if it is too long to be one.
+    fn scalar<'a>(&mut self, rest: &'a [u8], header: Header) -> Result<Option<&'a [u8]>, ScanError> {
+        if header.body > size_of::<u64>() as u64 {
+            return Err(ScanError::NotACall);
+        }
+        Ok(self.whole(rest, header))
+    }
+
+    /// The whole value at the start of `rest`, once it has arrived.
+    fn whole<'a>(&mut self, rest: &'a [u8], header: Header) -> Option<&'a [u8]> {
+        let bytes = header.bytes + header.body;
+        let value = usize::try_from(bytes).ok().and_then(|bytes| rest.get(..bytes));
+        if value.is_none() {
+            self.need = self.position + bytes;
+        }
+        value
+    }
+}
+
+/// A whole value as a number, if it is an integer from 0 up, in any of the widths an encoder may choose.
+fn integer(value: &[u8]) -> Option<u64> {
+    Reader::new(value).u64().ok()
+}

@@ -1,0 +1,277 @@
+//! Tables for the scanner: what is a message, what is refused and when, and that no byte is paid for twice.
+
+use sealwire_msgpack::write;
+
+use super::*;
+use crate::error::RpcError;
+use crate::frame::{Boundary, Fate, Head, Scan, ScanError};
+use crate::method::{Method, Notice};
+
+const SMALL: Limits = Limits { message_bytes_max: 1_000, depth_max: 6, elements_max: 100, discard_bytes_max: 5_000 };
+
+/// `[0, 7, "encrypt", [` and then `params`, one value.
+fn call(params: &[u8]) -> Vec<u8> {
+    [&[0x94, 0, 7, 0xa7][..], b"encrypt", &[0x91], params].concat()
+}
+
+const ENCRYPT_7: Head = Head::Request { msgid: 7, method: Some(Method::Encrypt) };
+
+fn check(bytes: &[u8], expect: Scan) {
+    assert_eq!(Scanner::for_requests(SMALL).scan(bytes), expect, "{bytes:02x?}");
+}
+
+fn check_refused(bytes: &[u8], head: Option<Head>, error: ScanError, fate: Fate) {
+    check(bytes, Scan::Refused { head, error, fate });
+}
+
+#[test]
+fn heads_are_read_and_counted() {
+    let message = |bytes: &[u8], head, elements, leaves| {
+        check(bytes, Scan::Message(Boundary { bytes: bytes.len(), head, elements, leaves }));
+    };
+    message(&call(&[0x80]), ENCRYPT_7, 6, 3);
+    // {"a": [1, {"b": nil}], "c": "d"}: keys are elements but not leaves.
+    let document = [0x82, 0xa1, b'a', 0x92, 1, 0x81, 0xa1, b'b', 0xc0, 0xa1, b'c', 0xa1, b'd'];
+    message(&call(&document), ENCRYPT_7, 14, 6);
+    message(b"\x93\x02\xa6cancel\x91\x05", Head::Notification { notice: Some(Notice::Cancel) }, 5, 3);
+    message(b"\x93\x02\xa3foo\x90", Head::Notification { notice: None }, 4, 2);
+    message(b"\x94\x00\x07\xa3foo\x90", Head::Request { msgid: 7, method: None }, 5, 3);
+    let wide = [&b"\xdc\x00\x04\xd3\0\0\0\0\0\0\0\0\xd0\x07\xdb\0\0\0\x06health\x90"[..]].concat();
+    message(&wide, Head::Request { msgid: 7, method: Some(Method::Health) }, 5, 3);
+    let largest = b"\x94\x00\xce\xff\xff\xff\xff\xa4info\x90";
+    message(largest, Head::Request { msgid: u32::MAX, method: Some(Method::Info) }, 5, 3);
+}
+
+#[test]
+fn what_cannot_be_addressed_closes() {
+    for bytes in [
+        &[0xc0][..],                                    // nil
+        &[0x80],                                        // a map
+        &[0x47],                                        // 'G' of an HTTP request
+        &[0x16, 0x03, 0x01],                            // a TLS hello
+        &[0x90],                                        // an empty array
+        &[0x92],                                        // two
+        &[0x95],                                        // five
+        &[0xdd, 0xff, 0xff, 0xff, 0xff],                // four billion
+        &[0x94, 1],                                     // a response
+        &[0x94, 2],                                     // a notification of four
+        &[0x93, 0],                                     // a request of three
+        &[0x94, 3],                                     // no such type
+        &[0x94, 0xff],                                  // -1
+        &[0x94, 0xa1, b'0'],                            // a string for a type
+        &[0x94, 0xdb, 0xff, 0xff, 0xff, 0xff],          // a string of 4 GiB for a type
+        &[0x94, 0, 0xff],                               // msgid -1
+        &[0x94, 0, 0xcf, 0, 0, 0, 1, 0, 0, 0, 0],       // msgid 2^32
+        &[0x94, 0, 0xa1, b'7'],                         // msgid "7"
+        &[0x94, 0, 0x91],                               // msgid [..]
+        &[0x94, 0, 0xcb, 0x40, 0x1c, 0, 0, 0, 0, 0, 0], // msgid 7.0
+    ] {
+        check_refused(bytes, None, ScanError::NotACall, Fate::Close);
+    }
+    for bytes in [&[0xc1][..], &[0x94, 0xc1], &[0x94, 0, 0xc1], &[0x94, 0, 7, 0xc1]] {
+        check_refused(bytes, None, ScanError::Reserved, Fate::Close);
+    }
+    check_refused(&call(&[0x81, 0xa1, b'a', 0xc1]), Some(ENCRYPT_7), ScanError::Reserved, Fate::Close);
+}
+
+#[test]
+fn limits_are_refused_on_the_claim() {
+    let long = ScanError::TooLong { max: 1_000 };
+    let many = ScanError::TooMany { max: 100 };
+    let refused = |params: &[u8], error, fate| check_refused(&call(params), Some(ENCRYPT_7), error, fate);
+    refused(&[0xda, 0x03, 0xe8], long, Fate::Skip); // str of 1,000
+    refused(&[0xc5, 0x13, 0x88], long, Fate::Close); // bin of 5,000: beyond what is dropped
+    refused(&[0xdb, 0xff, 0xff, 0xff, 0xff], long, Fate::Close); // str of 4 GiB
+    refused(&[0xc9, 0xff, 0xff, 0xff, 0xff], long, Fate::Close); // ext of 4 GiB
+    refused(&[0xdc, 0x00, 0x65], many, Fate::Skip); // array of 101
+    refused(&[0xde, 0x00, 0x33], many, Fate::Skip); // map of 51 pairs
+    refused(&[0xdc, 0x04, 0x00], long, Fate::Skip); // array of 1,024 cannot fit 1,000 bytes
+    refused(&[0xdd, 0xff, 0xff, 0xff, 0xff], long, Fate::Close); // array of four billion
+    refused(&[0xdf, 0xff, 0xff, 0xff, 0xff], long, Fate::Close); // map of four billion
+    refused(&[0x91; 5], ScanError::TooDeep { max: 6 }, Fate::Skip); // the fifth is at depth 7
+    check_refused(
+        b"\x94\x00\x07\xdb\xff\xff\xff\xff",
+        Some(Head::Request { msgid: 7, method: None }),
+        long,
+        Fate::Close,
+    );
+    // Exactly at each limit is fine.
+    let filled = |header: &[u8], fill: usize| call(&[header, &vec![b'x'; fill]].concat());
+    for message in [
+        filled(&[0xda, 0x03, 0xd9], 985), // 1,000 bytes in all
+        filled(&[0xdc, 0x00, 0x5e], 94),  // 100 elements in all
+        call(&[0x91, 0x91, 0x91, 0x90]),  // depth 6
+    ] {
+        let scan = Scanner::for_requests(SMALL).scan(&message);
+        assert!(matches!(scan, Scan::Message(b) if b.bytes == message.len()), "{scan:?}");
+    }
+}
+
+#[test]
+fn the_default_limits_refuse_the_famous_claims() {
+    let first = |bytes: Vec<u8>| Scanner::for_requests(Limits::default()).scan(&bytes);
+    let refused = |error, fate| Scan::Refused { head: Some(ENCRYPT_7), error, fate };
+    let ten_million = first(call(&[0xdd, 0x00, 0x98, 0x96, 0x80]));
+    assert_eq!(ten_million, refused(ScanError::TooMany { max: 4_000_000 }, Fate::Skip));
+    let four_gib = first(call(&[0xdb, 0xff, 0xff, 0xff, 0xff]));
+    assert_eq!(four_gib, refused(ScanError::TooLong { max: 64 << 20 }, Fate::Close));
+    let deep = first(call(&[0x91; 10_000]));
+    assert_eq!(deep, refused(ScanError::TooDeep { max: 64 }, Fate::Skip));
+}
+
+/// Feeds `stream` in pieces as a server would and lists what came out, without the bytes discarded.
+fn drive(scanner: &mut Scanner, stream: &[u8], piece: usize) -> (Vec<Scan>, usize) {
+    let (mut buffer, mut out, mut held_max) = (Vec::new(), Vec::new(), 0);
+    for bytes in stream.chunks(piece) {
+        buffer.extend_from_slice(bytes);
+        held_max = held_max.max(buffer.len());
+        loop {
+            match scanner.scan(&buffer) {
+                Scan::Incomplete => break,
+                Scan::Discard { bytes, ended } => {
+                    assert!(bytes > 0);
+                    buffer.drain(..bytes);
+                    if ended {
+                        out.push(Scan::Discard { bytes: 0, ended });
+                    }
+                }
+                Scan::Message(boundary) => {
+                    buffer.drain(..boundary.bytes);
+                    out.push(Scan::Message(boundary));
+                }
+                refused @ Scan::Refused { fate, .. } => {
+                    out.push(refused);
+                    if fate == Fate::Close {
+                        return (out, held_max);
+                    }
+                }
+            }
+        }
+    }
+    (out, held_max)
+}
+
+#[test]
+fn the_connection_survives_a_refusal_and_keeps_nothing_of_it() {
+    let refused = [
+        call(&[&[0xda, 0x0f, 0xa0][..], &[b'x'; 4_000]].concat()),
+        call(&[&[0xdc, 0x07, 0xd0][..], &[0xc0; 2_000]].concat()),
+        call(&[&[0x91; 3_000][..], &[0xc0]].concat()),
+        call(&[0x91, 0x91, 0x91, 0x91, 0x90]),
+        b"\x94\x00\x07\x92\x01\xa1x\x90".to_vec(),
+    ];
+    let good = call(&[0x80]);
+    for message in refused {
+        for piece in [1, 2, 3, 7, 64, 10_000] {
+            let mut scanner = Scanner::for_requests(SMALL);
+            let (out, held) = drive(&mut scanner, &[&message[..], &good].concat(), piece);
+            assert!(
+                matches!(
+                    out[..],
+                    [
+                        Scan::Refused { head: Some(Head::Request { msgid: 7, .. }), fate: Fate::Skip, .. },
+                        Scan::Discard { ended: true, .. },
+                        Scan::Message(Boundary { head: ENCRYPT_7, .. }),
+                    ]
+                ),
+                "{out:?}"
+            );
+            assert!(scanner.is_idle());
+            if piece <= 64 {
+                assert!(held <= 32 + 64, "held {held} bytes at pieces of {piece}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_skip_ends_where_the_end_is_lost() {
+    let deep = [0x91_u8; 5];
+    let close = |tail: &[u8], error| {
+        let mut scanner = Scanner::for_requests(SMALL);
+        let (out, _) = drive(&mut scanner, &call(&[&deep[..], tail].concat()), 9);
+        let last = Scan::Refused { head: None, error, fate: Fate::Close };
+        assert_eq!(out.last(), Some(&last), "{out:?}");
+        assert_eq!(scanner.scan(&[]), last, "it stays closed");
+    };
+    close(&[0xc1], ScanError::Reserved);
+    close(&[0xc5, 0x13, 0x88], ScanError::EndTooFar { max: 5_000 });
+    close(&[0xdd, 0xff, 0xff, 0xff, 0xff], ScanError::EndTooFar { max: 5_000 });
+    close(&[0x91; 6_000], ScanError::EndTooFar { max: 5_000 });
+}
+
+#[test]
+fn a_server_can_give_up_a_message_by_its_head() {
+    let message = call(&[&[0xda, 0x03, 0xd9][..], &[b'x'; 985]].concat());
+    let mut scanner = Scanner::for_requests(SMALL);
+    assert_eq!(scanner.scan(&message[..10]), Scan::Incomplete);
+    assert_eq!(scanner.head(), None, "the method's name is cut");
+    assert_eq!(scanner.scan(&message[..11]), Scan::Incomplete);
+    assert_eq!(scanner.head(), Some(ENCRYPT_7));
+    assert_eq!(scanner.scan(&message[..15]), Scan::Incomplete);
+    assert_eq!(scanner.bytes_at_least(), message.len() as u64);
+    assert_eq!(scanner.skip_rest(), Fate::Skip);
+    assert_eq!(scanner.head(), None);
+    assert_eq!(scanner.scan(&message[..15]), Scan::Discard { bytes: 15, ended: false });
+    assert_eq!(scanner.scan(&[]), Scan::Incomplete);
+    let rest = message.len() - 15;
+    assert_eq!(scanner.scan(&message[15..]), Scan::Discard { bytes: rest, ended: true });
+    assert!(scanner.is_idle());
+    assert_eq!(scanner.skip_rest(), Fate::Skip, "between messages there is nothing to give up");
+    assert!(scanner.is_idle());
+}
+
+#[test]
+fn a_client_reads_responses_and_no_requests() {
+    let scan = |bytes: &[u8]| Scanner::for_replies(SMALL).scan(bytes);
+    let response = scan(&[0x94, 1, 9, 0xc0, 0x80]);
+    let head = Head::Response { msgid: 9 };
+    assert_eq!(response, Scan::Message(Boundary { bytes: 5, head, elements: 5, leaves: 3 }));
+    let lost = Scan::Refused { head: None, error: ScanError::NotACall, fate: Fate::Close };
+    assert_eq!(scan(&call(&[0x80])), lost);
+    assert!(matches!(scan(b"\x93\x02\xa5error\x91\x80"), Scan::Message(_)));
+}
+
+#[test]
+fn a_long_message_in_small_pieces_is_scanned_once() {
+    // 64 MiB as one string: a handful of looks in 65,536 pieces.
+    let limits = Limits { message_bytes_max: 65 << 20, ..Limits::default() };
+    let mut message = call(&[]);
+    write::bin(&mut message, &vec![0; 64 << 20]);
+    let mut scanner = Scanner::for_requests(limits);
+    let mut end = 0;
+    while end < message.len() {
+        assert_eq!(scanner.scan(&message[..end]), Scan::Incomplete);
+        end = (end + 1_024).min(message.len());
+    }
+    assert!(matches!(scanner.scan(&message), Scan::Message(_)));
+    assert!(scanner.looks < 10, "{} looks", scanner.looks);
+
+    // 2 million short strings, about 32 MiB: one look each, and one more per piece that ends inside a header.
+    let mut message = call(&[]);
+    write::array_len(&mut message, 2_000_000);
+    for _ in 0..2_000_000 {
+        write::str(&mut message, "fifteen letters");
+    }
+    let mut scanner = Scanner::for_requests(limits);
+    let mut pieces = 0;
+    for end in (0..message.len()).step_by(1_024) {
+        assert_eq!(scanner.scan(&message[..end]), Scan::Incomplete);
+        pieces += 1;
+    }
+    let Scan::Message(boundary) = scanner.scan(&message) else { panic!("incomplete") };
+    assert!(scanner.looks <= boundary.elements + pieces + 1, "{} looks", scanner.looks);
+}
+
+#[test]
+fn errors_name_their_limit_and_code() {
+    let rpc = |error: ScanError| RpcError::from(error).to_string();
+    assert_eq!(rpc(ScanError::TooLong { max: 9 }), "too_large: the message is longer than 9 bytes");
+    assert_eq!(rpc(ScanError::TooDeep { max: 9 }), "too_large: the message nests deeper than 9");
+    assert_eq!(rpc(ScanError::TooMany { max: 9 }), "too_large: the message has more than 9 values");
+    assert_eq!(rpc(ScanError::Reserved), "bad_request: reserved marker 0xc1");
+    assert_eq!(
+        RpcError::from(ScanError::TooLong { max: 9 }).details,
+        [crate::Detail::text("limit", "message_bytes_max"), crate::Detail::number("max", 9)]
+    );
+}
