@@ -21,6 +21,9 @@ pub mod request;
 mod results;
 mod scan;
 
+#[cfg(test)]
+mod properties;
+
 pub use answer::{Document, FieldError, Reply, decode_protocol_error};
 pub use call::{Call, decode_cancel};
 pub use call_error::CallError;

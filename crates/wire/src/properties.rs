@@ -1,0 +1,263 @@
+//! Properties: what holds for every document, every split and every byte string.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sealwire_msgpack::Reader;
+
+use crate::*;
+
+const LIMITS: Limits = Limits { message_bytes_max: 4_096, depth_max: 12, elements_max: 400, discard_bytes_max: 16_384 };
+
+/// A valid MessagePack value of any shape, in any width an encoder may choose.
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    let headed = |header: Vec<u8>, body: Vec<u8>| [header, body].concat();
+    let scalar = prop_oneof![
+        prop_oneof![0x00..=0x7f_u8, 0xe0..=0xff_u8, Just(0xc0), Just(0xc2), Just(0xc3)].prop_map(|marker| vec![marker]),
+        (0_usize..8, any::<[u8; 8]>()).prop_map(|(kind, digits)| {
+            let width = 1 << (kind % 4);
+            [&[0xcc + u8::try_from(kind).unwrap()], &digits[..width]].concat()
+        }),
+        any::<f32>().prop_map(|float| [&[0xca][..], &float.to_be_bytes()].concat()),
+        any::<f64>().prop_map(|float| [&[0xcb][..], &float.to_be_bytes()].concat()),
+        (vec(any::<u8>(), 0..300), 0..3_usize).prop_map(move |(body, wide)| {
+            let len = body.len();
+            let [.., high, low] = len.to_be_bytes();
+            let header = match wide {
+                0 if len < 32 => vec![0xa0 | low],
+                0 | 1 if len < 256 => vec![0xc4, low],
+                2 => vec![0xdb, 0, 0, high, low],
+                _ => vec![0xc5, high, low],
+            };
+            headed(header, body)
+        }),
+        (0..5_usize, any::<[u8; 17]>())
+            .prop_map(|(size, body)| { [&[0xd4 + u8::try_from(size).unwrap()], &body[..=(1 << size)]].concat() }),
+        vec(any::<u8>(), 0..20).prop_map(move |body| headed(vec![0xc7, u8::try_from(body.len()).unwrap(), 1], body)),
+    ];
+    scalar.prop_recursive(5, 40, 6, move |inner| {
+        prop_oneof![
+            (vec(inner.clone(), 0..6), any::<bool>()).prop_map(|(items, wide)| {
+                let len = u8::try_from(items.len()).unwrap();
+                [if wide { vec![0xdc, 0, len] } else { vec![0x90 | len] }, items.concat()].concat()
+            }),
+            (vec((inner.clone(), inner), 0..4), any::<bool>()).prop_map(|(pairs, wide)| {
+                let len = u8::try_from(pairs.len()).unwrap();
+                let pairs: Vec<u8> = pairs.into_iter().flat_map(|(key, value)| [key, value].concat()).collect();
+                [if wide { vec![0xdf, 0, 0, 0, len] } else { vec![0x80 | len] }, pairs].concat()
+            }),
+        ]
+    })
+}
+
+/// A request whose only parameter is `value`.
+fn request_of(value: &[u8]) -> Vec<u8> {
+    [&b"\x94\x00\x07\xa7encrypt\x91"[..], value].concat()
+}
+
+/// What a connection does with a stream: everything the scanner said, and the most it had to hold.
+#[derive(Debug, PartialEq)]
+struct Heard {
+    events: Vec<Event>,
+    held_max: usize,
+}
+
+#[derive(Debug, PartialEq)]
+enum Event {
+    Message(Boundary),
+    Refused(Option<Head>, ScanError, Fate),
+    Ended,
+}
+
+fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Heard {
+    let mut scanner = Scanner::for_requests(LIMITS);
+    let (mut buffer, mut events, mut held_max) = (Vec::new(), Vec::new(), 0);
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        loop {
+            match scanner.scan(&buffer) {
+                Scan::Incomplete => break,
+                Scan::Message(boundary) => {
+                    assert!(boundary.bytes as u64 <= LIMITS.message_bytes_max);
+                    assert!(boundary.elements <= LIMITS.elements_max);
+                    buffer.drain(..boundary.bytes);
+                    events.push(Event::Message(boundary));
+                }
+                Scan::Discard { bytes, ended } => {
+                    assert!(bytes > 0 && bytes <= buffer.len());
+                    buffer.drain(..bytes);
+                    events.extend(ended.then_some(Event::Ended));
+                }
+                Scan::Refused { head, error, fate } => {
+                    events.push(Event::Refused(head, error, fate));
+                    if fate == Fate::Close {
+                        return Heard { events, held_max };
+                    }
+                }
+            }
+        }
+        held_max = held_max.max(buffer.len());
+    }
+    Heard { events, held_max }
+}
+
+/// The stream cut at the given places.
+fn pieces<'b>(stream: &'b [u8], cuts: &[prop::sample::Index]) -> Vec<&'b [u8]> {
+    let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+    ends.extend([0, stream.len()]);
+    ends.sort_unstable();
+    ends.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
+}
+
+/// Mostly valid values, some with bytes overwritten, so that both roads are walked.
+fn stream() -> impl Strategy<Value = Vec<u8>> {
+    let damage = vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
+    vec((value(), damage), 1..4).prop_map(|messages| {
+        messages
+            .into_iter()
+            .flat_map(|(value, damage)| {
+                let mut message = request_of(&value);
+                for (at, byte) in damage {
+                    let at = at.index(message.len());
+                    message[at] = byte;
+                }
+                message
+            })
+            .collect()
+    })
+}
+
+fn paths() -> impl Strategy<Value = Option<Vec<String>>> {
+    prop::option::of(vec("\\$(\\.[a-z]{1,8}){0,3}", 1..5))
+}
+
+proptest! {
+    #[test]
+    fn the_boundary_is_where_the_reader_finds_it(value in value(), tail in vec(any::<u8>(), 0..8)) {
+        let message = request_of(&value);
+        let mut reader = Reader::new(&message);
+        reader.skip_value().unwrap();
+        prop_assert_eq!(reader.position(), message.len());
+        let stream = [&message[..], &tail].concat();
+        match Scanner::for_requests(Limits::default()).scan(&stream) {
+            Scan::Message(boundary) => prop_assert_eq!(boundary.bytes, message.len()),
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+
+    #[test]
+    fn how_the_bytes_are_split_changes_nothing(stream in stream(), cuts in vec(any::<prop::sample::Index>(), 0..20)) {
+        let whole = listen([&stream[..]]);
+        let split = listen(pieces(&stream, &cuts));
+        let bytewise = listen(stream.chunks(1));
+        prop_assert_eq!(&split.events, &whole.events);
+        prop_assert_eq!(&bytewise.events, &whole.events);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic_or_hold_more_than_a_message(bytes in vec(any::<u8>(), 0..2_000), addressed in any::<bool>()) {
+        let stream = if addressed { request_of(&bytes) } else { bytes };
+        let heard = listen(stream.chunks(16));
+        prop_assert!(heard.held_max as u64 <= LIMITS.message_bytes_max + 16);
+        let _ = Call::decode(&stream);
+        let _ = decode_cancel(&stream);
+        let _ = Reply::decode(&stream);
+        let _ = decode_protocol_error(&stream);
+        let _ = Document::decode(&stream);
+        let _ = Inspection::decode(&stream);
+        let _ = Info::decode(&stream);
+        let _ = Health::decode(&stream);
+    }
+
+    #[test]
+    fn encrypt_comes_back_as_it_was_sent(
+        app in "[A-Za-z0-9._-]{1,64}",
+        payload in value(),
+        select in paths(),
+        (curve, key_scope, encoding, on_error) in (0..2_usize, 0..2_usize, 0..2_usize, 0..2_usize),
+        context in vec(any::<u8>(), 0..100),
+        deadline_ms in prop::option::of(1..=DEADLINE_MS_MAX),
+        min_generation in prop::option::of(any::<u64>()),
+        msgid in any::<u32>(),
+    ) {
+        let sent = Encrypt {
+            app: &app,
+            payload: &payload,
+            select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
+            curve: Curve::ALL[curve],
+            key_scope: KeyScope::ALL[key_scope],
+            format: Format::Native,
+            encoding: Encoding::ALL[encoding],
+            context: &context,
+            on_error: OnError::ALL[on_error],
+            deadline_ms,
+            min_generation,
+        };
+        let mut bytes = Vec::new();
+        request::encrypt(&mut bytes, msgid, &sent);
+        let scan = Scanner::for_requests(Limits::default()).scan(&bytes);
+        let head = Head::Request { msgid, method: Some(Method::Encrypt) };
+        prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == bytes.len() && b.head == head), "{:?}", scan);
+        prop_assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(sent)));
+    }
+
+    #[test]
+    fn decrypt_and_inspect_come_back_as_they_were_sent(
+        payload in value(),
+        select in paths(),
+        context in vec(any::<u8>(), 0..100),
+        report in any::<bool>(),
+        deadline_ms in prop::option::of(1..=DEADLINE_MS_MAX),
+        text in ".{0,100}",
+    ) {
+        let sent = Decrypt {
+            select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
+            context: &context,
+            on_error: if report { OnError::Report } else { OnError::Fail },
+            deadline_ms,
+            ..Decrypt::new("a", &payload)
+        };
+        let mut bytes = Vec::new();
+        request::decrypt(&mut bytes, 1, &sent);
+        prop_assert_eq!(Call::decode(&bytes), Ok(Call::Decrypt(sent)));
+        for envelope in [Envelope::Text(&text), Envelope::Binary(&context)] {
+            bytes.clear();
+            request::inspect(&mut bytes, 1, &Inspect { envelope });
+            prop_assert_eq!(Call::decode(&bytes), Ok(Call::Inspect(Inspect { envelope })));
+        }
+    }
+
+    #[test]
+    fn a_document_reply_comes_back(payload in value(), generation in any::<u64>(), msgid in any::<u32>()) {
+        let mut out = Vec::new();
+        let document = reply::Document::begin(&mut out, msgid);
+        out.extend_from_slice(&payload);
+        document.finish(&mut out, generation, &[], 0);
+        let scan = Scanner::for_replies(Limits::default()).scan(&out);
+        let head = Head::Response { msgid };
+        prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == out.len() && b.head == head), "{:?}", scan);
+        let reply = Reply::decode(&out).unwrap();
+        let decoded = Document::decode(reply.outcome.unwrap()).unwrap();
+        prop_assert_eq!((decoded.payload, decoded.generation), (&payload[..], generation));
+    }
+}
+
+#[test]
+fn values_reach_every_marker() {
+    // The generator is worth nothing if it leaves markers out: the reader tells which it made.
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let mut seen = [false; 256];
+    for _ in 0..2_000 {
+        let bytes = value().new_tree(&mut runner).unwrap().current();
+        let mut reader = Reader::new(&bytes);
+        while !reader.is_at_end() {
+            seen[usize::from(bytes[reader.position()])] = true;
+            reader.token().unwrap();
+        }
+    }
+    let missed: Vec<String> =
+        (0xc0..=0xdf_u8).filter(|marker| !seen[usize::from(*marker)]).map(|marker| format!("{marker:02x}")).collect();
+    // Never made: the reserved one, and lengths beyond what a quick test should build.
+    assert_eq!(missed.join(" "), "c1 c6 c8 c9 d9 da dd de");
+}
