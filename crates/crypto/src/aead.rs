@@ -1,0 +1,49 @@
+//! AES-256-GCM under one key, in place.
+
+use std::fmt;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+
+use crate::{CannotOpen, Error};
+
+/// Bytes of an AES-256-GCM key.
+pub(crate) const KEY_BYTES: usize = 32;
+/// Bytes of its nonce.
+pub(crate) const NONCE_BYTES: usize = 12;
+/// Bytes of its tag.
+pub(crate) const TAG_BYTES: usize = 16;
+
+/// An expanded AES-256-GCM key. AWS-LC wipes the expanded form when it is freed.
+pub(crate) struct AeadKey(LessSafeKey);
+
+impl AeadKey {
+    pub(crate) fn new(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
+        Ok(Self(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).map_err(|_| Error::Library)?)))
+    }
+
+    /// Encrypts `data` where it lies and returns the tag.
+    #[inline]
+    pub(crate) fn seal(&self, nonce: [u8; NONCE_BYTES], aad: &[u8], data: &mut [u8]) -> Result<[u8; TAG_BYTES], Error> {
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(aad), data).map_err(|_| Error::Library)?;
+        tag.as_ref().try_into().map_err(|_| Error::Library)
+    }
+
+    /// Decrypts `data`, ciphertext and tag, where it lies and returns the plaintext in it.
+    #[inline]
+    pub(crate) fn open<'a>(
+        &self,
+        nonce: [u8; NONCE_BYTES],
+        aad: &[u8],
+        data: &'a mut [u8],
+    ) -> Result<&'a mut [u8], CannotOpen> {
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        self.0.open_in_place(nonce, Aad::from(aad), data).map_err(|_| CannotOpen)
+    }
+}
+
+impl fmt::Debug for AeadKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AeadKey")
+    }
+}

@@ -1,0 +1,165 @@
+//! An app's name, its key versions and which of them writes and reads.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::{Curve, Error, KeyPair, PublicKey};
+
+/// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AppId(Box<str>);
+
+impl AppId {
+    /// Longest name in bytes.
+    pub const BYTES_MAX: usize = 64;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAppId`] for any other length or character.
+    pub fn new(name: &str) -> Result<Self, Error> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+        // A leading dot would make a hidden file, or `..`, of a name that a store uses for a file.
+        let valid = (1..=Self::BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.');
+        if valid { Ok(Self(name.into())) } else { Err(Error::InvalidAppId) }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for AppId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Names one key version in every envelope it made: the first 5 bytes of SHA-256 over
+/// `"sealwire/key-id/1"`, the suite byte and the uncompressed public key. Safe to log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeyId([u8; 5]);
+
+impl KeyId {
+    /// The id of a public key.
+    #[must_use]
+    pub fn of(key: &PublicKey) -> Self {
+        let digest = Sha256::new()
+            .chain_update(b"sealwire/key-id/1")
+            .chain_update([key.curve().suite()])
+            .chain_update(key.uncompressed())
+            .finalize();
+        let mut id = [0; 5];
+        id.copy_from_slice(&digest[..5]);
+        Self(id)
+    }
+
+    /// An id read from an envelope.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 5]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes that go into an envelope.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 5] {
+        &self.0
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyId({self})")
+    }
+}
+
+/// Whether a key version may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyState {
+    /// Opens envelopes, and seals new ones while it is the newest of its curve.
+    Active,
+    /// Opens and seals nothing.
+    Disabled,
+}
+
+/// One generation of an app's key pair on one curve.
+#[derive(Debug)]
+pub struct KeyVersion {
+    /// Names this version in envelopes.
+    pub id: KeyId,
+    /// Counts the app's versions on this curve from 1.
+    pub number: u32,
+    /// Whether it may be used.
+    pub state: KeyState,
+    /// The keys.
+    pub pair: KeyPair,
+}
+
+impl KeyVersion {
+    /// A version in the given state; its id follows from the public key.
+    #[must_use]
+    pub fn new(number: u32, state: KeyState, pair: KeyPair) -> Self {
+        Self { id: KeyId::of(pair.public()), number, state, pair }
+    }
+}
+
+/// All key versions of one app.
+#[derive(Debug)]
+pub struct AppKeys {
+    app: AppId,
+    versions: Vec<Arc<KeyVersion>>,
+}
+
+impl AppKeys {
+    /// Collects the versions of an app, in any order.
+    ///
+    /// # Errors
+    /// [`Error::KeyIdTaken`] when two of them share an id.
+    pub fn new(app: AppId, versions: Vec<KeyVersion>) -> Result<Self, Error> {
+        let mut ids: Vec<KeyId> = versions.iter().map(|version| version.id).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Error::KeyIdTaken);
+        }
+        Ok(Self { app, versions: versions.into_iter().map(Arc::new).collect() })
+    }
+
+    /// The app.
+    #[must_use]
+    pub fn app(&self) -> &AppId {
+        &self.app
+    }
+
+    /// Every version, disabled ones too.
+    #[must_use]
+    pub fn versions(&self) -> &[Arc<KeyVersion>] {
+        &self.versions
+    }
+
+    /// The newest active version on `curve`: the one that seals.
+    #[must_use]
+    pub fn newest(&self, curve: Curve) -> Option<&Arc<KeyVersion>> {
+        self.versions
+            .iter()
+            .filter(|version| version.state == KeyState::Active && version.pair.public().curve() == curve)
+            .max_by_key(|version| version.number)
+    }
+
+    /// The active version with this id and curve: the one that opens.
+    #[must_use]
+    pub fn reader(&self, curve: Curve, id: KeyId) -> Option<&Arc<KeyVersion>> {
+        self.versions.iter().find(|version| {
+            version.id == id && version.state == KeyState::Active && version.pair.public().curve() == curve
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! The bytes of the native envelope, version 1 (`proto/envelope.md`).
+//!
+//! ```text
+//! text:   "sw1:" base64url( header | body )        binary: 53 57 01 | header | body
+//! header: suite 1 | key id 5 | ephemeral public key, compressed 33
+//! body:   datatype 1 | sequence 4 | ciphertext | tag 16
+//! ```
+//! The header is the same for every field that one ephemeral key sealed. Its 39 bytes are 52 characters
+//! exactly, so header and body are encoded apart and the header only once.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{GeneralPurpose, URL_SAFE_NO_PAD};
+
+use crate::aead::TAG_BYTES;
+use crate::{CannotOpen, Curve, KeyId};
+
+/// base64url without padding; decoding refuses padding and non-zero trailing bits, so that each envelope
+/// has one text only.
+pub(crate) const BASE64: GeneralPurpose = URL_SAFE_NO_PAD;
+
+pub(crate) const TEXT_PREFIX: &[u8; 4] = b"sw1:";
+pub(crate) const BINARY_PREFIX: &[u8; 3] = &[0x53, 0x57, 0x01];
+pub(crate) const HEADER_BYTES: usize = 39;
+pub(crate) const HEADER_CHARS: usize = 52;
+/// Datatype and sequence, in front of the ciphertext.
+pub(crate) const BODY_PREFIX_BYTES: usize = 5;
+/// What a body adds to its plaintext.
+pub(crate) const BODY_OVERHEAD: usize = BODY_PREFIX_BYTES + TAG_BYTES;
+/// The HPKE `info` begins with this; the app id follows.
+pub(crate) const INFO_PREFIX: &[u8] = b"sealwire/1";
+
+/// How an envelope is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// A string: `sw1:` and base64url.
+    Text,
+    /// Bytes.
+    Binary,
+}
+
+impl Encoding {
+    /// Bytes of an envelope whose plaintext has `plaintext` bytes.
+    #[must_use]
+    #[inline]
+    pub fn sealed_bytes(self, plaintext: usize) -> usize {
+        match self {
+            Self::Text => TEXT_PREFIX.len() + HEADER_CHARS + base64_chars(BODY_OVERHEAD + plaintext),
+            Self::Binary => BINARY_PREFIX.len() + HEADER_BYTES + BODY_OVERHEAD + plaintext,
+        }
+    }
+}
+
+/// Characters of unpadded base64.
+#[inline]
+pub(crate) fn base64_chars(bytes: usize) -> usize {
+    bytes / 3 * 4 + [0, 2, 3][bytes % 3]
+}
+
+/// What the plaintext is, bound as additional data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Datatype {
+    /// The UTF-8 bytes of a string.
+    String = 0,
+    /// Bytes.
+    Binary = 1,
+    /// One MessagePack value of any other type, containers included.
+    Value = 2,
+}
+
+impl Datatype {
+    /// The datatype behind a byte, if there is one.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::String, Self::Binary, Self::Value].into_iter().find(|datatype| *datatype as u8 == byte)
+    }
+}
+
+/// Whether a string claims to be an envelope. What claims to be one must open or fail; it is never data.
+#[must_use]
+#[inline]
+pub fn looks_like_text(text: &[u8]) -> bool {
+    text.starts_with(TEXT_PREFIX)
+}
+
+/// Whether bytes claim to be an envelope.
+#[must_use]
+#[inline]
+pub fn looks_like_binary(bytes: &[u8]) -> bool {
+    bytes.starts_with(BINARY_PREFIX)
+}
+
+/// The 39 bytes in front of every body.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Header(pub(crate) [u8; HEADER_BYTES]);
+
+impl Header {
+    pub(crate) fn new(curve: Curve, key: KeyId, ephemeral: &[u8; 33]) -> Self {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = curve.suite();
+        bytes[1..6].copy_from_slice(key.as_bytes());
+        bytes[6..].copy_from_slice(ephemeral);
+        Self(bytes)
+    }
+
+    pub(crate) fn curve(&self) -> Option<Curve> {
+        Curve::from_suite(self.0[0])
+    }
+
+    pub(crate) fn key_id(&self) -> KeyId {
+        let [_, a, b, c, d, e, ..] = self.0;
+        KeyId::from_bytes([a, b, c, d, e])
+    }
+
+    pub(crate) fn ephemeral(&self) -> &[u8] {
+        &self.0[6..]
+    }
+
+    pub(crate) fn from_chars(chars: &[u8; HEADER_CHARS]) -> Result<Self, CannotOpen> {
+        let mut bytes = [0; HEADER_BYTES];
+        BASE64.decode_slice(chars, &mut bytes).map_err(|_| CannotOpen)?;
+        Ok(Self(bytes))
+    }
+
+    pub(crate) fn chars(&self) -> [u8; HEADER_CHARS] {
+        let mut chars = [0; HEADER_CHARS];
+        BASE64.encode_slice(self.0, &mut chars).expect("39 bytes are 52 characters");
+        chars
+    }
+}
+
+/// What an envelope says about itself without being opened. Nothing in it is authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Text or binary.
+    pub encoding: Encoding,
+    /// Curve of its keys.
+    pub curve: Curve,
+    /// The key version that opens it.
+    pub key_id: KeyId,
+    /// What the plaintext is.
+    pub datatype: Datatype,
+    /// Number of the field among those of its ephemeral key.
+    pub sequence: u32,
+    /// Length of the plaintext.
+    pub plaintext_bytes: usize,
+}
+
+impl Envelope {
+    /// Reads a text envelope; `None` when it is none.
+    #[must_use]
+    pub fn from_text(text: &[u8]) -> Option<Self> {
+        let bytes = BASE64.decode(text.strip_prefix(TEXT_PREFIX)?).ok()?;
+        Self::parse(Encoding::Text, &bytes)
+    }
+
+    /// Reads a binary envelope; `None` when it is none.
+    #[must_use]
+    pub fn from_binary(bytes: &[u8]) -> Option<Self> {
+        Self::parse(Encoding::Binary, bytes.strip_prefix(BINARY_PREFIX)?)
+    }
+
+    fn parse(encoding: Encoding, bytes: &[u8]) -> Option<Self> {
+        let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let header = Header(*header);
+        let plaintext_bytes = body.len().checked_sub(BODY_OVERHEAD)?;
+        let (datatype, rest) = body.split_first()?;
+        Some(Self {
+            encoding,
+            curve: header.curve()?,
+            key_id: header.key_id(),
+            datatype: Datatype::from_byte(*datatype)?,
+            sequence: u32::from_be_bytes(*rest.first_chunk()?),
+            plaintext_bytes,
+        })
+    }
+}

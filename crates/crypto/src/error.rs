@@ -1,0 +1,34 @@
+//! What can go wrong with keys and envelopes, and how little of it anyone learns.
+
+/// An envelope did not open: wrong key, wrong context, unknown key version or altered bytes.
+///
+/// One value without a reason, so that neither a reply, a log line nor a metric can tell which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot open")]
+pub struct CannotOpen;
+
+/// A key, a name or a request for key material that cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The bytes are no scalar in `1..order` of the curve. The stored key is damaged.
+    #[error("not a private key of this curve")]
+    InvalidPrivateKey,
+    /// The bytes are no point of the curve, or its point at infinity. The peer's bug.
+    #[error("not a public key of this curve")]
+    InvalidPublicKey,
+    /// An app name is 1 to 64 of `A-Z a-z 0-9 . _ -`. The caller's bug.
+    #[error("an app name is 1 to 64 letters, digits, dots, underscores or hyphens")]
+    InvalidAppId,
+    /// The key-encryption key is not 32 bytes. The operator's to mend.
+    #[error("a key-encryption key is 32 bytes, as 64 hexadecimal digits")]
+    InvalidKek,
+    /// A wrapped private key does not unwrap: another key-encryption key, or altered bytes.
+    #[error("wrapped key does not open: another key-encryption key, or an altered record")]
+    Unwrap,
+    /// Two key versions of one app share a key id (chance 2^-40). Make another key.
+    #[error("key id is taken")]
+    KeyIdTaken,
+    /// The system's random source or the crypto library failed. Stop using this process.
+    #[error("the crypto library failed")]
+    Library,
+}

@@ -1,0 +1,91 @@
+//! The key-encryption key (KEK): private keys rest under it.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use crate::aead::{AeadKey, NONCE_BYTES};
+use crate::{Error, Scalar};
+
+/// Bytes of a wrapped private key: nonce 12, ciphertext 32, tag 16.
+const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
+
+/// Wraps private keys with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
+/// One KEK may wrap 2^32 keys. The record's public facts are bound as additional data, so a wrapped key
+/// cannot be moved to another app or version.
+pub struct Kek(AeadKey);
+
+impl Kek {
+    /// A KEK from its 32 bytes.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the library refuses the key.
+    pub fn new(bytes: &Zeroizing<[u8; 32]>) -> Result<Self, Error> {
+        AeadKey::new(bytes).map(Self)
+    }
+
+    /// A KEK from 64 hexadecimal digits, white space around them ignored.
+    ///
+    /// # Errors
+    /// [`Error::InvalidKek`] for anything else; the text is never repeated in the error.
+    pub fn from_hex(text: &str) -> Result<Self, Error> {
+        let digits = text.trim().as_bytes();
+        if digits.len() != 64 {
+            return Err(Error::InvalidKek);
+        }
+        let mut bytes = Zeroizing::new([0u8; 32]);
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let nibble = |digit: u8| char::from(digit).to_digit(16).ok_or(Error::InvalidKek);
+            *byte = u8::try_from(nibble(pair[0])? << 4 | nibble(pair[1])?).map_err(|_| Error::InvalidKek)?;
+        }
+        Self::new(&bytes)
+    }
+
+    /// Makes 64 hexadecimal digits of fresh key, wiped on drop.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn generate_hex() -> Result<Zeroizing<String>, Error> {
+        let mut bytes = Zeroizing::new([0u8; 32]);
+        aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| Error::Library)?;
+        let mut text = Zeroizing::new(String::with_capacity(64));
+        for byte in bytes.iter() {
+            for nibble in [byte >> 4, byte & 15] {
+                text.push(char::from_digit(u32::from(nibble), 16).expect("a nibble is below 16"));
+            }
+        }
+        Ok(text)
+    }
+
+    /// Wraps a scalar; `bound` must be given again to unwrap.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn wrap(&self, scalar: &Scalar, bound: &[u8]) -> Result<Vec<u8>, Error> {
+        let mut nonce = [0; NONCE_BYTES];
+        aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
+        let mut data = Zeroizing::new(*scalar.expose());
+        let tag = self.0.seal(nonce, bound, &mut data[..])?;
+        Ok([&nonce[..], &data[..], &tag[..]].concat())
+    }
+
+    /// Unwraps what [`Kek::wrap`] made.
+    ///
+    /// # Errors
+    /// [`Error::Unwrap`] when the KEK, the bound facts or any byte differ.
+    pub fn unwrap(&self, wrapped: &[u8], bound: &[u8]) -> Result<Scalar, Error> {
+        let wrapped: &[u8; WRAPPED_BYTES] = wrapped.try_into().map_err(|_| Error::Unwrap)?;
+        let (nonce, sealed) = wrapped.split_first_chunk::<NONCE_BYTES>().ok_or(Error::Unwrap)?;
+        let mut data = Zeroizing::new(sealed.to_vec());
+        let plain = self.0.open(*nonce, bound, &mut data).map_err(|_| Error::Unwrap)?;
+        let mut bytes = Zeroizing::new([0; 32]);
+        bytes.copy_from_slice(plain);
+        Ok(Scalar::new(bytes))
+    }
+}
+
+impl fmt::Debug for Kek {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kek")
+    }
+}

@@ -1,0 +1,32 @@
+//! Keys, the HPKE key schedule, AEAD and the envelope that one encrypted field becomes.
+//!
+//! Bytes in, bytes out: no I/O, clock, async or logging, so a reviewer can read this crate alone. The
+//! construction is HPKE base mode (RFC 9180) with the sequence number written into every envelope;
+//! `proto/envelope.md` gives the exact bytes. Nothing here invents a primitive: curves and AES-GCM come
+//! from AWS-LC and libsecp256k1, HKDF from RustCrypto.
+//!
+//! The fact a reader would get wrong: [`CannotOpen`] carries no reason, on purpose. Wrong key, wrong
+//! context and altered bytes must look alike to whoever asked.
+
+mod aead;
+mod app;
+mod curve;
+mod envelope;
+mod error;
+mod hpke;
+mod kek;
+mod key;
+mod open;
+mod seal;
+
+pub use app::{AppId, AppKeys, KeyId, KeyState, KeyVersion};
+pub use curve::Curve;
+pub use envelope::{Datatype, Encoding, Envelope, looks_like_binary, looks_like_text};
+pub use error::{CannotOpen, Error};
+pub use kek::Kek;
+pub use key::{KeyPair, PublicKey, Scalar};
+pub use open::{Opened, Opener};
+pub use seal::{KeyScope, Sealer};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Opens the fields of one request with an app's keys.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use zeroize::Zeroizing;
+
+use crate::aead::TAG_BYTES;
+use crate::envelope::{
+    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, HEADER_BYTES, HEADER_CHARS, Header, INFO_PREFIX,
+    TEXT_PREFIX,
+};
+use crate::hpke::Context;
+use crate::{AppKeys, CannotOpen, Datatype, PublicKey};
+
+/// Key schedules one request may hold open at once, about 1 KiB each. A request with more ephemeral keys
+/// than this still opens; it derives some of them again.
+const SCHEDULES_MAX: usize = 1024;
+
+/// A field that opened.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Opened<'a> {
+    /// What the plaintext is.
+    pub datatype: Datatype,
+    /// The plaintext; valid UTF-8 when the datatype is a string. Anyone who holds the app's public key can
+    /// have written it: trust its content no more than the document it came from.
+    pub plaintext: &'a [u8],
+}
+
+/// Opens fields under one context. Fields of one ephemeral key share its Diffie-Hellman.
+pub struct Opener {
+    keys: Arc<AppKeys>,
+    /// Datatype, then the caller's context.
+    aad: Vec<u8>,
+    schedules: Vec<Context>,
+    by_header: HashMap<Header, usize>,
+    /// The header seen last and its schedule: in a document made by one request, every header.
+    last: Option<(Header, [u8; HEADER_CHARS], usize)>,
+    body: Zeroizing<Vec<u8>>,
+}
+
+impl Opener {
+    /// An opener with an app's keys; `context` is what the fields were sealed with.
+    #[must_use]
+    pub fn new(keys: Arc<AppKeys>, context: &[u8]) -> Self {
+        let aad = [&[Datatype::Value as u8], context].concat();
+        Self {
+            keys,
+            aad,
+            schedules: Vec::new(),
+            by_header: HashMap::new(),
+            last: None,
+            body: Zeroizing::new(Vec::new()),
+        }
+    }
+
+    /// Opens a text envelope.
+    ///
+    /// # Errors
+    /// [`CannotOpen`], whatever the reason.
+    #[inline]
+    pub fn open_text(&mut self, text: &[u8]) -> Result<Opened<'_>, CannotOpen> {
+        let rest = text.strip_prefix(TEXT_PREFIX).ok_or(CannotOpen)?;
+        let (chars, body) = rest.split_first_chunk::<HEADER_CHARS>().ok_or(CannotOpen)?;
+        let schedule = match &self.last {
+            Some((_, last, schedule)) if last == chars => *schedule,
+            _ => self.schedule(Header::from_chars(chars)?)?,
+        };
+        self.room(body.len());
+        let bytes = BASE64.decode_slice(body, &mut self.body).map_err(|_| CannotOpen)?;
+        self.open_body(schedule, bytes)
+    }
+
+    /// Opens a binary envelope.
+    ///
+    /// # Errors
+    /// [`CannotOpen`], whatever the reason.
+    #[inline]
+    pub fn open_binary(&mut self, bytes: &[u8]) -> Result<Opened<'_>, CannotOpen> {
+        let rest = bytes.strip_prefix(BINARY_PREFIX).ok_or(CannotOpen)?;
+        let (header, body) = rest.split_first_chunk::<HEADER_BYTES>().ok_or(CannotOpen)?;
+        let schedule = match &self.last {
+            Some((last, _, schedule)) if last.0 == *header => *schedule,
+            _ => self.schedule(Header(*header))?,
+        };
+        self.room(body.len());
+        self.body[..body.len()].copy_from_slice(body);
+        self.open_body(schedule, body.len())
+    }
+
+    /// The body buffer gets at least `bytes` of length. It is replaced, not grown, so that the old one is wiped.
+    #[inline]
+    fn room(&mut self, bytes: usize) {
+        if self.body.len() < bytes {
+            self.body = Zeroizing::new(vec![0; bytes.next_power_of_two()]);
+        }
+    }
+
+    #[inline]
+    fn open_body(&mut self, schedule: usize, bytes: usize) -> Result<Opened<'_>, CannotOpen> {
+        if bytes < BODY_OVERHEAD {
+            return Err(CannotOpen);
+        }
+        let (prefix, sealed) = self.body[..bytes].split_at_mut(BODY_PREFIX_BYTES);
+        let datatype = Datatype::from_byte(prefix[0]).ok_or(CannotOpen)?;
+        let sequence = u32::from_be_bytes(*prefix.last_chunk().ok_or(CannotOpen)?);
+        debug_assert!(sealed.len() >= TAG_BYTES);
+        self.aad[0] = datatype as u8;
+        let plaintext = &*self.schedules[schedule].open(sequence, &self.aad, sealed)?;
+        if datatype == Datatype::String && std::str::from_utf8(plaintext).is_err() {
+            return Err(CannotOpen);
+        }
+        Ok(Opened { datatype, plaintext })
+    }
+
+    /// The schedule of a header, derived at its first field.
+    fn schedule(&mut self, header: Header) -> Result<usize, CannotOpen> {
+        let schedule = match self.by_header.get(&header) {
+            Some(schedule) => *schedule,
+            None => self.derive(header)?,
+        };
+        self.last = Some((header, header.chars(), schedule));
+        Ok(schedule)
+    }
+
+    fn derive(&mut self, header: Header) -> Result<usize, CannotOpen> {
+        let curve = header.curve().ok_or(CannotOpen)?;
+        let key = self.keys.reader(curve, header.key_id()).ok_or(CannotOpen)?;
+        let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
+        let info = [INFO_PREFIX, self.keys.app().as_str().as_bytes()];
+        let context = Context::recipient(&key.pair, &ephemeral, &info).map_err(|_| CannotOpen)?;
+        if self.schedules.len() == SCHEDULES_MAX {
+            self.schedules.clear();
+            self.by_header.clear();
+            self.last = None;
+        }
+        self.schedules.push(context);
+        let schedule = self.schedules.len() - 1;
+        self.by_header.insert(header, schedule);
+        Ok(schedule)
+    }
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opener").field("app", self.keys.app()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,230 @@
+//! What callers rely on, for both curves, encodings and scopes.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::app;
+use crate::{
+    AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Envelope, Error, Kek, KeyPair, KeyScope, KeyState,
+    KeyVersion, Opener, PublicKey, Scalar, Sealer,
+};
+
+fn sealer(keys: &AppKeys, curve: Curve, scope: KeyScope, encoding: Encoding, context: &[u8]) -> Sealer {
+    Sealer::new(keys.app(), keys.newest(curve).unwrap().clone(), scope, encoding, context).unwrap()
+}
+
+fn open(opener: &mut Opener, envelope: &[u8]) -> Result<(Datatype, Vec<u8>), CannotOpen> {
+    let opened = if envelope.starts_with(b"sw1:") { opener.open_text(envelope) } else { opener.open_binary(envelope) };
+    opened.map(|opened| (opened.datatype, opened.plaintext.to_vec()))
+}
+
+#[test]
+fn what_is_sealed_opens_in_any_order() {
+    let keys = app("shop");
+    for curve in Curve::ALL {
+        for encoding in [Encoding::Text, Encoding::Binary] {
+            for scope in [KeyScope::Request, KeyScope::Field] {
+                let mut sealer = sealer(&keys, curve, scope, encoding, b"ctx");
+                let fields: Vec<Vec<u8>> = (0..20u8).map(|n| vec![b'a' + n; usize::from(n) * 7]).collect();
+                let sealed: Vec<Vec<u8>> = fields
+                    .iter()
+                    .map(|field| {
+                        let mut out = b"before".to_vec();
+                        sealer.seal(Datatype::String, field, &mut out).unwrap();
+                        assert_eq!(out.len(), 6 + sealer.sealed_bytes(field.len()));
+                        out.split_off(6)
+                    })
+                    .collect();
+                let headers: HashSet<&[u8]> = sealed.iter().map(|envelope| &envelope[..42]).collect();
+                assert_eq!(headers.len(), if scope == KeyScope::Field { 20 } else { 1 });
+                let mut opener = Opener::new(keys.clone(), b"ctx");
+                for (field, envelope) in fields.iter().zip(&sealed).rev() {
+                    assert_eq!(open(&mut opener, envelope), Ok((Datatype::String, field.clone())));
+                }
+            }
+        }
+    }
+}
+
+/// Every bit of every byte, text and binary. All refuse, and all refuse alike.
+#[test]
+fn no_flipped_bit_opens() {
+    let keys = app("shop");
+    for curve in Curve::ALL {
+        for encoding in [Encoding::Text, Encoding::Binary] {
+            let mut envelope = Vec::new();
+            sealer(&keys, curve, KeyScope::Request, encoding, b"ctx")
+                .seal(Datatype::String, b"4242424242424242", &mut envelope)
+                .unwrap();
+            let mut opener = Opener::new(keys.clone(), b"ctx");
+            for at in 0..envelope.len() {
+                for bit in 0..8 {
+                    let mut flipped = envelope.clone();
+                    flipped[at] ^= 1 << bit;
+                    let opened = match encoding {
+                        Encoding::Text => opener.open_text(&flipped),
+                        Encoding::Binary => opener.open_binary(&flipped),
+                    };
+                    assert_eq!(opened, Err(CannotOpen), "byte {at} bit {bit}");
+                }
+            }
+            assert!(open(&mut opener, &envelope).is_ok(), "the original still opens after all that");
+        }
+    }
+}
+
+#[test]
+fn a_disabled_version_neither_opens_nor_seals() {
+    let pair = KeyPair::generate(Curve::P256).unwrap();
+    let scalar = pair.scalar().unwrap();
+    let version = |number, state, scalar: &Scalar| {
+        KeyVersion::new(number, state, KeyPair::from_scalar(Curve::P256, scalar.expose()).unwrap())
+    };
+    let newer = KeyPair::generate(Curve::P256).unwrap().scalar().unwrap();
+    let id = AppId::new("shop").unwrap();
+    let keys = |old| {
+        let versions = vec![version(2, KeyState::Active, &newer), version(1, old, &scalar)];
+        Arc::new(AppKeys::new(id.clone(), versions).unwrap())
+    };
+    let (active, disabled) = (keys(KeyState::Active), keys(KeyState::Disabled));
+    assert_eq!(active.newest(Curve::P256).unwrap().number, 2, "the newest seals, whatever the order");
+    assert!(active.newest(Curve::Secp256k1).is_none());
+
+    let mut envelope = Vec::new();
+    let old = active.versions()[1].clone();
+    Sealer::new(&id, old, KeyScope::Request, Encoding::Text, b"")
+        .unwrap()
+        .seal(Datatype::Binary, b"x", &mut envelope)
+        .unwrap();
+    assert!(Opener::new(active, b"").open_text(&envelope).is_ok());
+    assert_eq!(Opener::new(disabled, b"").open_text(&envelope), Err(CannotOpen));
+}
+
+#[test]
+fn more_ephemeral_keys_than_schedules_still_open() {
+    let keys = app("shop");
+    let mut sealer = sealer(&keys, Curve::Secp256k1, KeyScope::Field, Encoding::Binary, b"");
+    let sealed: Vec<Vec<u8>> = (0..1030u32)
+        .map(|n| {
+            let mut out = Vec::new();
+            sealer.seal(Datatype::Binary, &n.to_be_bytes(), &mut out).unwrap();
+            out
+        })
+        .collect();
+    let mut opener = Opener::new(keys, b"");
+    for (n, envelope) in (0..1030u32).zip(&sealed).chain((0..8).zip(&sealed)) {
+        assert_eq!(open(&mut opener, envelope).unwrap().1, n.to_be_bytes());
+    }
+}
+
+#[test]
+fn inspect_reads_what_is_written() {
+    let keys = app("shop");
+    for curve in Curve::ALL {
+        let mut sealer = sealer(&keys, curve, KeyScope::Request, Encoding::Text, b"");
+        let mut text = Vec::new();
+        sealer.seal(Datatype::String, b"first", &mut Vec::new()).unwrap();
+        sealer.seal(Datatype::Value, &[0xc3], &mut text).unwrap();
+        let envelope = Envelope::from_text(&text).unwrap();
+        assert_eq!((envelope.curve, envelope.key_id), (curve, keys.newest(curve).unwrap().id));
+        assert_eq!((envelope.datatype, envelope.sequence, envelope.plaintext_bytes), (Datatype::Value, 1, 1));
+        for not_one in [&text[..70], b"sw1:", b"", b"hello"] {
+            assert_eq!(Envelope::from_text(not_one), None);
+        }
+    }
+}
+
+#[test]
+fn names_scalars_and_points_are_checked() {
+    for (name, valid) in [
+        ("a", true),
+        ("shop-1.eu_west", true),
+        ("", false),
+        (".hidden", false),
+        ("a/b", false),
+        ("a b", false),
+        ("\u{e9}", false),
+        (&"x".repeat(64), true),
+        (&"x".repeat(65), false),
+    ] {
+        assert_eq!(AppId::new(name).is_ok(), valid, "{name}");
+    }
+    for curve in Curve::ALL {
+        for scalar in [[0; 32], [0xff; 32]] {
+            assert_eq!(KeyPair::from_scalar(curve, &scalar).err(), Some(Error::InvalidPrivateKey));
+        }
+        let point = *KeyPair::generate(curve).unwrap().public().uncompressed();
+        let hybrid = [&[6 | (point[64] & 1)], &point[1..]].concat();
+        let mut off_curve = point;
+        off_curve[64] ^= 1;
+        for bad in [&hybrid[..], &off_curve, &point[..64], &[0], &[]] {
+            assert_eq!(PublicKey::from_sec1(curve, bad).err(), Some(Error::InvalidPublicKey));
+        }
+        assert!(PublicKey::from_sec1(curve, &point).is_ok());
+    }
+}
+
+#[test]
+fn a_wrapped_key_opens_under_its_kek_and_record_only() {
+    let hex = Kek::generate_hex().unwrap();
+    let kek = Kek::from_hex(&format!(" {}\n", *hex)).unwrap();
+    let scalar = KeyPair::generate(Curve::P256).unwrap().scalar().unwrap();
+    let wrapped = kek.wrap(&scalar, b"shop/1").unwrap();
+    assert_eq!(kek.unwrap(&wrapped, b"shop/1").unwrap().expose(), scalar.expose());
+    assert_ne!(wrapped, kek.wrap(&scalar, b"shop/1").unwrap(), "the nonce is fresh");
+    let other = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
+    let mut altered = wrapped.clone();
+    altered[20] ^= 1;
+    for (kek, wrapped, bound) in [
+        (&kek, &wrapped[..], &b"shop/2"[..]),
+        (&other, &wrapped, b"shop/1"),
+        (&kek, &altered, b"shop/1"),
+        (&kek, &wrapped[1..], b"shop/1"),
+        (&kek, &[], b"shop/1"),
+    ] {
+        assert_eq!(kek.unwrap(wrapped, bound).err(), Some(Error::Unwrap));
+    }
+    for bad in ["", "00", &"g".repeat(64), &"0".repeat(63), &"\u{e9}".repeat(32)] {
+        assert_eq!(Kek::from_hex(bad).err(), Some(Error::InvalidKek));
+    }
+}
+
+/// Formats every type that holds a secret and looks for its bytes.
+#[test]
+fn no_secret_is_printed() {
+    let keys = app("shop");
+    let pair = &keys.newest(Curve::P256).unwrap().pair;
+    let scalar = pair.scalar().unwrap();
+    let sealer = sealer(&keys, Curve::P256, KeyScope::Request, Encoding::Text, b"");
+    let opener = Opener::new(keys.clone(), b"");
+    let kek = Kek::from_hex(&"ab".repeat(32)).unwrap();
+    let printed = format!("{pair:?} {scalar:?} {sealer:?} {opener:?} {kek:?} {keys:?}");
+    let decimal = format!("{}, {}", scalar.expose()[0], scalar.expose()[1]);
+    for secret in [super::hex(&scalar.expose()[..4]), decimal, "abab".into(), "171, 171".into()] {
+        assert!(!printed.contains(&secret), "{secret} in {printed}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_open_and_never_panic(bytes: Vec<u8>, keep in 0usize..120, at in 0usize..120) {
+        let keys = app("shop");
+        let mut opener = Opener::new(keys.clone(), b"");
+        let mut text = b"sw1:".to_vec();
+        text.extend_from_slice(&bytes);
+        let _ = Envelope::from_text(&text);
+        let _ = Envelope::from_binary(&bytes);
+        prop_assert_eq!(opener.open_text(&text).err(), Some(CannotOpen));
+        prop_assert_eq!(opener.open_binary(&bytes).err(), Some(CannotOpen));
+        let mut envelope = Vec::new();
+        sealer(&keys, Curve::P256, KeyScope::Request, Encoding::Binary, b"")
+            .seal(Datatype::Binary, b"0123456789", &mut envelope).unwrap();
+        let whole = envelope.clone();
+        envelope.truncate(keep);
+        let at = at.min(envelope.len());
+        envelope.splice(at..at, bytes);
+        prop_assert_eq!(opener.open_binary(&envelope).is_ok(), envelope == whole);
+    }
+}

@@ -1,0 +1,211 @@
+//! `proto/vectors/envelope.jsonl`: the file that every language's implementation reads.
+//!
+//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-crypto vectors` writes it anew; a format change shows as
+//! a diff of that file.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{hex, unhex};
+use crate::envelope::BASE64;
+use crate::{AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyState, KeyVersion, Opener, Sealer};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/envelope.jsonl");
+
+/// One line. Byte strings are lower-case hex; a text envelope is itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Vector {
+    name: String,
+    /// `open` or `refuse`.
+    expect: String,
+    curve: String,
+    app: String,
+    private_key: String,
+    context: String,
+    encoding: String,
+    envelope: String,
+    /// For `open` only: what comes out, and the ephemeral key and number that make the same bytes again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opens_to: Option<OpensTo>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct OpensTo {
+    datatype: u8,
+    plaintext: String,
+    ephemeral_private_key: String,
+    sequence: u32,
+}
+
+fn scalar(name: &str) -> [u8; 32] {
+    Sha256::digest(name).into()
+}
+
+fn sealed(name: &str, curve: Curve, encoding: Encoding, context: &[u8], datatype: Datatype, plain: &[u8]) -> Vector {
+    sealed_as(name, curve, encoding, context, datatype, plain, 0)
+}
+
+fn sealed_as(
+    name: &str,
+    curve: Curve,
+    encoding: Encoding,
+    context: &[u8],
+    datatype: Datatype,
+    plain: &[u8],
+    sequence: u32,
+) -> Vector {
+    let (app, private_key) = ("shop", scalar(&format!("recipient {}", curve.name())));
+    let ephemeral_key = scalar(&format!("ephemeral {name}"));
+    let ephemeral = KeyPair::from_scalar(curve, &ephemeral_key).unwrap();
+    let recipient = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &private_key).unwrap());
+    let app_id = AppId::new(app).unwrap();
+    let mut sealer =
+        Sealer::with_ephemeral(&app_id, Arc::new(recipient), encoding, context, &ephemeral, sequence).unwrap();
+    let mut out = Vec::new();
+    sealer.seal(datatype, plain, &mut out).unwrap();
+    let (encoding, envelope) = match encoding {
+        Encoding::Text => ("text", String::from_utf8(out).unwrap()),
+        Encoding::Binary => ("binary", hex(&out)),
+    };
+    Vector {
+        name: name.into(),
+        expect: "open".into(),
+        curve: curve.name().into(),
+        app: app.into(),
+        private_key: hex(&private_key),
+        context: hex(context),
+        encoding: encoding.into(),
+        envelope,
+        opens_to: Some(OpensTo {
+            datatype: datatype as u8,
+            plaintext: hex(plain),
+            ephemeral_private_key: hex(&ephemeral_key),
+            sequence,
+        }),
+    }
+}
+
+/// The same vector with something changed, which must refuse.
+fn spoilt(from: &Vector, how: &str, change: impl FnOnce(&mut Vector)) -> Vector {
+    let mut vector = from.clone();
+    vector.name = format!("{}: {how}", from.name);
+    vector.expect = "refuse".into();
+    vector.opens_to = None;
+    change(&mut vector);
+    vector
+}
+
+/// Applies `change` to the bytes behind a vector's envelope, prefix excluded for text.
+fn rewrite(vector: &mut Vector, change: impl FnOnce(&mut Vec<u8>)) {
+    if vector.encoding == "text" {
+        let mut bytes = BASE64.decode(&vector.envelope[4..]).unwrap();
+        change(&mut bytes);
+        vector.envelope = format!("sw1:{}", BASE64.encode(bytes));
+    } else {
+        let mut bytes = unhex(&vector.envelope);
+        change(&mut bytes);
+        vector.envelope = hex(&bytes);
+    }
+}
+
+fn generate() -> Vec<Vector> {
+    use {Curve::*, Datatype as D, Encoding::*};
+    let mut all = vec![
+        sealed("r1 text", P256, Text, b"", D::String, b"4242424242424242"),
+        sealed("k1 text", Secp256k1, Text, b"", D::String, b"4242424242424242"),
+        sealed("r1 binary", P256, Binary, b"", D::String, b"4242424242424242"),
+        sealed("k1 binary", Secp256k1, Binary, b"", D::String, b"4242424242424242"),
+        sealed("r1 context", P256, Text, b"cards.pan.17", D::String, "Zo\u{eb} \u{1f511}".as_bytes()),
+        sealed("k1 context", Secp256k1, Text, b"cards.pan.17", D::String, b"x"),
+        sealed("r1 empty string", P256, Text, b"", D::String, b""),
+        sealed("r1 bytes", P256, Text, b"", D::Binary, &[0, 255, 128]),
+        sealed("r1 empty bytes", P256, Binary, b"", D::Binary, b""),
+        sealed("r1 u64 max", P256, Text, b"", D::Value, &[0xcf, 255, 255, 255, 255, 255, 255, 255, 255]),
+        sealed("r1 map", P256, Text, b"", D::Value, &[0x81, 0xa1, b'a', 0x93, 1, 0xc3, 0xc0]),
+        sealed("r1 1000 bytes", P256, Binary, b"", D::Binary, &[7; 1000]),
+        sealed_as("r1 sequence 1", P256, Text, b"", D::String, b"second", 1),
+        sealed_as("r1 last sequence", P256, Text, b"", D::String, b"last", u32::MAX),
+    ];
+    let mut refused = Vec::new();
+    for base in [&all[0], &all[1], &all[4], &all[2], &all[3]] {
+        let at = if base.encoding == "binary" { 3 } else { 0 };
+        for (offset, what) in [
+            (0, "suite unknown"),
+            (1, "key id altered"),
+            (6, "point prefix altered"),
+            (7, "point altered"),
+            (38, "point's last byte altered"),
+            (39, "datatype altered"),
+            (40, "sequence altered"),
+            (43, "sequence's last byte altered"),
+            (44, "ciphertext altered"),
+        ] {
+            refused.push(spoilt(base, what, |v| rewrite(v, |bytes| bytes[at + offset] ^= 0x04)));
+        }
+        refused.push(spoilt(base, "tag altered", |v| rewrite(v, |bytes| *bytes.last_mut().unwrap() ^= 1)));
+        refused.push(spoilt(base, "datatype unknown", |v| rewrite(v, |bytes| bytes[at + 39] = 3)));
+        refused.push(spoilt(base, "tag cut by a byte", |v| rewrite(v, |bytes| bytes.truncate(bytes.len() - 1))));
+        refused.push(spoilt(base, "a byte too many", |v| rewrite(v, |bytes| bytes.push(0))));
+        refused.push(spoilt(base, "body shorter than a tag", |v| rewrite(v, |bytes| bytes.truncate(at + 39 + 20))));
+        refused.push(spoilt(base, "no body", |v| rewrite(v, |bytes| bytes.truncate(at + 39))));
+        refused.push(spoilt(base, "point at infinity", |v| rewrite(v, |bytes| bytes[at + 6..at + 39].fill(0))));
+        refused.push(spoilt(base, "x beyond the field", |v| rewrite(v, |bytes| bytes[at + 7..at + 39].fill(0xff))));
+        refused.push(spoilt(base, "another context", |v| v.context = hex(b"cards.pan.18")));
+        refused.push(spoilt(base, "another app", |v| v.app = "shop2".into()));
+        refused.push(spoilt(base, "another private key", |v| v.private_key = hex(&scalar("somebody else"))));
+    }
+    for base in [&all[0], &all[4]] {
+        refused.push(spoilt(base, "padded base64", |v| v.envelope.push('=')));
+        refused.push(spoilt(base, "white space at the end", |v| v.envelope.push('\n')));
+        refused.push(spoilt(base, "white space inside", |v| v.envelope.insert(10, ' ')));
+        refused.push(spoilt(base, "standard alphabet", |v| v.envelope.replace_range(10..11, "+")));
+        refused.push(spoilt(base, "prefix alone", |v| v.envelope = "sw1:".into()));
+        refused.push(spoilt(base, "another version", |v| v.envelope.replace_range(2..3, "2")));
+        refused.push(spoilt(base, "prefix in upper case", |v| v.envelope.replace_range(0..2, "SW")));
+    }
+    refused.push(spoilt(&all[0], "unused bits of the last character set", |v| {
+        let last = v.envelope.pop().unwrap();
+        let alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let next = alphabet.chars().nth(alphabet.find(last).unwrap() + 1).unwrap();
+        v.envelope.push(next);
+    }));
+    let not_utf8 = sealed("r1 text", P256, Text, b"", D::String, &[0xff, 0xfe]);
+    refused.push(spoilt(&not_utf8, "a string that is not UTF-8", |_| ()));
+    all.extend(refused);
+    all
+}
+
+fn open(vector: &Vector) -> Option<(u8, Vec<u8>)> {
+    let curve = Curve::from_name(&vector.curve).unwrap();
+    let pair = KeyPair::from_scalar(curve, &unhex(&vector.private_key).try_into().unwrap()).unwrap();
+    let versions = vec![KeyVersion::new(1, KeyState::Active, pair)];
+    let keys = AppKeys::new(AppId::new(&vector.app).unwrap(), versions).unwrap();
+    let mut opener = Opener::new(Arc::new(keys), &unhex(&vector.context));
+    let opened = match vector.encoding.as_str() {
+        "text" => opener.open_text(vector.envelope.as_bytes()),
+        _ => opener.open_binary(&unhex(&vector.envelope)),
+    };
+    opened.ok().map(|opened| (opened.datatype as u8, opened.plaintext.to_vec()))
+}
+
+#[test]
+fn every_vector_gets_the_verdict_it_names() {
+    if std::env::var_os("SEALWIRE_BLESS").is_some() {
+        let lines: String = generate().iter().map(|v| serde_json::to_string(v).unwrap() + "\n").collect();
+        std::fs::write(FILE, lines).unwrap();
+    }
+    let text = std::fs::read_to_string(FILE).unwrap();
+    let vectors: Vec<Vector> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for vector in &vectors {
+        let expected = vector.opens_to.as_ref().map(|to| (to.datatype, unhex(&to.plaintext)));
+        assert_eq!(expected.is_some(), vector.expect == "open", "{}", vector.name);
+        assert_eq!(open(vector), expected, "{}", vector.name);
+    }
+    // Same ephemeral key in, same bytes out: a round trip alone would miss a changed format.
+    assert_eq!(vectors, generate());
+    let refused = vectors.iter().filter(|vector| vector.expect == "refuse").count();
+    assert!(refused * 2 > vectors.len(), "{refused} of {} must fail", vectors.len());
+}
