@@ -22,6 +22,8 @@ mod results;
 mod scan;
 
 #[cfg(test)]
+mod contract;
+#[cfg(test)]
 mod properties;
 
 pub use answer::{Document, FieldError, Reply, decode_protocol_error};

@@ -1,0 +1,247 @@
+//! Reads the tables of `proto/README.md` and compares them with the code.
+//!
+//! The page is for people who will never read this crate. A row that is added, removed, renamed or reordered on one side
+//! alone fails here.
+
+use sealwire_msgpack::{Reader, Token};
+
+use crate::*;
+
+const PAGE: &str = include_str!("../../../proto/README.md");
+
+/// The first table whose first cell is `head`, below the heading `section`: its rows, cells without backquotes.
+fn table(section: &str, head: &str) -> Vec<Vec<String>> {
+    let mut lines =
+        PAGE.lines().skip_while(|line| line.trim_start_matches('#').trim() != section || !line.starts_with('#'));
+    lines.next().unwrap_or_else(|| panic!("no section {section}"));
+    let body: Vec<&str> = lines.take_while(|line| !line.starts_with('#')).collect();
+    let start = body.iter().position(|line| line.starts_with(&format!("| {head} |")));
+    body[start.unwrap_or_else(|| panic!("no table {head} in {section}")) + 2..]
+        .iter()
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect())
+        .collect()
+}
+
+fn column(rows: &[Vec<String>], index: usize) -> Vec<&str> {
+    rows.iter().map(|row| row[index].as_str()).collect()
+}
+
+#[test]
+fn methods_and_notifications() {
+    assert_eq!(column(&table("Methods", "method"), 0), Method::ALL.map(Method::name));
+    assert_eq!(column(&table("Notifications", "notification"), 0), Notice::ALL.map(Notice::name));
+    assert!(PAGE.contains(&format!("protocol version {PROTOCOL},")));
+}
+
+#[test]
+fn params() {
+    for method in Method::ALL {
+        let section = format!("{method} params");
+        let expect: Vec<[&str; 4]> = method
+            .params()
+            .iter()
+            .map(|param| [param.name, param.types, param.default.unwrap_or("required"), param.rule])
+            .collect();
+        if expect.is_empty() {
+            assert!(PAGE.contains(&format!("### {section}\n\nNone.\n")));
+        } else {
+            assert_eq!(table(&section, "key"), expect, "{method}");
+        }
+    }
+}
+
+#[test]
+fn enumerated_params_list_every_name() {
+    fn rule(names: &[&str]) -> String {
+        names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" or ")
+    }
+    let rule_of =
+        |key| Method::Encrypt.params().iter().find(|param| param.name == key).map(|param| param.rule.to_owned());
+    let names = [
+        ("curve", rule(&[Curve::R1.name(), Curve::K1.name()]), Curve::ALL.len()),
+        ("key_scope", rule(&[KeyScope::Request.name(), KeyScope::Field.name()]), KeyScope::ALL.len()),
+        ("format", rule(&[Format::Native.name()]), Format::ALL.len()),
+        ("encoding", rule(&[Encoding::Text.name(), Encoding::Binary.name()]), Encoding::ALL.len()),
+        ("on_error", rule(&[OnError::Fail.name(), OnError::Report.name()]), OnError::ALL.len()),
+    ];
+    for (key, rule, count) in names {
+        assert_eq!(rule_of(key), Some(rule.clone()), "{key}");
+        assert_eq!(rule.matches(" or ").count() + 1, count, "{key}");
+    }
+}
+
+#[test]
+fn error_codes_and_whether_to_retry() {
+    let rows = table("Errors", "code");
+    assert_eq!(column(&rows, 0), ErrorCode::ALL.map(ErrorCode::name));
+    for (row, code) in rows.iter().zip(ErrorCode::ALL) {
+        assert_eq!(row[2].starts_with("yes"), code.is_retryable(), "{code}");
+        assert!(row[2].starts_with("yes") || row[2].starts_with("no"), "{code}");
+    }
+}
+
+#[test]
+fn limits() {
+    let pairs = |head: &str| -> Vec<(String, u64)> {
+        // Both tables of the section begin with the same cell and differ in the second.
+        let section = PAGE.split("\n## Limits\n").nth(1).unwrap().split("\n## ").next().unwrap();
+        let table = section.split(&format!("| limit | {head} | counts |\n| --- | --- | --- |\n")).nth(1).unwrap();
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        rows.map(|row| {
+            let cells: Vec<String> = row.split('|').map(|cell| cell.trim().replace('`', "")).collect();
+            (cells[1].clone(), cells[2].parse().unwrap())
+        })
+        .collect()
+    };
+    let named = |pairs: &[(&str, u64)]| -> Vec<(String, u64)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    };
+    let Limits { message_bytes_max, depth_max, elements_max, discard_bytes_max } = Limits::default();
+    assert_eq!(
+        pairs("default"),
+        named(&[
+            ("message_bytes_max", message_bytes_max),
+            ("depth_max", u64::from(depth_max)),
+            ("elements_max", elements_max),
+            ("discard_bytes_max", discard_bytes_max),
+        ])
+    );
+    assert_eq!(
+        pairs("value"),
+        named(&[
+            ("app_bytes_max", APP_BYTES_MAX as u64),
+            ("select_paths_max", SELECT_PATHS_MAX as u64),
+            ("select_path_bytes_max", SELECT_PATH_BYTES_MAX as u64),
+            ("context_bytes_max", CONTEXT_BYTES_MAX as u64),
+            ("deadline_ms_max", u64::from(DEADLINE_MS_MAX)),
+            ("method_bytes_max", METHOD_BYTES_MAX as u64),
+            ("field_errors_max", FIELD_ERRORS_MAX as u64),
+            ("field_path_bytes_max", FIELD_PATH_BYTES_MAX as u64),
+        ])
+    );
+}
+
+/// The keys of a map, in order.
+fn keys(map: &[u8]) -> Vec<String> {
+    let mut reader = Reader::new(map);
+    let Ok(Token::Map(count)) = reader.token() else { panic!("not a map") };
+    let mut keys = Vec::new();
+    for _ in 0..count {
+        keys.push(reader.str_utf8().unwrap().to_owned());
+        reader.skip_value().unwrap();
+    }
+    keys
+}
+
+#[test]
+fn results() {
+    let inspection = Inspection {
+        format: Format::Native,
+        version: 1,
+        curve: Curve::R1,
+        key_id: String::new(),
+        datatype: ValueKind::String,
+        sequence: 0,
+        encoding: Encoding::Text,
+        plaintext_bytes: 0,
+    };
+    let mut out = Vec::new();
+    inspection.encode(&mut out);
+    assert_eq!(column(&table("inspect result", "key"), 0), keys(&out));
+    out.clear();
+    Info::default().encode(&mut out);
+    assert_eq!(column(&table("info result", "key"), 0), keys(&out));
+    out.clear();
+    let document = reply::Document::begin(&mut out, 1);
+    out.push(0xc0);
+    document.finish(&mut out, 1, &[FieldError { path: "$".to_owned(), code: ErrorCode::CannotOpen }], 1);
+    assert_eq!(column(&table("Document result", "key"), 0), keys(Reply::decode(&out).unwrap().outcome.unwrap()));
+}
+
+/// What a server does with a stream that holds one message: the answer and what becomes of the connection, in the page's
+/// own words.
+fn verdict(stream: &[u8]) -> (String, &'static str) {
+    let mut scanner = Scanner::for_requests(Limits::default());
+    let mut rest = stream;
+    let mut answer = String::from("none");
+    loop {
+        match scanner.scan(rest) {
+            Scan::Incomplete => return (answer, "ended by the caller"),
+            Scan::Discard { bytes, ended } => {
+                rest = &rest[bytes..];
+                if ended {
+                    return (answer, "survives");
+                }
+            }
+            Scan::Message(boundary) => {
+                assert_eq!(boundary.bytes, rest.len());
+                if boundary.head.answer_to().is_some() {
+                    answer = Call::decode(rest).map_or_else(|error| error.code().name(), |_| "a result").to_owned();
+                }
+                return (answer, "survives");
+            }
+            Scan::Refused { head, error, fate } => {
+                answer = error.code().name().to_owned();
+                if head.and_then(|head| head.answer_to()).is_none() {
+                    answer += " notification";
+                }
+                if fate == Fate::Close {
+                    return (answer, "closes");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_bad_message_does() {
+    let call = |params: &[u8]| [&b"\x94\x00\x07\xa7encrypt\x91"[..], params].concat();
+    let params = |pair: &[u8]| call(&[&b"\x83\xa3app\xa1a\xa7payload\x01"[..], pair].concat());
+    let mut long = call(b"\x82\xa3app\xa1a\xa7payload\xc6\x04\x10\x00\x00");
+    long.resize(long.len() + (65 << 20), 0);
+    let many = [&call(b"\xdd\x00\x98\x96\x80")[..], &vec![0xc0; 10_000_000]].concat();
+    let deep = [&call(&[0x91; 10_000])[..], &[0xc0]].concat();
+    let cases: [(&str, Vec<Vec<u8>>); 22] = [
+        ("unknown method", vec![b"\x94\x00\x07\xa6rewrap\x91\x80".to_vec()]),
+        ("unknown key in params", vec![params(b"\xa6colour\x01")]),
+        ("key in params given twice", vec![params(b"\xa3app\xa1b")]),
+        ("required key missing", vec![call(b"\x81\xa3app\xa1a")]),
+        ("value of another type", vec![params(b"\xa5curve\x01"), params(b"\xa6select\xc0")]),
+        ("string or key in params that is not UTF-8", vec![params(b"\xa5curve\xa1\xff"), params(b"\xa1\xff\x01")]),
+        (
+            "params not an array of one map",
+            vec![call(&[0x01]), b"\x94\x00\x07\xa7encrypt\x80".to_vec(), b"\x94\x00\x07\xa7encrypt\xc0".to_vec()],
+        ),
+        ("method not a string", vec![b"\x94\x00\x07\x01\x91\x80".to_vec(), b"\x94\x00\x07\x91\x01\x90".to_vec()]),
+        ("nested 10,000 deep", vec![deep]),
+        ("array that claims 10 million values", vec![many]),
+        ("message of 65 MiB", vec![long]),
+        ("string that claims 4 GiB", vec![params(b"\xa5curve\xdb\xff\xff\xff\xff")]),
+        ("array that claims 4 billion values", vec![params(b"\xa6select\xdd\xff\xff\xff\xff")]),
+        ("marker 0xc1 inside params", vec![params(b"\xa5curve\xc1")]),
+        ("marker 0xc1 at the start", vec![vec![0xc1]]),
+        ("not an array", vec![vec![0x80], vec![0x01], b"GET / HTTP/1.1".to_vec()]),
+        ("array of another length than 3 or 4", vec![vec![0x90], vec![0x92], vec![0x95]]),
+        ("unknown message type", vec![vec![0x94, 3], vec![0x94, 0xff], vec![0x94, 0xc0]]),
+        ("response sent to the server", vec![vec![0x94, 1, 7, 0xc0, 0xc0]]),
+        (
+            "msgid negative, beyond 32 bits or not an integer",
+            vec![
+                vec![0x94, 0, 0xff],
+                b"\x94\x00\xcf\x00\x00\x00\x01\x00\x00\x00\x00".to_vec(),
+                vec![0x94, 0, 0xa1, b'7'],
+            ],
+        ),
+        ("truncated: the stream ends inside it", vec![call(b"\x82\xa3app"), vec![0x94], call(&[0xd9])]),
+        ("unknown notification", vec![b"\x93\x02\xa5hello\x90".to_vec()]),
+    ];
+    let rows = table("What a bad message does", "message");
+    assert_eq!(column(&rows, 0), cases.each_ref().map(|(name, _)| *name));
+    for ((name, streams), row) in cases.iter().zip(&rows) {
+        for stream in streams {
+            let (answer, connection) = verdict(stream);
+            assert_eq!([&answer[..], connection], [&row[1][..], &row[2][..]], "{name}");
+        }
+    }
+}
