@@ -1,0 +1,126 @@
+//! JSON number text to the one 64-bit value with the same decimal value.
+//!
+//! A float is taken only when its shortest text has the digits and exponent of the input: `0.1` means the float that
+//! everyone writes as 0.1, while `0.1234567890123456789012` would come back with digits missing.
+
+use sealwire_msgpack::write;
+
+/// Appends `text`, a number in JSON's grammar, as an integer or a 64-bit float; `false`, with `out` untouched, if
+/// neither holds its value.
+pub(super) fn append(text: &str, out: &mut Vec<u8>) -> bool {
+    let is_integer = !text.contains(['.', 'e', 'E']);
+    if is_integer && text != "-0" {
+        if let Ok(value) = text.parse() {
+            write::uint(out, value);
+            return true;
+        }
+        if let Ok(value) = text.parse() {
+            write::int(out, value);
+            return true;
+        }
+    }
+    // JSON's grammar is part of what `f64` parses, so the only failure left is a value that does not survive.
+    let Ok(value) = text.parse::<f64>() else {
+        return false;
+    };
+    let survives = value.is_finite() && Decimal::of(text) == Decimal::of(&format!("{value:e}"));
+    if survives {
+        write::f64(out, value);
+    }
+    survives
+}
+
+/// A decimal value in its one normal form: 0.d1d2d3... times ten to the exponent, no zeros on either end.
+#[derive(Debug, PartialEq, Eq)]
+struct Decimal {
+    is_negative: bool,
+    digits: Vec<u8>,
+    exponent: i64,
+}
+
+impl Decimal {
+    /// `None` if the exponent is beyond all reckoning.
+    fn of(text: &str) -> Option<Self> {
+        let (is_negative, text) = match text.strip_prefix('-') {
+            Some(text) => (true, text),
+            None => (false, text),
+        };
+        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).collect();
+        let Some(first) = digits.iter().position(|d| *d != b'0') else {
+            // Zero is zero whatever its exponent; only the sign counts.
+            return Some(Self { is_negative, digits: Vec::new(), exponent: 0 });
+        };
+        let last = digits.iter().rposition(|d| *d != b'0').unwrap_or(first);
+        let shift = i64::try_from(whole.len()).ok()? - i64::try_from(first).ok()?;
+        Some(Self {
+            is_negative,
+            digits: digits[first..=last].to_vec(),
+            exponent: exponent.parse::<i64>().ok()?.checked_add(shift)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealwire_msgpack::{Reader, Token};
+
+    fn check(text: &str, expected: Option<Token<'_>>) {
+        let mut out = Vec::new();
+        assert_eq!(append(text, &mut out), expected.is_some(), "{text}");
+        match expected {
+            Some(Token::F64(value)) => {
+                let Ok(Token::F64(found)) = Reader::new(&out).token() else {
+                    panic!("{text} is no float");
+                };
+                assert_eq!(found.to_bits(), value.to_bits(), "{text}");
+            }
+            Some(token) => assert_eq!(Reader::new(&out).token(), Ok(token), "{text}"),
+            None => assert!(out.is_empty(), "{text}"),
+        }
+    }
+
+    #[test]
+    fn integers_of_64_bits_stay_integers() {
+        check("0", Some(Token::Uint(0)));
+        check("-1", Some(Token::Int(-1)));
+        check("9223372036854775807", Some(Token::Uint(i64::MAX as u64)));
+        check("-9223372036854775808", Some(Token::Int(i64::MIN)));
+        check("18446744073709551615", Some(Token::Uint(u64::MAX)));
+    }
+
+    #[test]
+    fn numbers_become_floats_when_their_decimal_value_survives() {
+        check("-0", Some(Token::F64(-0.0)));
+        check("-0.0", Some(Token::F64(-0.0)));
+        check("0.0", Some(Token::F64(0.0)));
+        check("0e999999999999999999999", Some(Token::F64(0.0)));
+        check("1.0", Some(Token::F64(1.0)));
+        check("1.10", Some(Token::F64(1.1)));
+        check("0.1", Some(Token::F64(0.1)));
+        check("1E5", Some(Token::F64(1e5)));
+        check("1e+5", Some(Token::F64(1e5)));
+        check("0.00012e+07", Some(Token::F64(1200.0)));
+        check("1e20", Some(Token::F64(1e20)));
+        check("100000000000000000000", Some(Token::F64(1e20)));
+        check("5e-324", Some(Token::F64(5e-324)));
+        check("1.7976931348623157e308", Some(Token::F64(f64::MAX)));
+    }
+
+    #[test]
+    fn numbers_that_would_change_are_refused() {
+        check("18446744073709551616", None);
+        check("-9223372036854775809", None);
+        check("12345678901234567890123", None);
+        check("0.1234567890123456789012", None);
+        check("9007199254740993.0", None);
+        check("1e400", None);
+        check("-1e400", None);
+        check("1e-400", None);
+        check("4e-324", None);
+        check("1e99999999999999999999", None);
+        check("1e-99999999999999999999", None);
+    }
+}

@@ -1,0 +1,157 @@
+//! JSON text to MessagePack.
+//!
+//! Containers get five-byte headers whose counts are filled in when they end, so the text is read once. The JSON
+//! parser keeps its own stack, as this module does; neither recurses.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+use json_event_parser::{JsonEvent, SliceJsonParser};
+use sealwire_msgpack::write;
+
+use super::{JsonError, number, repeated};
+use crate::Limits;
+use crate::path::write_name;
+
+const ARRAY32: u8 = 0xdd;
+const MAP32: u8 = 0xdf;
+
+/// Bytes of a refused number that its error shows.
+const NUMBER_BYTES_SHOWN: usize = 40;
+
+/// Converts one JSON text, a byte-order mark before it allowed. Strings and scalars get their shortest encoding,
+/// containers a 32-bit header.
+///
+/// # Errors
+/// [`JsonError`] when the text is not JSON, when a value would change, or when a limit is hit.
+pub fn to_msgpack(json: &[u8], limits: Limits) -> Result<Vec<u8>, JsonError> {
+    let mut parser = SliceJsonParser::new(json);
+    let mut build = Build {
+        out: Vec::with_capacity(json.len().min(limits.out_bytes_max)),
+        limits,
+        open: Vec::new(),
+        keys: Vec::new(),
+    };
+    loop {
+        match parser.parse_next()? {
+            JsonEvent::Eof => return Ok(build.out),
+            event => build.event(event)?,
+        }
+        if build.out.len() > limits.out_bytes_max {
+            return Err(JsonError::OutTooLarge { out_bytes_max: limits.out_bytes_max });
+        }
+    }
+}
+
+struct Build {
+    out: Vec<u8>,
+    limits: Limits,
+    open: Vec<Open>,
+    /// Where in `out` the keys of all open objects are, outermost object first.
+    keys: Vec<Range<usize>>,
+}
+
+/// A container whose end is still to come.
+struct Open {
+    /// Offset of its header in `out`.
+    header_at: usize,
+    is_object: bool,
+    /// Values begun so far.
+    count: u32,
+    /// Keys of the objects around it.
+    keys_before: usize,
+}
+
+impl Build {
+    fn event(&mut self, event: JsonEvent<'_>) -> Result<(), JsonError> {
+        match event {
+            JsonEvent::ObjectKey(key) => {
+                write::str(&mut self.out, &key);
+                let end = self.out.len();
+                self.keys.push(end - key.len()..end);
+                return Ok(());
+            }
+            JsonEvent::EndArray | JsonEvent::EndObject => return self.close(),
+            _ => {}
+        }
+        if let Some(open) = self.open.last_mut() {
+            open.count =
+                open.count.checked_add(1).ok_or(JsonError::OutTooLarge { out_bytes_max: self.limits.out_bytes_max })?;
+        }
+        match event {
+            JsonEvent::StartArray => self.open(ARRAY32)?,
+            JsonEvent::StartObject => self.open(MAP32)?,
+            JsonEvent::String(text) => write::str(&mut self.out, &text),
+            JsonEvent::Number(text) => {
+                if !number::append(&text, &mut self.out) {
+                    return Err(self.inexact(&text));
+                }
+            }
+            JsonEvent::Boolean(value) => write::bool(&mut self.out, value),
+            JsonEvent::Null => write::nil(&mut self.out),
+            JsonEvent::ObjectKey(_) | JsonEvent::EndArray | JsonEvent::EndObject | JsonEvent::Eof => {}
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, marker: u8) -> Result<(), JsonError> {
+        if self.open.len() >= self.limits.depth_max {
+            return Err(JsonError::TooDeep { path: self.path(), depth_max: self.limits.depth_max });
+        }
+        self.open.push(Open {
+            header_at: self.out.len(),
+            is_object: marker == MAP32,
+            count: 0,
+            keys_before: self.keys.len(),
+        });
+        self.out.extend_from_slice(&[marker, 0, 0, 0, 0]);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), JsonError> {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let count_at = open.header_at + 1;
+        self.out[count_at..count_at + 4].copy_from_slice(&open.count.to_be_bytes());
+        if let Some(key) = repeated(&self.out, &mut self.keys[open.keys_before..]) {
+            let mut path = self.path();
+            self.push_name(&mut path, key);
+            return Err(JsonError::DuplicateKey { path });
+        }
+        self.keys.truncate(open.keys_before);
+        Ok(())
+    }
+
+    #[cold]
+    fn inexact(&self, text: &str) -> JsonError {
+        let mut shown = text.get(..NUMBER_BYTES_SHOWN).unwrap_or(text).to_owned();
+        if shown.len() < text.len() {
+            shown.push_str("...");
+        }
+        JsonError::InexactNumber { path: self.path(), text: shown }
+    }
+
+    /// Path of the value that was begun last.
+    #[cold]
+    fn path(&self) -> String {
+        let mut path = String::from("$");
+        let keys_after = self.open.iter().skip(1).map(|open| open.keys_before).chain([self.keys.len()]);
+        for (open, keys_after) in self.open.iter().zip(keys_after) {
+            if open.is_object {
+                // The last key of this object is the one before the first key of the next.
+                let key = keys_after.checked_sub(1).and_then(|last| self.keys.get(last));
+                self.push_name(&mut path, key.cloned().unwrap_or_default());
+            } else {
+                // Writing to a String cannot fail.
+                let _ = write!(path, "[{}]", open.count.saturating_sub(1));
+            }
+        }
+        path
+    }
+
+    fn push_name(&self, path: &mut String, key: Range<usize>) {
+        // Writing to a String cannot fail.
+        let _ = write_name(path, &String::from_utf8_lossy(&self.out[key]));
+    }
+}

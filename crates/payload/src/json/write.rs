@@ -1,0 +1,181 @@
+//! MessagePack to JSON text.
+//!
+//! Refuses, with its path, whatever JSON would turn into something else. Floats are printed with the fewest digits
+//! that read back as the same float, always with a point or an exponent, so that they read back as floats. A 32-bit
+//! float is printed as the 64-bit float of the same value.
+
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+
+use json_event_parser::{JsonEvent, LowLevelJsonSerializer};
+use sealwire_msgpack::{Malformed, Reader, Token};
+
+use super::{JsonError, repeated};
+use crate::frame::Frame;
+use crate::path::write_name;
+use crate::select::NOTHING;
+use crate::{Limits, Path};
+
+/// Writes one MessagePack document as JSON text: on one line, or, if `pretty`, with two blanks per level. No newline
+/// at the end. The writer need not be buffered. Of the limits only `depth_max` counts here, since the text goes
+/// straight to the writer; after an error it holds a part of it.
+///
+/// # Errors
+/// [`JsonError`] when the bytes are not one MessagePack document, or hold what JSON cannot, or the writer fails.
+pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: Limits) -> Result<(), JsonError> {
+    let mut print = Print {
+        reader: Reader::new(bytes),
+        input: bytes,
+        writer: BufWriter::new(writer),
+        pretty,
+        limits,
+        frames: Vec::new(),
+        keys: Vec::new(),
+        keys_before: Vec::new(),
+    };
+    print.value()?;
+    while print.next()? {}
+    if !print.reader.is_at_end() {
+        return Err(JsonError::Trailing { at: print.reader.position() });
+    }
+    print.writer.flush()?;
+    Ok(())
+}
+
+struct Print<'a, W: Write> {
+    reader: Reader<'a>,
+    input: &'a [u8],
+    writer: BufWriter<W>,
+    pretty: bool,
+    limits: Limits,
+    frames: Vec<Frame>,
+    /// Where in the input the keys of all open maps are, outermost map first.
+    keys: Vec<Range<usize>>,
+    /// For each frame, the count of keys of the maps around it.
+    keys_before: Vec<usize>,
+}
+
+impl<'a, W: Write> Print<'a, W> {
+    /// Prints one value with its key, or ends one container; `false`: all have ended.
+    fn next(&mut self) -> Result<bool, JsonError> {
+        let Some(frame) = self.frames.last_mut() else {
+            return Ok(false);
+        };
+        if frame.remaining == 0 {
+            self.end()?;
+            return Ok(true);
+        }
+        if frame.remaining < frame.token().children() {
+            self.writer.write_all(b",")?;
+        }
+        frame.remaining -= 1;
+        let is_map = frame.is_map;
+        self.line_break(self.frames.len())?;
+        if is_map {
+            self.key()?;
+        }
+        self.value()?;
+        Ok(true)
+    }
+
+    fn key(&mut self) -> Result<(), JsonError> {
+        let key_at = self.reader.position();
+        let token = self.token()?;
+        if let Some(frame) = self.frames.last_mut() {
+            frame.remaining -= 1;
+            frame.key_at = key_at;
+        }
+        let Token::Str(key) = token else {
+            return Err(self.not_json("a map key that is not a string"));
+        };
+        self.string(key, key_at)?;
+        let end = self.reader.position();
+        self.keys.push(end - key.len()..end);
+        self.writer.write_all(if self.pretty { b": " } else { b":" })?;
+        Ok(())
+    }
+
+    fn value(&mut self) -> Result<(), JsonError> {
+        let start = self.reader.position();
+        match self.token()? {
+            Token::Nil => self.writer.write_all(b"null")?,
+            Token::Bool(value) => write!(self.writer, "{value}")?,
+            Token::Uint(value) => write!(self.writer, "{value}")?,
+            Token::Int(value) => write!(self.writer, "{value}")?,
+            Token::F32(value) => self.float(value.into())?,
+            Token::F64(value) => self.float(value)?,
+            Token::Str(text) => self.string(text, start)?,
+            token @ (Token::Bin(_) | Token::Ext(..)) => return Err(self.not_json(token.kind())),
+            token @ (Token::Array(_) | Token::Map(_)) => self.begin(token, start)?,
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, token: Token<'_>, start: usize) -> Result<(), JsonError> {
+        if self.frames.len() >= self.limits.depth_max {
+            return Err(JsonError::TooDeep { path: self.path(), depth_max: self.limits.depth_max });
+        }
+        let frame = Frame::new(token, start, NOTHING, false);
+        self.writer.write_all(if frame.is_map { b"{" } else { b"[" })?;
+        self.frames.push(frame);
+        self.keys_before.push(self.keys.len());
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), JsonError> {
+        let (Some(frame), Some(keys_before)) = (self.frames.pop(), self.keys_before.pop()) else {
+            return Ok(());
+        };
+        if let Some(key) = repeated(self.input, &mut self.keys[keys_before..]) {
+            let mut path = self.path();
+            // Writing to a String cannot fail.
+            let _ = write_name(&mut path, &String::from_utf8_lossy(&self.input[key]));
+            return Err(JsonError::DuplicateKey { path });
+        }
+        self.keys.truncate(keys_before);
+        if frame.len > 0 {
+            self.line_break(self.frames.len())?;
+        }
+        self.writer.write_all(if frame.is_map { b"}" } else { b"]" })?;
+        Ok(())
+    }
+
+    fn float(&mut self, value: f64) -> Result<(), JsonError> {
+        if !value.is_finite() {
+            return Err(self.not_json("a float that is not finite"));
+        }
+        // `Debug` prints the fewest digits that read back as `value`, and never without a point or an exponent.
+        write!(self.writer, "{value:?}")?;
+        Ok(())
+    }
+
+    fn string(&mut self, bytes: &[u8], at: usize) -> Result<(), JsonError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| JsonError::Malformed { at, source: Malformed::NotUtf8 })?;
+        // A serializer of its own for each string: we only want its quoting, and an empty one allocates nothing.
+        LowLevelJsonSerializer::new().serialize_event(JsonEvent::String(text.into()), &mut self.writer)?;
+        Ok(())
+    }
+
+    fn line_break(&mut self, depth: usize) -> Result<(), JsonError> {
+        if self.pretty {
+            write!(self.writer, "\n{:width$}", "", width = depth * 2)?;
+        }
+        Ok(())
+    }
+
+    fn token(&mut self) -> Result<Token<'a>, JsonError> {
+        let at = self.reader.position();
+        self.reader.token().map_err(|source| JsonError::Malformed { at, source })
+    }
+
+    #[cold]
+    fn not_json(&self, what: &'static str) -> JsonError {
+        JsonError::NotJson { path: self.path(), what }
+    }
+
+    #[cold]
+    fn path(&self) -> String {
+        let path = Path { frames: &self.frames, input: self.input };
+        path.to_string()
+    }
+}

@@ -1,0 +1,207 @@
+//! Compiled `select` paths: which values of a document are fields.
+//!
+//! All paths of a selection are one nondeterministic automaton. Each path takes a run of neighbouring bits, one per
+//! segment and one for "matched", and the bits that are on after a value's path say where each select path stands
+//! there. Moving to a child is a shift and a few masks, so the walk allocates nothing and its cost per field does not
+//! grow with the count of paths. It refuses paths that need more than the 127 bits rather than falling back to
+//! something slower.
+
+mod parse;
+
+pub(crate) use parse::is_bare_name;
+
+use thiserror::Error;
+
+/// Where each select path stands at one value: a set of automaton states.
+pub(crate) type States = u128;
+
+/// This value and everything beneath it is selected, leaf by leaf.
+pub(crate) const EVERYTHING: States = 1 << 127;
+
+/// No select path reaches this value or anything beneath it.
+pub(crate) const NOTHING: States = 0;
+
+/// Bits left for paths beside [`EVERYTHING`].
+const STEPS_MAX: u32 = 127;
+
+/// Names the fields of a document.
+///
+/// Paths follow RFC 9535 (JSONPath) as far as one pass over the document can: `$`, `.name`, `['any key']`, `[2]`,
+/// `.*` and `[*]`, several selectors in one bracket (`['a','b']`, `[0,2]`), and `..` before any of them. Filters,
+/// slices, functions and negative indexes are refused.
+///
+/// Map keys that are not strings are matched by `*` only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// States at the document's root.
+    start: States,
+    /// States whose path is complete: the value is selected.
+    accept: States,
+    /// States that stay on beneath the value, for `..` segments.
+    descend: States,
+    /// States whose next segment matches any child.
+    wild: States,
+    /// All states that occur in `names`.
+    named: States,
+    /// All states that occur in `indexes`.
+    indexed: States,
+    /// Key to the states whose next segment matches it; sorted by key.
+    names: Vec<(Box<[u8]>, States)>,
+    /// Index to the states whose next segment matches it; sorted by index.
+    indexes: Vec<(u32, States)>,
+}
+
+/// Why a list of select paths was refused. The caller's bug; retrying will not help.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SelectError {
+    /// One path is not in the supported grammar.
+    #[error("select path `{path}` at byte {at}: expected {expected}")]
+    Syntax {
+        /// The whole path as given.
+        path: String,
+        /// Byte offset in the path.
+        at: usize,
+        /// What would have been accepted there.
+        expected: &'static str,
+    },
+    /// The paths together have too many steps. A path takes one step per segment and one more for itself.
+    #[error("select paths have more than {steps_max} steps in all, from `{path}` on")]
+    TooManySteps {
+        /// The first path that did not fit.
+        path: String,
+        /// The most steps one selection may have.
+        steps_max: u32,
+    },
+}
+
+impl Selection {
+    /// Every leaf of the document is a field.
+    pub const fn everything() -> Self {
+        Self::starting_with(EVERYTHING)
+    }
+
+    /// The union of `paths`. No paths select nothing.
+    ///
+    /// # Errors
+    /// [`SelectError`] names the first path refused, the byte, and what was expected there.
+    pub fn parse<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self, SelectError> {
+        let mut selection = Self::starting_with(NOTHING);
+        let mut bits_used = 0;
+        for path in paths {
+            selection.add(path, &mut bits_used)?;
+        }
+        selection.names.sort_unstable();
+        selection.names.dedup_by(merge_same);
+        selection.indexes.sort_unstable();
+        selection.indexes.dedup_by(merge_same);
+        selection.named = selection.names.iter().fold(0, |all, (_, states)| all | states);
+        selection.indexed = selection.indexes.iter().fold(0, |all, (_, states)| all | states);
+        Ok(selection)
+    }
+
+    /// Whether no document can have a field: parsed from no paths.
+    pub const fn is_empty(&self) -> bool {
+        self.start == NOTHING
+    }
+
+    const fn starting_with(start: States) -> Self {
+        Self { start, accept: 0, descend: 0, wild: 0, named: 0, indexed: 0, names: Vec::new(), indexes: Vec::new() }
+    }
+
+    fn add(&mut self, path: &str, bits_used: &mut u32) -> Result<(), SelectError> {
+        let segments = parse::segments(path)?;
+        let first = *bits_used;
+        let last = u32::try_from(segments.len())
+            .ok()
+            .and_then(|len| first.checked_add(len))
+            .filter(|last| *last < STEPS_MAX)
+            .ok_or_else(|| SelectError::TooManySteps { path: path.to_owned(), steps_max: STEPS_MAX })?;
+        *bits_used = last + 1;
+        self.start |= 1 << first;
+        self.accept |= 1 << last;
+        for (segment, bit) in segments.into_iter().zip(first..) {
+            let state = 1 << bit;
+            if segment.descends {
+                self.descend |= state;
+            }
+            for selector in segment.selectors {
+                match selector {
+                    parse::Selector::Wild => self.wild |= state,
+                    parse::Selector::Name(name) => self.names.push((name.into_bytes().into(), state)),
+                    parse::Selector::Index(index) => self.indexes.push((index, state)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// States at the document's root.
+    #[inline]
+    pub(crate) const fn start(&self) -> States {
+        self.start
+    }
+
+    /// Whether a path is complete at a value with these states; not asked for [`EVERYTHING`].
+    #[inline]
+    pub(crate) const fn accepts(&self, states: States) -> bool {
+        states & self.accept != 0
+    }
+
+    /// States of an array's child.
+    #[inline]
+    pub(crate) fn at_index(&self, states: States, index: u32) -> States {
+        if states & EVERYTHING != 0 || states == NOTHING {
+            return states;
+        }
+        let mut matched = self.wild;
+        if states & self.indexed != 0 {
+            matched |= lookup(&self.indexes, |other| other.cmp(&index));
+        }
+        self.moved(states, matched)
+    }
+
+    /// States of a map's value under a string key.
+    #[inline]
+    pub(crate) fn at_key(&self, states: States, key: &[u8]) -> States {
+        if states & EVERYTHING != 0 || states == NOTHING {
+            return states;
+        }
+        let mut matched = self.wild;
+        if states & self.named != 0 {
+            matched |= lookup(&self.names, |other| other.as_ref().cmp(key));
+        }
+        self.moved(states, matched)
+    }
+
+    /// States of a map's value under a key that is not a string.
+    #[inline]
+    pub(crate) const fn at_other_key(&self, states: States) -> States {
+        if states & EVERYTHING != 0 {
+            return states;
+        }
+        self.moved(states, self.wild)
+    }
+
+    #[inline]
+    const fn moved(&self, states: States, matched: States) -> States {
+        // A complete path has no next segment, so its bit is in no mask and never shifts into its neighbour.
+        (states & self.descend) | ((states & matched) << 1)
+    }
+}
+
+/// For `dedup_by` over sorted entries: folds `next` into `kept` when they have the same key.
+fn merge_same<K: PartialEq>(next: &mut (K, States), kept: &mut (K, States)) -> bool {
+    let same = next.0 == kept.0;
+    if same {
+        kept.1 |= next.1;
+    }
+    same
+}
+
+#[inline]
+fn lookup<K>(sorted: &[(K, States)], order: impl Fn(&K) -> std::cmp::Ordering) -> States {
+    match sorted.binary_search_by(|(key, _)| order(key)) {
+        Ok(found) => sorted[found].1,
+        Err(_) => NOTHING,
+    }
+}

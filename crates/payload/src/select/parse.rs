@@ -1,0 +1,222 @@
+//! The grammar of one select path: text to segments.
+//!
+//! RFC 9535 without what a single pass cannot decide (negative indexes and slices need the length first) or what a
+//! field selection has no use for (filters, functions). Everything else is refused with the byte and what was
+//! expected there, so that a typing error never silently selects nothing.
+
+use super::SelectError;
+
+/// One step down the document.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// Whether it may skip any count of levels first (`..`).
+    pub(super) descends: bool,
+    /// Matches when any of these does; never empty.
+    pub(super) selectors: Vec<Selector>,
+}
+
+/// Which children a segment matches.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Selector {
+    /// Any child.
+    Wild,
+    /// The value under this string key.
+    Name(String),
+    /// The value at this array index.
+    Index(u32),
+}
+
+const AFTER_SEGMENT: &str = "`.`, `[` or the end of the path";
+const NAME: &str = "a name, `*` or `[`; write a key with other characters as ['key']";
+const SELECTOR: &str = "a quoted key, an index from 0 to 4294967295 or `*`";
+
+/// The segments of `path`; `$` alone has none.
+pub(super) fn segments(path: &str) -> Result<Vec<Segment>, SelectError> {
+    let mut cursor = Cursor { path, at: 0 };
+    if !cursor.eat('$') {
+        return Err(cursor.expected("`$`"));
+    }
+    let mut segments = Vec::new();
+    while !cursor.rest().is_empty() {
+        segments.push(cursor.segment()?);
+    }
+    Ok(segments)
+}
+
+struct Cursor<'p> {
+    path: &'p str,
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn segment(&mut self) -> Result<Segment, SelectError> {
+        let descends = self.rest().starts_with("..");
+        if descends {
+            self.at += 1;
+        }
+        let selectors = if self.eat('.') {
+            if descends && self.eat('[') { self.bracket()? } else { vec![self.dotted()?] }
+        } else if self.eat('[') {
+            self.bracket()?
+        } else {
+            return Err(self.expected(AFTER_SEGMENT));
+        };
+        Ok(Segment { descends, selectors })
+    }
+
+    /// What may follow a dot: `*` or a bare name.
+    fn dotted(&mut self) -> Result<Selector, SelectError> {
+        if self.eat('*') {
+            return Ok(Selector::Wild);
+        }
+        let rest = self.rest();
+        let len = rest.find(|c| !is_name_char(c)).unwrap_or(rest.len());
+        let name = &rest[..len];
+        if !is_bare_name(name) {
+            return Err(self.expected(NAME));
+        }
+        let name = name.to_owned();
+        self.at += len;
+        Ok(Selector::Name(name))
+    }
+
+    /// The inside of a bracket up to and including `]`.
+    fn bracket(&mut self) -> Result<Vec<Selector>, SelectError> {
+        let mut selectors = Vec::new();
+        loop {
+            self.skip_blanks();
+            selectors.push(self.selector()?);
+            self.skip_blanks();
+            if self.eat(']') {
+                return Ok(selectors);
+            }
+            if !self.eat(',') {
+                return Err(self.expected("`,` or `]`"));
+            }
+        }
+    }
+
+    fn selector(&mut self) -> Result<Selector, SelectError> {
+        if self.eat('*') {
+            Ok(Selector::Wild)
+        } else if self.eat('\'') {
+            self.quoted('\'').map(Selector::Name)
+        } else if self.eat('"') {
+            self.quoted('"').map(Selector::Name)
+        } else {
+            self.index().map(Selector::Index)
+        }
+    }
+
+    fn index(&mut self) -> Result<u32, SelectError> {
+        let rest = self.rest();
+        let len = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let digits = &rest[..len];
+        if digits.len() > 1 && digits.starts_with('0') {
+            return Err(self.expected("an index without leading zeros"));
+        }
+        let index = digits.parse().map_err(|_| self.expected(SELECTOR))?;
+        self.at += len;
+        Ok(index)
+    }
+
+    /// A quoted key behind its opening `quote`, up to and including the closing one.
+    fn quoted(&mut self, quote: char) -> Result<String, SelectError> {
+        let mut key = String::new();
+        loop {
+            match self.rest().chars().next() {
+                None => return Err(self.expected("a closing quote")),
+                Some('\\') => key.push(self.escape(quote)?),
+                Some(c) if c == quote => {
+                    self.at += 1;
+                    return Ok(key);
+                }
+                Some(c) if c < ' ' => {
+                    return Err(self.expected("control characters written as \\uXXXX"));
+                }
+                Some(c) => {
+                    self.at += c.len_utf8();
+                    key.push(c);
+                }
+            }
+        }
+    }
+
+    /// An escape, from its backslash on.
+    fn escape(&mut self, quote: char) -> Result<char, SelectError> {
+        let start = self.at;
+        self.at += 1;
+        let named = match self.rest().chars().next() {
+            Some('b') => '\u{8}',
+            Some('f') => '\u{c}',
+            Some('n') => '\n',
+            Some('r') => '\r',
+            Some('t') => '\t',
+            Some(c) if c == quote || c == '\\' || c == '/' => c,
+            Some('u') => {
+                self.at += 1;
+                return self.unicode_escape(start);
+            }
+            _ => {
+                self.at = start;
+                return Err(self.expected("an escape: \\b \\f \\n \\r \\t \\/ \\\\ \\uXXXX or the quote"));
+            }
+        };
+        self.at += 1;
+        Ok(named)
+    }
+
+    /// The digits behind `\u`, with the second half of a surrogate pair if there is one.
+    fn unicode_escape(&mut self, start: usize) -> Result<char, SelectError> {
+        let mut units = [self.hex_unit()?, 0];
+        let mut len = 1;
+        if (0xd800..0xdc00).contains(&units[0]) && self.rest().starts_with("\\u") {
+            self.at += 2;
+            units[1] = self.hex_unit()?;
+            len = 2;
+        }
+        let decoded = char::decode_utf16(units[..len].iter().copied()).next();
+        decoded.and_then(Result::ok).ok_or_else(|| {
+            self.at = start;
+            self.expected("a character or a surrogate pair, not half of one")
+        })
+    }
+
+    fn hex_unit(&mut self) -> Result<u16, SelectError> {
+        let digits = self.rest().get(..4).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+        let unit = digits.and_then(|d| u16::from_str_radix(d, 16).ok());
+        let unit = unit.ok_or_else(|| self.expected("four hexadecimal digits"))?;
+        self.at += 4;
+        Ok(unit)
+    }
+
+    fn rest(&self) -> &str {
+        &self.path[self.at..]
+    }
+
+    fn eat(&mut self, wanted: char) -> bool {
+        let found = self.rest().starts_with(wanted);
+        if found {
+            self.at += wanted.len_utf8();
+        }
+        found
+    }
+
+    fn skip_blanks(&mut self) {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
+    }
+
+    fn expected(&self, expected: &'static str) -> SelectError {
+        SelectError::Syntax { path: self.path.to_owned(), at: self.at, expected }
+    }
+}
+
+/// Whether a key may be written behind a dot, as RFC 9535 defines it.
+pub(crate) fn is_bare_name(key: &str) -> bool {
+    key.chars().all(is_name_char) && key.starts_with(|c: char| !c.is_ascii_digit())
+}
+
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || !c.is_ascii()
+}

@@ -1,0 +1,51 @@
+//! What the walk asks of whoever encrypts, decrypts or masks.
+
+use sealwire_msgpack::Token;
+
+use crate::Path;
+
+/// What happens to fields. Called by the walk in document order; monomorphised, since it sits in the hot loop.
+pub trait Transform {
+    /// Why one field could not be replaced.
+    type Error;
+
+    /// Replaces one field: appends exactly one MessagePack value to `out` and returns [`Outcome::Replaced`], or
+    /// returns [`Outcome::Keep`]. Whatever it appended is taken back after `Keep` and after an error.
+    ///
+    /// # Errors
+    /// Any; it goes to [`Transform::failed`] with the field's path.
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, Self::Error>;
+
+    /// Decides what the failure of one field means: `Ok` keeps the field's original bytes and goes on.
+    ///
+    /// # Errors
+    /// Ends the walk with that error.
+    fn failed(&mut self, path: &Path<'_>, error: Self::Error) -> Result<(), Self::Error>;
+}
+
+/// One selected value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Field<'a> {
+    /// The value, or the header of a container that was selected whole. The bytes of a string are valid UTF-8.
+    pub token: Token<'a>,
+    /// The whole value as it stands in the document.
+    pub raw: &'a [u8],
+}
+
+/// What a [`Transform`] did with a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It appended a replacement.
+    Replaced,
+    /// The field stays as it is, byte for byte.
+    Keep,
+}
+
+/// What a selected array or map means. Under [`Selection::everything`] leaves are fields in either mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Containers {
+    /// It is one field. The outermost selected container wins.
+    Whole,
+    /// Every leaf beneath it is a field.
+    Descend,
+}

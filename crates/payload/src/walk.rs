@@ -1,0 +1,319 @@
+//! The walk itself: input bytes, frames on an explicit stack, output bytes.
+//!
+//! A [`Walk`] keeps offsets and counts, never the input, so it can wait in a queue between two calls of
+//! [`Walk::advance`] while the bytes stay where they are. It refuses to judge what follows the document: the caller
+//! compares `consumed` with what it expected.
+//!
+//! Bytes that are kept are not copied value by value: `copied_to` trails behind and each run between two replaced
+//! fields is copied at once.
+
+use std::sync::Arc;
+
+use sealwire_msgpack::{Malformed, Reader, Token};
+use thiserror::Error;
+
+use crate::Path;
+use crate::frame::Frame;
+use crate::limits::{Budget, Limits, TOKEN_BYTES_MIN};
+use crate::select::{EVERYTHING, NOTHING, Selection, States};
+use crate::transform::{Containers, Field, Outcome, Transform};
+
+/// Whether the walk is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The budget is used up; call [`Walk::advance`] again.
+    More,
+    /// The document ended.
+    Done {
+        /// Its length in bytes; what follows in the input was not looked at.
+        consumed: usize,
+    },
+}
+
+/// Why a walk ended early. The output so far is then of no use.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WalkError<E> {
+    /// The document is not MessagePack, or has a string that is not UTF-8. The peer's bug.
+    #[error("{source} at byte {at}")]
+    Malformed {
+        /// Offset in the input of the first byte of the value that is wrong.
+        at: usize,
+        /// What is wrong with it.
+        source: Malformed,
+    },
+    /// More than [`Limits::depth_max`] containers inside each other.
+    #[error("nested deeper than {depth_max} at byte {at}")]
+    TooDeep {
+        /// Offset in the input of the first container that is too deep.
+        at: usize,
+        /// The limit.
+        depth_max: usize,
+    },
+    /// The result is longer than [`Limits::out_bytes_max`].
+    #[error("result longer than {out_bytes_max} bytes")]
+    OutTooLarge {
+        /// The limit.
+        out_bytes_max: usize,
+    },
+    /// The transform gave up.
+    #[error("{0}")]
+    Transform(E),
+}
+
+/// One walk over one document, between two slices of work.
+#[derive(Debug)]
+pub struct Walk {
+    selection: Arc<Selection>,
+    containers: Containers,
+    limits: Limits,
+    /// Offset of the next unread input byte.
+    position: usize,
+    /// Input before this offset has left for the output, as it was or replaced.
+    copied_to: usize,
+    /// Start of the container that is being passed to be one field; its bytes must not be copied yet.
+    whole_at: Option<usize>,
+    fields: usize,
+    out_bytes: usize,
+    root_started: bool,
+    frames: Vec<Frame>,
+}
+
+/// What one call of `advance` borrows.
+struct Pass<'a, T> {
+    input: &'a [u8],
+    out: &'a mut Vec<u8>,
+    transform: &'a mut T,
+    /// As [`Walk::copied_to`].
+    copied_to: usize,
+    /// `out` may grow to this length.
+    out_len_max: usize,
+    out_bytes_max: usize,
+}
+
+impl Walk {
+    /// A walk that starts at the first byte of the input given to [`Walk::advance`].
+    pub fn new(selection: Arc<Selection>, containers: Containers, limits: Limits) -> Self {
+        Self {
+            selection,
+            containers,
+            limits,
+            position: 0,
+            copied_to: 0,
+            whole_at: None,
+            fields: 0,
+            out_bytes: 0,
+            root_started: false,
+            frames: Vec::with_capacity(limits.depth_max.min(16)),
+        }
+    }
+
+    /// Fields handed to the transform so far, those that failed or were kept included.
+    pub const fn fields(&self) -> usize {
+        self.fields
+    }
+
+    /// Input bytes passed so far.
+    pub const fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Goes on for one `budget`. `input` is the same bytes on every call, and may go on behind the document. The
+    /// result is appended to `out`; it is the same however the work is sliced, and `out` may be emptied between calls.
+    ///
+    /// # Errors
+    /// [`WalkError`]; the walk is then over and must not be advanced again.
+    pub fn advance<T: Transform>(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        transform: &mut T,
+        budget: Budget,
+    ) -> Result<Progress, WalkError<T::Error>> {
+        let out_len_before = out.len();
+        let out_bytes_left = self.limits.out_bytes_max.saturating_sub(self.out_bytes);
+        let mut pass = Pass {
+            input,
+            out_len_max: out_len_before.saturating_add(out_bytes_left),
+            out_bytes_max: self.limits.out_bytes_max,
+            out,
+            transform,
+            copied_to: self.copied_to,
+        };
+        let progress = self.run(&mut pass, budget)?;
+        pass.flush_to(self.whole_at.unwrap_or(self.position))?;
+        self.copied_to = pass.copied_to;
+        self.out_bytes += pass.out.len().saturating_sub(out_len_before);
+        Ok(progress)
+    }
+
+    fn run<T: Transform>(&mut self, pass: &mut Pass<'_, T>, budget: Budget) -> Result<Progress, WalkError<T::Error>> {
+        let fields_end = self.fields.saturating_add(budget.fields_max);
+        let mut bytes_left = budget.bytes_max;
+        loop {
+            let before = self.position;
+            if !self.step(pass)? {
+                return Ok(Progress::Done { consumed: self.position });
+            }
+            let cost = (self.position - before).max(TOKEN_BYTES_MIN);
+            if self.fields >= fields_end || bytes_left <= cost {
+                return Ok(Progress::More);
+            }
+            bytes_left -= cost;
+        }
+    }
+
+    /// Passes one value's token, with its key if that is a scalar, or leaves one container. `false`: nothing is left.
+    #[inline]
+    fn step<T: Transform>(&mut self, pass: &mut Pass<'_, T>) -> Result<bool, WalkError<T::Error>> {
+        let Some(frame) = self.frames.last_mut() else {
+            if self.root_started {
+                return Ok(false);
+            }
+            self.root_started = true;
+            self.value(pass, self.selection.start())?;
+            return Ok(true);
+        };
+        if frame.remaining == 0 {
+            self.leave(pass)?;
+            return Ok(true);
+        }
+        frame.remaining -= 1;
+        let states = if !frame.is_map {
+            let index = frame.index().unwrap_or_default();
+            self.selection.at_index(frame.states, index)
+        } else if frame.remaining % 2 == 0 {
+            // Here only behind a key that is a container: a scalar key and its value are one step.
+            self.selection.at_other_key(frame.states)
+        } else {
+            frame.key_at = self.position;
+            let token = read(pass.input, &mut self.position)?;
+            let states = match token {
+                Token::Str(key) => self.selection.at_key(frame.states, key),
+                Token::Array(_) | Token::Map(_) => {
+                    let start = frame.key_at;
+                    self.enter(token, start, NOTHING)?;
+                    return Ok(true);
+                }
+                _ => self.selection.at_other_key(frame.states),
+            };
+            frame.remaining -= 1;
+            states
+        };
+        self.value(pass, states)?;
+        Ok(true)
+    }
+
+    #[inline]
+    fn value<T: Transform>(&mut self, pass: &mut Pass<'_, T>, states: States) -> Result<(), WalkError<T::Error>> {
+        let start = self.position;
+        let token = read(pass.input, &mut self.position)?;
+        match token {
+            Token::Array(_) | Token::Map(_) => self.enter(token, start, states),
+            Token::Nil => Ok(()),
+            _ if states & EVERYTHING != 0 || self.selection.accepts(states) => self.field(pass, token, start),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts on a container whose header was just read.
+    fn enter<E>(&mut self, token: Token<'_>, start: usize, states: States) -> Result<(), WalkError<E>> {
+        if self.frames.len() >= self.limits.depth_max {
+            return Err(WalkError::TooDeep { at: start, depth_max: self.limits.depth_max });
+        }
+        let is_selected = states & EVERYTHING == 0 && self.selection.accepts(states);
+        let is_whole = is_selected && self.containers == Containers::Whole;
+        let states = match (is_selected, is_whole) {
+            (true, true) => NOTHING,
+            (true, false) => EVERYTHING,
+            (false, _) => states,
+        };
+        if is_whole {
+            self.whole_at = Some(start);
+        }
+        self.frames.push(Frame::new(token, start, states, is_whole));
+        Ok(())
+    }
+
+    /// Ends the innermost container, and hands it over if it is one field.
+    fn leave<T: Transform>(&mut self, pass: &mut Pass<'_, T>) -> Result<(), WalkError<T::Error>> {
+        let Some(frame) = self.frames.pop() else {
+            return Ok(());
+        };
+        if !frame.is_whole {
+            return Ok(());
+        }
+        self.whole_at = None;
+        self.field(pass, frame.token(), frame.start)
+    }
+
+    /// Hands over the value from `start` to the current position.
+    #[inline]
+    fn field<T: Transform>(
+        &mut self,
+        pass: &mut Pass<'_, T>,
+        token: Token<'_>,
+        start: usize,
+    ) -> Result<(), WalkError<T::Error>> {
+        pass.flush_to(start)?;
+        self.fields += 1;
+        let out_len = pass.out.len();
+        let raw = pass.input.get(start..self.position).unwrap_or_default();
+        match pass.transform.field(Field { token, raw }, pass.out) {
+            Ok(Outcome::Replaced) => {
+                pass.copied_to = self.position;
+                pass.check_out_len()
+            }
+            Ok(Outcome::Keep) => {
+                pass.out.truncate(out_len);
+                Ok(())
+            }
+            Err(error) => {
+                pass.out.truncate(out_len);
+                let path = Path { frames: &self.frames, input: pass.input };
+                pass.transform.failed(&path, error).map_err(WalkError::Transform)
+            }
+        }
+    }
+}
+
+impl<T: Transform> Pass<'_, T> {
+    /// Copies the input that is still to be copied before offset `end`, as it is.
+    #[inline]
+    fn flush_to(&mut self, end: usize) -> Result<(), WalkError<T::Error>> {
+        let run = self.input.get(self.copied_to..end).unwrap_or_default();
+        if run.len() > self.out_len_max.saturating_sub(self.out.len()) {
+            return Err(self.out_too_large());
+        }
+        self.out.extend_from_slice(run);
+        self.copied_to = end;
+        Ok(())
+    }
+
+    #[inline]
+    fn check_out_len(&self) -> Result<(), WalkError<T::Error>> {
+        if self.out.len() > self.out_len_max {
+            return Err(self.out_too_large());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn out_too_large(&self) -> WalkError<T::Error> {
+        WalkError::OutTooLarge { out_bytes_max: self.out_bytes_max }
+    }
+}
+
+/// Reads the token at `position` and moves behind it; a string is checked to be UTF-8.
+#[inline]
+fn read<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkError<E>> {
+    let malformed = |source| WalkError::Malformed { at: *position, source };
+    let mut reader = Reader::at(input, *position);
+    let token = reader.token().map_err(malformed)?;
+    if let Token::Str(bytes) = token
+        && std::str::from_utf8(bytes).is_err()
+    {
+        return Err(malformed(Malformed::NotUtf8));
+    }
+    *position = reader.position();
+    Ok(token)
+}
