@@ -1,0 +1,100 @@
+//! Apps and their key versions at rest. Private keys lie there wrapped under a key-encryption key (KEK).
+//!
+//! One trait, [`AppStore`]; today one implementation, [`FolderStore`]. Calls block: the engine makes them off
+//! its network threads and keeps what it loaded in memory, watching [`AppStore::generation`] for change.
+//! Nothing unwrapped is ever written, logged or put into an error.
+
+mod folder;
+
+pub use folder::FolderStore;
+
+use std::path::PathBuf;
+
+use sealwire_crypto::{AppId, AppKeys, Curve, KeyId, KeyState};
+
+/// What is publicly known of one key version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySummary {
+    /// Names it in envelopes.
+    pub id: KeyId,
+    /// Its curve.
+    pub curve: Curve,
+    /// Counts the app's versions on this curve from 1.
+    pub number: u32,
+    /// Whether it may be used.
+    pub state: KeyState,
+    /// When it was made, seconds since 1970-01-01 UTC.
+    pub created_unix_s: u64,
+}
+
+/// What is publicly known of one app.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppSummary {
+    /// Its name.
+    pub app: AppId,
+    /// Its key versions, oldest first.
+    pub keys: Vec<KeySummary>,
+}
+
+/// Where apps and their key versions rest.
+pub trait AppStore: Send + Sync {
+    /// Grows by at least one with every change. An equal generation means equal content.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] or [`StoreError::Damaged`].
+    fn generation(&self) -> Result<u64, StoreError>;
+
+    /// Every app with its keys unwrapped, and the generation they belong to.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]; one app that cannot be read fails the whole, so that no app silently disappears.
+    fn load(&self) -> Result<(u64, Vec<AppKeys>), StoreError>;
+
+    /// Every app, by name, without touching private keys.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] or [`StoreError::Damaged`].
+    fn list(&self) -> Result<Vec<AppSummary>, StoreError>;
+
+    /// Makes an app with one key version per curve. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`] when the name is taken; the app there is untouched.
+    fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppSummary, StoreError>;
+}
+
+/// Why the store could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file system said no. The operator's to mend.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is not what this program writes. Restore it from a backup.
+    #[error("{path}: damaged: {what}", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, without the content.
+        what: String,
+    },
+    /// The KEK does not open the keys of this app.
+    #[error("the key-encryption key does not open the keys of app {app}; is it the one they were made under?")]
+    WrongKek {
+        /// The app.
+        app: AppId,
+    },
+    /// The name is taken.
+    #[error("app {app} exists already")]
+    Exists {
+        /// The app.
+        app: AppId,
+    },
+    /// Key material failed.
+    #[error(transparent)]
+    Crypto(#[from] sealwire_crypto::Error),
+}
