@@ -1,0 +1,350 @@
+//! Configuration: one TOML file, environment overrides, parsed once, complete, refused before a port is bound.
+//!
+//! Every key stands in one table ([`keys`]); text becomes a [`Config`] without `Option`s, or an error that names every
+//! wrong key and its line. An error never repeats a value: a secret pasted into the wrong key must not reach a log.
+//! Order: default, then file, then environment. Nothing is read from the process except what [`Environment`] holds.
+
+mod error;
+pub mod keys;
+mod reference;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::limits::Limits;
+pub use error::{ConfigError, Origin, Problem};
+use keys::{Key, SECTIONS, Value, Values};
+
+/// The longest configuration file, in bytes. The reference is 8 KB; a larger file is a wrong path.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Everything an engine is told at its start. Paths are absolute or relative to the working folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where callers connect.
+    pub listen: Listen,
+    /// Where operators look.
+    pub admin: Admin,
+    /// Certificates.
+    pub tls: Tls,
+    /// What the engine keeps.
+    pub state: State,
+    /// Where the key-encryption key comes from.
+    pub kek: Kek,
+    /// Threads for cryptography.
+    pub crypto: Crypto,
+    /// Threads for sockets.
+    pub network: Network,
+    /// Every bound.
+    pub limits: Limits,
+    /// What is logged, and how.
+    pub log: Log,
+}
+
+/// `[listen]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Address of the RPC listener. Port 0 lets the system choose.
+    pub address: SocketAddr,
+}
+
+/// `[admin]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Address of the health and metrics listener. Port 0 lets the system choose.
+    pub address: SocketAddr,
+}
+
+/// `[tls]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// PEM file: the server's certificate, then intermediates.
+    pub certificate: PathBuf,
+    /// PEM file: its private key.
+    pub key: PathBuf,
+    /// PEM file: authorities of client certificates.
+    pub client_ca: PathBuf,
+    /// PEM file: revocation lists of those authorities, if there are any.
+    pub client_crl: Option<PathBuf>,
+    /// Whether TLS 1.2 is accepted too.
+    pub tls12: bool,
+}
+
+/// `[state]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Folder of the apps and their sealed keys.
+    pub folder: PathBuf,
+}
+
+/// `[kek]`: where the key-encryption key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kek {
+    /// This file holds it.
+    File(PathBuf),
+    /// The environment variable of this name holds it.
+    Environment(String),
+}
+
+/// `[crypto]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crypto {
+    /// Threads for cryptography; 0 means one per core. See [`Crypto::threads_on`].
+    pub threads: usize,
+}
+
+impl Crypto {
+    /// The threads to start on a machine of that many cores. At least 1.
+    pub fn threads_on(&self, cores: usize) -> usize {
+        if self.threads == 0 { cores.max(1) } else { self.threads }
+    }
+}
+
+/// `[network]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Threads for sockets; 0 chooses by the number of cores. See [`Network::threads_on`].
+    pub threads: usize,
+}
+
+impl Network {
+    /// The threads to start on a machine of that many cores: one per eight, from 1 to 4.
+    pub fn threads_on(&self, cores: usize) -> usize {
+        if self.threads == 0 { cores.div_ceil(8).clamp(1, 4) } else { self.threads }
+    }
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// Level, or levels per module, in the syntax of `tracing_subscriber::EnvFilter`.
+    pub filter: String,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For a terminal.
+    Human,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The `SEALWIRE_` variables that concern the configuration. No `Debug`: a value may be a secret.
+#[derive(Default)]
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    /// What this process was started with.
+    pub fn of_process() -> Self {
+        Self::from_pairs(std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))))
+    }
+
+    /// The given variables; those that concern no section are dropped, so no key material is kept here.
+    pub fn from_pairs<N: Into<String>, V: Into<OsString>>(pairs: impl IntoIterator<Item = (N, V)>) -> Self {
+        let pairs = pairs.into_iter().map(|(name, value)| (name.into(), value.into()));
+        Self(pairs.filter(|(name, _)| section_of(name).is_some()).collect())
+    }
+}
+
+/// The section that a variable overrides: `SEALWIRE_LISTEN_ADDRESS` is of `listen`, `SEALWIRE_KEK` is of none.
+fn section_of(variable: &str) -> Option<&'static str> {
+    let rest = variable.strip_prefix("SEALWIRE_")?;
+    let (section, key) = SECTIONS.iter().find_map(|section| {
+        Some((section.name, rest.strip_prefix(&section.name.to_uppercase())?.strip_prefix('_')?))
+    })?;
+    // Kubernetes gives every container SEALWIRE_ADMIN_PORT and the like, once a service is called sealwire-admin.
+    let injected = key == "PORT" || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"].iter().any(|name| key.starts_with(name));
+    (!injected).then_some(section)
+}
+
+impl Config {
+    /// Reads the file, applies the environment, checks everything.
+    ///
+    /// Relative paths in it are taken from the file's folder. A file that cannot be read is refused, also when every
+    /// key has a default.
+    ///
+    /// # Errors
+    ///
+    /// Every problem at once, by key name.
+    pub fn load(file: &Path, environment: &Environment) -> Result<Self, ConfigError> {
+        let refuse = |problem| ConfigError::one(Problem::Unreadable { file: file.to_owned(), problem });
+        let size = std::fs::metadata(file).map_err(|error| refuse(error.to_string()))?.len();
+        if size > FILE_BYTES_MAX {
+            return Err(refuse(format!("is {size} bytes; a configuration has at most {FILE_BYTES_MAX}")));
+        }
+        let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
+        let folder = file.parent().unwrap_or(Path::new(""));
+        Self::parse(&text, environment, folder)
+    }
+
+    /// The same from text. `folder` is put before relative paths.
+    ///
+    /// # Errors
+    ///
+    /// Every problem at once, by key name.
+    pub fn parse(text: &str, environment: &Environment, folder: &Path) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let mut values = Values::defaults();
+        read_file(text, &mut values, &mut problems)?;
+        read_environment(environment, &mut values, &mut problems);
+        ConfigError::unless_empty(problems)?;
+        let config = Self::build(&mut values, folder);
+        config.limits.check()?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// A commented file with every key at its default: what `sealwire reference` prints.
+    pub fn reference() -> String {
+        reference::text()
+    }
+
+    /// Every default, with paths relative to `folder`.
+    pub fn defaults(folder: &Path) -> Self {
+        Self::build(&mut Values::defaults(), folder)
+    }
+
+    fn build(values: &mut Values, folder: &Path) -> Self {
+        let provider = values.text("kek", "provider");
+        let (file, variable) = (folder.join(values.text("kek", "file")), values.text("kek", "variable"));
+        let crl = values.text("tls", "client_crl");
+        let format = values.text("log", "format");
+        Self {
+            listen: Listen { address: address(values, "listen") },
+            admin: Admin { address: address(values, "admin") },
+            tls: Tls {
+                certificate: folder.join(values.text("tls", "certificate")),
+                key: folder.join(values.text("tls", "key")),
+                client_ca: folder.join(values.text("tls", "client_ca")),
+                client_crl: (!crl.is_empty()).then(|| folder.join(crl)),
+                tls12: values.flag("tls", "tls12"),
+            },
+            state: State { folder: folder.join(values.text("state", "folder")) },
+            kek: if provider == "file" { Kek::File(file) } else { Kek::Environment(variable) },
+            crypto: Crypto { threads: values.number("crypto", "threads") as usize },
+            network: Network { threads: values.number("network", "threads") as usize },
+            limits: Limits::take(values),
+            log: Log {
+                format: if format == "json" { LogFormat::Json } else { LogFormat::Human },
+                filter: values.text("log", "filter"),
+            },
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let mut problems = Vec::new();
+        if self.listen.address == self.admin.address && self.listen.address.port() != 0 {
+            problems.push(Problem::Conflict {
+                key: "admin.address".into(),
+                other: "listen.address".into(),
+                rule: "must differ: health answers on a port of its own",
+            });
+        }
+        if tracing_subscriber::EnvFilter::try_new(&self.log.filter).is_err() {
+            problems.push(Problem::Value {
+                key: "log.filter".into(),
+                origin: Origin::Either,
+                problem: "must be a level (error, warn, info, debug, trace) or a list of module=level".into(),
+            });
+        }
+        ConfigError::unless_empty(problems)
+    }
+}
+
+fn address(values: &mut Values, section: &'static str) -> SocketAddr {
+    let text = values.text(section, "address");
+    text.parse().unwrap_or_else(|_| unreachable!("{section}.address was checked"))
+}
+
+fn read_file(text: &str, values: &mut Values, problems: &mut Vec<Problem>) -> Result<(), ConfigError> {
+    let line_of = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
+    let root = DeTable::parse(text).map_err(|error| {
+        // Only the parser's own words: its full text quotes the line, and with it a value.
+        let line = error.span().map_or(1, |span| line_of(span.start));
+        ConfigError::one(Problem::Syntax { line, problem: error.message().to_owned() })
+    })?;
+    for (name, value) in root.get_ref() {
+        let line = line_of(name.span().start);
+        let Some(section) = SECTIONS.iter().find(|section| section.name == name.get_ref()) else {
+            problems.push(Problem::UnknownSection { section: shown(name.get_ref()), line });
+            continue;
+        };
+        let DeValue::Table(table) = value.get_ref() else {
+            problems.push(Problem::NotASection { section: section.name, line });
+            continue;
+        };
+        for (name, value) in table {
+            let line = line_of(name.span().start);
+            let Some(key) = keys::find(section.name, name.get_ref()) else {
+                let key = format!("{}.{}", section.name, shown(name.get_ref()));
+                problems.push(Problem::UnknownKey { key, line });
+                continue;
+            };
+            let checked = from_toml(key, value).and_then(|value| keys::check(key, &value).map(|()| value));
+            match checked {
+                Ok(value) => values.set(key, value),
+                Err(problem) => problems.push(Problem::Value { key: key.path(), origin: Origin::Line(line), problem }),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
+    match value.get_ref() {
+        DeValue::String(text) => Ok(Value::Text(text.to_string())),
+        DeValue::Boolean(flag) => Ok(Value::Flag(*flag)),
+        DeValue::Integer(integer) => match u64::from_str_radix(integer.as_str(), integer.radix()) {
+            Ok(number) => Ok(Value::Number(number)),
+            // Negative or beyond 64 bits. Let the range speak, if there is one.
+            Err(_) => Err(match key.kind {
+                keys::Kind::Number { unit, min, max } => format!("must be in {min}..={max} {unit}"),
+                _ => "must be text in quotes".into(),
+            }),
+        },
+        _ => Err("must be text, a whole number, true or false".into()),
+    }
+}
+
+fn read_environment(environment: &Environment, values: &mut Values, problems: &mut Vec<Problem>) {
+    // The variable that holds the key may look like one of ours: SEALWIRE_KEK_PROD. It is only asked for by name.
+    let kek = values.peek_text("kek", "variable").to_owned();
+    let kek = environment.0.get("SEALWIRE_KEK_VARIABLE").and_then(|name| name.to_str()).unwrap_or(&kek);
+    for (variable, value) in &environment.0 {
+        if variable == kek {
+            continue;
+        }
+        let Some(key) = keys::all().find(|key| key.variable() == *variable) else {
+            problems.push(Problem::UnknownVariable { variable: shown(variable) });
+            continue;
+        };
+        let checked = value
+            .to_str()
+            .ok_or_else(|| "must be UTF-8".to_owned())
+            .and_then(|text| keys::from_text(key, text))
+            .and_then(|value| keys::check(key, &value).map(|()| value));
+        match checked {
+            Ok(value) => values.set(key, value),
+            Err(problem) => {
+                let origin = Origin::Variable(variable.clone());
+                problems.push(Problem::Value { key: key.path(), origin, problem });
+            }
+        }
+    }
+}
+
+/// A name out of the file, made fit for a terminal: printable ASCII, at most 64 characters.
+fn shown(name: &str) -> String {
+    name.chars().take(64).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! The one table of configuration keys: name, kind, range, default and meaning.
+//!
+//! Parsing, refusing, the reference text and the tests all read [`all`]; a key that is not in it does not exist.
+//! A value is checked here against its [`Kind`] and never shown: what is wrong with it is said in words.
+
+use std::collections::HashMap;
+
+use crate::limits;
+
+/// One configuration key.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The TOML section it stands in.
+    pub section: &'static str,
+    /// Its name in that section.
+    pub name: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// Its value when nobody sets it.
+    pub default: Literal,
+    /// What it means, for the operator. One or more lines.
+    pub doc: &'static str,
+}
+
+impl Key {
+    /// `section.name`, as errors and documents write it.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// The environment variable that overrides it: `SEALWIRE_<SECTION>_<KEY>`.
+    pub fn variable(&self) -> String {
+        format!("SEALWIRE_{}_{}", self.section, self.name).to_uppercase()
+    }
+}
+
+/// What values a key takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// `ip:port`; names are not looked up.
+    Address,
+    /// A path, relative to the folder of the configuration file.
+    Path,
+    /// A path or the empty string, which means none.
+    OptionalPath,
+    /// The name of an environment variable.
+    Variable,
+    /// Any text.
+    Text,
+    /// `true` or `false`.
+    Flag,
+    /// One of a closed list.
+    Choice(&'static [&'static str]),
+    /// A whole number in a range, both ends included.
+    Number {
+        /// What it counts: `bytes`, `ms`, `calls`.
+        unit: &'static str,
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+}
+
+/// A default value, in a form a constant can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Literal {
+    /// Text, paths, addresses and choices.
+    Text(&'static str),
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number.
+    Number(u64),
+}
+
+impl Literal {
+    fn value(self) -> Value {
+        match self {
+            Self::Text(text) => Value::Text(text.to_owned()),
+            Self::Flag(flag) => Value::Flag(flag),
+            Self::Number(number) => Value::Number(number),
+        }
+    }
+}
+
+/// A value as it was given, not yet checked. No `Debug`: it may be a secret in the wrong place.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    Text(String),
+    Flag(bool),
+    Number(u64),
+}
+
+/// Every key, in the order of the reference.
+pub fn all() -> impl Iterator<Item = &'static Key> {
+    SECTIONS.iter().flat_map(|section| section.keys)
+}
+
+/// The key of that name, if there is one.
+pub(crate) fn find(section: &str, name: &str) -> Option<&'static Key> {
+    SECTIONS.iter().find(|known| known.name == section)?.keys.iter().find(|key| key.name == name)
+}
+
+/// A section of the file.
+pub(crate) struct Section {
+    pub(crate) name: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) keys: &'static [Key],
+}
+
+macro_rules! keys {
+    ($section:literal: $( $name:literal, $kind:expr, $default:expr, $doc:expr; )+) => {
+        &[$( Key { section: $section, name: $name, kind: $kind, default: $default, doc: $doc }, )+]
+    };
+}
+
+/// Every section, in the order of the reference.
+pub(crate) const SECTIONS: &[Section] = &[
+    Section {
+        name: "listen",
+        doc: "Where callers connect.",
+        keys: keys!("listen":
+            "address", Kind::Address, Literal::Text("127.0.0.1:7443"),
+                "Address and port for MessagePack-RPC over mutual TLS. Loopback until you say otherwise.";
+        ),
+    },
+    Section {
+        name: "admin",
+        doc: "Health and metrics, in plain HTTP. Keep it on a network that only operators reach.",
+        keys: keys!("admin":
+            "address", Kind::Address, Literal::Text("127.0.0.1:7444"),
+                "Address and port for /live, /ready and /metrics.";
+        ),
+    },
+    Section {
+        name: "tls",
+        doc: "Who the engine is, and whose callers it takes.",
+        keys: keys!("tls":
+            "certificate", Kind::Path, Literal::Text("tls/server.pem"),
+                "PEM file with the server's certificate, then any intermediates.";
+            "key", Kind::Path, Literal::Text("tls/server-key.pem"),
+                "PEM file with the private key of that certificate. Other users must not be able to read it.";
+            "client_ca", Kind::Path, Literal::Text("tls/client-ca.pem"),
+                "PEM file with the authorities whose client certificates are accepted. There is no way in without one.";
+            "client_crl", Kind::OptionalPath, Literal::Text(""),
+                "PEM file with revocation lists of those authorities. Empty: none.";
+            "tls12", Kind::Flag, Literal::Flag(false),
+                "Accept TLS 1.2 as well as 1.3. For callers that cannot do better.";
+        ),
+    },
+    Section {
+        name: "state",
+        doc: "What the engine keeps.",
+        keys: keys!("state":
+            "folder", Kind::Path, Literal::Text("state"),
+                "Folder of the apps and their sealed keys. One engine at a time.";
+        ),
+    },
+    Section {
+        name: "kek",
+        doc: "The key-encryption key: it seals every app key at rest.",
+        keys: keys!("kek":
+            "provider", Kind::Choice(&["file", "environment"]), Literal::Text("file"),
+                "Where the key-encryption key comes from.";
+            "file", Kind::Path, Literal::Text("kek.key"),
+                "The file that holds it, when provider is \"file\".";
+            "variable", Kind::Variable, Literal::Text("SEALWIRE_KEK"),
+                "The environment variable that holds it, when provider is \"environment\".";
+        ),
+    },
+    Section {
+        name: "crypto",
+        doc: "Threads that do cryptography, and nothing else.",
+        keys: keys!("crypto":
+            "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
+                "0: one per core. These threads never wait, so more than cores buys nothing.";
+        ),
+    },
+    Section {
+        name: "network",
+        doc: "Threads that read, write and do TLS.",
+        keys: keys!("network":
+            "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
+                "0: one per eight cores, at least one and at most four.\nNetwork threads never do payload cryptography; TLS moves about 1 GB/s per thread.";
+        ),
+    },
+    Section { name: "limits", doc: "Every bound. Beyond it the engine says so.", keys: limits::KEYS },
+    Section {
+        name: "log",
+        doc: "What is written to standard error. Never a value, a key or a payload.",
+        keys: keys!("log":
+            "format", Kind::Choice(&["human", "json"]), Literal::Text("human"),
+                "\"human\" for a terminal, \"json\" for a collector: one object per line.";
+            "filter", Kind::Text, Literal::Text("info"),
+                "Level, or level per module: \"info,sealwire_server::connection=debug\".";
+        ),
+    },
+];
+
+/// Checks a value against its key's kind.
+///
+/// The text that comes back says what is wrong and never repeats the value.
+pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
+    match (key.kind, value) {
+        (Kind::Address, Value::Text(text)) => text
+            .parse::<std::net::SocketAddr>()
+            .map(drop)
+            .map_err(|_| "must be an IP address and a port, such as 127.0.0.1:7443".into()),
+        (Kind::Path, Value::Text(text)) if text.is_empty() => Err("must not be empty".into()),
+        (Kind::Path | Kind::OptionalPath, Value::Text(text)) if text.contains('\0') => {
+            Err("must not contain a NUL".into())
+        }
+        (Kind::Path | Kind::OptionalPath | Kind::Text, Value::Text(_)) | (Kind::Flag, Value::Flag(_)) => Ok(()),
+        (Kind::Variable, Value::Text(text)) if is_variable(text) => Ok(()),
+        (Kind::Variable, Value::Text(_)) => {
+            Err("must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself".into())
+        }
+        (Kind::Choice(choices), Value::Text(text)) if choices.contains(&text.as_str()) => Ok(()),
+        (Kind::Choice(choices), Value::Text(_)) => Err(format!("must be one of: {}", choices.join(", "))),
+        (Kind::Number { min, max, .. }, Value::Number(number)) if (min..=max).contains(number) => Ok(()),
+        (Kind::Number { unit, min, max }, Value::Number(_)) => Err(format!("must be in {min}..={max} {unit}")),
+        (Kind::Number { .. }, _) => Err("must be a whole number".into()),
+        (Kind::Flag, _) => Err("must be true or false".into()),
+        (_, Value::Flag(_) | Value::Number(_)) => Err("must be text in quotes".into()),
+    }
+}
+
+/// Reads an environment variable's text as a value of the key's kind.
+pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
+    match key.kind {
+        Kind::Flag => text.parse().map(Value::Flag).map_err(|_| "must be true or false".into()),
+        Kind::Number { .. } => {
+            text.replace('_', "").parse().map(Value::Number).map_err(|_| "must be a whole number".into())
+        }
+        _ => Ok(Value::Text(text.to_owned())),
+    }
+}
+
+fn is_variable(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && !text.starts_with(|first: char| first.is_ascii_digit())
+        && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+/// One checked value for every key. Each is taken out once, by its name.
+pub(crate) struct Values(HashMap<(&'static str, &'static str), Value>);
+
+impl Values {
+    /// Every key at its default.
+    pub(crate) fn defaults() -> Self {
+        Self(all().map(|key| ((key.section, key.name), key.default.value())).collect())
+    }
+
+    /// Puts a checked value in place of the default.
+    pub(crate) fn set(&mut self, key: &'static Key, value: Value) {
+        self.0.insert((key.section, key.name), value);
+    }
+
+    /// A text that is still to be taken.
+    pub(crate) fn peek_text(&self, section: &'static str, name: &'static str) -> &str {
+        match self.0.get(&(section, name)) {
+            Some(Value::Text(text)) => text,
+            _ => unreachable!("{section}.{name} is text in the table"),
+        }
+    }
+
+    /// The keys nobody took; a test holds that there are none.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> Vec<String> {
+        self.0.keys().map(|(section, name)| format!("{section}.{name}")).collect()
+    }
+
+    /// Whether both hold the same value for every key.
+    #[cfg(test)]
+    pub(crate) fn same_as(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+
+    pub(crate) fn number(&mut self, section: &'static str, name: &'static str) -> u64 {
+        match self.0.remove(&(section, name)) {
+            Some(Value::Number(number)) => number,
+            _ => unreachable!("{section}.{name} is a number in the table, taken once"),
+        }
+    }
+
+    pub(crate) fn flag(&mut self, section: &'static str, name: &'static str) -> bool {
+        match self.0.remove(&(section, name)) {
+            Some(Value::Flag(flag)) => flag,
+            _ => unreachable!("{section}.{name} is a flag in the table, taken once"),
+        }
+    }
+
+    pub(crate) fn text(&mut self, section: &'static str, name: &'static str) -> String {
+        match self.0.remove(&(section, name)) {
+            Some(Value::Text(text)) => text,
+            _ => unreachable!("{section}.{name} is text in the table, taken once"),
+        }
+    }
+}

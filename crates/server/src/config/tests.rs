@@ -1,0 +1,244 @@
+use super::keys::{Kind, Literal};
+use super::*;
+
+fn parse(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    Config::parse(text, &Environment::from_pairs(variables.iter().copied()), Path::new("/etc/sealwire"))
+}
+
+/// The one problem that is found, as an operator reads it.
+fn refusal(text: &str, variables: &[(&str, &str)]) -> String {
+    let error = parse(text, variables).expect_err(text);
+    assert_eq!(error.problems.len(), 1, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn the_reference_parses_to_the_defaults() {
+    let folder = Path::new("/etc/sealwire");
+    assert_eq!(parse(&Config::reference(), &[]).unwrap(), Config::defaults(folder));
+    assert_eq!(parse("", &[]).unwrap(), Config::defaults(folder));
+    assert_eq!(Config::defaults(folder).limits, Limits::default());
+}
+
+#[test]
+fn every_key_is_read_and_documented() {
+    let mut values = Values::defaults();
+    Config::build(&mut values, Path::new(""));
+    assert!(values.left().is_empty(), "in the table, but no field takes it: {:?}", values.left());
+    let reference = Config::reference();
+    for key in keys::all() {
+        assert!(reference.contains(&format!("\n{} = ", key.name)), "{}", key.path());
+        assert!(key.doc.trim_end().ends_with('.'), "{}: one sentence at least", key.path());
+        keys::check(key, &default_of(key)).unwrap_or_else(|problem| panic!("{}: {problem}", key.path()));
+    }
+}
+
+fn default_of(key: &Key) -> Value {
+    match key.default {
+        Literal::Text(text) => Value::Text(text.into()),
+        Literal::Flag(flag) => Value::Flag(flag),
+        Literal::Number(number) => Value::Number(number),
+    }
+}
+
+#[test]
+fn names_and_variables_are_each_others_only_one() {
+    let paths: std::collections::HashSet<_> = keys::all().map(Key::path).collect();
+    let variables: std::collections::HashSet<_> = keys::all().map(Key::variable).collect();
+    assert_eq!(paths.len(), keys::all().count());
+    assert_eq!(variables.len(), keys::all().count());
+    for variable in variables {
+        assert!(section_of(&variable).is_some(), "{variable}");
+    }
+}
+
+#[test]
+fn the_environment_overrides_every_key() {
+    for key in keys::all() {
+        let (text, expected) = match key.kind {
+            Kind::Flag => ("true".to_owned(), Value::Flag(true)),
+            Kind::Number { min, .. } => (min.to_string(), Value::Number(min)),
+            Kind::Choice(choices) => {
+                let last = choices.last().unwrap();
+                ((*last).to_owned(), Value::Text((*last).to_owned()))
+            }
+            Kind::Address => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
+            _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
+        };
+        let environment = Environment::from_pairs([(key.variable(), text)]);
+        let (mut values, mut problems) = (Values::defaults(), Vec::new());
+        read_environment(&environment, &mut values, &mut problems);
+        assert!(problems.is_empty(), "{problems:?}");
+        let mut untouched = Values::defaults();
+        untouched.set(key, expected);
+        assert!(values.same_as(&untouched), "{}", key.path());
+    }
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let text = "[listen]\naddress = \"127.0.0.1:1\"\n[limits]\ndepth_max = 10\n";
+    let config = parse(text, &[("SEALWIRE_LISTEN_ADDRESS", "127.0.0.1:2")]).unwrap();
+    assert_eq!(config.listen.address.port(), 2);
+    assert_eq!(config.limits.depth_max, 10);
+}
+
+#[test]
+fn a_file_says_every_kind_of_value() {
+    let text = r#"
+        [tls]
+        certificate = "/abs/server.pem"
+        client_crl = "crl.pem"
+        tls12 = true
+        [kek]
+        provider = "environment"
+        variable = "MY_KEK"
+        [limits]
+        depth_max = 0x20
+        connections_max = 2_048
+        [crypto]
+        threads = 3
+        [log]
+        format = "json"
+        filter = "info,sealwire_server::connection=debug"
+    "#;
+    let config = parse(text, &[]).unwrap();
+    assert_eq!(config.tls.certificate, Path::new("/abs/server.pem"));
+    assert_eq!(config.tls.key, Path::new("/etc/sealwire/tls/server-key.pem"));
+    assert_eq!(config.tls.client_crl.as_deref(), Some(Path::new("/etc/sealwire/crl.pem")));
+    assert!(config.tls.tls12);
+    assert_eq!(config.kek, Kek::Environment("MY_KEK".into()));
+    assert_eq!((config.limits.depth_max, config.limits.connections_max), (32, 2_048));
+    assert_eq!(config.crypto.threads_on(8), 3);
+    assert_eq!(config.log.format, LogFormat::Json);
+}
+
+#[test]
+fn zero_threads_follow_the_cores() {
+    let config = parse("", &[]).unwrap();
+    for (cores, crypto, network) in [(0, 1, 1), (1, 1, 1), (8, 8, 1), (9, 9, 2), (64, 64, 4)] {
+        assert_eq!((config.crypto.threads_on(cores), config.network.threads_on(cores)), (crypto, network));
+    }
+}
+
+#[test]
+fn wrong_files_are_refused_by_key_and_line() {
+    for (text, expected) in [
+        ("[listen]\nadress = \"x\"", "listen.adress: unknown key (line 2)"),
+        ("[listem]", "[listem]: unknown section (line 1)"),
+        ("address = \"127.0.0.1:1\"", "[address]: unknown section (line 1)"),
+        ("listen = 1", "[listen]: must be a section (line 1)"),
+        ("\n[[listen]]\naddress = \"127.0.0.1:1\"", "[listen]: must be a section (line 2)"),
+        ("[listen]\naddress = 7443", "listen.address: must be text in quotes (line 2)"),
+        ("[listen]\naddress = -1", "listen.address: must be text in quotes (line 2)"),
+        ("[listen]\naddress = \"localhost:1\"", "listen.address: must be an IP address and a port"),
+        ("[listen]\naddress = [1]", "listen.address: must be text, a whole number, true or false"),
+        ("[listen]\naddress = \"127.0.0.1:7444\"", "admin.address: must differ"),
+        ("[tls]\n\ntls12 = \"yes\"", "tls.tls12: must be true or false (line 3)"),
+        ("[tls]\nkey = \"\"", "tls.key: must not be empty (line 2)"),
+        ("[tls]\nkey = \"a\\u0000b\"", "tls.key: must not contain a NUL (line 2)"),
+        ("[kek]\nprovider = \"vault\"", "kek.provider: must be one of: file, environment (line 2)"),
+        ("[kek]\nvariable = \"lower\"", "kek.variable: must be the name of an environment variable"),
+        ("[limits]\ndepth_max = 0", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
+        ("[limits]\ndepth_max = -1", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
+        ("[limits]\ndepth_max = 99999999999999999999", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
+        ("[limits]\ndepth_max = 5.0", "limits.depth_max: must be"),
+        ("[limits]\ndepth_max = \"64\"", "limits.depth_max: must be a whole number (line 2)"),
+        ("[limits]\nbytes_max = 65_536", "limits.bytes_max: must not be smaller"),
+        ("[log]\nfilter = \"info,x=loudly\"", "log.filter: must be a level"),
+        ("[log]\nformat = \"xml\"", "log.format: must be one of: human, json (line 2)"),
+        ("[listen]\naddress = \"127.0.0.1:1\"\naddress = \"127.0.0.1:2\"", "line 3: not valid TOML"),
+        ("[listen]\naddress = ", "line 2: not valid TOML"),
+    ] {
+        let refused = refusal(text, &[]);
+        assert!(refused.starts_with(expected), "{text:?}\n  says {refused:?}\n  not  {expected:?}");
+    }
+}
+
+#[test]
+fn wrong_variables_are_refused_by_name() {
+    for (variable, value, expected) in [
+        ("SEALWIRE_LISTEN_ADRESS", "x", "SEALWIRE_LISTEN_ADRESS: unknown environment variable"),
+        ("SEALWIRE_KEK_FIEL", "x", "SEALWIRE_KEK_FIEL: unknown environment variable"),
+        ("SEALWIRE_LIMITS_DEPTH_MAX", "many", "limits.depth_max: must be a whole number (SEALWIRE_LIMITS_DEPTH_MAX)"),
+        ("SEALWIRE_LIMITS_DEPTH_MAX", "+", "limits.depth_max: must be a whole number"),
+        ("SEALWIRE_LIMITS_DEPTH_MAX", "3", "limits.depth_max: must be in 4..=1024 levels (SEALWIRE_LIMITS_DEPTH_MAX)"),
+        ("SEALWIRE_TLS_TLS12", "1", "tls.tls12: must be true or false (SEALWIRE_TLS_TLS12)"),
+        ("SEALWIRE_TLS_KEY", "", "tls.key: must not be empty (SEALWIRE_TLS_KEY)"),
+    ] {
+        let refused = refusal("", &[(variable, value)]);
+        assert!(refused.starts_with(expected), "{variable}\n  says {refused:?}\n  not  {expected:?}");
+    }
+}
+
+#[test]
+fn variables_of_others_are_left_alone() {
+    parse("", &[("SEALWIRE_KEK", "key"), ("SEALWIRE_LOG", "x"), ("SEALWIRE_PEER", "x"), ("PATH", "/bin")]).unwrap();
+    for injected in ["SERVICE_HOST", "SERVICE_PORT_METRICS", "PORT", "PORT_7444_TCP_ADDR"] {
+        parse("", &[(format!("SEALWIRE_ADMIN_{injected}").as_str(), "x")]).unwrap();
+    }
+    // The variable with the key may be named like an override of its section.
+    let named = [("SEALWIRE_KEK_VARIABLE", "SEALWIRE_KEK_PROD"), ("SEALWIRE_KEK_PROD", "key")];
+    parse("[kek]\nprovider = \"environment\"", &named).unwrap();
+    parse("[kek]\nvariable = \"SEALWIRE_KEK_PROD\"", &named[1..]).unwrap();
+}
+
+#[test]
+fn no_refusal_repeats_a_value() {
+    const SECRET: &str = "hunter2hunter2";
+    for key in keys::all() {
+        let value = if matches!(key.kind, Kind::Number { .. } | Kind::Flag) { "1" } else { "\"" };
+        for text in [
+            format!("[{}]\n{} = \"\\u0000 {SECRET}\"", key.section, key.name),
+            format!("[{}]\n{} = {SECRET}", key.section, key.name),
+            format!("[{}]\n{} = \"{SECRET}\n", key.section, key.name),
+            format!("[{}]\n{} = {value}{SECRET}", key.section, key.name),
+        ] {
+            if let Err(error) = parse(&text, &[]) {
+                assert!(!error.to_string().contains(SECRET), "{error}");
+                assert!(!format!("{error:?}").contains(SECRET), "{error:?}");
+            }
+        }
+        if let Err(error) = parse("", &[(key.variable().as_str(), &format!("\0{SECRET}"))]) {
+            assert!(!format!("{error} {error:?}").contains(SECRET), "{error}");
+        }
+    }
+}
+
+#[test]
+fn every_problem_is_reported_at_once() {
+    let text = "[listen]\naddress = 1\n[limits]\ndepth_max = 0\nwidth_max = 1\n[nothing]\n";
+    let error = parse(text, &[("SEALWIRE_LOG_COLOUR", "red")]).unwrap_err();
+    assert_eq!(error.problems.len(), 5, "{error}");
+    assert_eq!(error.to_string().lines().count(), 5);
+}
+
+#[test]
+fn names_from_the_file_cannot_play_with_the_terminal() {
+    let refused = refusal("[listen]\n\"\\u001b[2J\\u202e\" = 1", &[]);
+    assert!(refused.chars().all(|c| c.is_ascii_graphic() || c == ' '), "{refused:?}");
+    assert!(refusal(&format!("[{}]", "x".repeat(5_000)), &[]).len() < 200);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_variable_must_be_utf8() {
+    use std::os::unix::ffi::OsStringExt;
+    let environment = Environment::from_pairs([("SEALWIRE_TLS_KEY", OsString::from_vec(vec![0xff]))]);
+    let error = Config::parse("", &environment, Path::new("")).unwrap_err();
+    assert_eq!(error.to_string(), "tls.key: must be UTF-8 (SEALWIRE_TLS_KEY)");
+}
+
+#[test]
+fn files_that_cannot_be_read_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sealwire.toml");
+    let load = || Config::load(&file, &Environment::default());
+    assert!(load().unwrap_err().to_string().contains("sealwire.toml"));
+    std::fs::write(&file, [0xff, 0xfe]).unwrap();
+    assert!(load().is_err());
+    std::fs::write(&file, " ".repeat(FILE_BYTES_MAX as usize + 1)).unwrap();
+    assert!(load().unwrap_err().to_string().contains("at most"));
+    std::fs::write(&file, "[state]\nfolder = \"data\"").unwrap();
+    assert_eq!(load().unwrap().state.folder, folder.path().join("data"));
+}

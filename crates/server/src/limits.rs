@@ -1,0 +1,230 @@
+//! Every bound an operator may turn, in one place: unit, range, default and the sum behind the default.
+//!
+//! Numbers only: nothing here counts, waits or refuses. The code that holds a bound takes the number from
+//! [`Limits`]. One list below makes the struct, its documentation, the `[limits]` section of the configuration and its
+//! reference text, so a limit cannot exist in one of them alone.
+//!
+//! Sizes add up: see [`Limits::check`] for what must hold between them.
+
+use crate::config::keys::{Key, Kind, Literal, Values};
+use crate::config::{ConfigError, Problem};
+
+/// Turns the list of limits into the struct, its defaults and its configuration keys.
+macro_rules! limits {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident: $type:ty, $unit:literal, $min:literal..=$max:expr, $default:expr;
+    )+) => {
+        /// Every bound an operator may turn. Bytes and counts are `usize`, times are milliseconds.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Limits {
+            $(
+                $(#[doc = $doc])+
+                #[doc = concat!("\n\nUnit: ", $unit, ". Range: `", stringify!($min), "..=", stringify!($max),
+                    "`. Default: `", stringify!($default), "`.")]
+                pub $name: $type,
+            )+
+        }
+
+        /// The `[limits]` section, key by key.
+        pub(crate) const KEYS: &[Key] = &[$(
+            Key {
+                section: "limits",
+                name: stringify!($name),
+                kind: Kind::Number { unit: $unit, min: $min, max: $max },
+                default: Literal::Number($default),
+                doc: concat!($($doc, "\n"),+),
+            },
+        )+];
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($name: $default,)+ }
+            }
+        }
+
+        impl Limits {
+            /// Takes each limit out of values that are already in range.
+            pub(crate) fn take(values: &mut Values) -> Self {
+                Self { $($name: number(values, stringify!($name)),)+ }
+            }
+        }
+    };
+}
+
+limits! {
+    /// Longest accepted message, from its first byte to its last.
+    /// 64 MiB is a document of 2 million fields of 16 bytes with their keys.
+    message_bytes_max: usize, "bytes", 1_024..=1 << 30, 64 << 20;
+    /// Deepest nesting of a message, its own array counted as 1.
+    /// Real documents stay below 20; parsers of JSON stop between 64 and 512.
+    depth_max: u32, "levels", 4..=1_024, 64;
+    /// Most values in one message: scalars, keys and containers alike.
+    /// 64 MiB at 16 bytes a value.
+    elements_max: usize, "values", 16..=1 << 30, 4_000_000;
+    /// Longest reply. A sealed field grows by about 90 bytes of text, so a full message of 30-byte fields
+    /// comes back four times as large: 4 x 64 MiB.
+    reply_bytes_max: usize, "bytes", 1_024..=1 << 32, 256 << 20;
+    /// Longest refused message whose bytes are read and dropped to keep its connection; beyond it the
+    /// connection closes. 256 MiB is two seconds of a gigabit line.
+    discard_bytes_max: usize, "bytes", 0..=1 << 32, 256 << 20;
+    /// Open connections. An idle one holds about 50 KiB (TLS buffers and a read buffer): 50 MiB at 1,024.
+    connections_max: usize, "connections", 1..=65_536, 1_024;
+    /// Open connections of one principal, so that one caller that leaks connections leaves room for the others.
+    /// A quarter of all.
+    connections_per_principal_max: usize, "connections", 1..=65_536, 256;
+    /// TLS handshakes at once; more connections wait unaccepted in the kernel's queue. A handshake takes about
+    /// 0.5 ms of CPU, so 64 of them are 32 ms of one core.
+    handshakes_max: usize, "handshakes", 1..=65_536, 64;
+    /// Time for one TLS handshake, first byte to last. Three lost packets on a 1 s timeout still fit.
+    handshake_ms_max: u64, "ms", 10..=600_000, 10_000;
+    /// Calls in flight on one connection. Reading pauses there, so one peer waits and no other does.
+    /// 256 calls of 1 ms keep a core busy over a round trip of 256 ms.
+    in_flight_per_connection_max: usize, "calls", 1..=65_536, 256;
+    /// Calls in flight over all connections. Beyond it a call is answered `overloaded`.
+    /// 4,096 calls of 100 fields are about 0.1 s of work for one core.
+    in_flight_max: usize, "calls", 1..=1_048_576, 4_096;
+    /// Bytes of requests and replies held for one connection. Reading pauses there. Room for the longest
+    /// message and its longest reply (64 + 256 MiB), and one more message to read meanwhile.
+    bytes_per_connection_max: usize, "bytes", 65_536..=1 << 34, 384 << 20;
+    /// Bytes of requests and replies held over all connections. Beyond it a call is answered `overloaded`.
+    /// With `connections_max` x 50 KiB it bounds the memory of the engine: 1 GiB + 50 MiB.
+    bytes_max: usize, "bytes", 65_536..=1 << 40, 1 << 30;
+    /// Time from a message's first byte to its last. The longest message then needs 1.1 MB/s; a slower or
+    /// stalled writer loses its connection, and the bytes it held are free.
+    message_ms_max: u64, "ms", 100..=3_600_000, 60_000;
+    /// Time without progress in which a peer reads nothing of a reply that waits for it.
+    /// Long enough for a pause of the peer's garbage collector or a lost packet.
+    write_stall_ms_max: u64, "ms", 100..=3_600_000, 10_000;
+    /// Time without a call after which a connection is closed. Longer than the idle time of common
+    /// load balancers (350 s), so they close first and say so to the caller.
+    idle_ms_max: u64, "ms", 1_000..=86_400_000, 600_000;
+    /// Time for a call that names no deadline. What HTTP proxies commonly wait.
+    deadline_ms_default: u64, "ms", 1..=3_600_000, 30_000;
+    /// Longest deadline a call may name; a longer one is cut to it. Ten minutes cover a full message on a
+    /// slow line and its reply.
+    deadline_ms_max: u64, "ms", 1..=3_600_000, 600_000;
+    /// Time that running calls get to finish after SIGTERM. Orchestrators kill after 30 s by default.
+    drain_ms_max: u64, "ms", 0..=3_600_000, 10_000;
+    /// Field errors listed in one reply under `on_error: "report"`; the rest are only counted.
+    /// 1,000 entries of 100 bytes are 100 KB.
+    errors_reported_max: usize, "errors", 1..=1_000, 1_000;
+}
+
+/// A limit's number in the type of its field.
+fn number<T: TryFrom<u64>>(values: &mut Values, name: &'static str) -> T {
+    let number = values.number("limits", name);
+    T::try_from(number).unwrap_or_else(|_| unreachable!("{name}: every range above fits its type"))
+}
+
+impl Limits {
+    /// Checks what must hold between limits; each alone is already in its range.
+    ///
+    /// # Errors
+    ///
+    /// One [`Problem::Conflict`] per broken rule, with the names of both keys.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let one_call = self.message_bytes_max.saturating_add(self.reply_bytes_max);
+        let rules = [
+            (
+                self.reply_bytes_max >= self.message_bytes_max,
+                "reply_bytes_max",
+                "message_bytes_max",
+                "must not be smaller: a payload with nothing to seal comes back at its own size",
+            ),
+            (
+                self.bytes_per_connection_max >= one_call,
+                "bytes_per_connection_max",
+                "message_bytes_max",
+                "must be at least message_bytes_max + reply_bytes_max, or the longest call never fits",
+            ),
+            (
+                self.bytes_max >= self.bytes_per_connection_max,
+                "bytes_max",
+                "bytes_per_connection_max",
+                "must not be smaller: one connection would hold more than all together",
+            ),
+            (
+                self.connections_per_principal_max <= self.connections_max,
+                "connections_per_principal_max",
+                "connections_max",
+                "must not be larger",
+            ),
+            (self.handshakes_max <= self.connections_max, "handshakes_max", "connections_max", "must not be larger"),
+            (
+                self.in_flight_per_connection_max <= self.in_flight_max,
+                "in_flight_per_connection_max",
+                "in_flight_max",
+                "must not be larger",
+            ),
+            (
+                self.deadline_ms_default <= self.deadline_ms_max,
+                "deadline_ms_default",
+                "deadline_ms_max",
+                "must not be larger",
+            ),
+        ];
+        let problems: Vec<Problem> = rules
+            .into_iter()
+            .filter(|(holds, ..)| !holds)
+            .map(|(_, key, other, rule)| Problem::Conflict {
+                key: format!("limits.{key}"),
+                other: format!("limits.{other}"),
+                rule,
+            })
+            .collect();
+        ConfigError::unless_empty(problems)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_fit_together() {
+        Limits::default().check().unwrap();
+    }
+
+    #[test]
+    fn every_default_lies_in_its_range() {
+        for key in KEYS {
+            let (Kind::Number { min, max, .. }, Literal::Number(default)) = (key.kind, key.default) else {
+                panic!("{}: a limit is a number", key.name);
+            };
+            assert!((min..=max).contains(&default), "{}", key.name);
+            assert!(usize::try_from(max).is_ok(), "{}", key.name);
+            assert!(!key.name.contains("depth") || u32::try_from(max).is_ok());
+        }
+    }
+
+    #[test]
+    fn limits_that_contradict_each_other_are_named() {
+        type Change = fn(&mut Limits);
+        let cases: &[(Change, &str)] = &[
+            (|l| l.reply_bytes_max = l.message_bytes_max - 1, "limits.reply_bytes_max"),
+            (
+                |l| l.bytes_per_connection_max = l.message_bytes_max + l.reply_bytes_max - 1,
+                "limits.bytes_per_connection_max",
+            ),
+            (|l| l.bytes_max = l.bytes_per_connection_max - 1, "limits.bytes_max"),
+            (|l| l.connections_per_principal_max = l.connections_max + 1, "limits.connections_per_principal_max"),
+            (|l| l.handshakes_max = l.connections_max + 1, "limits.handshakes_max"),
+            (|l| l.in_flight_per_connection_max = l.in_flight_max + 1, "limits.in_flight_per_connection_max"),
+            (|l| l.deadline_ms_default = l.deadline_ms_max + 1, "limits.deadline_ms_default"),
+        ];
+        for (change, key) in cases {
+            let mut limits = Limits::default();
+            change(&mut limits);
+            let error = limits.check().unwrap_err();
+            assert_eq!(error.problems.len(), 1, "{key}: {error}");
+            assert!(error.to_string().starts_with(key), "{key}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_broken_rule_is_reported_at_once() {
+        let limits = Limits { connections_max: 1, ..Limits::default() };
+        assert_eq!(limits.check().unwrap_err().problems.len(), 2);
+    }
+}
