@@ -1,0 +1,172 @@
+//! The closed sets of label values. A value that a peer can choose has no place here.
+
+use std::fmt;
+
+use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
+
+/// Declares a closed set of label values.
+macro_rules! label {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $name {
+            /// Every value, in the order of declaration.
+            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
+
+            /// The text of the label.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+        }
+
+        impl EncodeLabelValue for $name {
+            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+                self.as_str().encode(encoder)
+            }
+        }
+    };
+}
+
+label! {
+    /// What was called.
+    MethodLabel {
+        /// Seal the leaves of a payload.
+        Encrypt = "encrypt",
+        /// Open the envelopes of a payload.
+        Decrypt = "decrypt",
+        /// Say what an envelope states about itself.
+        Inspect = "inspect",
+        /// Say what this server is.
+        Info = "info",
+        /// Answer.
+        Health = "health",
+        /// No method of ours. One value for all, since a peer may invent names without end.
+        Unknown = "unknown",
+    }
+}
+
+label! {
+    /// How a call ended: `ok` or the wire's error code.
+    CallCode {
+        /// Answered with a result.
+        Ok = "ok",
+        /// Not a valid call.
+        BadRequest = "bad_request",
+        /// Beyond a limit.
+        TooLarge = "too_large",
+        /// No usable identity.
+        Unauthenticated = "unauthenticated",
+        /// Not allowed.
+        Forbidden = "forbidden",
+        /// No such app, key or method.
+        NotFound = "not_found",
+        /// Against the current state.
+        Conflict = "conflict",
+        /// An envelope that does not open.
+        CannotOpen = "cannot_open",
+        /// Stopped by the caller.
+        Cancelled = "cancelled",
+        /// Out of time.
+        DeadlineExceeded = "deadline_exceeded",
+        /// Turned away.
+        Overloaded = "overloaded",
+        /// Draining, or a dependency is gone.
+        Unavailable = "unavailable",
+        /// Our fault.
+        Internal = "internal",
+    }
+}
+
+label! {
+    /// What became of a connection.
+    ConnectionOutcome {
+        /// It speaks.
+        Accepted = "accepted",
+        /// Over `limits.connections_max`.
+        Refused = "refused",
+        /// Over `limits.connections_per_principal_max`.
+        PrincipalRefused = "principal_refused",
+        /// The handshake failed: no certificate, a foreign one, not TLS.
+        TlsFailed = "tls_failed",
+        /// The handshake took longer than `limits.handshake_ms_max`.
+        TlsTimeout = "tls_timeout",
+        /// A verified certificate without a usable name.
+        Nameless = "nameless",
+    }
+}
+
+label! {
+    /// Why a call was stopped.
+    CancelReason {
+        /// The caller said so.
+        Cancel = "cancel",
+        /// Its deadline passed.
+        Deadline = "deadline",
+        /// Its connection went.
+        Disconnect = "disconnect",
+    }
+}
+
+impl From<sealwire_wire::Method> for MethodLabel {
+    fn from(method: sealwire_wire::Method) -> Self {
+        use sealwire_wire::Method;
+        match method {
+            Method::Encrypt => Self::Encrypt,
+            Method::Decrypt => Self::Decrypt,
+            Method::Inspect => Self::Inspect,
+            Method::Info => Self::Info,
+            Method::Health => Self::Health,
+        }
+    }
+}
+
+impl From<sealwire_wire::ErrorCode> for CallCode {
+    fn from(code: sealwire_wire::ErrorCode) -> Self {
+        use sealwire_wire::ErrorCode;
+        match code {
+            ErrorCode::BadRequest => Self::BadRequest,
+            ErrorCode::TooLarge => Self::TooLarge,
+            ErrorCode::Unauthenticated => Self::Unauthenticated,
+            ErrorCode::Forbidden => Self::Forbidden,
+            ErrorCode::NotFound => Self::NotFound,
+            ErrorCode::Conflict => Self::Conflict,
+            ErrorCode::CannotOpen => Self::CannotOpen,
+            ErrorCode::Cancelled => Self::Cancelled,
+            ErrorCode::DeadlineExceeded => Self::DeadlineExceeded,
+            ErrorCode::Overloaded => Self::Overloaded,
+            ErrorCode::Unavailable => Self::Unavailable,
+            ErrorCode::Internal => Self::Internal,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_values_stand_at_their_own_index() {
+        fn check<T: Copy + PartialEq + fmt::Debug>(all: &[T], index: impl Fn(T) -> usize) {
+            for (position, value) in all.iter().enumerate() {
+                assert_eq!(index(*value), position, "{value:?}");
+            }
+        }
+        check(&MethodLabel::ALL, |v| v as usize);
+        check(&CallCode::ALL, |v| v as usize);
+        check(&ConnectionOutcome::ALL, |v| v as usize);
+        check(&CancelReason::ALL, |v| v as usize);
+    }
+
+    #[test]
+    fn labels_are_spelled_as_on_the_wire() {
+        for method in sealwire_wire::Method::ALL {
+            assert_eq!(MethodLabel::from(method).as_str(), method.name());
+        }
+        for code in sealwire_wire::ErrorCode::ALL {
+            assert_eq!(CallCode::from(code).as_str(), code.name());
+        }
+        assert_eq!(CallCode::ALL.len(), sealwire_wire::ErrorCode::ALL.len() + 1);
+    }
+}
