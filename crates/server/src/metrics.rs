@@ -288,7 +288,7 @@ impl Metrics {
         self.reply_bytes.inc_by(bytes);
     }
 
-    /// The whole exposition, about 25 KB. Media type: [`CONTENT_TYPE`].
+    /// The whole exposition, about 20 KB. Media type: [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
         let mut text = String::with_capacity(32 << 10);
         // Writing to a String cannot fail.

@@ -181,7 +181,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         doc: "Threads that read, write and do TLS.",
         keys: keys!("network":
             "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
-                "0: one per eight cores, at least one and at most four.\nNetwork threads never do payload cryptography; TLS moves about 1 GB/s per thread.";
+                "0: one per eight cores, at least one and at most four.\nNetwork threads do TLS and never payload cryptography.";
         ),
     },
     Section { name: "limits", doc: "Every bound. Beyond it the engine says so.", keys: limits::KEYS },
