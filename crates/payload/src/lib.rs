@@ -12,6 +12,8 @@ pub mod json;
 mod limits;
 mod path;
 mod select;
+#[cfg(test)]
+mod testing;
 mod transform;
 mod walk;
 

@@ -74,3 +74,69 @@ pub(crate) fn write_name(f: &mut impl Write, key: &str) -> fmt::Result {
     }
     f.write_str("']")
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sealwire_msgpack::write;
+
+    use crate::testing::fields;
+    use crate::{Containers, Selection};
+
+    fn check(key: &[u8], expected: &str) {
+        let input = [&[0x81][..], key, &[0x92, 0xc0, 0x07]].concat();
+        let found = fields(Selection::everything(), Containers::Whole, &input);
+        assert_eq!(found, [format!("{expected}[1]")]);
+    }
+
+    #[test]
+    fn keys_show_as_what_they_are() {
+        check(&[0xa1, b'a'], "$.a");
+        check(&[0xd9, 2, b'a', b'1'], "$.a1");
+        check(&[0xa0], "$['']");
+        check(&[0xa2, 0xc3, 0xa4], "$.ä");
+        check(&[0xa1, b'1'], "$['1']");
+        check(&[0xa3, b'a', b'-', b'b'], "$['a-b']");
+        check(&[0xa2, b'\'', b'\\'], r"$['\'\\']");
+        check(&[0xa5, b'\n', b'\t', b'\r', 8, 12], r"$['\n\t\r\b\f']");
+        check(&[0xa2, 0, 0x1f], r"$['\u0000\u001f']");
+        check(&[0x07], "$[key:7]");
+        check(&[0xd0, 0x07], "$[key:7]");
+        check(&[0xf0], "$[key:-16]");
+        check(&[0xc3], "$[key:true]");
+        check(&[0xc0], "$[key:nil]");
+        check(&[0xca, 0, 0, 0, 0], "$[key:0xca00000000]");
+        check(&[0xc4, 0], "$[key:0xc400]");
+        check(&[0x81, 0xc0, 0x90], "$[key:0x81c090]");
+        check(&[&[0xc4, 40][..], &[0xab; 40]].concat(), &format!("$[key:0xc428{}...]", "ab".repeat(30)));
+    }
+
+    proptest! {
+        #[test]
+        fn the_path_of_a_field_selects_it_alone(
+            keys in proptest::collection::vec(any::<String>(), 1..4),
+            others in proptest::collection::vec(any::<String>(), 0..4),
+        ) {
+            // One map per key inside each other; beside each key stand others with values of their own.
+            let mut input = Vec::new();
+            let mut beside = 0;
+            for key in &keys {
+                let others: Vec<_> = others.iter().filter(|other| *other != key).collect();
+                write::map_len(&mut input, others.len() as u32 + 1);
+                for other in &others {
+                    write::str(&mut input, other);
+                    write::uint(&mut input, 1);
+                    beside += 1;
+                }
+                write::str(&mut input, key);
+            }
+            write::array_len(&mut input, 1);
+            write::uint(&mut input, 2);
+            let all = fields(Selection::everything(), Containers::Whole, &input);
+            prop_assert_eq!(all.len(), beside + 1);
+            let last = &all[beside];
+            let selection = Selection::parse([last.as_str()]).expect("a path parses");
+            prop_assert_eq!(&fields(selection, Containers::Whole, &input), &all[beside..]);
+        }
+    }
+}

@@ -317,3 +317,231 @@ fn read<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkE
     *position = reader.position();
     Ok(token)
 }
+
+#[cfg(test)]
+mod tests {
+    use sealwire_msgpack::write;
+
+    use super::*;
+    use crate::testing::{Paths, Wrap, doc, walk};
+
+    const WIDE: Budget = Budget::UNLIMITED;
+
+    fn selection(path: &str) -> Selection {
+        Selection::parse([path]).expect("path parses")
+    }
+
+    /// The output of [`Wrap`] over every leaf, the same in one run and in single steps.
+    fn wrapped(input: &[u8], limits: Limits) -> Result<Vec<u8>, WalkError<String>> {
+        let steps = Budget { fields_max: 0, bytes_max: 0 };
+        let run = |budget| walk(Selection::everything(), Containers::Whole, limits, budget, input, &mut Wrap);
+        let outcome = run(WIDE);
+        assert_eq!(outcome, run(steps), "{input:02x?}");
+        outcome.map(|(out, _)| out)
+    }
+
+    #[test]
+    fn fields_are_replaced_and_the_rest_is_kept() {
+        // An array16 of two, the second an empty map32: both headers longer than they need to be.
+        let input = [0xdc, 0, 2, 0x05, 0xdf, 0, 0, 0, 0];
+        let expected = [0xdc, 0, 2, 0xc4, 1, 0x05, 0xdf, 0, 0, 0, 0];
+        assert_eq!(wrapped(&input, Limits::default()), Ok(expected.to_vec()));
+    }
+
+    #[test]
+    fn a_document_ends_where_it_ends() {
+        for input in [&[0x07, 0xc1][..], &[0x90, 0xc1], &[0xc0, 0xff, 0xff]] {
+            let mut paths = Paths::default();
+            let selection = Selection::everything();
+            let outcome = walk(selection, Containers::Whole, Limits::default(), WIDE, input, &mut paths);
+            assert_eq!(outcome, Ok((input[..1].to_vec(), 1)));
+        }
+    }
+
+    #[test]
+    fn a_finished_walk_stays_finished() {
+        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+        let mut out = Vec::new();
+        for _ in 0..3 {
+            let progress = walk.advance(&[0x91, 0x07], &mut out, &mut Wrap, WIDE);
+            assert_eq!(progress, Ok(Progress::Done { consumed: 2 }));
+            assert_eq!(out, [0x91, 0xc4, 1, 0x07]);
+        }
+        assert_eq!(walk.fields(), 1);
+    }
+
+    /// Replaces 1, keeps 2 after having begun to write, fails on all else.
+    struct Mixed {
+        goes_on: bool,
+    }
+
+    impl Transform for Mixed {
+        type Error = String;
+
+        fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, String> {
+            write::str(out, "one");
+            match field.token {
+                Token::Uint(1) => Ok(Outcome::Replaced),
+                Token::Uint(2) => Ok(Outcome::Keep),
+                _ => Err("bad".to_owned()),
+            }
+        }
+
+        fn failed(&mut self, path: &Path<'_>, error: String) -> Result<(), String> {
+            if self.goes_on { Ok(()) } else { Err(format!("{error} at {path}")) }
+        }
+    }
+
+    #[test]
+    fn a_failed_or_kept_field_leaves_no_trace() {
+        let input = doc(r#"[1, 2, {"x": 3}, 1]"#);
+        let run = |goes_on, budget| {
+            let mut mixed = Mixed { goes_on };
+            let selection = Selection::everything();
+            walk(selection, Containers::Whole, Limits::default(), budget, &input, &mut mixed)
+        };
+        for fields_max in [1, 2, 3, 100] {
+            let (out, _) = run(true, Budget::fields(fields_max)).expect("goes on");
+            assert_eq!(out, doc(r#"["one", 2, {"x": 3}, "one"]"#));
+            let error = run(false, Budget::fields(fields_max)).expect_err("gives up");
+            assert_eq!(error.to_string(), "bad at $[2].x");
+        }
+    }
+
+    #[test]
+    fn a_whole_container_is_one_field_however_it_is_sliced() {
+        let input = doc(r#"{"a": 1, "b": [1, {"c": [2, 3]}], "d": [], "e": "x"}"#);
+        let paths = ["$.b", "$.d", "$..c"];
+        let mut expected = vec![0xdf, 0, 0, 0, 4];
+        for (key, value, is_field) in
+            [("a", "1", false), ("b", r#"[1, {"c": [2, 3]}]"#, true), ("d", "[]", true), ("e", r#""x""#, false)]
+        {
+            write::str(&mut expected, key);
+            if is_field {
+                write::bin(&mut expected, &doc(value));
+            } else {
+                expected.extend(doc(value));
+            }
+        }
+        for bytes_max in [0, 1, 16, 17, 40, 100, usize::MAX] {
+            for fields_max in [0, 1, 2, usize::MAX] {
+                let budget = Budget { fields_max, bytes_max };
+                let selection = Selection::parse(paths).expect("paths parse");
+                let outcome = walk(selection, Containers::Whole, Limits::default(), budget, &input, &mut Wrap);
+                assert_eq!(outcome, Ok((expected.clone(), input.len())), "{budget:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn malformed_input_is_refused_where_it_begins() {
+        let check = |input: &[u8], at, source| {
+            assert_eq!(wrapped(input, Limits::default()), Err(WalkError::Malformed { at, source }), "{input:02x?}");
+        };
+        check(&[], 0, Malformed::Truncated);
+        check(&[0xc1], 0, Malformed::ReservedMarker);
+        check(&[0x92, 0x01], 2, Malformed::Truncated);
+        check(&[0x92, 0x01, 0xc1], 2, Malformed::ReservedMarker);
+        check(&[0x92, 0x01, 0xa2, b'a'], 2, Malformed::Truncated);
+        check(&[0xdd, 255, 255, 255, 255, 0xc0], 6, Malformed::Truncated);
+        check(&[0xdf, 255, 255, 255, 255, 0xc0, 0xc0], 7, Malformed::Truncated);
+        check(&[0x81, 0xa1, b'a'], 3, Malformed::Truncated);
+        check(&[0x91, 0xa1, 0xff], 1, Malformed::NotUtf8);
+        check(&[0x81, 0xa1, 0xff, 0x01], 1, Malformed::NotUtf8);
+        check(&[0x81, 0x91, 0xa1, 0xff, 0x01], 2, Malformed::NotUtf8);
+        check(&[0x91, 0xd9, 3, 0xed, 0xa0, 0x80], 1, Malformed::NotUtf8);
+    }
+
+    #[test]
+    fn strings_are_checked_where_nothing_is_selected_too() {
+        for (input, at) in [(&[0x92, 0x01, 0xa1, 0xff][..], 2), (&[0x81, 0xa1, 0xc0, 0x01], 1)] {
+            for (path, containers) in [("$.x", Containers::Descend), ("$", Containers::Whole)] {
+                let outcome = walk(selection(path), containers, Limits::default(), WIDE, input, &mut Wrap);
+                let source = Malformed::NotUtf8;
+                assert_eq!(outcome, Err(WalkError::Malformed { at, source }), "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn nesting_ends_at_its_limit() {
+        let nested = |depth| [vec![0x91; depth], vec![0x01]].concat();
+        let limits = Limits { depth_max: 3, ..Limits::default() };
+        let too_deep = |at, depth_max| Err(WalkError::TooDeep { at, depth_max });
+        assert!(wrapped(&nested(3), limits).is_ok());
+        assert_eq!(wrapped(&nested(4), limits), too_deep(3, 3));
+        // The same inside a key, and inside a container selected whole.
+        assert_eq!(wrapped(&[0x81, 0x91, 0x91, 0x91, 1, 2], limits), too_deep(3, 3));
+        let outcome = walk(selection("$"), Containers::Whole, limits, WIDE, &nested(4), &mut Wrap);
+        assert_eq!(outcome.map(|(out, _)| out), too_deep(3, 3));
+        assert_eq!(wrapped(&nested(10_000), Limits::default()), too_deep(128, 128));
+        assert_eq!(wrapped(&[0x90], Limits { depth_max: 0, ..limits }), too_deep(0, 0));
+        let deep = Limits { depth_max: 10_000, ..Limits::default() };
+        assert!(wrapped(&nested(10_000), deep).is_ok());
+    }
+
+    #[test]
+    fn output_ends_at_its_limit() {
+        let input = doc(r#"[1, "abc", [2]]"#);
+        let whole = wrapped(&input, Limits::default()).expect("walks");
+        for out_bytes_max in 0..whole.len() + 2 {
+            let outcome = wrapped(&input, Limits { out_bytes_max, ..Limits::default() });
+            if out_bytes_max < whole.len() {
+                assert_eq!(outcome, Err(WalkError::OutTooLarge { out_bytes_max }));
+            } else {
+                assert_eq!(outcome, Ok(whole.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn only_appended_bytes_count_as_output() {
+        let input = doc(r#"[1, "abc", [2]]"#);
+        let whole = wrapped(&input, Limits::default()).expect("walks");
+        for (out_bytes_max, fits) in [(whole.len(), true), (whole.len() - 1, false)] {
+            let limits = Limits { out_bytes_max, ..Limits::default() };
+            let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits);
+            let (mut out, mut drained) = (b"prefix".to_vec(), Vec::new());
+            let outcome = loop {
+                match walk.advance(&input, &mut out, &mut Wrap, Budget::fields(1)) {
+                    Ok(Progress::More) => drained.append(&mut out),
+                    outcome => break outcome,
+                }
+            };
+            drained.append(&mut out);
+            assert_eq!(outcome.is_ok(), fits);
+            if fits {
+                assert_eq!(drained, [b"prefix", whole.as_slice()].concat());
+            }
+        }
+    }
+
+    #[test]
+    fn a_slice_ends_within_its_budget() {
+        // 10,000 one-byte values, none selected: each counts 16 bytes.
+        let input = [&[0xdc, 0x27, 0x10][..], &[0x01; 10_000]].concat();
+        let budget = Budget { fields_max: usize::MAX, bytes_max: 1600 };
+        let mut walk = Walk::new(Arc::new(selection("$.x")), Containers::Whole, Limits::default());
+        let (mut out, mut slices) = (Vec::new(), 1);
+        loop {
+            let before = walk.position();
+            let progress = walk.advance(&input, &mut out, &mut Wrap, budget).expect("walks");
+            assert!(walk.position() - before <= 102);
+            // What is kept leaves at once: a reader of the output is never behind by more than a slice.
+            assert_eq!(out.len(), walk.position());
+            match progress {
+                Progress::More => slices += 1,
+                Progress::Done { .. } => break,
+            }
+        }
+        assert_eq!(slices, 101);
+        assert_eq!(walk.fields(), 0);
+
+        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+        for fields in 1..=20 {
+            let progress = walk.advance(&input, &mut out, &mut Wrap, Budget::fields(1));
+            assert_eq!(progress, Ok(Progress::More));
+            assert_eq!(walk.fields(), fields);
+        }
+    }
+}

@@ -23,11 +23,18 @@ pub(super) fn append(text: &str, out: &mut Vec<u8>) -> bool {
     let Ok(value) = text.parse::<f64>() else {
         return false;
     };
-    let survives = value.is_finite() && Decimal::of(text) == Decimal::of(&format!("{value:e}"));
+    let survives = value.is_finite() && Decimal::of(text) == Decimal::of(shortest(value, &mut zmij::Buffer::new()));
     if survives {
         write::f64(out, value);
     }
     survives
+}
+
+/// The fewest digits that read back as `value`, which is finite; never without a point or an exponent. Between two
+/// texts of equal length and distance it is the even one, as in JavaScript, Python and serde_json: those texts must
+/// pass, and ours must be one of them.
+pub(super) fn shortest(value: f64, buffer: &mut zmij::Buffer) -> &str {
+    buffer.format_finite(value)
 }
 
 /// A decimal value in its one normal form: 0.d1d2d3... times ten to the exponent, no zeros on either end.
@@ -60,6 +67,24 @@ impl Decimal {
             exponent: exponent.parse::<i64>().ok()?.checked_add(shift)?,
         })
     }
+}
+
+/// Whether two numbers in JSON's grammar have the same decimal value, by rules of its own rather than [`Decimal`]'s.
+#[cfg(test)]
+pub(super) fn same_decimal(a: &str, b: &str) -> bool {
+    // Signed digits scaled to an integer over ten to the power of 1,200, as text: slow, and obviously right.
+    fn scaled(text: &str) -> (bool, String) {
+        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let is_negative = mantissa.starts_with('-');
+        let mantissa = mantissa.trim_start_matches('-');
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let exponent: i64 = exponent.parse().expect("a short exponent");
+        let zeros = 1200 + exponent - i64::try_from(fraction.len()).expect("a short fraction");
+        let zeros = usize::try_from(zeros).expect("the scale covers every exponent");
+        let digits = format!("{whole}{fraction}{}", "0".repeat(zeros));
+        (is_negative, digits.trim_start_matches('0').to_owned())
+    }
+    scaled(a) == scaled(b)
 }
 
 #[cfg(test)]
@@ -105,6 +130,8 @@ mod tests {
         check("0.00012e+07", Some(Token::F64(1200.0)));
         check("1e20", Some(Token::F64(1e20)));
         check("100000000000000000000", Some(Token::F64(1e20)));
+        // Halfway between ....2 and ....3, which are the same float and equally near: the even one is its text.
+        check("606072328954555.2", Some(Token::F64(606_072_328_954_555.0 + 0.25)));
         check("5e-324", Some(Token::F64(5e-324)));
         check("1.7976931348623157e308", Some(Token::F64(f64::MAX)));
     }
@@ -116,6 +143,7 @@ mod tests {
         check("12345678901234567890123", None);
         check("0.1234567890123456789012", None);
         check("9007199254740993.0", None);
+        check("606072328954555.3", None);
         check("1e400", None);
         check("-1e400", None);
         check("1e-400", None);

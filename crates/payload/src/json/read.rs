@@ -114,12 +114,13 @@ impl Build {
         };
         let count_at = open.header_at + 1;
         self.out[count_at..count_at + 4].copy_from_slice(&open.count.to_be_bytes());
-        if let Some(key) = repeated(&self.out, &mut self.keys[open.keys_before..]) {
+        let repeated = repeated(&self.out, &mut self.keys[open.keys_before..]);
+        self.keys.truncate(open.keys_before);
+        if let Some(key) = repeated {
             let mut path = self.path();
             self.push_name(&mut path, key);
             return Err(JsonError::DuplicateKey { path });
         }
-        self.keys.truncate(open.keys_before);
         Ok(())
     }
 

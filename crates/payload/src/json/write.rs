@@ -10,6 +10,7 @@ use std::ops::Range;
 use json_event_parser::{JsonEvent, LowLevelJsonSerializer};
 use sealwire_msgpack::{Malformed, Reader, Token};
 
+use super::number::shortest;
 use super::{JsonError, repeated};
 use crate::frame::Frame;
 use crate::path::write_name;
@@ -144,8 +145,8 @@ impl<'a, W: Write> Print<'a, W> {
         if !value.is_finite() {
             return Err(self.not_json("a float that is not finite"));
         }
-        // `Debug` prints the fewest digits that read back as `value`, and never without a point or an exponent.
-        write!(self.writer, "{value:?}")?;
+        let mut buffer = zmij::Buffer::new();
+        self.writer.write_all(shortest(value, &mut buffer).as_bytes())?;
         Ok(())
     }
 

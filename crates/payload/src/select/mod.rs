@@ -205,3 +205,170 @@ fn lookup<K>(sorted: &[(K, States)], order: impl Fn(&K) -> std::cmp::Ordering) -
         Err(_) => NOTHING,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Containers;
+    use crate::testing::{doc, fields};
+
+    const DOC: &str = r#"{
+        "a": {"b": "1", "c": [10, {"b": true}, null], "n": null},
+        "b": 2.5,
+        "list": [{"pan": "p0", "x": {"pan": "p1"}}, {"pan": ["p2", "p3"]}, "s"],
+        "weird key": {"it's": "w"},
+        "": "empty"
+    }"#;
+
+    #[track_caller]
+    fn check(paths: &[&str], containers: Containers, expected: &[&str]) {
+        let selection = Selection::parse(paths.iter().copied()).expect("paths parse");
+        assert_eq!(fields(selection, containers, &doc(DOC)), expected, "{paths:?} {containers:?}");
+    }
+
+    /// For paths that select leaves only, where both modes agree.
+    #[track_caller]
+    fn check_both(paths: &[&str], expected: &[&str]) {
+        check(paths, Containers::Whole, expected);
+        check(paths, Containers::Descend, expected);
+    }
+
+    const LEAVES: [&str; 10] = [
+        "$.a.b",
+        "$.a.c[0]",
+        "$.a.c[1].b",
+        "$.b",
+        "$.list[0].pan",
+        "$.list[0].x.pan",
+        "$.list[1].pan[0]",
+        "$.list[1].pan[1]",
+        "$.list[2]",
+        "$['weird key']['it\\'s']",
+    ];
+
+    #[test]
+    fn everything_selects_every_leaf_but_nil() {
+        let all = [&LEAVES[..], &["$['']"]].concat();
+        for containers in [Containers::Whole, Containers::Descend] {
+            assert_eq!(fields(Selection::everything(), containers, &doc(DOC)), all);
+        }
+        check(&["$"], Containers::Descend, &all);
+        check(&["$..*"], Containers::Descend, &all);
+    }
+
+    #[test]
+    fn a_path_selects_what_it_names() {
+        check_both(&[], &[]);
+        check_both(&["$.b"], &["$.b"]);
+        check_both(&["$.a.b"], &["$.a.b"]);
+        check_both(&["$['a'][\"b\"]"], &["$.a.b"]);
+        check_both(&["$.a.c[1].b"], &["$.a.c[1].b"]);
+        check_both(&["$.a.c[0]"], &["$.a.c[0]"]);
+        check_both(&["$.list[*].pan[1]"], &["$.list[1].pan[1]"]);
+        check_both(&["$.list[0,2].x.pan"], &["$.list[0].x.pan"]);
+        check_both(&["$.a['b','n']"], &["$.a.b"]);
+        check_both(&["$['weird key'].*"], &["$['weird key']['it\\'s']"]);
+        check_both(&["$['']"], &["$['']"]);
+        check_both(&["$..b"], &["$.a.b", "$.a.c[1].b", "$.b"]);
+        check_both(&["$.a..b"], &["$.a.b", "$.a.c[1].b"]);
+        check_both(&["$.list..x..pan"], &["$.list[0].x.pan"]);
+        check_both(&["$..[1].b"], &["$.a.c[1].b"]);
+        check_both(&["$..c..b", "$..c[0]"], &["$.a.c[0]", "$.a.c[1].b"]);
+    }
+
+    #[test]
+    fn paths_of_one_selection_are_a_union() {
+        check_both(&["$.b", "$.a.b", "$.b"], &["$.a.b", "$.b"]);
+        check_both(&["$.a.b", "$.list[2]", "$.nowhere"], &["$.a.b", "$.list[2]"]);
+        // Neighbours in the bit set: a complete path must not step into the next one.
+        check_both(&["$.a.z", "$.*.z", "$.b.b"], &[]);
+    }
+
+    #[test]
+    fn a_path_that_fits_nothing_selects_nothing() {
+        for path in ["$.nowhere", "$.a[0]", "$.a['0']", "$.list.pan", "$.list['0']", "$.b.b", "$.a.n", "$.A"] {
+            check_both(&[path], &[]);
+        }
+    }
+
+    #[test]
+    fn a_selected_container_is_one_field_or_all_its_leaves() {
+        check(&["$"], Containers::Whole, &["$"]);
+        check(&["$.a"], Containers::Whole, &["$.a"]);
+        check(&["$.a"], Containers::Descend, &["$.a.b", "$.a.c[0]", "$.a.c[1].b"]);
+        check(&["$.a", "$.a.b", "$..c"], Containers::Whole, &["$.a"]);
+        check(&["$..pan"], Containers::Whole, &["$.list[0].pan", "$.list[0].x.pan", "$.list[1].pan"]);
+        check(
+            &["$..pan"],
+            Containers::Descend,
+            &["$.list[0].pan", "$.list[0].x.pan", "$.list[1].pan[0]", "$.list[1].pan[1]"],
+        );
+        check(&["$.*"], Containers::Whole, &["$.a", "$.b", "$.list", "$['weird key']", "$['']"]);
+        check(&["$.list[*]"], Containers::Whole, &["$.list[0]", "$.list[1]", "$.list[2]"]);
+    }
+
+    #[test]
+    fn a_scalar_root_is_selected_by_the_root_path_only() {
+        for (path, expected) in [("$", vec!["$"]), ("$.a", vec![]), ("$..*", vec![]), ("$[0]", vec![])] {
+            let selection = Selection::parse([path]).expect("path parses");
+            assert_eq!(fields(selection, Containers::Whole, &doc("7")), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn keys_that_are_not_strings_are_matched_by_wildcards_only() {
+        // {1: "a", -1: "b", nil: "c", [0, "k"]: {"x": "d"}, bin 'a': "e", "a": "f"}
+        let input = [
+            &[0x86, 1, 0xa1, b'a', 0xff, 0xa1, b'b', 0xc0, 0xa1, b'c'][..],
+            &[0x92, 0, 0xa1, b'k', 0x81, 0xa1, b'x', 0xa1, b'd'],
+            &[0xc4, 1, b'a', 0xa1, b'e', 0xa1, b'a', 0xa1, b'f'],
+        ]
+        .concat();
+        let all = ["$[key:1]", "$[key:-1]", "$[key:nil]", "$[key:0x9200a16b].x", "$[key:0xc40161]", "$.a"];
+        let check = |path: &str, expected: &[&str]| {
+            let selection = Selection::parse([path]).expect("path parses");
+            assert_eq!(fields(selection, Containers::Descend, &input), expected, "{path}");
+        };
+        assert_eq!(fields(Selection::everything(), Containers::Whole, &input), all);
+        check("$.*", &all);
+        check("$.a", &["$.a"]);
+        check("$[1]", &[]);
+        check("$['1']", &[]);
+        check("$.*.x", &["$[key:0x9200a16b].x"]);
+        check("$..x", &["$[key:0x9200a16b].x"]);
+        check("$..[1]", &[]);
+    }
+
+    #[test]
+    fn all_steps_fit_or_are_refused() {
+        // 63 paths of one segment take 126 steps; the 127th is `$`.
+        let names: Vec<String> = (0..63).map(|i| format!("$.k{i}")).collect();
+        let with = |extra: &'static str| Selection::parse(names.iter().map(String::as_str).chain([extra]));
+        assert!(with("$").is_ok());
+        let refused = with("$.a").expect_err("128 steps");
+        assert_eq!(refused.to_string(), "select paths have more than 127 steps in all, from `$.a` on");
+        let input = doc(r#"{"k0": 1, "k62": 2, "k63": 3}"#);
+        let selection = Selection::parse(names.iter().map(String::as_str)).expect("126 steps");
+        assert_eq!(fields(selection, Containers::Whole, &input), ["$.k0", "$.k62"]);
+
+        let long = format!("${}", ".a".repeat(126));
+        assert!(Selection::parse([long.as_str()]).is_ok());
+        let longer = format!("{long}.a");
+        assert!(Selection::parse([longer.as_str()]).is_err());
+    }
+
+    #[test]
+    fn the_longest_path_reaches_its_end() {
+        let path = format!("${}", ".a".repeat(126));
+        let input = [[0x81, 0xa1, b'a'].repeat(126), vec![1]].concat();
+        let selection = Selection::parse([path.as_str()]).expect("127 steps");
+        assert_eq!(fields(selection, Containers::Whole, &input), [path]);
+    }
+
+    #[test]
+    fn only_no_paths_are_empty() {
+        assert!(Selection::parse([]).expect("no paths parse").is_empty());
+        assert!(!Selection::parse(["$.a"]).expect("path parses").is_empty());
+        assert!(!Selection::everything().is_empty());
+    }
+}

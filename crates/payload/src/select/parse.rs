@@ -220,3 +220,109 @@ pub(crate) fn is_bare_name(key: &str) -> bool {
 fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || !c.is_ascii()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(path: &str, expected: &[(bool, &[Selector])]) {
+        let found = segments(path).expect(path);
+        let found: Vec<_> = found.iter().map(|s| (s.descends, s.selectors.as_slice())).collect();
+        assert_eq!(found, expected, "{path}");
+    }
+
+    fn name(name: &str) -> Selector {
+        Selector::Name(name.to_owned())
+    }
+
+    #[test]
+    fn paths_are_segments() {
+        check("$", &[]);
+        check("$.a._b1", &[(false, &[name("a")]), (false, &[name("_b1")])]);
+        check("$.größe", &[(false, &[name("größe")])]);
+        check("$.*[*]", &[(false, &[Selector::Wild]), (false, &[Selector::Wild])]);
+        check("$[0][4294967295]", &[(false, &[Selector::Index(0)]), (false, &[Selector::Index(u32::MAX)])]);
+        check("$..a", &[(true, &[name("a")])]);
+        check("$..*", &[(true, &[Selector::Wild])]);
+        check("$..[3]", &[(true, &[Selector::Index(3)])]);
+        check("$..['a b']", &[(true, &[name("a b")])]);
+        check("$[ 'a' ,\t\"b\", 2, * ]", &[(false, &[name("a"), name("b"), Selector::Index(2), Selector::Wild])]);
+        check("$['']", &[(false, &[name("")])]);
+        check("$['a.b[0]']", &[(false, &[name("a.b[0]")])]);
+        check(r#"$['it\'s']["say \"x\""]"#, &[(false, &[name("it's")]), (false, &[name("say \"x\"")])]);
+        check(r#"$['"']["'"]"#, &[(false, &[name("\"")]), (false, &[name("'")])]);
+        check(r"$['\b\f\n\r\t\/\\']", &[(false, &[name("\u{8}\u{c}\n\r\t/\\")])]);
+        check(r"$['\u00e4\uD83D\uDE00']", &[(false, &[name("ä😀")])]);
+    }
+
+    #[track_caller]
+    fn refused(path: &str, byte: usize, needle: &str) {
+        match segments(path) {
+            Err(SelectError::Syntax { path: named, at, expected }) => {
+                assert_eq!(named, path);
+                assert_eq!(at, byte, "{path}: {expected}");
+                assert!(expected.contains(needle), "{path}: {expected}");
+            }
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn all_else_is_refused_where_it_goes_wrong() {
+        refused("", 0, "`$`");
+        refused("a.b", 0, "`$`");
+        refused(" $.a", 0, "`$`");
+        refused("$a", 1, "`.`");
+        refused("$.a b", 3, "`.`");
+        refused("$.a ", 3, "end of the path");
+        refused("$.", 2, "a name");
+        refused("$..", 3, "a name");
+        refused("$...a", 3, "a name");
+        refused("$.[0]", 2, "a name");
+        refused("$.1a", 2, "a name");
+        refused("$.a-b", 3, "`.`");
+        refused("$.['a']", 2, "a name");
+        refused("$[", 2, "a quoted key");
+        refused("$[]", 2, "a quoted key");
+        refused("$[a]", 2, "a quoted key");
+        refused("$['a'", 5, "`]`");
+        refused("$['a',]", 6, "a quoted key");
+        refused("$['a", 4, "closing quote");
+        refused("$['a\"]", 6, "closing quote");
+        refused("$[-1]", 2, "an index");
+        refused("$[01]", 2, "leading zeros");
+        refused("$[4294967296]", 2, "an index from 0");
+        refused("$[1:2]", 3, "`]`");
+        refused("$[:2]", 2, "an index");
+        refused("$[?(@.a)]", 2, "a quoted key");
+        refused("$[?@.a == 1]", 2, "a quoted key");
+        refused("$.length()", 8, "`.`");
+        refused(r"$['\x']", 3, "an escape");
+        refused(r#"$['\"']"#, 3, "an escape");
+        refused(r"$['\u12']", 5, "hexadecimal");
+        refused(r"$['\u+123']", 5, "hexadecimal");
+        refused(r"$['\uD800']", 3, "surrogate");
+        refused(r"$['\uDC00\uD800']", 3, "surrogate");
+        refused(r"$['\uD800\u0041']", 3, "surrogate");
+        refused("$['a\nb']", 4, "control characters");
+        refused("$['ä\u{1}']", 5, "control characters");
+    }
+
+    #[test]
+    fn the_message_names_path_position_and_expectation() {
+        let error = segments("$.a[?(@.b)]").expect_err("filters are refused");
+        assert_eq!(
+            error.to_string(),
+            "select path `$.a[?(@.b)]` at byte 4: expected a quoted key, an index from 0 to 4294967295 or `*`"
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused_inside_itself(path in "\\$?[.$\\[\\]*'\"a0,:\\\\uäD8 -]{0,24}") {
+            if let Err(SelectError::Syntax { at, .. }) = segments(&path) {
+                proptest::prop_assert!(path.is_char_boundary(at));
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What the unit tests share: a transform that records, and a run of a whole walk.
+
+use std::sync::Arc;
+
+use sealwire_msgpack::write;
+
+use crate::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk, WalkError};
+
+/// Fails every field and keeps it, which makes the walk tell its path.
+#[derive(Default)]
+pub(crate) struct Paths(pub(crate) Vec<String>);
+
+impl Transform for Paths {
+    type Error = ();
+
+    fn field(&mut self, _: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, ()> {
+        out.extend_from_slice(b"half a replacement");
+        Err(())
+    }
+
+    fn failed(&mut self, path: &Path<'_>, (): ()) -> Result<(), ()> {
+        self.0.push(path.to_string());
+        Ok(())
+    }
+}
+
+/// Replaces every field by binary that holds its raw bytes.
+pub(crate) struct Wrap;
+
+impl Transform for Wrap {
+    type Error = String;
+
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, String> {
+        write::bin(out, field.raw);
+        Ok(Outcome::Replaced)
+    }
+
+    fn failed(&mut self, _: &Path<'_>, error: String) -> Result<(), String> {
+        Err(error)
+    }
+}
+
+/// MessagePack of a JSON text.
+pub(crate) fn doc(json: &str) -> Vec<u8> {
+    crate::json::to_msgpack(json.as_bytes(), Limits::default()).expect("test JSON converts")
+}
+
+/// One walk to the end in steps of `budget`: its output and the bytes consumed.
+pub(crate) fn walk<T: Transform>(
+    selection: Selection,
+    containers: Containers,
+    limits: Limits,
+    budget: Budget,
+    input: &[u8],
+    transform: &mut T,
+) -> Result<(Vec<u8>, usize), WalkError<T::Error>> {
+    let mut walk = Walk::new(Arc::new(selection), containers, limits);
+    let mut out = Vec::new();
+    loop {
+        let fields_before = walk.fields();
+        let progress = walk.advance(input, &mut out, transform, budget)?;
+        assert!(walk.fields() - fields_before <= budget.fields_max.max(1));
+        if let Progress::Done { consumed } = progress {
+            assert_eq!(walk.position(), consumed);
+            return Ok((out, consumed));
+        }
+    }
+}
+
+/// The paths of all fields of `input`, which a walk that keeps them all must not change.
+pub(crate) fn fields(selection: Selection, containers: Containers, input: &[u8]) -> Vec<String> {
+    let mut paths = Paths::default();
+    let (out, consumed) = walk(selection, containers, Limits::default(), Budget::UNLIMITED, input, &mut paths)
+        .expect("test document walks");
+    assert_eq!(out, input);
+    assert_eq!(consumed, input.len());
+    paths.0
+}
