@@ -1,6 +1,7 @@
 //! Appends MessagePack values to a `Vec<u8>`, each in its shortest encoding.
 //!
-//! rmp does the encoding; these wrappers only drop the `Result` that a `Vec` can never fill. Lengths above
+//! rmp does the encoding; these wrappers only drop the `Result` that a `Vec` can never fill. The headers of strings and
+//! binary are our own: every sealed field has one, and rmp's byte-wise writes take four times as long. Lengths above
 //! `u32::MAX` do not exist in MessagePack: the functions that take a length panic on one, so callers bound their
 //! input first (every frame is bounded long before that).
 
@@ -80,7 +81,11 @@ pub fn ext(out: &mut Vec<u8>, kind: i8, bytes: &[u8]) {
 /// If `len` exceeds `u32::MAX`.
 #[inline]
 pub fn str_header(out: &mut Vec<u8>, len: usize) {
-    sure(encode::write_str_len(out, length(len)));
+    match length(len) {
+        len @ 0..32 => out.push(0xa0 | len as u8),
+        len @ 32..256 => out.extend_from_slice(&[0xd9, len as u8]),
+        len => wide_header(out, 0xda, len),
+    }
 }
 
 /// Appends the header of binary of `len` bytes; the caller appends exactly that many bytes.
@@ -89,7 +94,10 @@ pub fn str_header(out: &mut Vec<u8>, len: usize) {
 /// If `len` exceeds `u32::MAX`.
 #[inline]
 pub fn bin_header(out: &mut Vec<u8>, len: usize) {
-    sure(encode::write_bin_len(out, length(len)));
+    match length(len) {
+        len @ 0..256 => out.extend_from_slice(&[0xc4, len as u8]),
+        len => wide_header(out, 0xc5, len),
+    }
 }
 
 /// Appends an array's header; the caller appends `len` values.
@@ -102,6 +110,17 @@ pub fn array_len(out: &mut Vec<u8>, len: u32) {
 #[inline]
 pub fn map_len(out: &mut Vec<u8>, len: u32) {
     sure(encode::write_map_len(out, len));
+}
+
+/// A length of 256 or more: `marker16` and two bytes, or the marker behind it and four.
+#[inline]
+fn wide_header(out: &mut Vec<u8>, marker16: u8, len: u32) {
+    let [a, b, c, d] = len.to_be_bytes();
+    if len < 1 << 16 {
+        out.extend_from_slice(&[marker16, c, d]);
+    } else {
+        out.extend_from_slice(&[marker16 + 1, a, b, c, d]);
+    }
 }
 
 #[inline]
@@ -162,6 +181,18 @@ mod tests {
         check(|out| map_len(out, 15), &[0x8f]);
         check(|out| map_len(out, 16), &[0xde, 0, 16]);
         check(|out| map_len(out, 65_536), &[0xdf, 0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn our_own_headers_are_those_of_rmp() {
+        for len in (0..70_000).chain([1 << 24, u32::MAX]) {
+            let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+            str_header(&mut ours, len as usize);
+            bin_header(&mut ours, len as usize);
+            sure(encode::write_str_len(&mut theirs, len));
+            sure(encode::write_bin_len(&mut theirs, len));
+            assert_eq!(ours, theirs, "{len}");
+        }
     }
 
     #[test]
