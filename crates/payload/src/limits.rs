@@ -6,7 +6,7 @@ pub struct Limits {
     /// Most containers around a value. Default 128: deeper than hand-made documents, shallow enough for the recursive
     /// parsers behind us.
     pub depth_max: usize,
-    /// Most bytes appended over all calls of [`Walk::advance`]. Default 64 MiB. One field may overshoot it before the
+    /// Most bytes appended over all calls of [`Walk::advance`](crate::Walk::advance). Default 64 MiB. One field may overshoot it before the
     /// walk stops.
     pub out_bytes_max: usize,
 }
@@ -17,7 +17,7 @@ impl Default for Limits {
     }
 }
 
-/// How far one call of [`Walk::advance`] goes: until either bound is reached, and always one step.
+/// How far one call of [`Walk::advance`](crate::Walk::advance) goes: until either bound is reached, and always one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Fields handed to the transform.

@@ -41,7 +41,7 @@ pub enum Outcome {
     Keep,
 }
 
-/// What a selected array or map means. Under [`Selection::everything`] leaves are fields in either mode.
+/// What a selected array or map means. Under [`Selection::everything`](crate::Selection::everything) leaves are fields in either mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containers {
     /// It is one field. The outermost selected container wins.

@@ -83,7 +83,7 @@ struct Pass<'a, T> {
     input: &'a [u8],
     out: &'a mut Vec<u8>,
     transform: &'a mut T,
-    /// As [`Walk::copied_to`].
+    /// As `copied_to` of the walk.
     copied_to: usize,
     /// `out` may grow to this length.
     out_len_max: usize,
