@@ -1,9 +1,11 @@
 //! Encodes calls, for clients. Values at their default are left out, since that is the same call.
 //!
-//! Does not check limits: the server does, and its answer names the rule.
+//! Does not check limits: the server does, and its answer names the rule. Does not check payloads either unless asked,
+//! with [`check_payload`].
 
-use sealwire_msgpack::write;
+use sealwire_msgpack::{Malformed, Reader, write};
 
+use crate::answer::at_end;
 use crate::method::{Method, Notice};
 use crate::params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError};
 
@@ -58,6 +60,17 @@ pub fn info(out: &mut Vec<u8>, msgid: u32) {
 pub fn health(out: &mut Vec<u8>, msgid: u32) {
     begin(out, msgid, Method::Health);
     write::map_len(out, 0);
+}
+
+/// Whether `payload` is exactly one MessagePack value. A client must check before it sends: two values, or half a one,
+/// would shift every later message of the connection.
+///
+/// # Errors
+/// [`Malformed`] if it is not.
+pub fn check_payload(payload: &[u8]) -> Result<(), Malformed> {
+    let mut reader = Reader::new(payload);
+    reader.skip_value()?;
+    at_end(&reader)
 }
 
 /// Appends a `cancel` notification for the call `msgid`.
@@ -134,5 +147,20 @@ impl<'o> Map<'o> {
     fn payload(&mut self, payload: &[u8]) {
         self.key("payload");
         self.out.extend_from_slice(payload);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_one_value() {
+        for payload in [&[0x01][..], &[0x80], &[0x92, 0x01, 0xc0], b"\xa2ok"] {
+            assert_eq!(check_payload(payload), Ok(()), "{payload:02x?}");
+        }
+        for payload in [&[][..], &[0x01, 0x01], &[0x92, 0x01], &[0xc1], b"\xa3ok"] {
+            assert!(check_payload(payload).is_err(), "{payload:02x?}");
+        }
     }
 }
