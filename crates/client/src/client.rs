@@ -1,0 +1,234 @@
+//! The calls.
+//!
+//! Each takes one deadline that covers waiting for a connection, sending, the server's work and the answer; the server
+//! is told what is left of it. A call is sent again only if its request was never handed to a connection.
+//!
+//! Cancel safety, of every async function here: drop it whenever you like. If its request was sent, the server gets a
+//! `cancel`; the connection goes on with the other calls; nothing is kept for the answer that may still come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sealwire_wire::{
+    DEADLINE_MS_MAX, Decrypt, Encrypt, ErrorCode, FieldError, Health, Info, Inspect, Inspection, Malformed, request,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::ClientConfig;
+use crate::connection::{Bounds, Connection};
+use crate::error::Error;
+use crate::pool::{Connector, Pool};
+use crate::state::Failure;
+use crate::tls::Dialer;
+
+/// Connections a request may be offered to before it is given up, when each ends before taking it.
+const OFFERS_MAX: usize = 4;
+
+/// A document that came back from `encrypt` or `decrypt`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// One MessagePack value, of the shape that was sent.
+    pub payload: Bytes,
+    /// The server's generation when it worked.
+    pub generation: u64,
+    /// The fields left as they came, with `on_error: "report"`; at most 1,000.
+    pub errors: Vec<FieldError>,
+    /// How many more there were.
+    pub errors_omitted: u64,
+}
+
+impl Document {
+    /// The payload as a Rust value.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if it has another shape.
+    pub fn to_value<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        rmp_serde::from_slice(&self.payload).map_err(|error| Error::Value(Arc::new(error)))
+    }
+
+    fn decode(result: &Bytes) -> Result<Self, Malformed> {
+        let document = sealwire_wire::Document::decode(result)?;
+        Ok(Self {
+            payload: result.slice_ref(document.payload),
+            generation: document.generation,
+            errors: document.errors,
+            errors_omitted: document.errors_omitted,
+        })
+    }
+}
+
+/// A Rust value as a payload: structs become maps of their field names. A `Vec<u8>` becomes an array of numbers unless
+/// its type serialises as bytes, as `Bytes`-like types and `serde_bytes` do.
+///
+/// # Errors
+/// [`Error::Value`] if the value cannot be serialised.
+pub fn to_payload<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
+    rmp_serde::to_vec_named(value).map_err(|error| Error::Value(Arc::new(error)))
+}
+
+/// A client of one server address. Cheap to clone; clones share the connections. Needs a tokio runtime with I/O and time.
+#[derive(Clone)]
+pub struct Client {
+    pool: Arc<Pool>,
+    deadline: Duration,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Makes a client and one round trip with the server, so that a wrong address, name or certificate shows here. A
+    /// server that answers, if only with an error of its own such as `overloaded`, is connected.
+    ///
+    /// # Errors
+    /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call but [`Error::Rpc`].
+    pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
+        let client = tokio::task::spawn_blocking(|| Self::lazy(config)).await;
+        let client = client.map_err(|panicked| Error::Config(panicked.to_string().into()))??;
+        match client.health().await {
+            Ok(_) | Err(Error::Rpc(_)) => Ok(client),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a client that opens its first connection for its first call. Blocks briefly if certificates are in files.
+    ///
+    /// # Errors
+    /// [`Error::Config`] and [`Error::Tls`].
+    pub fn lazy(config: ClientConfig) -> Result<Self, Error> {
+        config.check()?;
+        let dialer = Arc::new(Dialer::new(&config)?);
+        let bounds = Bounds { request_bytes_max: config.request_bytes_max, reply_bytes_max: config.reply_bytes_max };
+        let connector: Connector = Box::new(move || {
+            let dialer = Arc::clone(&dialer);
+            Box::pin(async move { Ok(Connection::start(dialer.dial().await?, bounds)) })
+        });
+        Ok(Self::over(&config, connector))
+    }
+
+    /// A client over connections made elsewhere.
+    pub(crate) fn over(config: &ClientConfig, connector: Connector) -> Self {
+        Self { pool: Arc::new(Pool::new(config, connector)), deadline: config.deadline }
+    }
+
+    /// Encrypts a document.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Value`.
+    pub async fn encrypt(&self, call: Encrypt<'_>) -> Result<Document, Error> {
+        request::check_payload(call.payload).map_err(Error::Payload)?;
+        let deadline = self.deadline_of(call.deadline_ms);
+        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
+            let call = Encrypt { deadline_ms: Some(left_ms), ..call.clone() };
+            request::encrypt(out, msgid, &call);
+        };
+        let result = self.call(deadline, encode).await?;
+        Document::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Decrypts a document.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Value`.
+    pub async fn decrypt(&self, call: Decrypt<'_>) -> Result<Document, Error> {
+        request::check_payload(call.payload).map_err(Error::Payload)?;
+        let deadline = self.deadline_of(call.deadline_ms);
+        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
+            let call = Decrypt { deadline_ms: Some(left_ms), ..call.clone() };
+            request::decrypt(out, msgid, &call);
+        };
+        let result = self.call(deadline, encode).await?;
+        Document::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Encrypts every leaf of a Rust value, with the defaults.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub async fn encrypt_value<T: Serialize + ?Sized>(&self, app: &str, value: &T) -> Result<Document, Error> {
+        let payload = to_payload(value)?;
+        self.encrypt(Encrypt::new(app, &payload)).await
+    }
+
+    /// Opens every envelope of a payload, with the defaults, and makes a Rust value of it.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub async fn decrypt_value<T: DeserializeOwned>(&self, app: &str, payload: &[u8]) -> Result<T, Error> {
+        self.decrypt(Decrypt::new(app, payload)).await?.to_value()
+    }
+
+    /// Says what an envelope states about itself.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Payload` and `Value`.
+    pub async fn inspect(&self, call: Inspect<'_>) -> Result<Inspection, Error> {
+        let result = self.call(self.deadline, |out, msgid, _| request::inspect(out, msgid, &call)).await?;
+        Inspection::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Says what the server is and what it accepts.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Payload` and `Value`.
+    pub async fn info(&self) -> Result<Info, Error> {
+        let result = self.call(self.deadline, |out, msgid, _| request::info(out, msgid)).await?;
+        Info::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Succeeds if the server answers.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Payload` and `Value`.
+    pub async fn health(&self) -> Result<Health, Error> {
+        let result = self.call(self.deadline, |out, msgid, _| request::health(out, msgid)).await?;
+        Health::decode(&result).map_err(Error::Protocol)
+    }
+
+    fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
+        deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
+    }
+
+    /// One call: a connection, the request with what is left of the deadline, the result.
+    async fn call(&self, deadline: Duration, encode: impl Fn(&mut Vec<u8>, u32, u32)) -> Result<Bytes, Error> {
+        let deadline = Instant::now() + deadline;
+        for offer in 1.. {
+            let lease = timeout_at(deadline, self.pool.lease()).await.map_err(|_| Error::Deadline)??;
+            let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
+            match lease.connection().call(deadline, encode_now).await {
+                Ok(result) => return Ok(result),
+                Err(Failure::NotSent) if offer < OFFERS_MAX => {}
+                Err(failure) => return Err(lease.connection().error(failure)),
+            }
+        }
+        Err(Error::Deadline)
+    }
+}
+
+/// What is left until `deadline` in whole milliseconds, at least 1 and at most what the wire allows.
+fn left_ms(deadline: Instant) -> u32 {
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+    u32::try_from(left).unwrap_or(u32::MAX).clamp(1, DEADLINE_MS_MAX)
+}
+
+impl Connection {
+    /// A failure in the words of the public error.
+    fn error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Rpc(error) if error.code == ErrorCode::DeadlineExceeded => Error::Deadline,
+            Failure::Rpc(error) => Error::Rpc(error),
+            Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
+            Failure::Disconnected(why) => Error::Disconnected { why },
+            Failure::Deadline => Error::Deadline,
+            Failure::TooLong => Error::RequestTooLong { max: self.bounds().request_bytes_max },
+            Failure::Refused(error) => Error::ReplyRefused(error),
+            Failure::Protocol(malformed) => Error::Protocol(malformed),
+        }
+    }
+}

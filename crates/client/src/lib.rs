@@ -1,0 +1,27 @@
+//! Async Rust client for Sealwire: pool, pipelining, deadlines, cancel on drop.
+//!
+//! [`Client`] is what a relay links. It keeps a few mTLS connections open and sends any number of calls over each at
+//! once. It never repeats a call whose request may have reached a server, and never logs what it carries.
+//!
+//! Every call can be dropped at any moment: the server is told to stop, and nothing of the call stays behind.
+
+mod client;
+mod config;
+mod connection;
+mod error;
+mod pool;
+mod state;
+mod tls;
+
+#[cfg(test)]
+mod peer;
+#[cfg(test)]
+mod tests;
+
+pub use client::{Client, Document, to_payload};
+pub use config::{ClientConfig, Pem};
+pub use error::Error;
+pub use sealwire_wire::{
+    Curve, Decrypt, Detail, DetailValue, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format, Health, Info,
+    Inspect, Inspection, KeyScope, Malformed, OnError, RpcError, ScanError, ValueKind,
+};

@@ -1,0 +1,87 @@
+//! A server for tests: one end of an in-memory stream, driven by the test line by line.
+
+use sealwire_wire::{Call, Head, Limits, Scan, Scanner, decode_cancel, reply};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+/// What the peer heard.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Heard {
+    /// A call: its msgid, its payload, its deadline.
+    Call { msgid: u32, payload: Vec<u8>, deadline_ms: Option<u32> },
+    /// A cancel of that msgid.
+    Cancel(u32),
+    /// A `health` call.
+    Health(u32),
+    /// The client closed the stream.
+    Closed,
+}
+
+pub(crate) struct Peer {
+    stream: DuplexStream,
+    scanner: Scanner,
+    buffer: Vec<u8>,
+}
+
+impl Peer {
+    pub(crate) fn new(stream: DuplexStream) -> Self {
+        Self { stream, scanner: Scanner::for_requests(Limits::default()), buffer: Vec::new() }
+    }
+
+    /// The next message.
+    pub(crate) async fn hear(&mut self) -> Heard {
+        loop {
+            match self.scanner.scan(&self.buffer) {
+                Scan::Message(boundary) => {
+                    let message: Vec<u8> = self.buffer.drain(..boundary.bytes).collect();
+                    return heard(boundary.head, &message);
+                }
+                Scan::Incomplete => {}
+                other => panic!("the client sent nonsense: {other:?}"),
+            }
+            if self.stream.read_buf(&mut self.buffer).await.unwrap() == 0 {
+                assert!(self.buffer.is_empty(), "the client left half a message");
+                return Heard::Closed;
+            }
+        }
+    }
+
+    /// The next message, which must be a call: its msgid and payload.
+    pub(crate) async fn hear_call(&mut self) -> (u32, Vec<u8>) {
+        match self.hear().await {
+            Heard::Call { msgid, payload, .. } => (msgid, payload),
+            other => panic!("not a call: {other:?}"),
+        }
+    }
+
+    /// Nothing more has been sent. Needs paused time.
+    pub(crate) async fn hears_nothing(&mut self) {
+        let heard = tokio::time::timeout(std::time::Duration::from_secs(5), self.hear()).await;
+        assert!(heard.is_err(), "{heard:?}");
+    }
+
+    pub(crate) async fn say(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// Answers a call with a document.
+    pub(crate) async fn answer(&mut self, msgid: u32, payload: &[u8]) {
+        let mut out = Vec::new();
+        let document = reply::Document::begin(&mut out, msgid);
+        out.extend_from_slice(payload);
+        document.finish(&mut out, 1, &[], 0);
+        self.say(&out).await;
+    }
+}
+
+fn heard(head: Head, message: &[u8]) -> Heard {
+    match head {
+        Head::Request { msgid, .. } => match Call::decode(message).unwrap() {
+            Call::Encrypt(call) => Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms },
+            Call::Decrypt(call) => Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms },
+            Call::Health => Heard::Health(msgid),
+            other => panic!("{other:?}"),
+        },
+        Head::Notification { .. } => Heard::Cancel(decode_cancel(message).unwrap()),
+        Head::Response { .. } => panic!("a response from a client"),
+    }
+}

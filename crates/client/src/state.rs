@@ -1,0 +1,220 @@
+//! The books of one connection: which calls wait for an answer, what is yet to be written, whether it still lives.
+//!
+//! Plain data behind one lock, held for a few map operations at a time and never across an await. A call is in the map
+//! exactly while somebody waits for it: answering, cancelling and closing all begin by taking it out.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use sealwire_wire::{Malformed, RpcError, ScanError, request};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+/// Requests are put together up to this many bytes into one write; a longer one is written without a copy.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Why a call got no result from its connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// The server's own answer.
+    Rpc(RpcError),
+    /// The connection ended, and the request was never handed to it: another one may try.
+    NotSent,
+    /// The connection ended, and the request may have arrived.
+    Disconnected(Arc<str>),
+    /// The deadline passed here.
+    Deadline,
+    /// The encoded request is longer than allowed.
+    TooLong,
+    /// The answer broke this side's limits.
+    Refused(ScanError),
+    /// The answer is not one.
+    Protocol(Malformed),
+}
+
+pub(crate) type Answer = Result<Bytes, Failure>;
+
+struct Waiter {
+    answer: oneshot::Sender<Answer>,
+    /// Handed to the socket, at least in part: from here on only a cancel can call it back.
+    sent: bool,
+}
+
+struct Books {
+    next_msgid: u32,
+    waiting: HashMap<u32, Waiter>,
+    /// Encoded requests, each of a waiting call.
+    queue: VecDeque<(u32, Bytes)>,
+    /// Calls given up after they were sent, whose cancel is not written yet. At most as many as were sent and not
+    /// answered: while these wait for the socket, so does every request.
+    cancels: Vec<u32>,
+    closed: Option<Arc<str>>,
+    heard_at: Instant,
+}
+
+/// The state that a connection's driver and its calls share.
+pub(crate) struct State {
+    books: Mutex<Books>,
+    /// There is something to write.
+    pub(crate) work: Notify,
+}
+
+impl State {
+    pub(crate) fn new() -> Self {
+        let books = Books {
+            next_msgid: 0,
+            waiting: HashMap::new(),
+            queue: VecDeque::new(),
+            cancels: Vec::new(),
+            closed: None,
+            heard_at: Instant::now(),
+        };
+        Self { books: Mutex::new(books), work: Notify::new() }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Nothing under the lock can panic halfway through a change.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a new call under a msgid that no waiting call has.
+    pub(crate) fn open(self: &Arc<Self>) -> Result<(Entry, oneshot::Receiver<Answer>), Failure> {
+        let mut books = self.books();
+        if books.closed.is_some() {
+            return Err(Failure::NotSent);
+        }
+        while books.waiting.contains_key(&books.next_msgid) {
+            books.next_msgid = books.next_msgid.wrapping_add(1);
+        }
+        let msgid = books.next_msgid;
+        books.next_msgid = msgid.wrapping_add(1);
+        let (answer, receiver) = oneshot::channel();
+        books.waiting.insert(msgid, Waiter { answer, sent: false });
+        Ok((Entry { state: Arc::clone(self), msgid, settled: false }, receiver))
+    }
+
+    /// Queues the request of a call that was opened. If the connection has closed since, the call has its answer.
+    pub(crate) fn queue(&self, msgid: u32, request: Bytes) {
+        let mut books = self.books();
+        if books.closed.is_none() {
+            books.queue.push_back((msgid, request));
+            drop(books);
+            self.work.notify_one();
+        }
+    }
+
+    /// What to write next, empty if there is nothing: cancels, then requests, marked as sent.
+    pub(crate) fn next_write(&self) -> Bytes {
+        let mut guard = self.books();
+        let books = &mut *guard;
+        let mut batch = Vec::new();
+        for msgid in books.cancels.drain(..) {
+            request::cancel(&mut batch, msgid);
+        }
+        while let Some((_, request)) = books.queue.front() {
+            let alone = batch.is_empty() && request.len() >= BATCH_BYTES;
+            if !alone && batch.len() + request.len() > BATCH_BYTES {
+                break;
+            }
+            let Some((msgid, request)) = books.queue.pop_front() else { break };
+            if let Some(waiter) = books.waiting.get_mut(&msgid) {
+                waiter.sent = true;
+            }
+            if alone {
+                return request;
+            }
+            batch.extend_from_slice(&request);
+        }
+        Bytes::from(batch)
+    }
+
+    /// Bytes have come from the peer.
+    pub(crate) fn heard(&self) {
+        self.books().heard_at = Instant::now();
+    }
+
+    /// Whether anything has come from the peer since then.
+    pub(crate) fn heard_since(&self, instant: Instant) -> bool {
+        self.books().heard_at > instant
+    }
+
+    /// Hands a call its answer. A call that is not waiting was given up: its late answer is dropped.
+    pub(crate) fn answer(&self, msgid: u32, answer: Answer) {
+        let waiter = self.books().waiting.remove(&msgid);
+        if let Some(waiter) = waiter {
+            // Fails if the caller is just being dropped, who then has no use for it.
+            let _ = waiter.answer.send(answer);
+        }
+    }
+
+    /// Takes no more calls and fails those that wait. Only the first reason counts.
+    pub(crate) fn close(&self, why: &str) {
+        let mut books = self.books();
+        let why = Arc::clone(books.closed.get_or_insert_with(|| why.into()));
+        let waiting = std::mem::take(&mut books.waiting);
+        books.queue.clear();
+        books.cancels.clear();
+        drop(books);
+        for waiter in waiting.into_values() {
+            let failure = if waiter.sent { Failure::Disconnected(Arc::clone(&why)) } else { Failure::NotSent };
+            let _ = waiter.answer.send(Err(failure));
+        }
+    }
+
+    /// `None` while it lives.
+    pub(crate) fn why_closed(&self) -> Option<Arc<str>> {
+        self.books().closed.clone()
+    }
+
+    /// Takes a call out before its answer: a request not yet sent is forgotten, one that was sent is cancelled.
+    fn give_up(&self, msgid: u32) {
+        let mut books = self.books();
+        let Some(waiter) = books.waiting.remove(&msgid) else { return };
+        if waiter.sent {
+            books.cancels.push(msgid);
+            drop(books);
+            self.work.notify_one();
+        } else {
+            books.queue.retain(|(queued, _)| *queued != msgid);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_next_msgid(&self, msgid: u32) {
+        self.books().next_msgid = msgid;
+    }
+
+    /// Calls waiting, requests queued, cancels queued.
+    #[cfg(test)]
+    pub(crate) fn sizes(&self) -> (usize, usize, usize) {
+        let books = self.books();
+        (books.waiting.len(), books.queue.len(), books.cancels.len())
+    }
+}
+
+/// A call's place in the books. Dropping it gives the call up, unless it has been answered.
+pub(crate) struct Entry {
+    state: Arc<State>,
+    msgid: u32,
+    settled: bool,
+}
+
+impl Entry {
+    pub(crate) fn msgid(&self) -> u32 {
+        self.msgid
+    }
+
+    /// The answer has come: the msgid may already belong to another call.
+    pub(crate) fn settle(mut self) {
+        self.settled = true;
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.state.give_up(self.msgid);
+        }
+    }
+}

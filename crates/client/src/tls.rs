@@ -1,0 +1,268 @@
+//! Makes TLS connections: TLS 1.3 only, the client's certificate always shown, the server's always checked.
+//!
+//! Refuses to fall back on anything of the process: the crypto provider is named here and the trusted certificates are
+//! the configured ones, never the system's. Files that have changed are read again before the next connection.
+
+use std::fs;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{RootCertStore, version};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::config::{ClientConfig, Pem};
+use crate::error::Error;
+
+/// When a file was last changed and how long it was; `None` for text that is not in a file.
+type Stamp = Option<(SystemTime, u64)>;
+
+/// Where to connect to and with what. Shared by all connections, so that sessions resume across them.
+pub(crate) struct Dialer {
+    address: String,
+    server_name: ServerName<'static>,
+    pems: [Pem; 3],
+    current: Mutex<([Stamp; 3], Arc<rustls::ClientConfig>)>,
+}
+
+impl Dialer {
+    /// Reads and checks the certificates and the key. Blocks on files.
+    pub(crate) fn new(config: &ClientConfig) -> Result<Self, Error> {
+        let pems = [config.ca.clone(), config.certificate.clone(), config.key.clone()];
+        let server_name = ServerName::try_from(config.server_name.clone())
+            .map_err(|_| Error::Config("server_name must be a DNS name or an IP address".into()))?;
+        let current = Mutex::new((stamps(&pems)?, load(&pems)?));
+        Ok(Self { address: config.address.clone(), server_name, pems, current })
+    }
+
+    /// Opens one connection. Dropping it midway closes the socket.
+    pub(crate) async fn dial(self: &Arc<Self>) -> Result<TlsStream<TcpStream>, Error> {
+        let dialer = Arc::clone(self);
+        let config = tokio::task::spawn_blocking(move || dialer.refreshed()).await;
+        let config = config.map_err(|panicked| connect(io::Error::other(panicked)))??;
+        let socket = TcpStream::connect(&self.address).await.map_err(connect)?;
+        // A request is written whole and waits for an answer; Nagle would only delay its last packet.
+        socket.set_nodelay(true).map_err(connect)?;
+        TlsConnector::from(config).connect(self.server_name.clone(), socket).await.map_err(connect)
+    }
+
+    /// The TLS configuration, made anew if a file has changed.
+    fn refreshed(&self) -> Result<Arc<rustls::ClientConfig>, Error> {
+        let stamps = stamps(&self.pems)?;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.0 != stamps {
+            *current = (stamps, load(&self.pems)?);
+        }
+        Ok(Arc::clone(&current.1))
+    }
+}
+
+fn connect(error: io::Error) -> Error {
+    Error::Connect(Arc::new(error))
+}
+
+fn unreadable(pem: &Pem, error: &io::Error) -> Error {
+    Error::Config(format!("{pem:?}: {error}").into())
+}
+
+fn stamps(pems: &[Pem; 3]) -> Result<[Stamp; 3], Error> {
+    let mut stamps = [None; 3];
+    for (pem, stamp) in pems.iter().zip(&mut stamps) {
+        if let Pem::File(path) = pem {
+            let found = fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
+            *stamp = Some(found.map_err(|error| unreadable(pem, &error))?);
+        }
+    }
+    Ok(stamps)
+}
+
+fn text(pem: &Pem) -> Result<Vec<u8>, Error> {
+    match pem {
+        Pem::File(path) => fs::read(path).map_err(|error| unreadable(pem, &error)),
+        Pem::Bytes(bytes) => Ok(bytes.clone()),
+    }
+}
+
+fn load([ca, certificate, key]: &[Pem; 3]) -> Result<Arc<rustls::ClientConfig>, Error> {
+    let mut roots = RootCertStore::empty();
+    for root in certificates(ca)? {
+        roots.add(root).map_err(tls)?;
+    }
+    // The parser's error may quote the text, which is the key: only the place is named.
+    let key = PrivateKeyDer::from_pem_slice(&text(key)?)
+        .map_err(|_| Error::Config(format!("{key:?}: no private key in PEM").into()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(tls)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(certificates(certificate)?, key)
+        .map_err(tls)?;
+    Ok(Arc::new(config))
+}
+
+fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text(pem)?).collect();
+    match found {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(Error::Config(format!("{pem:?}: no certificate in PEM").into())),
+    }
+}
+
+fn tls(error: rustls::Error) -> Error {
+    Error::Tls(Arc::new(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use rustls::SupportedProtocolVersion;
+    use rustls::server::WebPkiClientVerifier;
+    use sealwire_wire::{Health, reply};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::Client;
+
+    /// A certificate authority with one leaf, as PEM: the CA, the leaf, the leaf's key.
+    struct Party {
+        ca: String,
+        leaf: String,
+        key: String,
+    }
+
+    fn party() -> Party {
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority_key = KeyPair::generate().unwrap();
+        let ca = authority.self_signed(&authority_key).unwrap().pem();
+        let issuer = Issuer::new(authority, authority_key);
+        let key = KeyPair::generate().unwrap();
+        let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+        Party { ca, leaf: leaf.pem(), key: key.serialize_pem() }
+    }
+
+    fn pem(text: &str) -> Pem {
+        Pem::Bytes(text.as_bytes().to_vec())
+    }
+
+    fn config(address: &str, server_name: &str, ca: &str, client: &Party) -> ClientConfig {
+        let mut config = ClientConfig::new(address, server_name, pem(ca), pem(&client.leaf), pem(&client.key));
+        config.deadline = Duration::from_secs(10);
+        config
+    }
+
+    /// A server that wants `clients` certificates and answers one `health` per connection. Gives its address.
+    async fn serve(server: &Party, clients: &Party, version: &'static SupportedProtocolVersion) -> String {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(certificates(&pem(&clients.ca)).unwrap().remove(0)).unwrap();
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build().unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(
+                certificates(&pem(&server.leaf)).unwrap(),
+                PrivateKeyDer::from_pem_slice(server.key.as_bytes()).unwrap(),
+            )
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let handshake = acceptor.accept(socket);
+                tokio::spawn(async move {
+                    let Ok(mut stream) = handshake.await else { return };
+                    let mut request = [0; 64];
+                    if stream.read(&mut request).await.is_ok() {
+                        let mut out = Vec::new();
+                        reply::begin(&mut out, 0);
+                        Health.encode(&mut out);
+                        stream.write_all(&out).await.unwrap();
+                        stream.flush().await.unwrap();
+                        let _ = stream.read(&mut request).await;
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn both_sides_prove_who_they_are_over_tls_1_3() {
+        let (server, client) = (party(), party());
+        let address = serve(&server, &client, &version::TLS13).await;
+        let connected = Client::connect(config(&address, "localhost", &server.ca, &client)).await;
+        assert!(connected.is_ok(), "{connected:?}");
+
+        let refused = async |address: &str, name: &str, ca: &str, why: &str| {
+            let outcome = Client::connect(config(address, name, ca, &client)).await;
+            let Err(Error::Connect(error)) = outcome else { panic!("{outcome:?}") };
+            assert!(error.to_string().contains(why), "{error}");
+        };
+        refused(&address, "localhost", &client.ca, "invalid peer certificate").await;
+        refused(&address, "example.com", &server.ca, "not valid for name").await;
+        // TLS 1.3 lets a client finish before the server has judged it: the first call tells.
+        let stranger = Client::connect(config(&address, "localhost", &server.ca, &server)).await;
+        assert!(matches!(stranger, Err(Error::Disconnected { .. })), "{stranger:?}");
+
+        let old = serve(&server, &client, &version::TLS12).await;
+        refused(&old, "localhost", &server.ca, "alert").await;
+    }
+
+    #[test]
+    fn what_is_not_usable_is_named_and_the_key_never_shown() {
+        let party = party();
+        let check = |change: &dyn Fn(&mut ClientConfig), expect: &str| {
+            let mut config = config("localhost:1", "localhost", &party.ca, &party);
+            change(&mut config);
+            let error = Client::lazy(config).err().map_or_else(String::new, |error| error.to_string());
+            assert!(error.contains(expect) && error.is_empty() == expect.is_empty(), "{error:?}");
+            let secret = party.key.lines().nth(1).unwrap();
+            assert!(!error.contains(secret));
+        };
+        check(&|_| (), "");
+        check(&|config| config.server_name = "not a name".to_owned(), "server_name must be");
+        check(&|config| config.ca = pem("nothing"), "Bytes(7 bytes): no certificate in PEM");
+        check(&|config| config.ca = pem(&party.key), "no certificate in PEM");
+        check(&|config| config.certificate = pem(""), "Bytes(0 bytes): no certificate in PEM");
+        check(&|config| config.key = pem(&party.leaf), "no private key in PEM");
+        check(&|config| config.key = pem(&party.key.replace('M', "!")), "no private key in PEM");
+        check(&|config| config.key = Pem::File("/nonexistent/key".into()), "File(/nonexistent/key): ");
+        check(&|config| config.certificate = pem(&super::tests::party().leaf), "TLS set-up");
+    }
+
+    #[test]
+    fn a_renewed_file_is_read_again_and_an_unchanged_one_is_not() {
+        let (old, new) = (party(), party());
+        let folder = std::env::temp_dir().join(format!("sealwire-client-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let [certificate, key] = ["leaf", "key"].map(|name| folder.join(name));
+        let write = |party: &Party, tail: &str| {
+            fs::write(&certificate, party.leaf.clone() + tail).unwrap();
+            fs::write(&key, party.key.clone() + tail).unwrap();
+        };
+        write(&old, "");
+        let mut config = config("localhost:1", "localhost", &old.ca, &old);
+        config.certificate = Pem::File(certificate.clone());
+        config.key = Pem::File(key.clone());
+        let dialer = Dialer::new(&config).unwrap();
+        let first = dialer.refreshed().unwrap();
+        assert!(Arc::ptr_eq(&first, &dialer.refreshed().unwrap()));
+        // Another length, for file systems whose clock is too coarse to tell the two writes apart.
+        write(&new, "\n");
+        assert!(!Arc::ptr_eq(&first, &dialer.refreshed().unwrap()));
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(matches!(dialer.refreshed(), Err(Error::Config(_))));
+    }
+}
