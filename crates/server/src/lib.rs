@@ -1,8 +1,21 @@
 //! The Sealwire engine: TLS, connections, calls, crypto pool, health, metrics and the command line.
+//!
+//! [`server`] puts it together; [`connection`] is the path of every request. The crates below do the thinking
+//! (`wire` finds messages, `payload` finds fields, `crypto` seals them); this one owns sockets, threads and limits.
 
 pub mod admin;
+pub mod apps;
+pub mod budget;
 pub mod config;
+pub mod connection;
+pub mod engine;
+pub mod error;
 pub mod limits;
 pub mod metrics;
 pub mod pki;
+pub mod pool;
+pub mod server;
+pub mod ticket;
 pub mod tls;
+pub mod transform;
+pub mod work;

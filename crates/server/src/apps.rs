@@ -1,0 +1,98 @@
+//! The apps in memory: what calls look up, and the watch on the store behind it.
+//!
+//! A look-up is a read lock and a hash; the store is only touched at start and when its generation moves, off the
+//! network threads. If the store cannot be read, the last good state stays in use and readiness says so.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use sealwire_crypto::AppKeys;
+use sealwire_store::{AppStore, StoreError};
+
+use crate::admin::{AdminState, Condition};
+
+/// How often the store's generation is looked at. A change is served this much later at most.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// Every app with its keys.
+pub struct Apps {
+    store: Arc<dyn AppStore>,
+    table: RwLock<Arc<Table>>,
+}
+
+struct Table {
+    generation: u64,
+    apps: HashMap<Box<str>, Arc<AppKeys>>,
+}
+
+impl Apps {
+    /// Loads every app. Blocks on the store.
+    ///
+    /// # Errors
+    ///
+    /// What the store says.
+    pub fn load(store: Arc<dyn AppStore>) -> Result<Self, StoreError> {
+        let table = RwLock::new(Arc::new(Table::load(&*store)?));
+        Ok(Self { store, table })
+    }
+
+    /// The keys of an app, if there is one of that name, and the generation this is true of.
+    pub fn find(&self, name: &str) -> (u64, Option<Arc<AppKeys>>) {
+        let table = self.table();
+        (table.generation, table.apps.get(name).cloned())
+    }
+
+    /// The generation that calls are served under.
+    pub fn generation(&self) -> u64 {
+        self.table().generation
+    }
+
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Loads the apps again if the store's generation moved. Blocks on the store.
+    fn refresh(&self) -> Result<(), StoreError> {
+        if self.store.generation()? != self.generation() {
+            let table = Arc::new(Table::load(&*self.store)?);
+            tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
+            *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        }
+        Ok(())
+    }
+
+    /// Follows the store until dropped.
+    pub async fn watch(self: Arc<Self>, admin: Arc<AdminState>) {
+        let mut failing = false;
+        loop {
+            tokio::time::sleep(WATCH_PERIOD).await;
+            let apps = Arc::clone(&self);
+            let refreshed = tokio::task::spawn_blocking(move || apps.refresh()).await;
+            let failure = match refreshed {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some("loading the apps panicked".to_owned()),
+            };
+            if let (Some(error), false) = (&failure, failing) {
+                tracing::error!(error, "the store cannot be read; the last good state stays in use");
+            }
+            failing = failure.is_some();
+            admin.readiness.set(Condition::Store, !failing);
+        }
+    }
+}
+
+impl Table {
+    fn load(store: &dyn AppStore) -> Result<Self, StoreError> {
+        let (generation, apps) = store.load()?;
+        let apps = apps.into_iter().map(|keys| (keys.app().as_str().into(), Arc::new(keys))).collect();
+        Ok(Self { generation, apps })
+    }
+}
+
+impl std::fmt::Debug for Apps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Apps").field("generation", &self.generation()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,451 @@
+//! One connection, from its first byte to its last: the path of every request is in this file.
+//!
+//! [`serve`] reads and writes at once. The reader finds messages and starts [`answer`] for each; answers go to the
+//! writer in whatever order they are ready. Reading pauses while the connection has too many calls or bytes in
+//! flight, so a peer that floods, or does not read, holds up itself. Network threads only scan, decode and copy:
+//! sealing and opening happen on the [crypto threads](crate::pool).
+//!
+//! Nothing waits for ever: a message has a time to arrive in full, a reply to be taken, a call to be answered, an
+//! idle connection to stay. When the connection goes, every call on it is stopped.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use sealwire_wire::{
+    Boundary, Call, ErrorCode, Fate, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel, reply,
+};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use crate::budget::{ConnectionBytes, Reservation};
+use crate::engine::Engine;
+use crate::error::CallFailure;
+use crate::metrics::{CallCode, CallReport, MethodLabel};
+use crate::pki::Principal;
+use crate::ticket::{StopReason, TicketGuard, Tickets};
+use crate::work::{Finished, Order, Places, Work};
+
+/// Room for one read, in bytes: a TLS record and some.
+const READ_BYTES: usize = 32 << 10;
+/// Replies up to this many bytes are written together, in one TLS record where they fit.
+const BATCH_BYTES: usize = 16 << 10;
+
+/// What the calls of one connection share.
+struct Connection {
+    engine: Arc<Engine>,
+    principal: Principal,
+    tickets: Tickets,
+    bytes: Arc<ConnectionBytes>,
+    /// Places for calls on this connection; a place is held until its reply is written.
+    calls: Arc<Semaphore>,
+    replies: mpsc::Sender<Outgoing>,
+}
+
+/// A reply on its way to the writer, and what is given back once it is written.
+struct Outgoing {
+    bytes: Vec<u8>,
+    _places: Option<Places>,
+    _call: Option<OwnedSemaphorePermit>,
+}
+
+/// Why reading ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The peer closed, or its bytes broke off.
+    Closed,
+    /// The peer broke the protocol, or a time limit. What is queued for it is still written.
+    Expelled,
+    /// The engine drains.
+    Draining,
+}
+
+/// Serves one connection until it ends. Dropping the future midway stops every call on it.
+pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
+    engine: Arc<Engine>,
+    principal: Principal,
+    stream: S,
+    draining: watch::Receiver<bool>,
+) {
+    let limits = engine.limits.clone();
+    let (read, write) = tokio::io::split(stream);
+    let (replies, outgoing) = mpsc::channel(limits.in_flight_per_connection_max);
+    let connection = Arc::new(Connection {
+        principal,
+        tickets: Tickets::default(),
+        bytes: ConnectionBytes::new(Arc::clone(&engine.bytes), limits.bytes_per_connection_max),
+        calls: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
+        replies,
+        engine,
+    });
+    let stop = StopOnDrop(connection.tickets.clone());
+    let stall = Duration::from_millis(limits.write_stall_ms_max);
+    let metrics = Arc::clone(&connection.engine.metrics);
+    let mut writer =
+        tokio::spawn(async move { write_replies(write, outgoing, stall, |n| metrics.reply_bytes(n)).await });
+
+    let end = tokio::select! {
+        end = read_calls(&connection, read, draining) => end,
+        // The peer takes no replies, so its calls are of no use.
+        _ = &mut writer => End::Closed,
+    };
+    tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.tickets.len(), "connection ends");
+    match end {
+        End::Draining => connection.drain(Duration::from_millis(limits.drain_ms_max)).await,
+        End::Closed | End::Expelled => connection.tickets.stop_all(StopReason::Disconnect),
+    }
+    if end == End::Closed {
+        writer.abort();
+    }
+    // The writer ends once the last call has let go of its sender.
+    drop((connection, stop));
+    let _ = writer.await;
+}
+
+/// Stops every call when the connection ends, however it ends.
+struct StopOnDrop(Tickets);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop_all(StopReason::Disconnect);
+    }
+}
+
+impl Connection {
+    /// Lets calls finish for a time, then stops the rest. Returns when every reply is written.
+    async fn drain(&self, limit: Duration) {
+        let all = u32::try_from(self.engine.limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
+        if timeout(limit, self.calls.acquire_many(all)).await.is_err() {
+            self.tickets.stop_all(StopReason::Drain);
+            let stall = Duration::from_millis(self.engine.limits.write_stall_ms_max);
+            let _ = timeout(stall, self.calls.acquire_many(all)).await;
+        }
+    }
+
+    /// Queues a reply that no call stands behind. Waits while the queue is full, which pauses reading.
+    async fn send(&self, bytes: Vec<u8>) {
+        let _ = self.replies.send(Outgoing { bytes, _places: None, _call: None }).await;
+    }
+
+    async fn send_error(&self, msgid: u32, method: MethodLabel, failure: &CallFailure) {
+        self.engine.metrics.call_refused(method, failure.code().into());
+        let mut out = Vec::new();
+        reply::error(&mut out, msgid, &failure.answer());
+        self.send(out).await;
+    }
+
+    /// Says why the connection ends, where no call can be blamed.
+    async fn send_protocol_error(&self, error: &RpcError) {
+        tracing::debug!(principal = %self.principal, %error, "protocol error");
+        let mut out = Vec::new();
+        reply::protocol_error(&mut out, error);
+        self.send(out).await;
+    }
+}
+
+/// Finds messages in what arrives and starts their answers, until the connection ends.
+async fn read_calls(
+    connection: &Arc<Connection>,
+    mut read: impl AsyncRead + Unpin,
+    mut draining: watch::Receiver<bool>,
+) -> End {
+    let limits = &connection.engine.limits;
+    let mut scanner = Scanner::for_requests(sealwire_wire::Limits {
+        message_bytes_max: limits.message_bytes_max as u64,
+        depth_max: limits.depth_max,
+        elements_max: limits.elements_max as u64,
+        discard_bytes_max: limits.discard_bytes_max as u64,
+    });
+    let mut buffer = BytesMut::new();
+    let Some(mut arriving) = connection.bytes.reserve(0) else { return End::Closed };
+    let mut message_began: Option<Instant> = None;
+    loop {
+        match scanner.scan(&buffer) {
+            Scan::Message(boundary) => {
+                message_began = None;
+                let frame = buffer.split_to(boundary.bytes).freeze();
+                arriving.shrink_to(0);
+                connection.engine.metrics.request_bytes(boundary.bytes as u64);
+                if let Err(end) = dispatch(connection, frame, &boundary).await {
+                    return end;
+                }
+            }
+            Scan::Refused { head, error, fate } => {
+                let failure = CallFailure::Scan(error);
+                match head.and_then(|head| head.answer_to()) {
+                    Some(msgid) => connection.send_error(msgid, method_label(head), &failure).await,
+                    None if fate == Fate::Close => connection.send_protocol_error(&failure.answer()).await,
+                    None => (),
+                }
+                if fate == Fate::Close {
+                    return End::Expelled;
+                }
+            }
+            Scan::Discard { bytes, ended } => {
+                buffer.advance(bytes);
+                arriving.shrink_to(buffer.len());
+                if ended {
+                    message_began = None;
+                }
+            }
+            Scan::Incomplete => {
+                if !arriving.grow_to(buffer.len()) {
+                    if let Err(end) = refuse_arriving(connection, &mut scanner).await {
+                        return end;
+                    }
+                    continue;
+                }
+                if !buffer.is_empty() || !scanner.is_idle() {
+                    message_began.get_or_insert_with(Instant::now);
+                }
+                let until = read_deadline(connection, message_began);
+                buffer.reserve(READ_BYTES);
+                let got = tokio::select! {
+                    got = timeout_at(until, read.read_buf(&mut buffer)) => got,
+                    _ = draining.wait_for(|draining| *draining) => return End::Draining,
+                };
+                match got {
+                    Ok(Ok(1..)) => (),
+                    // A clean end and a broken one are the same here: whoever called is gone.
+                    Ok(Ok(0) | Err(_)) => return End::Closed,
+                    // With calls in flight the connection is not idle, however long they take.
+                    Err(_) if message_began.is_none() && !connection.tickets.is_empty() => (),
+                    Err(_) => {
+                        let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
+                        connection.send_protocol_error(&error).await;
+                        return End::Expelled;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Until when the next bytes must be here.
+fn read_deadline(connection: &Connection, message_began: Option<Instant>) -> Instant {
+    let limits = &connection.engine.limits;
+    match message_began {
+        Some(began) => began + Duration::from_millis(limits.message_ms_max),
+        None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
+    }
+}
+
+/// Turns away the message that is arriving because there is no memory to hold it.
+async fn refuse_arriving(connection: &Connection, scanner: &mut Scanner) -> Result<(), End> {
+    let failure = CallFailure::Overloaded { what: "bytes_max" };
+    let head = scanner.head();
+    let fate = scanner.skip_rest();
+    match head.and_then(|head| head.answer_to()) {
+        Some(msgid) => connection.send_error(msgid, method_label(head), &failure).await,
+        None => connection.send_protocol_error(&failure.answer()).await,
+    }
+    if fate == Fate::Close { Err(End::Expelled) } else { Ok(()) }
+}
+
+fn method_label(head: Option<Head>) -> MethodLabel {
+    match head {
+        Some(Head::Request { method: Some(method), .. }) => method.into(),
+        _ => MethodLabel::Unknown,
+    }
+}
+
+/// Acts on one whole message. Waits for a place if the connection has none left.
+async fn dispatch(connection: &Arc<Connection>, frame: Bytes, boundary: &Boundary) -> Result<(), End> {
+    match boundary.head {
+        Head::Request { msgid, method } => {
+            connection.bytes.below_max().await;
+            let place = Arc::clone(&connection.calls).acquire_owned().await.map_err(|_| End::Closed)?;
+            let Some(ticket) = connection.tickets.issue(msgid) else {
+                // Two replies to one msgid could not be told apart.
+                let error = RpcError::new(ErrorCode::BadRequest, "this msgid is still in flight");
+                connection.send_protocol_error(&error).await;
+                return Err(End::Expelled);
+            };
+            let request = Request { msgid, method, frame, leaves: boundary.leaves, arrived: Instant::now(), ticket };
+            tokio::spawn(answer(Arc::clone(connection), request, place));
+        }
+        Head::Notification { notice: Some(Notice::Cancel) } => {
+            // A malformed cancel is ignored: a notification has no reply.
+            if let Ok(msgid) = decode_cancel(&frame) {
+                connection.tickets.stop(msgid, StopReason::Cancel);
+            }
+        }
+        Head::Notification { .. } | Head::Response { .. } => (),
+    }
+    Ok(())
+}
+
+/// A delimited request.
+struct Request {
+    msgid: u32,
+    /// `None`: no method of ours.
+    method: Option<Method>,
+    frame: Bytes,
+    leaves: u64,
+    arrived: Instant,
+    ticket: TicketGuard,
+}
+
+/// One request, from a delimited frame to its reply. Read this function first.
+async fn answer(connection: Arc<Connection>, request: Request, place: OwnedSemaphorePermit) {
+    let engine = &connection.engine;
+    let _counted = InFlight::new(engine);
+    let (msgid, method) = (request.msgid, request.method.map_or(MethodLabel::Unknown, MethodLabel::from));
+    let mut report = CallReport { method, code: CallCode::Ok, fields: 0, queue: Duration::ZERO, work: Duration::ZERO };
+    let outcome = match request.method {
+        Some(method @ (Method::Encrypt | Method::Decrypt)) => {
+            document(&connection, &request, method, &mut report).await
+        }
+        _ => immediate(engine, &request).map(|bytes| (bytes, None)),
+    };
+    let (bytes, places) = outcome.unwrap_or_else(|failure| {
+        report.code = failure.code().into();
+        log_failure(&connection.principal, msgid, &failure); // The only log line for it.
+        let mut out = Vec::new();
+        reply::error(&mut out, msgid, &failure.answer());
+        (out, None)
+    });
+    engine.metrics.call_done(&report);
+    drop(request); // Its msgid may be used again from when the reply can be read.
+    let _ = connection.replies.send(Outgoing { bytes, _places: places, _call: Some(place) }).await;
+}
+
+/// `encrypt` and `decrypt`: a place and bytes, then decoding, then work, then whichever comes first of its end, a
+/// cancel and the deadline.
+async fn document(
+    connection: &Connection,
+    request: &Request,
+    method: Method,
+    report: &mut CallReport,
+) -> Result<(Vec<u8>, Option<Places>), CallFailure> {
+    let engine = &connection.engine;
+    let places = admit(connection, request, method)?; // 1. places, or shed
+    let plan = match Call::decode(&request.frame)? {
+        // 2. bytes become types, names become keys
+        Call::Encrypt(call) => engine.plan_encrypt(&request.frame, &call)?,
+        Call::Decrypt(call) => engine.plan_decrypt(&request.frame, &call)?,
+        _ => return Err(CallFailure::Internal("the scan and the decoder disagree on the method")),
+    };
+    let deadline = request.arrived + Duration::from_millis(plan.deadline_ms);
+    let ticket = request.ticket.ticket();
+    let order = Order {
+        msgid: request.msgid,
+        payload: plan.payload,
+        selection: plan.selection,
+        task: plan.task,
+        ticket: Arc::clone(ticket),
+        generation: plan.generation,
+        leaves: request.leaves,
+        places,
+    };
+    let (work, finished) = Work::new(order, &engine.limits, Arc::clone(&engine.metrics));
+    engine.pool.submit(work); // 3. the work itself
+    let Finished { result, fields, queue, work } = tokio::select! {
+        biased;
+        finished = finished => finished.map_err(|_| CallFailure::Internal("the work panicked"))?,
+        reason = ticket.stopped() => return Err(CallFailure::Stopped(reason)),
+        () = sleep_until(deadline) => {
+            ticket.stop(StopReason::Deadline);
+            return Err(CallFailure::Stopped(StopReason::Deadline));
+        }
+    };
+    (report.fields, report.queue, report.work) = (fields, queue, work);
+    let (bytes, places) = result?;
+    Ok((bytes, Some(places)))
+}
+
+/// Takes the call's places, without waiting: a call that finds none is answered at once and costs nothing more.
+fn admit(connection: &Connection, request: &Request, method: Method) -> Result<Places, CallFailure> {
+    let engine = &connection.engine;
+    let full = |what| CallFailure::Overloaded { what };
+    let call = Arc::clone(&engine.calls).try_acquire_owned().map_err(|_| full("in_flight_max"))?;
+    let reply_bytes = engine.reply_bytes(method, request.frame.len(), request.leaves);
+    let bytes: Option<Reservation> = connection.bytes.reserve(request.frame.len() + reply_bytes);
+    Ok(Places { bytes: bytes.ok_or(full("bytes_max"))?, call })
+}
+
+/// The methods that cost nothing, and the refusal of those that do not exist. Never refused for load.
+fn immediate(engine: &Engine, request: &Request) -> Result<Vec<u8>, CallFailure> {
+    let mut out = Vec::with_capacity(512);
+    reply::begin(&mut out, request.msgid);
+    match Call::decode(&request.frame)? {
+        Call::Health => sealwire_wire::Health.encode(&mut out),
+        Call::Info => engine.info().encode(&mut out),
+        Call::Inspect(call) => Engine::inspect(&call)?.encode(&mut out),
+        Call::Encrypt(_) | Call::Decrypt(_) => {
+            return Err(CallFailure::Internal("the scan and the decoder disagree on the method"));
+        }
+    }
+    Ok(out)
+}
+
+/// The level says who must act: our defects are errors, everything a caller brings on itself is for debugging.
+fn log_failure(principal: &Principal, msgid: u32, failure: &CallFailure) {
+    match failure {
+        CallFailure::Internal(_) => tracing::error!(%principal, msgid, %failure, "call failed"),
+        _ => tracing::debug!(%principal, msgid, code = %failure.code(), "call failed"),
+    }
+}
+
+/// Counts a call in flight for as long as it lives.
+struct InFlight(Arc<Engine>);
+
+impl InFlight {
+    fn new(engine: &Arc<Engine>) -> Self {
+        engine.metrics.calls_in_flight.inc();
+        Self(Arc::clone(engine))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.metrics.calls_in_flight.dec();
+    }
+}
+
+/// Writes replies as they come, small ones together, and flushes whenever the queue runs empty.
+async fn write_replies(
+    mut write: impl AsyncWrite + Unpin,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    stall: Duration,
+    count: impl Fn(u64),
+) -> io::Result<()> {
+    let mut batch = Vec::with_capacity(BATCH_BYTES);
+    let mut held = Vec::new();
+    while let Some(first) = outgoing.recv().await {
+        let mut next = Some(first);
+        while let Some(reply) = next {
+            count(reply.bytes.len() as u64);
+            if batch.len() + reply.bytes.len() > BATCH_BYTES {
+                write_all(&mut write, &batch, stall).await?;
+                batch.clear();
+                held.clear();
+            }
+            if reply.bytes.len() > BATCH_BYTES {
+                write_all(&mut write, &reply.bytes, stall).await?;
+            } else {
+                batch.extend_from_slice(&reply.bytes);
+                held.push(reply);
+            }
+            next = outgoing.try_recv().ok();
+        }
+        write_all(&mut write, &batch, stall).await?;
+        timeout(stall, write.flush()).await??;
+        batch.clear();
+        held.clear();
+    }
+    timeout(stall, write.shutdown()).await?
+}
+
+/// Writes everything; fails when nothing of it is taken for as long as `stall`.
+async fn write_all(write: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8], stall: Duration) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match timeout(stall, write.write(bytes)).await?? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            taken => bytes = &bytes[taken..],
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! Puts the engine together from its configuration, accepts connections, and takes it down in order.
+//!
+//! Everything that can be wrong is found before a port is bound: configuration, key-encryption key, apps,
+//! certificates. Call [`Server::start`] on a multi-threaded runtime.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sealwire_crypto::Kek;
+use sealwire_store::{FolderStore, StoreError};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
+
+use crate::admin::{AdminError, AdminServer, AdminState, Phase};
+use crate::apps::Apps;
+use crate::budget::GlobalBytes;
+use crate::config::{self, Config};
+use crate::connection;
+use crate::engine::Engine;
+use crate::metrics::ConnectionOutcome;
+use crate::pki::Principal;
+use crate::pool::Pool;
+use crate::tls::{self, TlsError};
+
+/// Pause after a failed accept, such as a process out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections the kernel queues before they are accepted.
+const BACKLOG: i32 = 1_024;
+
+/// Why the engine did not start. Each names what to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The key-encryption key cannot be read.
+    #[error("kek: {0}")]
+    Kek(String),
+    /// The apps cannot be loaded.
+    #[error("state.folder: {0}")]
+    Store(#[from] StoreError),
+    /// Certificates or keys.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The address is taken, not ours, or below 1024.
+    #[error("listen.address: cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The health and metrics listener.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+}
+
+/// A running engine.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    admin: AdminServer,
+    state: Arc<AdminState>,
+    engine: Arc<Engine>,
+    draining: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+    watching: JoinHandle<()>,
+    connections: Arc<Semaphore>,
+}
+
+impl Server {
+    /// Starts the engine. Reads files; needs a multi-threaded runtime with room for the crypto threads.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left running.
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
+        let store = Arc::new(FolderStore::open(&config.state.folder, kek(&config.kek)?)?);
+        let apps = Arc::new(Apps::load(store)?);
+        let tls = tls::load(&config.tls)?;
+        let listener = listen(config.listen.address)
+            .map_err(|source| StartError::Bind { address: config.listen.address, source })?;
+        let address =
+            listener.local_addr().map_err(|source| StartError::Bind { address: config.listen.address, source })?;
+
+        let state = Arc::new(AdminState::default());
+        state.metrics.certificate_expiry.set(tls.not_after.unix_timestamp());
+        let admin = AdminServer::start(config.admin.address, Arc::clone(&state))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let metrics = Arc::clone(&state.metrics);
+        let engine = Arc::new(Engine {
+            apps: Arc::clone(&apps),
+            pool: Pool::start(config.crypto.threads_on(cores)),
+            bytes: GlobalBytes::new(config.limits.bytes_max, metrics.bytes_in_flight.clone()),
+            calls: Arc::new(Semaphore::new(config.limits.in_flight_max)),
+            metrics,
+            limits: config.limits.clone(),
+        });
+        let (draining, drains) = watch::channel(false);
+        let connections = Arc::new(Semaphore::new(config.limits.connections_max));
+        let acceptor = Acceptor {
+            listener,
+            tls: TlsAcceptor::from(tls.config),
+            engine: Arc::clone(&engine),
+            connections: Arc::clone(&connections),
+            handshakes: Arc::new(Semaphore::new(config.limits.handshakes_max)),
+            principals: Arc::default(),
+            drains,
+        };
+        let accepting = tokio::spawn(acceptor.run());
+        let watching = tokio::spawn(apps.watch(Arc::clone(&state)));
+        state.readiness.enter(Phase::Ready);
+        tracing::info!(%address, admin = %admin.address(), generation = engine.apps.generation(), "ready");
+        Ok(Self { address, admin, state, engine, draining, accepting, watching, connections })
+    }
+
+    /// Where calls are taken, with the port the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where `/live`, `/ready` and `/metrics` are served.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// What the connections share, for what only an observer inside can see.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Takes the engine down: no new connections or calls, running calls finish within `limits.drain_ms_max`, the
+    /// rest are answered `unavailable`. Returns when every connection has ended.
+    pub async fn shutdown(self) {
+        self.state.readiness.enter(Phase::Draining);
+        tracing::info!("draining");
+        let _ = self.draining.send(true);
+        let _ = self.accepting.await;
+        self.watching.abort();
+        let limits = &self.engine.limits;
+        let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
+        // Each connection keeps its own drain limit; this one is behind it, for a peer that does not even close.
+        let patience = Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
+        if timeout(patience, self.connections.acquire_many(all)).await.is_err() {
+            tracing::warn!("connections remain at the end of the drain");
+        }
+        let admin = self.admin;
+        let _ = tokio::task::spawn_blocking(move || admin.shutdown()).await;
+        tracing::info!("stopped");
+    }
+}
+
+/// Reads the key-encryption key. The text is wiped; errors never repeat it.
+fn kek(from: &config::Kek) -> Result<Kek, StartError> {
+    let (place, text) = match from {
+        config::Kek::File(path) => {
+            (path.display().to_string(), std::fs::read_to_string(path).map_err(|e| e.to_string()))
+        }
+        config::Kek::Environment(name) => {
+            (format!("environment variable {name}"), std::env::var(name).map_err(|_| "not set, or not text".to_owned()))
+        }
+    };
+    let text = Zeroizing::new(text.map_err(|error| StartError::Kek(format!("{place}: {error}")))?);
+    Kek::from_hex(&text).map_err(|error| StartError::Kek(format!("{place}: {error}")))
+}
+
+/// The store that a configuration names, for commands that work beside a running engine.
+///
+/// # Errors
+///
+/// [`StartError::Kek`] or [`StartError::Store`].
+pub fn open_store(config: &Config) -> Result<FolderStore, StartError> {
+    let folder: &PathBuf = &config.state.folder;
+    Ok(FolderStore::open(folder, kek(&config.kek)?)?)
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?; // A restart need not wait for old connections to time out.
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Takes connections in and hands them on.
+struct Acceptor {
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    engine: Arc<Engine>,
+    connections: Arc<Semaphore>,
+    handshakes: Arc<Semaphore>,
+    principals: Arc<Principals>,
+    drains: watch::Receiver<bool>,
+}
+
+impl Acceptor {
+    async fn run(mut self) {
+        loop {
+            // Waiting for a handshake's place before accepting leaves the others in the kernel's queue.
+            let Ok(handshake) = Arc::clone(&self.handshakes).acquire_owned().await else { return };
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                _ = self.drains.wait_for(|draining| *draining) => return,
+            };
+            match accepted {
+                Ok((stream, _)) => self.admit(stream, handshake),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn admit(&self, stream: TcpStream, handshake: OwnedSemaphorePermit) {
+        let metrics = Arc::clone(&self.engine.metrics);
+        let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else {
+            return metrics.connection(ConnectionOutcome::Refused);
+        };
+        let (tls, engine, drains) = (self.tls.clone(), Arc::clone(&self.engine), self.drains.clone());
+        let principals = Arc::clone(&self.principals);
+        tokio::spawn(async move {
+            let _place = place;
+            if stream.set_nodelay(true).is_err() {
+                return; // The peer is gone already.
+            }
+            let limit = Duration::from_millis(engine.limits.handshake_ms_max);
+            let stream = match timeout(limit, tls.accept(stream)).await {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "handshake failed");
+                    return metrics.connection(ConnectionOutcome::TlsFailed);
+                }
+                Err(_) => return metrics.connection(ConnectionOutcome::TlsTimeout),
+            };
+            drop(handshake);
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let Some(Ok(principal)) = certificate.map(|der| Principal::from_certificate(der)) else {
+                return metrics.connection(ConnectionOutcome::Nameless);
+            };
+            let Some(_entry) = principals.enter(&principal, engine.limits.connections_per_principal_max) else {
+                return metrics.connection(ConnectionOutcome::PrincipalRefused);
+            };
+            metrics.connection(ConnectionOutcome::Accepted);
+            metrics.connections.inc();
+            connection::serve(engine, principal, stream, drains).await;
+            metrics.connections.dec();
+        });
+    }
+}
+
+/// Open connections by principal.
+#[derive(Debug, Default)]
+struct Principals(Mutex<HashMap<Principal, usize>>);
+
+impl Principals {
+    /// Counts one more connection of a principal, until dropped; `None` when it has as many as it may.
+    fn enter(self: &Arc<Self>, principal: &Principal, max: usize) -> Option<PrincipalEntry> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(principal.clone()).or_default();
+        if *count >= max {
+            return None;
+        }
+        *count += 1;
+        Some(PrincipalEntry { principals: Arc::clone(self), principal: principal.clone() })
+    }
+}
+
+struct PrincipalEntry {
+    principals: Arc<Principals>,
+    principal: Principal,
+}
+
+impl Drop for PrincipalEntry {
+    fn drop(&mut self) {
+        let mut open = self.principals.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.principal) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.principal);
+            }
+        }
+    }
+}

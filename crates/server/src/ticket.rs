@@ -1,0 +1,162 @@
+//! How a call is told to stop: one atomic that the work looks at after every field.
+//!
+//! The connection holds one [`Ticket`] per call in flight, by msgid; the work holds the other. Whoever stops a
+//! call does not wait for the work to notice: the answer goes out at once and the work ends at its next field.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// Why a call is stopped before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// Its caller sent `cancel`.
+    Cancel = 1,
+    /// Its deadline passed.
+    Deadline = 2,
+    /// Its connection went.
+    Disconnect = 3,
+    /// The engine shuts down.
+    Drain = 4,
+}
+
+/// Whether one call is to go on.
+#[derive(Debug, Default)]
+pub struct Ticket {
+    stopped: AtomicU8,
+    notify: Notify,
+}
+
+impl Ticket {
+    /// Stops the call. The first reason stays.
+    pub fn stop(&self, reason: StopReason) {
+        // Relaxed: the flag guards no other memory.
+        if self.stopped.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.notify.notify_one();
+        }
+    }
+
+    /// Why the call is stopped, if it is. One relaxed load.
+    #[inline]
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        match self.stopped.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some(StopReason::Cancel),
+            2 => Some(StopReason::Deadline),
+            3 => Some(StopReason::Disconnect),
+            _ => Some(StopReason::Drain),
+        }
+    }
+
+    /// Waits until the call is stopped. One waiter at a time. Safe to drop midway.
+    pub async fn stopped(&self) -> StopReason {
+        loop {
+            if let Some(reason) = self.stop_reason() {
+                return reason;
+            }
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// The calls in flight on one connection, by msgid.
+#[derive(Clone, Debug, Default)]
+pub struct Tickets(Arc<Mutex<HashMap<u32, Arc<Ticket>>>>);
+
+impl Tickets {
+    /// A ticket for a new call; `None` when its msgid is in flight already.
+    pub fn issue(&self, msgid: u32) -> Option<TicketGuard> {
+        match self.lock().entry(msgid) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(entry) => {
+                let ticket = Arc::clone(entry.insert(Arc::default()));
+                Some(TicketGuard { ticket, msgid, tickets: self.clone() })
+            }
+        }
+    }
+
+    /// Stops one call, if it is in flight.
+    pub fn stop(&self, msgid: u32, reason: StopReason) {
+        if let Some(ticket) = self.lock().get(&msgid) {
+            ticket.stop(reason);
+        }
+    }
+
+    /// Stops every call in flight.
+    pub fn stop_all(&self, reason: StopReason) {
+        self.lock().values().for_each(|ticket| ticket.stop(reason));
+    }
+
+    /// Calls in flight.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether no call is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Ticket>>> {
+        // A map of flags is whole after any panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a call in its connection's map; dropping it takes the entry out, whatever became of the call.
+#[derive(Debug)]
+pub struct TicketGuard {
+    ticket: Arc<Ticket>,
+    msgid: u32,
+    tickets: Tickets,
+}
+
+impl TicketGuard {
+    /// The ticket.
+    pub fn ticket(&self) -> &Arc<Ticket> {
+        &self.ticket
+    }
+}
+
+impl Drop for TicketGuard {
+    fn drop(&mut self) {
+        self.tickets.lock().remove(&self.msgid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_msgid_is_in_flight_once_and_its_entry_goes_with_the_guard() {
+        let tickets = Tickets::default();
+        let first = tickets.issue(7).unwrap();
+        assert!(tickets.issue(7).is_none());
+        tickets.stop(8, StopReason::Cancel);
+        assert_eq!(first.ticket().stop_reason(), None);
+        tickets.stop(7, StopReason::Cancel);
+        tickets.stop_all(StopReason::Disconnect);
+        assert_eq!(first.ticket().stop_reason(), Some(StopReason::Cancel), "the first reason stays");
+        drop(first);
+        assert!(tickets.is_empty() && tickets.issue(7).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_stop_before_and_after_the_wait_is_seen() {
+        let ticket = Arc::new(Ticket::default());
+        ticket.stop(StopReason::Deadline);
+        assert_eq!(ticket.stopped().await, StopReason::Deadline);
+        let ticket = Arc::new(Ticket::default());
+        let waiting = tokio::spawn({
+            let ticket = Arc::clone(&ticket);
+            async move { ticket.stopped().await }
+        });
+        tokio::task::yield_now().await;
+        ticket.stop(StopReason::Drain);
+        assert_eq!(waiting.await.unwrap(), StopReason::Drain);
+    }
+}

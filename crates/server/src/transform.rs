@@ -1,0 +1,229 @@
+//! What happens to one field: sealed into an envelope, or opened out of one.
+//!
+//! Sits between the walk (which finds fields) and the crypto (which knows no MessagePack). Looks at the ticket
+//! before every field, so a stopped call ends within one.
+
+use std::sync::Arc;
+
+use sealwire_crypto::{Datatype, Encoding, Opener, Sealer, looks_like_binary, looks_like_text};
+use sealwire_msgpack::{Reader, Token, write};
+use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Selection, Transform, Walk};
+use sealwire_wire::{ErrorCode, FieldError, OnError};
+
+use crate::error::CallFailure;
+use crate::ticket::{StopReason, Ticket};
+
+/// Why one field was not replaced.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldFault {
+    /// It claims to be an envelope and does not open.
+    #[error("cannot open")]
+    CannotOpen,
+    /// The same, as the end of the call; the walk has told where.
+    #[error("cannot open")]
+    CannotOpenAt(String),
+    /// The crypto library failed.
+    #[error("the crypto library failed")]
+    Library,
+    /// The call was stopped.
+    #[error("stopped")]
+    Stopped(StopReason),
+}
+
+impl From<FieldFault> for CallFailure {
+    fn from(fault: FieldFault) -> Self {
+        match fault {
+            FieldFault::CannotOpen => Self::CannotOpen { path: String::new() },
+            FieldFault::CannotOpenAt(path) => Self::CannotOpen { path },
+            FieldFault::Library => Self::Internal("the crypto library failed"),
+            FieldFault::Stopped(reason) => Self::Stopped(reason),
+        }
+    }
+}
+
+/// Field errors of one call, under `on_error`.
+#[derive(Debug)]
+pub struct Faults {
+    on_error: OnError,
+    listed_max: usize,
+    /// The first ones.
+    pub listed: Vec<FieldError>,
+    /// How many more there were.
+    pub omitted: u64,
+}
+
+impl Faults {
+    /// Lists at most `listed_max`.
+    pub fn new(on_error: OnError, listed_max: usize) -> Self {
+        Self { on_error, listed_max, listed: Vec::new(), omitted: 0 }
+    }
+
+    fn decide(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        match (fault, self.on_error) {
+            (FieldFault::CannotOpen, OnError::Report) if self.listed.len() < self.listed_max => {
+                self.listed.push(FieldError { path: bounded(path), code: ErrorCode::CannotOpen });
+                Ok(())
+            }
+            (FieldFault::CannotOpen, OnError::Report) => {
+                self.omitted += 1;
+                Ok(())
+            }
+            (FieldFault::CannotOpen, OnError::Fail) => Err(FieldFault::CannotOpenAt(bounded(path))),
+            (fault, _) => Err(fault),
+        }
+    }
+}
+
+/// A path as text, cut where the wire cuts it, so that long keys over many bad fields stay small here too.
+fn bounded(path: &Path<'_>) -> String {
+    let mut text = path.to_string();
+    text.truncate(text.floor_char_boundary(sealwire_wire::FIELD_PATH_BYTES_MAX));
+    text
+}
+
+/// Seals every field.
+#[derive(Debug)]
+pub struct SealFields {
+    /// The call's ephemeral key.
+    pub sealer: Sealer,
+    /// Tells when to stop.
+    pub ticket: Arc<Ticket>,
+}
+
+impl Transform for SealFields {
+    type Error = FieldFault;
+
+    #[inline]
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        if let Some(reason) = self.ticket.stop_reason() {
+            return Err(FieldFault::Stopped(reason));
+        }
+        let (datatype, plaintext) = match field.token {
+            Token::Str(text) => (Datatype::String, text),
+            Token::Bin(bytes) => (Datatype::Binary, bytes),
+            _ => (Datatype::Value, field.raw),
+        };
+        let bytes = self.sealer.sealed_bytes(plaintext.len());
+        match self.sealer.encoding() {
+            Encoding::Text => write::str_header(out, bytes),
+            Encoding::Binary => write::bin_header(out, bytes),
+        }
+        self.sealer.seal(datatype, plaintext, out).map_err(|_| FieldFault::Library)?;
+        Ok(Outcome::Replaced)
+    }
+
+    fn failed(&mut self, _: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        Err(fault)
+    }
+}
+
+/// Opens every field that claims to be an envelope, and keeps the others.
+#[derive(Debug)]
+pub struct OpenFields {
+    /// The app's keys and the key schedules met so far.
+    pub opener: Opener,
+    /// Tells when to stop.
+    pub ticket: Arc<Ticket>,
+    /// Fields that did not open.
+    pub faults: Faults,
+    /// Bounds a sealed container.
+    pub depth_max: usize,
+}
+
+impl Transform for OpenFields {
+    type Error = FieldFault;
+
+    #[inline]
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        if let Some(reason) = self.ticket.stop_reason() {
+            return Err(FieldFault::Stopped(reason));
+        }
+        let opened = match field.token {
+            Token::Str(text) if looks_like_text(text) => self.opener.open_text(text),
+            Token::Bin(bytes) if looks_like_binary(bytes) => self.opener.open_binary(bytes),
+            _ => return Ok(Outcome::Keep),
+        };
+        let opened = opened.map_err(|_| FieldFault::CannotOpen)?;
+        match opened.datatype {
+            Datatype::String => {
+                write::str_header(out, opened.plaintext.len());
+                out.extend_from_slice(opened.plaintext);
+            }
+            Datatype::Binary => write::bin(out, opened.plaintext),
+            // Whoever has the public key can have sealed anything: it must be one sound value to go into the reply.
+            Datatype::Value if is_one_value(opened.plaintext, self.depth_max) => {
+                out.extend_from_slice(opened.plaintext);
+            }
+            Datatype::Value => return Err(FieldFault::CannotOpen),
+        }
+        Ok(Outcome::Replaced)
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.faults.decide(path, fault)
+    }
+}
+
+/// Exactly one MessagePack value of a kind that datatype 2 holds: no string, no binary, no nil.
+fn is_one_value(bytes: &[u8], depth_max: usize) -> bool {
+    let mut reader = Reader::new(bytes);
+    match reader.token() {
+        Ok(Token::Str(_) | Token::Bin(_) | Token::Nil) | Err(_) => false,
+        Ok(Token::Array(_) | Token::Map(_)) => is_one_document(bytes, depth_max),
+        Ok(_) => reader.is_at_end(),
+    }
+}
+
+fn is_one_document(bytes: &[u8], depth_max: usize) -> bool {
+    let nothing = Arc::new(Selection::parse([]).unwrap_or(Selection::everything()));
+    let limits = Limits { depth_max, out_bytes_max: bytes.len() };
+    let walked = Walk::new(nothing, Containers::Descend, limits).advance(
+        bytes,
+        &mut Vec::with_capacity(bytes.len()),
+        &mut KeepAll,
+        Budget::UNLIMITED,
+    );
+    walked == Ok(sealwire_payload::Progress::Done { consumed: bytes.len() })
+}
+
+/// For a walk that only checks.
+struct KeepAll;
+
+impl Transform for KeepAll {
+    type Error = std::convert::Infallible;
+
+    fn field(&mut self, _: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, Self::Error> {
+        Ok(Outcome::Keep)
+    }
+
+    fn failed(&mut self, _: &Path<'_>, never: Self::Error) -> Result<(), Self::Error> {
+        match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_value_is_one_sound_value_of_its_kind() {
+        for (bytes, sound) in [
+            (&[0xc3][..], true),
+            (&[0x2a], true),
+            (&[0x92, 1, 0xa1, b'x'], true),
+            (&[0x81, 0xa1, b'k', 0xc0], true),
+            (&[0x92, 1], false),
+            (&[0x91, 1, 2], false),
+            (&[0x91, 0xa1, 0xff], false),
+            (&[0x91, 0x91, 0x91, 0x91, 0x91, 1], false),
+            (&[0xc3, 0xc3], false),
+            (&[0xa1, b'x'], false),
+            (&[0xc4, 1, 0], false),
+            (&[0xc0], false),
+            (&[0xc1], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_one_value(bytes, 4), sound, "{bytes:02x?}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! One `encrypt` or `decrypt` on the crypto threads: from the payload's bytes to the reply's bytes, in slices.
+//!
+//! Owns everything the call holds (its bytes, its places in the limits, its keys), so that a call whose caller has
+//! gone still counts until the work has really ended.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sealwire_crypto::{AppKeys, Opener, Sealer};
+use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
+use sealwire_wire::{OnError, reply};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::budget::Reservation;
+use crate::error::CallFailure;
+use crate::limits::Limits;
+use crate::metrics::{CancelReason, Metrics};
+use crate::pool::{Next, Sliced};
+use crate::ticket::{StopReason, Ticket};
+use crate::transform::{Faults, FieldFault, OpenFields, SealFields};
+
+/// How long a slice runs before other work gets its turn.
+pub const SLICE: Duration = Duration::from_micros(100);
+
+/// Fields between two looks at the clock, by what one of them may cost: about 0.15 us under a key at hand, and
+/// about 60 us where each may need a Diffie-Hellman.
+const FIELDS_PER_LOOK_SEAL: usize = 32;
+const FIELDS_PER_LOOK_OPEN: usize = 4;
+const FIELDS_PER_LOOK_KEYED: usize = 1;
+
+/// What to do with the fields. Key material is made in the first slice, never on a network thread.
+pub enum Task {
+    /// Seal them.
+    Seal {
+        /// Makes the call's sealer: one key generation and one Diffie-Hellman.
+        sealer: Box<dyn FnOnce() -> Result<Sealer, sealwire_crypto::Error> + Send>,
+        /// One key per field.
+        keyed: bool,
+    },
+    /// Open them.
+    Open {
+        /// The app's keys.
+        keys: Arc<AppKeys>,
+        /// The caller's context.
+        context: Box<[u8]>,
+        /// What one bad field does.
+        on_error: OnError,
+    },
+}
+
+/// A call to be worked on.
+pub struct Order {
+    /// Answers to this.
+    pub msgid: u32,
+    /// The document.
+    pub payload: Bytes,
+    /// Its fields.
+    pub selection: Selection,
+    /// What to do.
+    pub task: Task,
+    /// When to stop.
+    pub ticket: Arc<Ticket>,
+    /// The generation the keys are of.
+    pub generation: u64,
+    /// Upper bound of the document's fields.
+    pub leaves: u64,
+    /// What the call holds; goes on to the writer with the reply.
+    pub places: Places,
+}
+
+/// The call's share of the limits. Given back on drop.
+#[derive(Debug)]
+pub struct Places {
+    /// Its bytes.
+    pub bytes: Reservation,
+    /// Its place among all calls.
+    pub call: OwnedSemaphorePermit,
+}
+
+/// What the work gives back.
+pub struct Finished {
+    /// The reply's bytes, or why there is none.
+    pub result: Result<(Vec<u8>, Places), CallFailure>,
+    /// Fields worked on.
+    pub fields: u64,
+    /// Time until the first slice.
+    pub queue: Duration,
+    /// Time in slices.
+    pub work: Duration,
+}
+
+/// An [`Order`] on its way. See the module.
+pub struct Work {
+    msgid: u32,
+    payload: Bytes,
+    stage: Stage,
+    walk: Walk,
+    ticket: Arc<Ticket>,
+    generation: u64,
+    leaves: u64,
+    places: Option<Places>,
+    out: Vec<u8>,
+    document: Option<reply::Document>,
+    queued: Instant,
+    started: Option<Instant>,
+    worked: Duration,
+    errors_max: usize,
+    depth_max: usize,
+    metrics: Arc<Metrics>,
+    done: Option<oneshot::Sender<Finished>>,
+}
+
+enum Stage {
+    New(Task),
+    Sealing(SealFields, usize),
+    Opening(OpenFields),
+    Over,
+}
+
+impl Work {
+    /// Work that will send its end to the receiver. The receiver sees a closed channel if the work panics.
+    pub fn new(order: Order, limits: &Limits, metrics: Arc<Metrics>) -> (Box<Self>, oneshot::Receiver<Finished>) {
+        let containers = match order.task {
+            Task::Seal { .. } => Containers::Whole,
+            Task::Open { .. } => Containers::Descend,
+        };
+        let depth_max = limits.depth_max as usize;
+        let walk_limits = sealwire_payload::Limits { depth_max, out_bytes_max: limits.reply_bytes_max };
+        let (done, finished) = oneshot::channel();
+        let work = Self {
+            msgid: order.msgid,
+            payload: order.payload,
+            stage: Stage::New(order.task),
+            walk: Walk::new(Arc::new(order.selection), containers, walk_limits),
+            ticket: order.ticket,
+            generation: order.generation,
+            leaves: order.leaves,
+            out: Vec::new(),
+            document: None,
+            places: Some(order.places),
+            queued: Instant::now(),
+            started: None,
+            worked: Duration::ZERO,
+            errors_max: limits.errors_reported_max,
+            depth_max,
+            metrics,
+            done: Some(done),
+        };
+        (Box::new(work), finished)
+    }
+
+    /// Makes the keys at the first slice.
+    fn begin(&mut self) -> Result<(), CallFailure> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Over);
+        self.stage = match stage {
+            Stage::New(Task::Seal { sealer, keyed }) => {
+                let sealer = sealer().map_err(|_| CallFailure::Internal("the crypto library failed"))?;
+                let per_look = if keyed { FIELDS_PER_LOOK_KEYED } else { FIELDS_PER_LOOK_SEAL };
+                Stage::Sealing(SealFields { sealer, ticket: Arc::clone(&self.ticket) }, per_look)
+            }
+            Stage::New(Task::Open { keys, context, on_error }) => Stage::Opening(OpenFields {
+                opener: Opener::new(keys, &context),
+                ticket: Arc::clone(&self.ticket),
+                faults: Faults::new(on_error, self.errors_max),
+                depth_max: self.depth_max,
+            }),
+            begun => {
+                self.stage = begun;
+                return Ok(());
+            }
+        };
+        let held = self.places.as_ref().map_or(0, |places| places.bytes.bytes());
+        self.out = Vec::with_capacity(held.saturating_sub(self.payload.len()));
+        self.document = Some(reply::Document::begin(&mut self.out, self.msgid));
+        Ok(())
+    }
+
+    /// Walks on until `end`. `true`: the document is done.
+    fn advance(&mut self, end: Instant) -> Result<bool, CallFailure> {
+        if let Some(reason) = self.ticket.stop_reason() {
+            return Err(CallFailure::Stopped(reason));
+        }
+        self.begin()?;
+        let (walk, payload, out) = (&mut self.walk, &self.payload[..], &mut self.out);
+        match &mut self.stage {
+            Stage::Sealing(seal, per_look) => until(end, walk, payload, out, seal, *per_look),
+            Stage::Opening(open) => until(end, walk, payload, out, open, FIELDS_PER_LOOK_OPEN),
+            Stage::New(_) | Stage::Over => Err(CallFailure::Internal("work was resumed after its end")),
+        }
+    }
+
+    fn finish(&mut self, walked: Result<(), CallFailure>) {
+        let fields = self.walk.fields() as u64;
+        if let Err(CallFailure::Stopped(reason)) = &walked {
+            let saved = self.leaves.saturating_sub(fields);
+            match reason {
+                StopReason::Cancel => self.metrics.call_cancelled(CancelReason::Cancel, saved),
+                StopReason::Deadline => self.metrics.call_cancelled(CancelReason::Deadline, saved),
+                StopReason::Disconnect => self.metrics.call_cancelled(CancelReason::Disconnect, saved),
+                StopReason::Drain => (),
+            }
+        }
+        let stage = std::mem::replace(&mut self.stage, Stage::Over);
+        let result = match (walked, self.document.take(), self.places.take()) {
+            (Ok(()), Some(document), Some(mut places)) => {
+                let faults = if let Stage::Opening(open) = &stage { Some(&open.faults) } else { None };
+                let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
+                document.finish(&mut self.out, self.generation, listed, omitted);
+                let out = std::mem::take(&mut self.out);
+                self.payload = Bytes::new();
+                places.bytes.shrink_to(out.capacity());
+                Ok((out, places))
+            }
+            (Ok(()), ..) => Err(CallFailure::Internal("work ended twice")),
+            (Err(failure), ..) => Err(failure),
+        };
+        let queue = self.started.map_or(Duration::ZERO, |started| started - self.queued);
+        if let Some(done) = self.done.take() {
+            // Nobody listens any more when the call was stopped; what it holds is then given back here.
+            let _ = done.send(Finished { result, fields, queue, work: self.worked });
+        }
+    }
+}
+
+impl Sliced for Work {
+    fn slice(&mut self) -> Next {
+        let start = Instant::now();
+        self.started.get_or_insert(start);
+        let advanced = self.advance(start + SLICE);
+        self.worked += start.elapsed();
+        match advanced {
+            Ok(false) => return Next::Again,
+            Ok(true) => self.finish(Ok(())),
+            Err(failure) => self.finish(Err(failure)),
+        }
+        Next::Done
+    }
+}
+
+fn until<T: Transform<Error = FieldFault>>(
+    end: Instant,
+    walk: &mut Walk,
+    payload: &[u8],
+    out: &mut Vec<u8>,
+    transform: &mut T,
+    fields_per_look: usize,
+) -> Result<bool, CallFailure> {
+    loop {
+        match walk.advance(payload, out, transform, Budget::fields(fields_per_look)) {
+            Ok(Progress::Done { consumed }) if consumed == payload.len() => return Ok(true),
+            Ok(Progress::Done { .. }) => return Err(CallFailure::Payload("more than one value".into())),
+            Ok(Progress::More) if Instant::now() >= end => return Ok(false),
+            Ok(Progress::More) => (),
+            Err(WalkError::Transform(fault)) => return Err(fault.into()),
+            Err(WalkError::TooDeep { depth_max, .. }) => return Err(CallFailure::TooDeep { depth_max }),
+            Err(WalkError::OutTooLarge { out_bytes_max }) => {
+                return Err(CallFailure::ReplyTooLarge { reply_bytes_max: out_bytes_max });
+            }
+            Err(error @ WalkError::Malformed { .. }) => return Err(CallFailure::Payload(error.to_string())),
+        }
+    }
+}
