@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod apps;
 pub mod budget;
+pub mod cli;
 pub mod config;
 pub mod connection;
 pub mod engine;

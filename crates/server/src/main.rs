@@ -1,1 +1,7 @@
-fn main() {}
+//! The `sealwire` program. Everything it does is in [`sealwire_server::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    sealwire_server::cli::run()
+}

@@ -1,0 +1,127 @@
+//! The command line: what can be said to `sealwire`, and what it says back.
+//!
+//! Results go to standard output, everything else to standard error, so that a pipe carries documents only.
+//! `--json` gives a machine what a person reads. Exit status: 0 done, 1 failed, 2 not understood (from the argument
+//! parser), 64 configuration refused.
+
+// The one module that prints: it is the program's face.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod apps;
+mod calls;
+mod certs;
+mod connect;
+mod dev;
+mod documents;
+mod folder;
+mod serve;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, Environment};
+
+/// Exit status of a refused configuration.
+const EXIT_CONFIG: u8 = 64;
+
+/// Encrypts and decrypts the sensitive fields of documents for relays, over MessagePack-RPC and mTLS.
+///
+/// Try it: `sealwire dev` makes keys and certificates, starts an engine on loopback and shows a document before and
+/// after. Everything it makes is in one folder; delete the folder and nothing is left.
+#[derive(Debug, Parser)]
+#[command(name = "sealwire", version, max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start an engine on loopback with everything made for you, and show what it does
+    Dev(dev::Args),
+    /// Start the engine from a configuration file
+    Serve(serve::Args),
+    /// Encrypt the fields of a JSON file
+    Encrypt(documents::EncryptArgs),
+    /// Decrypt the fields of a JSON file
+    Decrypt(documents::DecryptArgs),
+    /// Say what an envelope says about itself, without opening it
+    Inspect(calls::InspectArgs),
+    /// Ask an engine whether it answers
+    Health(calls::PlainArgs),
+    /// Ask an engine what it is and which limits it has
+    Info(calls::PlainArgs),
+    /// Make certificates: an authority, and servers and clients under it
+    Certs(certs::Args),
+    /// Make and list apps and their keys
+    Apps(apps::Args),
+    /// Check a configuration file, and say every problem in it at once
+    CheckConfig(serve::Args),
+    /// Print a configuration file with every key, its unit, range and default
+    Reference,
+}
+
+/// Any failure of a command, said as `a: b: c`.
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Runs the program with the arguments of the process.
+pub fn run() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Dev(args) => dev::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Encrypt(args) => documents::encrypt(&args),
+        Command::Decrypt(args) => documents::decrypt(&args),
+        Command::Inspect(args) => calls::inspect(&args),
+        Command::Health(args) => calls::health(&args),
+        Command::Info(args) => calls::info(&args),
+        Command::Certs(args) => certs::run(&args),
+        Command::Apps(args) => apps::run(&args),
+        Command::CheckConfig(args) => serve::check(&args),
+        Command::Reference => {
+            print!("{}", Config::reference());
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("sealwire: {}", chain(&*failure));
+            if failure.is::<ConfigError>() { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// An error and its causes as `a: b: c`, leaving out a cause that the text before already ends with.
+fn chain(failure: &(dyn Error + 'static)) -> String {
+    let mut text = failure.to_string();
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The configuration a command works with.
+#[derive(Debug, clap::Args)]
+struct ConfigArgs {
+    /// Configuration file; `sealwire reference` prints one with every key
+    #[arg(long, short, value_name = "FILE", default_value_os_t = default_config())]
+    config: PathBuf,
+}
+
+impl ConfigArgs {
+    fn load(&self) -> Result<Config, ConfigError> {
+        Config::load(&self.config, &Environment::of_process())
+    }
+}
+
+fn default_config() -> PathBuf {
+    Path::new(folder::DEFAULT).join(folder::CONFIG)
+}

@@ -1,0 +1,103 @@
+//! `inspect`, `health` and `info`: one call, and its answer for a person or a machine.
+
+use std::time::Instant;
+
+use sealwire_client::{Envelope, Inspect};
+use serde_json::{Map, Value, json};
+
+use super::Failure;
+use super::connect::Connect;
+
+/// Arguments of `inspect`.
+#[derive(Debug, clap::Args)]
+pub(super) struct InspectArgs {
+    /// Envelope, as text: `sw1:...`
+    envelope: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Arguments of `health` and `info`.
+#[derive(Debug, clap::Args)]
+pub(super) struct PlainArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
+    let envelope = Envelope::Text(args.envelope.trim());
+    let said = args.connect.run(async { Ok(args.connect.client().await?.inspect(Inspect { envelope }).await?) })?;
+    print(
+        args.json,
+        &json!({
+            "format": said.format.name(),
+            "version": said.version,
+            "curve": said.curve.name(),
+            "key_id": said.key_id,
+            "datatype": said.datatype.name(),
+            "sequence": said.sequence,
+            "encoding": said.encoding.name(),
+            "plaintext_bytes": said.plaintext_bytes,
+        }),
+    )
+}
+
+pub(super) fn health(args: &PlainArgs) -> Result<(), Failure> {
+    let elapsed = args.connect.run(async {
+        let client = args.connect.client().await?;
+        let start = Instant::now();
+        client.health().await?;
+        Ok(start.elapsed())
+    })?;
+    let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+    print(args.json, &json!({ "status": "ok", "round_trip_us": elapsed_us }))
+}
+
+pub(super) fn info(args: &PlainArgs) -> Result<(), Failure> {
+    let info = args.connect.run(async { Ok(args.connect.client().await?.info().await?) })?;
+    let limits: Map<String, Value> = info.limits.into_iter().map(|(name, limit)| (name, limit.into())).collect();
+    print(
+        args.json,
+        &json!({
+            "name": info.name,
+            "version": info.version,
+            "protocol": info.protocol,
+            "generation": info.generation,
+            "methods": info.methods,
+            "curves": info.curves,
+            "formats": info.formats,
+            "encodings": info.encodings,
+            "key_scopes": info.key_scopes,
+            "limits": limits,
+        }),
+    )
+}
+
+/// Prints an object: as JSON, or a line per key.
+fn print(as_json: bool, object: &Value) -> Result<(), Failure> {
+    if as_json {
+        println!("{object}");
+        return Ok(());
+    }
+    for (key, value) in object.as_object().into_iter().flatten() {
+        match value {
+            Value::String(text) => println!("{key:<18}{text}"),
+            Value::Array(list) => {
+                println!("{key:<18}{}", list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
+            }
+            Value::Object(limits) => {
+                for (name, limit) in limits {
+                    println!("{key}.{name:<30}{limit}");
+                }
+            }
+            other => println!("{key:<18}{other}"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! `encrypt` and `decrypt`: a JSON file in, a JSON file out.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal as _, Read as _, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use sealwire_client::{
+    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, KeyScope, OnError,
+};
+use sealwire_payload::{Limits, json};
+
+use super::connect::Connect;
+use super::{Failure, folder};
+
+/// What both commands take.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// JSON file; `-` reads standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Write here instead of standard output; appears only when complete
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// App whose keys to use
+    #[arg(long, short, default_value = folder::APP)]
+    app: String,
+    /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
+    #[arg(long, short, value_name = "PATH")]
+    select: Vec<String>,
+    /// Bind the fields to a place, such as `customers.card.17`; the same is needed to decrypt
+    #[arg(long, default_value = "", hide_default_value = true)]
+    context: String,
+    /// One line instead of indented text
+    #[arg(long)]
+    compact: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Arguments of `encrypt`.
+#[derive(Debug, clap::Args)]
+pub(super) struct EncryptArgs {
+    #[command(flatten)]
+    common: Common,
+    /// r1 is P-256, k1 is secp256k1
+    #[arg(long, value_enum, default_value = "r1")]
+    curve: CurveName,
+    /// How far one ephemeral key reaches: the whole document, or one field
+    #[arg(long, value_enum, default_value = "request")]
+    key_scope: ScopeName,
+}
+
+/// Arguments of `decrypt`.
+#[derive(Debug, clap::Args)]
+pub(super) struct DecryptArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Leave fields that do not open as they are and list them, instead of failing
+    #[arg(long)]
+    report: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CurveName {
+    R1,
+    K1,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ScopeName {
+    Request,
+    Field,
+}
+
+pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
+    let curve = match args.curve {
+        CurveName::R1 => Curve::R1,
+        CurveName::K1 => Curve::K1,
+    };
+    let key_scope = match args.key_scope {
+        ScopeName::Request => KeyScope::Request,
+        ScopeName::Field => KeyScope::Field,
+    };
+    let common = &args.common;
+    common.convert("encrypting", async |payload| {
+        let call = Encrypt {
+            select: common.select(),
+            context: common.context.as_bytes(),
+            curve,
+            key_scope,
+            ..Encrypt::new(&common.app, payload)
+        };
+        Ok(common.connect.client().await?.encrypt(call).await?)
+    })
+}
+
+pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
+    let common = &args.common;
+    let on_error = if args.report { OnError::Report } else { OnError::Fail };
+    common.convert("decrypting", async |payload| {
+        let call = Decrypt {
+            select: common.select(),
+            context: common.context.as_bytes(),
+            on_error,
+            ..Decrypt::new(&common.app, payload)
+        };
+        Ok(common.connect.client().await?.decrypt(call).await?)
+    })
+}
+
+impl Common {
+    fn select(&self) -> Option<Vec<&str>> {
+        (!self.select.is_empty()).then(|| self.select.iter().map(String::as_str).collect())
+    }
+
+    fn convert(&self, doing: &str, call: impl AsyncFnOnce(&[u8]) -> Result<Document, Failure>) -> Result<(), Failure> {
+        let progress = Progress::new();
+        progress.say("reading");
+        let text = read(&self.file)?;
+        let limits = Limits { out_bytes_max: usize::MAX, ..Limits::default() };
+        let payload = json::to_msgpack(&text, limits).map_err(|error| format!("{}: {error}", self.file.display()))?;
+        progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
+        let document = self.connect.run(call(&payload)).map_err(explained)?;
+        progress.say("writing");
+        let mut converted = Vec::new();
+        json::from_msgpack(&document.payload, &mut converted, !self.compact, limits)?;
+        converted.push(b'\n');
+        progress.end();
+        list(&document.errors, document.errors_omitted);
+        write(self.output.as_deref(), &converted)
+    }
+}
+
+/// Adds to a refusal what a person would ask next.
+fn explained(failure: Failure) -> Failure {
+    let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return failure };
+    let path = error.details.iter().find(|detail| detail.key == "path").map(|detail| match &detail.value {
+        DetailValue::Text(path) => path.to_string(),
+        DetailValue::Number(number) => number.to_string(),
+    });
+    match (error.code, path) {
+        (ErrorCode::CannotOpen, Some(path)) => {
+            let hint = "another app or context, or altered; --report lists all such fields and opens the others";
+            format!("{path} does not open: {hint}").into()
+        }
+        (ErrorCode::NotFound, _) => format!("{error}; `sealwire apps list` shows which there are").into(),
+        _ => failure,
+    }
+}
+
+fn list(errors: &[FieldError], omitted: u64) {
+    for error in errors {
+        eprintln!("{}: {}", error.path, error.code);
+    }
+    if omitted > 0 {
+        eprintln!("and {omitted} more");
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    let mut text = Vec::new();
+    let read = if file == Path::new("-") {
+        std::io::stdin().lock().read_to_end(&mut text)
+    } else {
+        File::open(file).and_then(|mut file| file.read_to_end(&mut text))
+    };
+    read.map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(text)
+}
+
+fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
+    match output {
+        Some(file) => Ok(crate::pki::write(file, text, crate::pki::Access::Owner, crate::pki::Existing::Replace)?),
+        None => {
+            let mut stdout = BufWriter::new(std::io::stdout().lock());
+            Ok(stdout.write_all(text).and_then(|()| stdout.flush())?)
+        }
+    }
+}
+
+/// A moving line on a terminal, shown once the work has taken a moment; nothing elsewhere.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new() -> Self {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
+    }
+
+    fn say(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
+    fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,83 @@
+//! `serve` and `check-config`: the engine from a configuration file.
+
+use std::thread::available_parallelism;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::{ConfigArgs, Failure};
+use crate::config::{Config, LogFormat};
+use crate::server::Server;
+
+/// Threads beside the crypto threads that may block: file reads, name look-ups.
+const SPARE_BLOCKING_THREADS: usize = 8;
+
+/// Arguments of `serve` and `check-config`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let config = args.config.load()?;
+    log(&config)?;
+    no_core_dumps();
+    runtime(&config)?.block_on(async {
+        let server = Server::start(&config).await?;
+        stop_signal().await?;
+        server.shutdown().await;
+        Ok(())
+    })
+}
+
+pub(super) fn check(args: &Args) -> Result<(), Failure> {
+    let config = args.config.load()?;
+    let tls = crate::tls::load(&config.tls)?;
+    let store = crate::server::open_store(&config)?;
+    let apps = sealwire_store::AppStore::load(&store)?.1.len();
+    println!("{} is good: {apps} apps, certificate valid until {}", args.config.config.display(), tls.not_after);
+    Ok(())
+}
+
+/// A runtime with the threads that the configuration names.
+pub(super) fn runtime(config: &Config) -> Result<Runtime, Failure> {
+    let cores = available_parallelism().map_or(1, usize::from);
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(config.network.threads_on(cores))
+        .max_blocking_threads(config.crypto.threads_on(cores) + SPARE_BLOCKING_THREADS)
+        .thread_name("sealwire")
+        .enable_all()
+        .build()?;
+    Ok(runtime)
+}
+
+/// Sends log lines to standard error, as the configuration says.
+pub(super) fn log(config: &Config) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&config.log.filter).map_err(|error| format!("log.filter: {error}"))?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let installed = match config.log.format {
+        LogFormat::Human => lines.with_ansi(false).try_init(),
+        LogFormat::Json => lines.json().try_init(),
+    };
+    installed.map_err(|error| error as Failure)
+}
+
+/// This process holds keys: a crash must not write them to a file.
+pub(super) fn no_core_dumps() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    if setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).is_err() {
+        tracing::warn!("core dumps could not be switched off");
+    }
+}
+
+/// Waits for SIGTERM or SIGINT.
+pub(super) async fn stop_signal() -> Result<(), Failure> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminate.recv() => (),
+        _ = interrupt.recv() => (),
+    }
+    Ok(())
+}

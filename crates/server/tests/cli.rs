@@ -1,0 +1,203 @@
+//! The program as a person uses it: the built binary, real files, a real engine on loopback.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn sealwire(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sealwire")).current_dir(folder).args(arguments).output().unwrap()
+}
+
+fn ok(folder: &Path, arguments: &[&str]) -> String {
+    let output = sealwire(folder, arguments);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{arguments:?}: {err}");
+    out
+}
+
+/// Runs a command that must fail with this status and say this.
+fn refused(folder: &Path, arguments: &[&str], status: i32, says: &str) {
+    let output = sealwire(folder, arguments);
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {err}");
+    assert!(err.contains(says), "{arguments:?}: {err}");
+    assert!(output.stdout.is_empty(), "{arguments:?} printed a result");
+}
+
+/// `sealwire dev` in a folder of its own, on a port of its own.
+struct Dev {
+    folder: TempDir,
+    child: Child,
+    connect: String,
+}
+
+impl Dev {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sealwire"))
+            .current_dir(folder.path())
+            .args(["dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let connect = first.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap().to_owned();
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { folder, child, connect }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn arguments<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
+        [arguments, &["--connect", &self.connect]].concat()
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        ok(self.path(), &self.arguments(arguments))
+    }
+
+    fn refused(&self, arguments: &[&str], says: &str) {
+        refused(self.path(), &self.arguments(arguments), 1, says);
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path().join(name), text).unwrap();
+    }
+
+    /// SIGTERM drains and exits 0.
+    fn stop(mut self) {
+        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_demonstration_shows_before_and_after_and_keeps_its_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = ["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let first = ok(folder.path(), &dev);
+    let (before, after) = first.split_once("encrypted for app `demo`").unwrap();
+    assert!(before.contains("4242424242424242") && !after.contains("4242424242424242"));
+    assert!(after.contains("\"number\": \"sw1:") && after.contains("identical, byte for byte"));
+    let list = ok(folder.path(), &["apps", "list", "--json"]);
+    ok(folder.path(), &dev);
+    assert_eq!(ok(folder.path(), &["apps", "list", "--json"]), list);
+}
+
+#[test]
+fn a_users_file_comes_back_identical() {
+    let dev = Dev::start();
+    let documents = [
+        r#"{"a":{"b":[1,[2,[3,{"c":null}]]],"d":{}},"e":[]}"#,
+        r#"{"zoë 🔑":"\u0000\n\"\\/ ü","":"empty key","long":"LONG"}"#,
+        r#"[0,-0.0,1,-1,18446744073709551615,-9223372036854775808,0.1,1e20,1.5E-300,true,false,null,""]"#,
+        r#""just a string""#,
+        "42",
+        "null",
+    ];
+    for document in documents {
+        let document = document.replace("LONG", &"x".repeat(100_000));
+        dev.write("mine.json", &document);
+        for options in [&[][..], &["--curve", "k1"], &["--key-scope", "field"], &["--context", "row 7"]] {
+            dev.ok(&[&["encrypt", "mine.json", "--output", "sealed.json"], options].concat());
+            let context = if options.contains(&"--context") { options } else { &[] };
+            let back = dev.ok(&[&["decrypt", "sealed.json"], context].concat());
+            let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+            assert_eq!(parse(&back), parse(&document), "{document:.80} {options:?}");
+        }
+    }
+    dev.stop();
+}
+
+#[test]
+fn selections_contexts_and_reports() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":{"number":"4242","cvc":"042"},"users":[{"ssn":"1"},{"ssn":"2"}],"open":"o"}"#);
+    let sealed =
+        dev.ok(&["encrypt", "mine.json", "-s", "$.card", "-s", "$.users[*].ssn", "--context", "here", "--compact"]);
+    let value: serde_json::Value = serde_json::from_str(&sealed).unwrap();
+    for pointer in ["/card", "/users/0/ssn", "/users/1/ssn"] {
+        assert!(value.pointer(pointer).unwrap().as_str().unwrap().starts_with("sw1:"), "{pointer}");
+    }
+    assert_eq!(value["open"], "o");
+    dev.write("sealed.json", &sealed);
+    dev.refused(&["decrypt", "sealed.json"], "$.card does not open");
+    let output = sealwire(dev.path(), &dev.arguments(&["decrypt", "sealed.json", "--report"]));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, "$.card: cannot_open\n$.users[0].ssn: cannot_open\n$.users[1].ssn: cannot_open\n");
+
+    let envelope = value["card"].as_str().unwrap();
+    let inspected: serde_json::Value = serde_json::from_str(&dev.ok(&["inspect", envelope, "--json"])).unwrap();
+    assert_eq!((&inspected["datatype"], &inspected["curve"]), (&"value".into(), &"r1".into()));
+    assert!(dev.ok(&["health", "--json"]).contains("\"status\":\"ok\""));
+    assert!(dev.ok(&["info"]).contains("encrypt decrypt"));
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"a":1}"#);
+    dev.refused(&["encrypt", "nothing.json"], "nothing.json: No such file");
+    dev.refused(&["encrypt", "mine.json", "--app", "nobody"], "sealwire apps list");
+    dev.refused(&["encrypt", "mine.json", "-s", "$.a["], "at byte 4");
+    dev.refused(&["inspect", "hello"], "not an envelope");
+    for (text, says) in [
+        ("{\"a\": 12345678901234567890123}", "$.a"),
+        ("[1e400]", "$[0]"),
+        ("{\"a\":1,\"a\":2}", "a"),
+        ("{\"a\":", "mine.json"),
+    ] {
+        dev.write("mine.json", text);
+        dev.refused(&["encrypt", "mine.json"], says);
+    }
+    refused(dev.path(), &["encrypt", "nothing.json", "--folder", "elsewhere"], 1, "nothing.json");
+    refused(dev.path(), &["health", "--folder", "elsewhere"], 1, "sealwire dev");
+    refused(dev.path(), &["health", "--connect", "127.0.0.1:1"], 1, "127.0.0.1:1");
+    refused(dev.path(), &["apps", "create", "no/slash"], 1, "letters");
+    refused(dev.path(), &["encrypt"], 2, "Usage");
+}
+
+#[test]
+fn configuration_is_checked_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    std::fs::write(path.join("bad.toml"), "[listen]\nadress = \"127.0.0.1:1\"\n[limits]\ndepth_max = 3\n").unwrap();
+    for command in ["serve", "check-config"] {
+        refused(path, &[command, "--config", "bad.toml"], 64, "adress");
+        refused(path, &[command, "--config", "bad.toml"], 64, "depth_max");
+        refused(path, &[command, "--config", "absent.toml"], 64, "absent.toml");
+    }
+    ok(path, &["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    assert!(ok(path, &["check-config"]).contains("is good: 1 apps"));
+    std::fs::write(path.join("reference.toml"), ok(path, &["reference"])).unwrap();
+    // Every default is accepted; only the files it names are not there.
+    refused(path, &["check-config", "--config", "reference.toml"], 1, "No such file");
+    std::fs::write(path.join("sealwire-dev/kek"), "not a key").unwrap();
+    refused(path, &["serve"], 1, "key-encryption key is 32 bytes");
+}
+
+#[test]
+fn certificates_are_made_and_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    refused(path, &["certs", "client", "relay"], 1, "certs authority");
+    ok(path, &["certs", "authority"]);
+    refused(path, &["certs", "authority"], 1, "ca-key.pem");
+    let told = ok(path, &["certs", "client", "relay", "--uri", "spiffe://example.org/relay", "--json"]);
+    assert!(told.contains("relay-key.pem"), "{told}");
+    ok(path, &["certs", "server", "engine", "--dns", "engine.example.org", "--ip", "127.0.0.1"]);
+    refused(path, &["certs", "client", "../relay"], 1, "no slash");
+}
