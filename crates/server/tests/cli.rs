@@ -1,5 +1,7 @@
 //! The program as a person uses it: the built binary, real files, a real engine on loopback.
 
+#![allow(clippy::unwrap_used)] // Clippy allows it in tests, but not in the helpers beside them.
+
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
