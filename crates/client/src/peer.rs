@@ -1,7 +1,10 @@
 //! A server for tests: one end of an in-memory stream, driven by the test line by line.
 
+use std::time::Duration;
+
 use sealwire_wire::{Call, Head, Limits, Scan, Scanner, decode_cancel, reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::time::timeout;
 
 /// What the peer heard.
 #[derive(Debug, PartialEq)]
@@ -38,7 +41,9 @@ impl Peer {
                 Scan::Incomplete => {}
                 other => panic!("the client sent nonsense: {other:?}"),
             }
-            if self.stream.read_buf(&mut self.buffer).await.unwrap() == 0 {
+            // A minute of paused time passes at once: a message that never comes fails the test and does not hang it.
+            let read = timeout(Duration::from_secs(60), self.stream.read_buf(&mut self.buffer)).await;
+            if read.expect("nothing came for a minute").unwrap() == 0 {
                 assert!(self.buffer.is_empty(), "the client left half a message");
                 return Heard::Closed;
             }
@@ -55,7 +60,7 @@ impl Peer {
 
     /// Nothing more has been sent. Needs paused time.
     pub(crate) async fn hears_nothing(&mut self) {
-        let heard = tokio::time::timeout(std::time::Duration::from_secs(5), self.hear()).await;
+        let heard = timeout(Duration::from_secs(5), self.hear()).await;
         assert!(heard.is_err(), "{heard:?}");
     }
 

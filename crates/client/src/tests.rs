@@ -10,7 +10,7 @@ use sealwire_wire::{RpcError, ScanError, reply};
 use tokio::io::{BufWriter, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::client::Client;
 use crate::config::{ClientConfig, Pem};
@@ -39,6 +39,11 @@ fn client(config: &ClientConfig, stream_bytes: usize) -> (Client, mpsc::Unbounde
         })
     });
     (Client::over(config, connector), receiver)
+}
+
+/// The next connection that the client opens.
+async fn next_peer(peers: &mut mpsc::UnboundedReceiver<Peer>) -> Peer {
+    timeout(Duration::from_secs(60), peers.recv()).await.expect("no connection for a minute").unwrap()
 }
 
 /// Starts a call of its own whose payload is that one byte.
@@ -84,7 +89,7 @@ async fn settle() {
 async fn answers_find_their_calls_in_any_order() {
     let (client, mut peers) = client(&config(), 1 << 16);
     let calls: Vec<_> = (1..=3).map(|byte| call(&client, byte)).collect();
-    let mut peer = peers.recv().await.unwrap();
+    let mut peer = next_peer(&mut peers).await;
     let mut heard = vec![peer.hear_call().await, peer.hear_call().await, peer.hear_call().await];
     heard.sort_by_key(|(_, payload)| std::cmp::Reverse(payload[0]));
     for (msgid, payload) in heard {
@@ -152,7 +157,7 @@ async fn a_deadline_is_sent_kept_and_cancels() {
         let client = client.clone();
         tokio::spawn(async move { client.encrypt(Encrypt { deadline_ms: Some(700), ..Encrypt::new("a", &[1]) }).await })
     };
-    let mut peer = peers.recv().await.unwrap();
+    let mut peer = next_peer(&mut peers).await;
     let Heard::Call { msgid, deadline_ms, .. } = peer.hear().await else { panic!("no call") };
     assert_eq!(deadline_ms, Some(700));
     assert!(matches!(short.await.unwrap(), Err(Error::Deadline)));
@@ -161,7 +166,7 @@ async fn a_deadline_is_sent_kept_and_cancels() {
 
     // The peer was silent for all of it, so the next call goes elsewhere, with the default deadline.
     let next = call(&client, 2);
-    let mut other = peers.recv().await.unwrap();
+    let mut other = next_peer(&mut peers).await;
     let Heard::Call { msgid, deadline_ms, .. } = other.hear().await else { panic!("no call") };
     assert!(deadline_ms.is_some_and(|ms| (29_000..=30_000).contains(&ms)), "{deadline_ms:?}");
     other.answer(msgid, &[2]).await;
@@ -173,7 +178,7 @@ async fn a_deadline_is_sent_kept_and_cancels() {
 async fn a_late_answer_does_not_cost_a_connection_that_speaks() {
     let (client, mut peers) = client(&config(), 1 << 16);
     let slow = call(&client, 1);
-    let mut peer = peers.recv().await.unwrap();
+    let mut peer = next_peer(&mut peers).await;
     peer.hear_call().await;
     advance(Duration::from_secs(10)).await;
     let quick = call(&client, 2);
@@ -193,7 +198,7 @@ async fn a_late_answer_does_not_cost_a_connection_that_speaks() {
 async fn the_servers_deadline_is_a_deadline_and_other_errors_come_whole() {
     let (client, mut peers) = client(&config(), 1 << 16);
     let (late, busy) = (call(&client, 1), call(&client, 2));
-    let mut peer = peers.recv().await.unwrap();
+    let mut peer = next_peer(&mut peers).await;
     let overloaded = RpcError::new(ErrorCode::Overloaded, "later").retry_after_ms(40);
     for _ in 0..2 {
         let (msgid, payload) = peer.hear_call().await;
@@ -213,16 +218,16 @@ async fn a_peer_that_goes_away_fails_what_it_may_have_seen_and_nothing_else() {
         let client = client.clone();
         tokio::spawn(async move { client.encrypt(Encrypt::new("a", &long_payload(200_000))).await })
     };
-    let peer = peers.recv().await.unwrap();
+    let peer = next_peer(&mut peers).await;
     settle().await;
     let unsent = call(&client, 2);
     settle().await;
     drop(peer);
     assert!(matches!(large.await.unwrap(), Err(Error::Disconnected { .. })), "half of it was sent");
-    let mut next = peers.recv().await.unwrap();
-    let (msgid, sent) = next.hear_call().await;
+    let mut other = next_peer(&mut peers).await;
+    let (msgid, sent) = other.hear_call().await;
     assert_eq!(sent, [2], "never written, so it is sent again");
-    next.answer(msgid, &[9]).await;
+    other.answer(msgid, &[9]).await;
     assert_eq!(payload(unsent.await), [9]);
 }
 
@@ -230,7 +235,7 @@ async fn a_peer_that_goes_away_fails_what_it_may_have_seen_and_nothing_else() {
 async fn the_server_says_why_it_closes() {
     let (client, mut peers) = client(&config(), 1 << 16);
     let call = call(&client, 1);
-    let mut peer = peers.recv().await.unwrap();
+    let mut peer = next_peer(&mut peers).await;
     peer.hear_call().await;
     let mut out = Vec::new();
     reply::protocol_error(&mut out, &RpcError::new(ErrorCode::BadRequest, "reserved marker 0xc1"));
@@ -339,13 +344,13 @@ async fn calls_spread_over_connections_and_wait_for_room() {
     let config = ClientConfig { connections: 2, in_flight_max: 2, ..config() };
     let (client, mut peers) = client(&config, 1 << 16);
     let first = call(&client, 1);
-    let mut one = peers.recv().await.unwrap();
+    let mut one = next_peer(&mut peers).await;
     let (first_id, _) = one.hear_call().await;
     assert!(peers.try_recv().is_err(), "one call needs one connection");
     // The second call sees a busy connection: it uses it and opens another for those who follow.
     let second = call(&client, 2);
     let (second_id, _) = one.hear_call().await;
-    let mut two = peers.recv().await.unwrap();
+    let mut two = next_peer(&mut peers).await;
     settle().await;
     let (third, fourth, fifth) = (call(&client, 3), call(&client, 4), call(&client, 5));
     let (third_id, _) = two.hear_call().await;
@@ -439,7 +444,7 @@ async fn values_make_the_round_trip() {
     let (client, mut peers) = client(&config(), 1 << 16);
     let card = Card { number: "4242".to_owned(), year: 2031 };
     let echo = tokio::spawn(async move {
-        let mut peer = peers.recv().await.unwrap();
+        let mut peer = next_peer(&mut peers).await;
         for _ in 0..2 {
             let (msgid, payload) = peer.hear_call().await;
             assert_eq!(payload[0], 0x82, "a map of field names");
