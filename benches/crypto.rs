@@ -1,0 +1,127 @@
+//! `sealwire-crypto`: keys, sealing and opening of single fields, beside the bare primitives.
+//!
+//! `seal` and `open` in request scope are what every field after a request's first costs; `first_field` and anything in
+//! field scope carry a key generation (sealing) or a Diffie-Hellman (opening).
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use sealwire_benches::document::app_keys;
+use sealwire_benches::floor::{Aes, KeygenAndEcdh};
+use sealwire_crypto::{AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, Opener, Sealer};
+
+const SIZES: [(usize, &str); 3] = [(16, "16B"), (64, "64B"), (1_024, "1KiB")];
+const SCOPES: [(KeyScope, &str); 2] = [(KeyScope::Request, "request"), (KeyScope::Field, "field")];
+const ENCODINGS: [(Encoding, &str); 2] = [(Encoding::Text, "text"), (Encoding::Binary, "binary")];
+
+fn main() {
+    let mut criterion = sealwire_benches::criterion();
+    let keys = app_keys();
+    floors(&mut criterion);
+    keygen(&mut criterion);
+    first_field(&mut criterion, &keys);
+    seal(&mut criterion, &keys);
+    open(&mut criterion, &keys);
+    criterion.final_summary();
+}
+
+fn floors(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crypto/floor");
+    let pair = KeygenAndEcdh::default();
+    group.bench_function("p256_keygen_ecdh", |b| b.iter(|| black_box(pair.run())));
+    for (bytes, size) in SIZES {
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let mut aes = Aes::default();
+        let mut data = vec![b'x'; bytes];
+        group.bench_function(BenchmarkId::new("aes256gcm_seal", size), |b| b.iter(|| aes.seal(black_box(&mut data))));
+        let sealed = aes.sealed(&data);
+        let mut copy = vec![0; sealed.len()];
+        group.bench_function(BenchmarkId::new("aes256gcm_open", size), |b| {
+            b.iter(|| aes.open(black_box(&sealed), &mut copy)[0]);
+        });
+    }
+}
+
+fn keygen(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crypto/keygen");
+    for curve in Curve::ALL {
+        group.bench_function(curve.name(), |b| b.iter(|| KeyPair::generate(curve).expect("makes a key")));
+    }
+}
+
+fn sealer(keys: &AppKeys, curve: Curve, scope: KeyScope, encoding: Encoding) -> Sealer {
+    let newest = Arc::clone(keys.newest(curve).expect("there is a key"));
+    Sealer::new(keys.app(), newest, scope, encoding, b"").expect("makes a sealer")
+}
+
+/// A request of one field: key generation, Diffie-Hellman, key schedule, and the field.
+fn first_field(criterion: &mut Criterion, keys: &AppKeys) {
+    let mut group = criterion.benchmark_group("crypto/first_field");
+    for curve in Curve::ALL {
+        let mut out = Vec::with_capacity(4_096);
+        group.bench_function(BenchmarkId::new(format!("{}_text", curve.name()), "16B"), |b| {
+            b.iter(|| {
+                out.clear();
+                let mut sealer = sealer(keys, curve, KeyScope::Request, Encoding::Text);
+                sealer.seal(Datatype::String, black_box(&[b'x'; 16]), &mut out).expect("seals");
+            });
+        });
+    }
+}
+
+fn seal(criterion: &mut Criterion, keys: &AppKeys) {
+    let mut group = criterion.benchmark_group("crypto/seal");
+    for (curve, (scope, scope_name), (encoding, encoding_name), (bytes, size)) in variants() {
+        let variant = format!("{}_{scope_name}_{encoding_name}", curve.name());
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let data = vec![b'x'; bytes];
+        let mut out = Vec::with_capacity(4_096);
+        group.bench_function(BenchmarkId::new(variant, size), |b| {
+            // One sealer per sample, so that no run comes near the end of its sequence numbers.
+            let mut sealer = sealer(keys, curve, scope, encoding);
+            b.iter(|| {
+                out.clear();
+                sealer.seal(Datatype::String, black_box(&data), &mut out).expect("seals");
+            });
+        });
+    }
+}
+
+/// In request scope the key is met before; in field scope every field brings a new one.
+fn open(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
+    let mut group = criterion.benchmark_group("crypto/open");
+    for (curve, (scope, scope_name), (encoding, encoding_name), (bytes, size)) in variants() {
+        let variant = format!("{}_{scope_name}_{encoding_name}", curve.name());
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let mut sealed = Vec::new();
+        let mut sealer = sealer(keys, curve, scope, encoding);
+        sealer.seal(Datatype::String, &vec![b'x'; bytes], &mut sealed).expect("seals");
+        let open = |opener: &mut Opener| {
+            let opened = match encoding {
+                Encoding::Text => opener.open_text(black_box(&sealed)),
+                Encoding::Binary => opener.open_binary(black_box(&sealed)),
+            };
+            opened.expect("opens").plaintext.len()
+        };
+        group.bench_function(BenchmarkId::new(variant, size), |b| match scope {
+            KeyScope::Request => {
+                let mut opener = Opener::new(Arc::clone(keys), b"");
+                b.iter(|| open(&mut opener));
+            }
+            KeyScope::Field => b.iter(|| open(&mut Opener::new(Arc::clone(keys), b""))),
+        });
+    }
+}
+
+type Variant = (Curve, (KeyScope, &'static str), (Encoding, &'static str), (usize, &'static str));
+
+fn variants() -> impl Iterator<Item = Variant> {
+    Curve::ALL.into_iter().flat_map(|curve| {
+        SCOPES.into_iter().flat_map(move |scope| {
+            ENCODINGS
+                .into_iter()
+                .flat_map(move |encoding| SIZES.into_iter().map(move |size| (curve, scope, encoding, size)))
+        })
+    })
+}

@@ -1,0 +1,46 @@
+//! Documents of a given number of fields, 16 bytes each, in rows of ten as a batch job would send them.
+
+use std::sync::Arc;
+
+use sealwire_crypto::{AppId, AppKeys, Curve, KeyPair, KeyState, KeyVersion};
+use sealwire_msgpack::write;
+
+/// The app that documents are sealed for.
+pub const APP: &str = "bench";
+/// Bytes of one field.
+pub const FIELD_BYTES: usize = 16;
+
+/// The keys of a row, in order.
+const COLUMNS: [&str; 10] = ["id", "number", "name", "street", "city", "postcode", "country", "email", "phone", "note"];
+
+/// `{"rows": [{"id": .., "number": .., ..}, ..]}` with `fields` strings in all.
+///
+/// # Panics
+/// If `fields` does not fit 32 bits.
+#[must_use]
+pub fn document(fields: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32 + fields * (FIELD_BYTES + 8));
+    write::map_len(&mut out, 1);
+    write::str(&mut out, "rows");
+    write::array_len(&mut out, u32::try_from(fields.div_ceil(COLUMNS.len())).expect("fits"));
+    for row in (0..fields).step_by(COLUMNS.len()) {
+        let columns = &COLUMNS[..COLUMNS.len().min(fields - row)];
+        write::map_len(&mut out, u32::try_from(columns.len()).expect("fits"));
+        for (column, name) in columns.iter().enumerate() {
+            write::str(&mut out, name);
+            write::str(&mut out, &format!("{:016}", row + column));
+        }
+    }
+    out
+}
+
+/// Keys of [`APP`], one version on each curve.
+///
+/// # Panics
+/// If the random source fails.
+#[must_use]
+pub fn app_keys() -> Arc<AppKeys> {
+    let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).expect("makes a key"));
+    let app = AppId::new(APP).expect("a good name");
+    Arc::new(AppKeys::new(app, Curve::ALL.map(version).into()).expect("ids differ"))
+}

@@ -1,0 +1,130 @@
+//! A whole engine on loopback, in this process, with callers beside it: mutual TLS, a store in a folder, one app.
+//!
+//! Engine and callers have runtimes of their own, with threads named after what they do, so that CPU time can be
+//! told apart: [`NETWORK`] and [`CRYPTO`] are the engine's, `caller` is not.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sealwire_client::{Client, ClientConfig, Pem};
+use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_server::config::Config;
+use sealwire_server::pki::{self, Access, Authority, Existing, Leaf, Name, Usage, Validity};
+use sealwire_server::server::Server;
+use sealwire_store::{AppStore as _, FolderStore};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::document::APP;
+
+/// Begins the names of the engine's network threads.
+pub const NETWORK: &str = "eng-net";
+/// Begins the names of the engine's crypto threads, and of the one that now and then looks at the store.
+pub const CRYPTO: &str = "eng-crypto";
+
+/// A running engine and what callers need to reach it.
+pub struct World {
+    callers: Runtime,
+    engine: Runtime,
+    server: Server,
+    config: ClientConfig,
+    _folder: TempDir,
+}
+
+impl World {
+    /// Starts an engine with its defaults on ports that the system chooses.
+    ///
+    /// # Panics
+    /// If anything on the way fails.
+    #[must_use]
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = configure(folder.path());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let engine = engine_runtime(config.network.threads_on(cores));
+        let server = engine.block_on(Server::start(&config)).expect("starts");
+        let callers = Builder::new_multi_thread().worker_threads(1).thread_name("caller").enable_all().build();
+        let file = |name| Pem::File(folder.path().join(name));
+        let address = server.address().to_string();
+        let mut client =
+            ClientConfig::new(address, "localhost", file("ca.pem"), file("client.pem"), file("client.key"));
+        client.deadline = Duration::from_secs(120);
+        Self { callers: callers.expect("a runtime"), engine, server, config: client, _folder: folder }
+    }
+
+    /// The callers' runtime.
+    #[must_use]
+    pub fn callers(&self) -> &Runtime {
+        &self.callers
+    }
+
+    /// A client with this many connections, the first of them open.
+    ///
+    /// # Panics
+    /// If the engine cannot be reached.
+    #[must_use]
+    pub fn client(&self, connections: usize) -> Client {
+        let config = ClientConfig { connections, ..self.config.clone() };
+        self.callers.block_on(Client::connect(config)).expect("connects")
+    }
+
+    /// Takes everything down in order.
+    pub fn stop(self) {
+        drop(self.callers);
+        self.engine.block_on(self.server.shutdown());
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// Tokio starts its network threads first and names a thread when it starts it: the later ones are blocking threads.
+fn engine_runtime(network_threads: usize) -> Runtime {
+    let started = AtomicUsize::new(0);
+    let name = move || {
+        let number = started.fetch_add(1, Ordering::Relaxed);
+        if number < network_threads { format!("{NETWORK}-{number}") } else { format!("{CRYPTO}-{number}") }
+    };
+    Builder::new_multi_thread()
+        .worker_threads(network_threads)
+        .thread_name_fn(name)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// Writes certificates, the key-encryption key and one app into `folder`.
+fn configure(folder: &Path) -> Config {
+    let mut config = Config::defaults(folder);
+    config.listen.address = "127.0.0.1:0".parse().expect("an address");
+    config.admin.address = "127.0.0.1:0".parse().expect("an address");
+    let write = |path: &Path, text: &str| {
+        std::fs::create_dir_all(path.parent().expect("in the folder")).expect("a folder");
+        pki::write(path, text.as_bytes(), Access::Owner, Existing::Replace).expect("writes");
+    };
+    let authority = Authority::create("bench", Validity::days(2)).expect("an authority");
+    let issue = |name: &str, usage| {
+        let names = vec![Name::Dns(name.to_owned())];
+        authority.issue(&Leaf { common_name: name.to_owned(), names, usage, validity: Validity::days(1) })
+    };
+    let (server, client) = (issue("localhost", Usage::Server), issue("relay", Usage::Client));
+    let (server, client) = (server.expect("issues"), client.expect("issues"));
+    write(&config.tls.certificate, &server.cert_pem);
+    write(&config.tls.key, server.key_pem.expose());
+    write(&config.tls.client_ca, authority.cert_pem());
+    write(&folder.join("ca.pem"), authority.cert_pem());
+    write(&folder.join("client.pem"), &client.cert_pem);
+    write(&folder.join("client.key"), client.key_pem.expose());
+
+    let kek = Kek::generate_hex().expect("random source");
+    let kek_file = folder.join("kek.hex");
+    write(&kek_file, &kek);
+    config.kek = sealwire_server::config::Kek::File(kek_file);
+    let store = FolderStore::open(&config.state.folder, Kek::from_hex(&kek).expect("a key")).expect("a store");
+    store.create(&AppId::new(APP).expect("a good name"), &Curve::ALL).expect("an app");
+    config
+}
