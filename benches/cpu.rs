@@ -4,8 +4,8 @@
 //! apart by name and their CPU time is read from the scheduler (Linux). The floors are measured in the same run, by
 //! CPU time as well, before and after the load; their mean is the unit that the budgets are ratios of.
 //!
-//! `cargo bench -p sealwire-benches --bench cpu [-- --json] [-- --seconds 5]`. Closed loop: each caller sends its next
-//! request when it has the reply to the last.
+//! `cargo bench -p sealwire-benches --bench cpu -- [--json] [--seconds 5] [--only encrypt_text/c4/2000]`.
+//! Closed loop: each caller sends its next request when it has the reply to the last.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -39,9 +39,9 @@ enum Operation {
 impl Operation {
     const fn name(self) -> &'static str {
         match self {
-            Self::EncryptText => "encrypt",
-            Self::EncryptBinary => "encrypt binary",
-            Self::DecryptText => "decrypt",
+            Self::EncryptText => "encrypt_text",
+            Self::EncryptBinary => "encrypt_binary",
+            Self::DecryptText => "decrypt_text",
         }
     }
 }
@@ -52,6 +52,13 @@ struct Load {
     operation: Operation,
     fields: usize,
     callers: usize,
+}
+
+impl Load {
+    /// Its address: `operation/callers/fields`.
+    fn name(self) -> String {
+        format!("{}/c{}/{}", self.operation.name(), self.callers, self.fields)
+    }
 }
 
 const LOADS: [Load; 10] = [
@@ -108,6 +115,8 @@ struct Floors {
 struct Options {
     json: bool,
     seconds: f64,
+    /// Only loads whose name contains this.
+    only: String,
 }
 
 fn main() -> io::Result<()> {
@@ -116,7 +125,8 @@ fn main() -> io::Result<()> {
     let before = floors(floor_time)?;
     let world = World::start();
     let time = Duration::from_secs_f64(options.seconds);
-    let measured = LOADS.iter().map(|load| measure(&world, *load, time)).collect::<io::Result<Vec<_>>>()?;
+    let loads = LOADS.iter().filter(|load| load.name().contains(&options.only));
+    let measured = loads.map(|load| measure(&world, *load, time)).collect::<io::Result<Vec<_>>>()?;
     world.stop();
     let after = floors(floor_time)?;
     let mean = |a: f64, b: f64| (a + b) / 2.0;
@@ -130,10 +140,13 @@ fn main() -> io::Result<()> {
 /// Unknown arguments are Cargo's.
 fn options() -> Options {
     let arguments: Vec<String> = std::env::args().collect();
-    let seconds = arguments.iter().position(|argument| argument == "--seconds");
-    let seconds = seconds.and_then(|at| arguments.get(at + 1)).map(|text| text.parse().expect("--seconds: a number"));
+    let value = |name| arguments.iter().position(|argument| argument == name).and_then(|at| arguments.get(at + 1));
     let default = if sealwire_benches::is_smoke_run() { 0.05 } else { 3.0 };
-    Options { json: arguments.iter().any(|argument| argument == "--json"), seconds: seconds.unwrap_or(default) }
+    Options {
+        json: arguments.iter().any(|argument| argument == "--json"),
+        seconds: value("--seconds").map_or(default, |text| text.parse().expect("--seconds: a number")),
+        only: value("--only").cloned().unwrap_or_default(),
+    }
 }
 
 fn floors(time: Duration) -> io::Result<Floors> {
@@ -273,25 +286,14 @@ fn print(mut out: impl Write, measured: &[Measured], floors: Floors, verdicts: &
     writeln!(out, "                P-256 keygen + ECDH {:.0}\n", floors.keygen_ecdh)?;
     writeln!(
         out,
-        "{:<15}{:>7}{:>8}{:>11}{:>11} |{:>11}{:>11}{:>11}{:>8} |{:>13}",
-        "operation",
-        "fields",
-        "callers",
-        "requests/s",
-        "fields/s",
-        "CPU ns/f",
-        "crypto",
-        "network",
-        "seals",
-        "fields/CPU s"
+        "{:<24}{:>11}{:>11} |{:>11}{:>11}{:>11}{:>8} |{:>13}",
+        "load", "requests/s", "fields/s", "CPU ns/f", "crypto", "network", "seals", "fields/CPU s"
     )?;
     for one in measured {
         writeln!(
             out,
-            "{:<15}{:>7}{:>8}{:>11.0}{:>11.0} |{:>11.1}{:>11.1}{:>11.1}{:>8.2} |{:>13.0}",
-            one.load.operation.name(),
-            one.load.fields,
-            one.load.callers,
+            "{:<24}{:>11.0}{:>11.0} |{:>11.1}{:>11.1}{:>11.1}{:>8.2} |{:>13.0}",
+            one.load.name(),
             one.fields_per_second() / one.load.fields as f64,
             one.fields_per_second(),
             one.cpu_ns(),
@@ -313,7 +315,7 @@ fn print_json(mut out: impl Write, measured: &[Measured], floors: Floors, verdic
         .iter()
         .map(|one| {
             json!({
-                "operation": one.load.operation.name(),
+                "load": one.load.name(),
                 "fields": one.load.fields,
                 "callers": one.load.callers,
                 "fields_per_s": one.fields_per_second(),

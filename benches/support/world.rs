@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Pem};
@@ -82,19 +83,23 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// Tokio starts its network threads first and names a thread when it starts it: the later ones are blocking threads.
+/// Tokio names a thread when it starts it, network threads first; but any of them may take any task that waits for a
+/// thread, so nothing else may be asked for before every network thread is at its work.
 fn engine_runtime(network_threads: usize) -> Runtime {
     let started = AtomicUsize::new(0);
     let name = move || {
         let number = started.fetch_add(1, Ordering::Relaxed);
         if number < network_threads { format!("{NETWORK}-{number}") } else { format!("{CRYPTO}-{number}") }
     };
-    Builder::new_multi_thread()
-        .worker_threads(network_threads)
-        .thread_name_fn(name)
-        .enable_all()
-        .build()
-        .expect("a runtime")
+    let runtime = Builder::new_multi_thread().worker_threads(network_threads).thread_name_fn(name).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let all = Arc::new(Barrier::new(network_threads + 1));
+    for _ in 0..network_threads {
+        let all = Arc::clone(&all);
+        runtime.spawn(async move { all.wait() });
+    }
+    all.wait();
+    runtime
 }
 
 /// Writes certificates, the key-encryption key and one app into `folder`.
