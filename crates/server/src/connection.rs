@@ -293,7 +293,7 @@ async fn answer(connection: Arc<Connection>, request: Request, place: OwnedSemap
     let engine = &connection.engine;
     let _counted = InFlight::new(engine);
     let (msgid, method) = (request.msgid, request.method.map_or(MethodLabel::Unknown, MethodLabel::from));
-    let mut report = CallReport { method, code: CallCode::Ok, fields: 0, queue: Duration::ZERO, work: Duration::ZERO };
+    let mut report = CallReport { method, code: CallCode::Ok, queue: Duration::ZERO, work: Duration::ZERO };
     let outcome = match request.method {
         Some(method @ (Method::Encrypt | Method::Decrypt)) => {
             document(&connection, &request, method, &mut report).await
@@ -332,6 +332,7 @@ async fn document(
     let ticket = request.ticket.ticket();
     let order = Order {
         msgid: request.msgid,
+        method: report.method,
         payload: plan.payload,
         selection: plan.selection,
         task: plan.task,
@@ -342,7 +343,7 @@ async fn document(
     };
     let (work, finished) = Work::new(order, &engine.limits, Arc::clone(&engine.metrics));
     engine.pool.submit(work); // 3. the work itself
-    let Finished { result, fields, queue, work } = tokio::select! {
+    let Finished { result, queue, work } = tokio::select! {
         biased;
         finished = finished => finished.map_err(|_| CallFailure::Internal("the work panicked"))?,
         reason = ticket.stopped() => return Err(CallFailure::Stopped(reason)),
@@ -351,7 +352,7 @@ async fn document(
             return Err(CallFailure::Stopped(StopReason::Deadline));
         }
     };
-    (report.fields, report.queue, report.work) = (fields, queue, work);
+    (report.queue, report.work) = (queue, work);
     let (bytes, places) = result?;
     Ok((bytes, Some(places)))
 }

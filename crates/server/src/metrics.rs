@@ -163,8 +163,6 @@ pub struct CallReport {
     pub method: MethodLabel,
     /// How it ended.
     pub code: CallCode,
-    /// Fields worked on.
-    pub fields: u64,
     /// Time from admission to the first work.
     pub queue: Duration,
     /// Time at work, without pauses.
@@ -257,9 +255,13 @@ impl Metrics {
     pub fn call_done(&self, report: &CallReport) {
         let method = report.method as usize;
         self.calls[method][report.code as usize].inc();
-        self.fields[method].inc_by(report.fields);
         self.queue_seconds[method].observe(report.queue.as_secs_f64());
         self.work_seconds[method].observe(report.work.as_secs_f64());
+    }
+
+    /// That many fields were worked on, whatever became of their call.
+    pub fn fields_done(&self, method: MethodLabel, fields: u64) {
+        self.fields[method as usize].inc_by(fields);
     }
 
     /// A call was refused before it got a place in the queue: counted, without times.
@@ -369,10 +371,10 @@ mod tests {
         metrics.call_done(&CallReport {
             method: MethodLabel::Encrypt,
             code: CallCode::CannotOpen,
-            fields: 30,
             queue: Duration::from_micros(70),
             work: Duration::from_millis(3),
         });
+        metrics.fields_done(MethodLabel::Encrypt, 30);
         metrics.call_refused(MethodLabel::Encrypt, CallCode::Overloaded);
         metrics.call_cancelled(CancelReason::Deadline, 500);
         metrics.connection(ConnectionOutcome::TlsFailed);

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::budget::Reservation;
 use crate::error::CallFailure;
 use crate::limits::Limits;
-use crate::metrics::{CancelReason, Metrics};
+use crate::metrics::{CancelReason, MethodLabel, Metrics};
 use crate::pool::{Next, Sliced};
 use crate::ticket::{StopReason, Ticket};
 use crate::transform::{Faults, FieldFault, OpenFields, SealFields};
@@ -53,6 +53,8 @@ pub enum Task {
 pub struct Order {
     /// Answers to this.
     pub msgid: u32,
+    /// Its fields are counted under this.
+    pub method: MethodLabel,
     /// The document.
     pub payload: Bytes,
     /// Its fields.
@@ -82,8 +84,6 @@ pub struct Places {
 pub struct Finished {
     /// The reply's bytes, or why there is none.
     pub result: Result<(Vec<u8>, Places), CallFailure>,
-    /// Fields worked on.
-    pub fields: u64,
     /// Time until the first slice.
     pub queue: Duration,
     /// Time in slices.
@@ -93,6 +93,7 @@ pub struct Finished {
 /// An [`Order`] on its way. See the module.
 pub struct Work {
     msgid: u32,
+    method: MethodLabel,
     payload: Bytes,
     stage: Stage,
     walk: Walk,
@@ -130,6 +131,7 @@ impl Work {
         let (done, finished) = oneshot::channel();
         let work = Self {
             msgid: order.msgid,
+            method: order.method,
             payload: order.payload,
             stage: Stage::New(order.task),
             walk: Walk::new(Arc::new(order.selection), containers, walk_limits),
@@ -192,6 +194,8 @@ impl Work {
 
     fn finish(&mut self, walked: Result<(), CallFailure>) {
         let fields = self.walk.fields() as u64;
+        // Here and not with the answer, which does not wait for the work when the call is stopped.
+        self.metrics.fields_done(self.method, fields);
         if let Err(CallFailure::Stopped(reason)) = &walked {
             let saved = self.leaves.saturating_sub(fields);
             match reason {
@@ -218,7 +222,7 @@ impl Work {
         let queue = self.started.map_or(Duration::ZERO, |started| started - self.queued);
         if let Some(done) = self.done.take() {
             // Nobody listens any more when the call was stopped; what it holds is then given back here.
-            let _ = done.send(Finished { result, fields, queue, work: self.worked });
+            let _ = done.send(Finished { result, queue, work: self.worked });
         }
     }
 }
