@@ -14,6 +14,7 @@ use crate::error::CallFailure;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
+use crate::transform::Faults;
 use crate::work::Task;
 
 /// What every connection shares.
@@ -118,8 +119,8 @@ impl Engine {
                 let per_leaf = crypto::Encoding::Text.sealed_bytes(0) + 8;
                 leaves.saturating_mul(per_leaf).saturating_add(message_bytes / 3 * 4)
             }
-            // What opens is shorter than its envelope.
-            _ => message_bytes,
+            // What opens is shorter than its envelope; what does not may be listed.
+            _ => message_bytes.saturating_add(Faults::bytes(self.limits.errors_reported_max, leaves)),
         };
         bytes.saturating_add(FRAME).min(self.limits.reply_bytes_max)
     }

@@ -46,6 +46,8 @@ impl From<FieldFault> for CallFailure {
 pub struct Faults {
     on_error: OnError,
     listed_max: usize,
+    /// Bytes that may still be listed.
+    bytes_left: usize,
     /// The first ones.
     pub listed: Vec<FieldError>,
     /// How many more there were.
@@ -53,19 +55,34 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Lists at most `listed_max`.
-    pub fn new(on_error: OnError, listed_max: usize) -> Self {
-        Self { on_error, listed_max, listed: Vec::new(), omitted: 0 }
+    /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see [`Faults::bytes`].
+    pub fn new(on_error: OnError, listed_max: usize, fields: u64) -> Self {
+        Self { on_error, listed_max, bytes_left: Self::bytes(listed_max, fields), listed: Vec::new(), omitted: 0 }
+    }
+
+    /// Bytes of a reply that errors may take. A path repeats the keys above its field: listing every long one could
+    /// make a reply a hundred times as large as its request.
+    pub fn bytes(listed_max: usize, fields: u64) -> usize {
+        usize::try_from(fields).unwrap_or(usize::MAX).min(listed_max).saturating_mul(ERROR_BYTES)
+    }
+
+    fn report(&mut self, path: &Path<'_>) {
+        if self.listed.len() < self.listed_max {
+            let path = bounded(path);
+            if let Some(left) = self.bytes_left.checked_sub(ERROR_FRAME_BYTES + path.len()) {
+                self.bytes_left = left;
+                self.listed.push(FieldError { path, code: ErrorCode::CannotOpen });
+                return;
+            }
+            self.bytes_left = 0; // The first ones are listed, not the short ones.
+        }
+        self.omitted += 1;
     }
 
     fn decide(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
         match (fault, self.on_error) {
-            (FieldFault::CannotOpen, OnError::Report) if self.listed.len() < self.listed_max => {
-                self.listed.push(FieldError { path: bounded(path), code: ErrorCode::CannotOpen });
-                Ok(())
-            }
             (FieldFault::CannotOpen, OnError::Report) => {
-                self.omitted += 1;
+                self.report(path);
                 Ok(())
             }
             (FieldFault::CannotOpen, OnError::Fail) => Err(FieldFault::CannotOpenAt(bounded(path))),
@@ -73,6 +90,11 @@ impl Faults {
         }
     }
 }
+
+/// Bytes set aside for each error in a reply: its two keys, its code and a path of usual length.
+const ERROR_BYTES: usize = 128;
+/// Of those, what is not the path.
+const ERROR_FRAME_BYTES: usize = 32;
 
 /// A path as text, cut where the wire cuts it, so that long keys over many bad fields stay small here too.
 fn bounded(path: &Path<'_>) -> String {

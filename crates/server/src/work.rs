@@ -164,7 +164,7 @@ impl Work {
             Stage::New(Task::Open { keys, context, on_error }) => Stage::Opening(OpenFields {
                 opener: Opener::new(keys, &context),
                 ticket: Arc::clone(&self.ticket),
-                faults: Faults::new(on_error, self.errors_max),
+                faults: Faults::new(on_error, self.errors_max, self.leaves),
                 depth_max: self.depth_max,
             }),
             begun => {
