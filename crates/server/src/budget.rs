@@ -32,14 +32,21 @@ impl GlobalBytes {
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(bytes).filter(|used| *used <= self.max)
         });
-        self.gauge.set(i64::try_from(self.used()).unwrap_or(i64::MAX));
+        if taken.is_ok() {
+            self.gauge.inc_by(signed(bytes));
+        }
         taken.is_ok()
     }
 
     fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.gauge.set(i64::try_from(self.used()).unwrap_or(i64::MAX));
+        // By the difference: to set what `used` was would let a late thread overwrite a newer number.
+        self.gauge.dec_by(signed(bytes));
     }
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// What one connection holds.
@@ -136,6 +143,18 @@ mod tests {
         assert!(first.grow_to(60) && first.grow_to(20), "growing to less changes nothing");
         drop((first, second));
         assert_eq!((global.used(), connection.used.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn the_gauge_follows_from_any_thread() {
+        let gauge = Gauge::default();
+        let connection = ConnectionBytes::new(GlobalBytes::new(1_000, gauge.clone()), 1_000);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|bytes| drop(connection.reserve(bytes % 100))));
+            }
+        });
+        assert_eq!(gauge.get(), 0);
     }
 
     #[tokio::test]
