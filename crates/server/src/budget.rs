@@ -64,10 +64,9 @@ impl ConnectionBytes {
         Arc::new(Self { global, used: AtomicUsize::new(0), max, lowered: Notify::new() })
     }
 
-    /// Reserves bytes; `None` when the global budget is spent.
-    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
-        let mut reservation = Reservation { connection: Arc::clone(self), bytes: 0 };
-        reservation.grow_to(bytes).then_some(reservation)
+    /// A reservation of no bytes, to grow.
+    pub fn nothing(self: &Arc<Self>) -> Reservation {
+        Reservation { connection: Arc::clone(self), bytes: 0 }
     }
 
     /// Waits until the connection holds no more than its bound. Safe to drop midway.
@@ -126,6 +125,11 @@ impl Drop for Reservation {
 mod tests {
     use super::*;
 
+    fn reserve(connection: &Arc<ConnectionBytes>, bytes: usize) -> Option<Reservation> {
+        let mut reservation = connection.nothing();
+        reservation.grow_to(bytes).then_some(reservation)
+    }
+
     fn budget(global: usize, connection: usize) -> (Arc<GlobalBytes>, Arc<ConnectionBytes>) {
         let global = GlobalBytes::new(global, Gauge::default());
         (Arc::clone(&global), ConnectionBytes::new(global, connection))
@@ -134,9 +138,9 @@ mod tests {
     #[test]
     fn what_is_reserved_is_given_back() {
         let (global, connection) = budget(100, 1_000);
-        let mut first = connection.reserve(60).unwrap();
-        assert!(connection.reserve(41).is_none());
-        let second = connection.reserve(40).unwrap();
+        let mut first = reserve(&connection, 60).unwrap();
+        assert!(reserve(&connection, 41).is_none());
+        let second = reserve(&connection, 40).unwrap();
         assert!(!first.grow_to(61));
         assert_eq!(global.used(), 100);
         first.shrink_to(10);
@@ -151,7 +155,7 @@ mod tests {
         let connection = ConnectionBytes::new(GlobalBytes::new(1_000, gauge.clone()), 1_000);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..20_000).for_each(|bytes| drop(connection.reserve(bytes % 100))));
+                scope.spawn(|| (0..20_000).for_each(|bytes| drop(reserve(&connection, bytes % 100))));
             }
         });
         assert_eq!(gauge.get(), 0);
@@ -160,7 +164,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_over_its_bound_waits_until_it_holds_less() {
         let (_, connection) = budget(1_000, 50);
-        let held = connection.reserve(60).unwrap();
+        let held = reserve(&connection, 60).unwrap();
         let waiting = tokio::spawn({
             let connection = Arc::clone(&connection);
             async move { connection.below_max().await }

@@ -28,10 +28,13 @@ use crate::pki::Principal;
 use crate::ticket::{StopReason, TicketGuard, Tickets};
 use crate::work::{Finished, Order, Places, Work};
 
-/// Room for one read, in bytes: a TLS record and some.
+/// Room for one read, in bytes: a TLS record and some. A connection has this much for itself; what a message takes
+/// beyond it counts against the limits.
 const READ_BYTES: usize = 32 << 10;
 /// Replies up to this many bytes are written together, in one TLS record where they fit.
 const BATCH_BYTES: usize = 16 << 10;
+/// Time a peer has to close its end after we closed ours.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What the calls of one connection share.
 struct Connection {
@@ -58,8 +61,8 @@ enum End {
     Closed,
     /// The peer broke the protocol, or a time limit. What is queued for it is still written.
     Expelled,
-    /// The engine drains.
-    Draining,
+    /// The engine drains, and every call is answered.
+    Drained,
 }
 
 /// Serves one connection until it ends. Dropping the future midway stops every call on it.
@@ -70,7 +73,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     draining: watch::Receiver<bool>,
 ) {
     let limits = engine.limits.clone();
-    let (read, write) = tokio::io::split(stream);
+    let (mut read, write) = tokio::io::split(stream);
     let (replies, outgoing) = mpsc::channel(limits.in_flight_per_connection_max);
     let connection = Arc::new(Connection {
         principal,
@@ -87,21 +90,35 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         tokio::spawn(async move { write_replies(write, outgoing, stall, |n| metrics.reply_bytes(n)).await });
 
     let end = tokio::select! {
-        end = read_calls(&connection, read, draining) => end,
+        end = read_calls(&connection, &mut read, draining.clone()) => end,
+        () = connection.drain(draining) => End::Drained,
         // The peer takes no replies, so its calls are of no use.
         _ = &mut writer => End::Closed,
     };
     tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.tickets.len(), "connection ends");
-    match end {
-        End::Draining => connection.drain(Duration::from_millis(limits.drain_ms_max)).await,
-        End::Closed | End::Expelled => connection.tickets.stop_all(StopReason::Disconnect),
-    }
     if end == End::Closed {
         writer.abort();
     }
-    // The writer ends once the last call has let go of its sender.
-    drop((connection, stop));
-    let _ = writer.await;
+    // Stops what still runs. The writer ends once the last call has let go of its sender.
+    drop((stop, connection));
+    if !writer.is_finished() {
+        let _ = writer.await;
+    }
+    if end != End::Closed {
+        linger(read).await;
+    }
+}
+
+/// Reads on for a moment and drops what comes. To close on unread bytes would make the system reset the connection,
+/// and what was just written might never arrive.
+async fn linger(mut read: impl AsyncRead + Unpin) {
+    let mut dropped = BytesMut::with_capacity(READ_BYTES);
+    let drop_all = async {
+        while matches!(read.read_buf(&mut dropped).await, Ok(1..)) {
+            dropped.clear();
+        }
+    };
+    let _ = timeout(LINGER, drop_all).await;
 }
 
 /// Stops every call when the connection ends, however it ends.
@@ -114,14 +131,21 @@ impl Drop for StopOnDrop {
 }
 
 impl Connection {
-    /// Lets calls finish for a time, then stops the rest. Returns when every reply is written.
-    async fn drain(&self, limit: Duration) {
-        let all = u32::try_from(self.engine.limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
-        if timeout(limit, self.calls.acquire_many(all)).await.is_err() {
+    /// Once the engine drains, lets calls finish for a time, then stops the rest. Returns when every reply is written.
+    async fn drain(&self, mut draining: watch::Receiver<bool>) {
+        let _ = draining.wait_for(|draining| *draining).await;
+        let limits = &self.engine.limits;
+        let all = u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
+        if timeout(Duration::from_millis(limits.drain_ms_max), self.calls.acquire_many(all)).await.is_err() {
             self.tickets.stop_all(StopReason::Drain);
-            let stall = Duration::from_millis(self.engine.limits.write_stall_ms_max);
-            let _ = timeout(stall, self.calls.acquire_many(all)).await;
+            let _ = timeout(Duration::from_millis(limits.write_stall_ms_max), self.calls.acquire_many(all)).await;
         }
+    }
+
+    /// A place for one more call, once there is one.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        self.bytes.below_max().await;
+        Arc::clone(&self.calls).acquire_owned().await.ok()
     }
 
     /// Queues a reply that no call stands behind. Waits while the queue is full, which pauses reading.
@@ -129,11 +153,22 @@ impl Connection {
         let _ = self.replies.send(Outgoing { bytes, _places: None, _call: None }).await;
     }
 
-    async fn send_error(&self, msgid: u32, method: MethodLabel, failure: &CallFailure) {
+    /// Answers a request that got no place.
+    async fn refuse(&self, msgid: u32, method: MethodLabel, failure: &CallFailure) -> Result<(), End> {
+        if self.tickets.contains(msgid) {
+            return Err(self.expel_for_msgid().await);
+        }
         self.engine.metrics.call_refused(method, failure.code().into());
         let mut out = Vec::new();
         reply::error(&mut out, msgid, &failure.answer());
         self.send(out).await;
+        Ok(())
+    }
+
+    /// Two answers to one msgid could not be told apart.
+    async fn expel_for_msgid(&self) -> End {
+        self.send_protocol_error(&RpcError::new(ErrorCode::BadRequest, "this msgid is still in flight")).await;
+        End::Expelled
     }
 
     /// Says why the connection ends, where no call can be blamed.
@@ -145,10 +180,51 @@ impl Connection {
     }
 }
 
+/// What has arrived, and where more comes from.
+struct Input<R> {
+    read: R,
+    buffer: BytesMut,
+}
+
+impl<R: AsyncRead + Unpin> Input<R> {
+    /// Takes a message off the front. The memory of a long one goes with it.
+    fn take(&mut self, bytes: usize) -> Bytes {
+        let frame = self.buffer.split_to(bytes).freeze();
+        if bytes > READ_BYTES {
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        frame
+    }
+
+    /// The same for bytes that nobody wants.
+    fn discard(&mut self, bytes: usize) {
+        self.buffer.advance(bytes);
+        if self.buffer.is_empty() {
+            self.buffer = BytesMut::new();
+        }
+    }
+
+    /// Reads once. Safe to drop midway.
+    async fn more(&mut self) -> io::Result<usize> {
+        self.buffer.reserve(READ_BYTES);
+        self.read.read_buf(&mut self.buffer).await
+    }
+
+    /// Reads a little ahead while a call waits, so that a peer which goes meanwhile is noticed. Safe to drop midway.
+    async fn closed(&mut self) -> End {
+        while self.buffer.len() < READ_BYTES {
+            if !matches!(self.more().await, Ok(1..)) {
+                return End::Closed;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
 /// Finds messages in what arrives and starts their answers, until the connection ends.
 async fn read_calls(
     connection: &Arc<Connection>,
-    mut read: impl AsyncRead + Unpin,
+    read: impl AsyncRead + Unpin,
     mut draining: watch::Receiver<bool>,
 ) -> End {
     let limits = &connection.engine.limits;
@@ -158,67 +234,62 @@ async fn read_calls(
         elements_max: limits.elements_max as u64,
         discard_bytes_max: limits.discard_bytes_max as u64,
     });
-    let mut buffer = BytesMut::new();
-    let Some(mut arriving) = connection.bytes.reserve(0) else { return End::Closed };
+    let mut input = Input { read, buffer: BytesMut::new() };
+    let mut arriving = connection.bytes.nothing();
     let mut message_began: Option<Instant> = None;
     loop {
-        match scanner.scan(&buffer) {
+        let acted = match scanner.scan(&input.buffer) {
             Scan::Message(boundary) => {
                 message_began = None;
-                let frame = buffer.split_to(boundary.bytes).freeze();
-                arriving.shrink_to(0);
+                let held = std::mem::replace(&mut arriving, connection.bytes.nothing());
+                let frame = input.take(boundary.bytes);
                 connection.engine.metrics.request_bytes(boundary.bytes as u64);
-                if let Err(end) = dispatch(connection, frame, &boundary).await {
-                    return end;
-                }
+                dispatch(connection, &mut input, &mut draining, Message { frame, held, boundary }).await
             }
-            Scan::Refused { head, error, fate } => {
-                let failure = CallFailure::Scan(error);
-                match head.and_then(|head| head.answer_to()) {
-                    Some(msgid) => connection.send_error(msgid, method_label(head), &failure).await,
-                    None if fate == Fate::Close => connection.send_protocol_error(&failure.answer()).await,
-                    None => (),
-                }
-                if fate == Fate::Close {
-                    return End::Expelled;
-                }
-            }
+            Scan::Refused { head, error, fate } => refuse(connection, head, CallFailure::Scan(error), fate).await,
             Scan::Discard { bytes, ended } => {
-                buffer.advance(bytes);
-                arriving.shrink_to(buffer.len());
+                input.discard(bytes);
+                arriving.shrink_to(input.buffer.len().saturating_sub(READ_BYTES));
                 if ended {
                     message_began = None;
                 }
+                Ok(())
+            }
+            Scan::Incomplete if !arriving.grow_to(input.buffer.len().saturating_sub(READ_BYTES)) => {
+                // No memory to hold it. Its head has arrived long since, so whoever waits for an answer gets one.
+                let head = scanner.head();
+                let fate = scanner.skip_rest();
+                refuse(connection, head, CallFailure::Overloaded { what: "bytes_max" }, fate).await
             }
             Scan::Incomplete => {
-                if !arriving.grow_to(buffer.len()) {
-                    if let Err(end) = refuse_arriving(connection, &mut scanner).await {
-                        return end;
-                    }
-                    continue;
-                }
-                if !buffer.is_empty() || !scanner.is_idle() {
+                if !input.buffer.is_empty() || !scanner.is_idle() {
                     message_began.get_or_insert_with(Instant::now);
                 }
-                let until = read_deadline(connection, message_began);
-                buffer.reserve(READ_BYTES);
-                let got = tokio::select! {
-                    got = timeout_at(until, read.read_buf(&mut buffer)) => got,
-                    _ = draining.wait_for(|draining| *draining) => return End::Draining,
-                };
-                match got {
-                    Ok(Ok(1..)) => (),
-                    // A clean end and a broken one are the same here: whoever called is gone.
-                    Ok(Ok(0) | Err(_)) => return End::Closed,
-                    // With calls in flight the connection is not idle, however long they take.
-                    Err(_) if message_began.is_none() && !connection.tickets.is_empty() => (),
-                    Err(_) => {
-                        let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
-                        connection.send_protocol_error(&error).await;
-                        return End::Expelled;
-                    }
-                }
+                read_more(connection, &mut input, message_began).await
             }
+        };
+        if let Err(end) = acted {
+            return end;
+        }
+    }
+}
+
+/// Waits for bytes, as long as the limits allow.
+async fn read_more(
+    connection: &Connection,
+    input: &mut Input<impl AsyncRead + Unpin>,
+    message_began: Option<Instant>,
+) -> Result<(), End> {
+    match timeout_at(read_deadline(connection, message_began), input.more()).await {
+        Ok(Ok(1..)) => Ok(()),
+        // A clean end and a broken one are the same here: whoever called is gone.
+        Ok(Ok(0) | Err(_)) => Err(End::Closed),
+        // With calls in flight the connection is not idle, however long they take.
+        Err(_) if message_began.is_none() && !connection.tickets.is_empty() => Ok(()),
+        Err(_) => {
+            let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
+            connection.send_protocol_error(&error).await;
+            Err(End::Expelled)
         }
     }
 }
@@ -232,14 +303,12 @@ fn read_deadline(connection: &Connection, message_began: Option<Instant>) -> Ins
     }
 }
 
-/// Turns away the message that is arriving because there is no memory to hold it.
-async fn refuse_arriving(connection: &Connection, scanner: &mut Scanner) -> Result<(), End> {
-    let failure = CallFailure::Overloaded { what: "bytes_max" };
-    let head = scanner.head();
-    let fate = scanner.skip_rest();
+/// Turns away a message that is not whole. A notification has no answer.
+async fn refuse(connection: &Connection, head: Option<Head>, failure: CallFailure, fate: Fate) -> Result<(), End> {
     match head.and_then(|head| head.answer_to()) {
-        Some(msgid) => connection.send_error(msgid, method_label(head), &failure).await,
-        None => connection.send_protocol_error(&failure.answer()).await,
+        Some(msgid) => connection.refuse(msgid, method_label(head), &failure).await?,
+        None if fate == Fate::Close => connection.send_protocol_error(&failure.answer()).await,
+        None => (),
     }
     if fate == Fate::Close { Err(End::Expelled) } else { Ok(()) }
 }
@@ -251,19 +320,39 @@ fn method_label(head: Option<Head>) -> MethodLabel {
     }
 }
 
-/// Acts on one whole message. Waits for a place if the connection has none left.
-async fn dispatch(connection: &Arc<Connection>, frame: Bytes, boundary: &Boundary) -> Result<(), End> {
+/// One whole message.
+struct Message {
+    frame: Bytes,
+    /// What is set aside for it so far.
+    held: Reservation,
+    boundary: Boundary,
+}
+
+/// Acts on one message. Waits for a place if the connection has none left.
+async fn dispatch(
+    connection: &Arc<Connection>,
+    input: &mut Input<impl AsyncRead + Unpin>,
+    draining: &mut watch::Receiver<bool>,
+    message: Message,
+) -> Result<(), End> {
+    let Message { frame, held, boundary } = message;
     match boundary.head {
         Head::Request { msgid, method } => {
-            connection.bytes.below_max().await;
-            let place = Arc::clone(&connection.calls).acquire_owned().await.map_err(|_| End::Closed)?;
-            let Some(ticket) = connection.tickets.issue(msgid) else {
-                // Two replies to one msgid could not be told apart.
-                let error = RpcError::new(ErrorCode::BadRequest, "this msgid is still in flight");
-                connection.send_protocol_error(&error).await;
-                return Err(End::Expelled);
+            let arrived = Instant::now();
+            let place = tokio::select! {
+                biased;
+                _ = draining.wait_for(|draining| *draining) => None,
+                place = connection.place() => place,
+                end = input.closed() => return Err(end),
             };
-            let request = Request { msgid, method, frame, leaves: boundary.leaves, arrived: Instant::now(), ticket };
+            let Some(place) = place else {
+                let failure = CallFailure::Stopped(StopReason::Drain);
+                return connection.refuse(msgid, method_label(Some(boundary.head)), &failure).await;
+            };
+            let Some(ticket) = connection.tickets.issue(msgid) else {
+                return Err(connection.expel_for_msgid().await);
+            };
+            let request = Request { msgid, method, frame, held, leaves: boundary.leaves, arrived, ticket };
             tokio::spawn(answer(Arc::clone(connection), request, place));
         }
         Head::Notification { notice: Some(Notice::Cancel) } => {
@@ -283,20 +372,21 @@ struct Request {
     /// `None`: no method of ours.
     method: Option<Method>,
     frame: Bytes,
+    held: Reservation,
     leaves: u64,
     arrived: Instant,
     ticket: TicketGuard,
 }
 
 /// One request, from a delimited frame to its reply. Read this function first.
-async fn answer(connection: Arc<Connection>, request: Request, place: OwnedSemaphorePermit) {
+async fn answer(connection: Arc<Connection>, mut request: Request, place: OwnedSemaphorePermit) {
     let engine = &connection.engine;
     let _counted = InFlight::new(engine);
     let (msgid, method) = (request.msgid, request.method.map_or(MethodLabel::Unknown, MethodLabel::from));
     let mut report = CallReport { method, code: CallCode::Ok, queue: Duration::ZERO, work: Duration::ZERO };
     let outcome = match request.method {
         Some(method @ (Method::Encrypt | Method::Decrypt)) => {
-            document(&connection, &request, method, &mut report).await
+            document(&connection, &mut request, method, &mut report).await
         }
         _ => immediate(engine, &request).map(|bytes| (bytes, None)),
     };
@@ -316,7 +406,7 @@ async fn answer(connection: Arc<Connection>, request: Request, place: OwnedSemap
 /// cancel and the deadline.
 async fn document(
     connection: &Connection,
-    request: &Request,
+    request: &mut Request,
     method: Method,
     report: &mut CallReport,
 ) -> Result<(Vec<u8>, Option<Places>), CallFailure> {
@@ -358,13 +448,13 @@ async fn document(
 }
 
 /// Takes the call's places, without waiting: a call that finds none is answered at once and costs nothing more.
-fn admit(connection: &Connection, request: &Request, method: Method) -> Result<Places, CallFailure> {
+fn admit(connection: &Connection, request: &mut Request, method: Method) -> Result<Places, CallFailure> {
     let engine = &connection.engine;
     let full = |what| CallFailure::Overloaded { what };
     let call = Arc::clone(&engine.calls).try_acquire_owned().map_err(|_| full("in_flight_max"))?;
     let reply_bytes = engine.reply_bytes(method, request.frame.len(), request.leaves);
-    let bytes: Option<Reservation> = connection.bytes.reserve(request.frame.len() + reply_bytes);
-    Ok(Places { bytes: bytes.ok_or(full("bytes_max"))?, call })
+    let mut bytes = std::mem::replace(&mut request.held, connection.bytes.nothing());
+    if bytes.grow_to(request.frame.len() + reply_bytes) { Ok(Places { bytes, call }) } else { Err(full("bytes_max")) }
 }
 
 /// The methods that cost nothing, and the refusal of those that do not exist. Never refused for load.

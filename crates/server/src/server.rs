@@ -203,7 +203,11 @@ impl Acceptor {
     async fn run(mut self) {
         loop {
             // Waiting for a handshake's place before accepting leaves the others in the kernel's queue.
-            let Ok(handshake) = Arc::clone(&self.handshakes).acquire_owned().await else { return };
+            let handshake = tokio::select! {
+                handshake = Arc::clone(&self.handshakes).acquire_owned() => handshake,
+                _ = self.drains.wait_for(|draining| *draining) => return,
+            };
+            let Ok(handshake) = handshake else { return };
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
                 _ = self.drains.wait_for(|draining| *draining) => return,
@@ -223,7 +227,7 @@ impl Acceptor {
         let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else {
             return metrics.connection(ConnectionOutcome::Refused);
         };
-        let (tls, engine, drains) = (self.tls.clone(), Arc::clone(&self.engine), self.drains.clone());
+        let (tls, engine, mut drains) = (self.tls.clone(), Arc::clone(&self.engine), self.drains.clone());
         let principals = Arc::clone(&self.principals);
         tokio::spawn(async move {
             let _place = place;
@@ -231,7 +235,11 @@ impl Acceptor {
                 return; // The peer is gone already.
             }
             let limit = Duration::from_millis(engine.limits.handshake_ms_max);
-            let stream = match timeout(limit, tls.accept(stream)).await {
+            let shaken = tokio::select! {
+                shaken = timeout(limit, tls.accept(stream)) => shaken,
+                _ = drains.wait_for(|draining| *draining) => return,
+            };
+            let stream = match shaken {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "handshake failed");

@@ -90,6 +90,11 @@ impl Tickets {
         self.lock().values().for_each(|ticket| ticket.stop(reason));
     }
 
+    /// Whether a call of that msgid is in flight.
+    pub fn contains(&self, msgid: u32) -> bool {
+        self.lock().contains_key(&msgid)
+    }
+
     /// Calls in flight.
     pub fn len(&self) -> usize {
         self.lock().len()
