@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::schedule::Ahead;
 use crate::{Curve, Error, KeyPair, PublicKey};
 
 /// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log.
@@ -103,13 +104,14 @@ pub struct KeyVersion {
     pub state: KeyState,
     /// The keys.
     pub pair: KeyPair,
+    pub(crate) ahead: Ahead,
 }
 
 impl KeyVersion {
     /// A version in the given state; its id follows from the public key.
     #[must_use]
     pub fn new(number: u32, state: KeyState, pair: KeyPair) -> Self {
-        Self { id: KeyId::of(pair.public()), number, state, pair }
+        Self { id: KeyId::of(pair.public()), number, state, pair, ahead: Ahead::default() }
     }
 }
 
@@ -144,6 +146,13 @@ impl AppKeys {
     #[must_use]
     pub fn versions(&self) -> &[Arc<KeyVersion>] {
         &self.versions
+    }
+
+    /// Whether both are the same versions in the same states, so that what was made ahead for one serves the other.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let facts = |keys: &Self| keys.versions.iter().map(|v| (v.id, v.number, v.state)).collect::<Vec<_>>();
+        self.app == other.app && facts(self) == facts(other)
     }
 
     /// The newest active version on `curve`: the one that seals.

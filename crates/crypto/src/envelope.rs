@@ -94,11 +94,13 @@ pub fn looks_like_binary(bytes: &[u8]) -> bool {
 pub(crate) struct Header(pub(crate) [u8; HEADER_BYTES]);
 
 impl Header {
-    pub(crate) fn new(curve: Curve, key: KeyId, ephemeral: &[u8; 33]) -> Self {
+    /// `ephemeral` is SEC 1 uncompressed; the header carries it compressed.
+    pub(crate) fn new(curve: Curve, key: KeyId, ephemeral: &[u8; 65]) -> Self {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = curve.suite();
         bytes[1..6].copy_from_slice(key.as_bytes());
-        bytes[6..].copy_from_slice(ephemeral);
+        bytes[6] = 2 | (ephemeral[64] & 1);
+        bytes[7..].copy_from_slice(&ephemeral[1..33]);
         Self(bytes)
     }
 

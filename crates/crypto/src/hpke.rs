@@ -27,27 +27,21 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The sender's side (section 5.1.1, `SetupBaseS`), with an ephemeral key made by the caller.
-    pub(crate) fn sender(recipient: &PublicKey, ephemeral: &KeyPair, info: &[&[u8]]) -> Result<Self, Error> {
-        let dh = ephemeral.agree(recipient)?;
-        Self::derive(recipient.curve(), dh, ephemeral.public(), recipient, info)
-    }
-
     /// The recipient's side (section 5.1.1, `SetupBaseR`).
     pub(crate) fn recipient(recipient: &KeyPair, ephemeral: &PublicKey, info: &[&[u8]]) -> Result<Self, Error> {
         let dh = recipient.agree(ephemeral)?;
-        Self::derive(ephemeral.curve(), dh, ephemeral, recipient.public(), info)
+        Self::derive(ephemeral.curve(), &dh, ephemeral.uncompressed(), recipient.public().uncompressed(), info)
     }
 
-    fn derive(
+    /// What both sides do with the Diffie-Hellman result: section 4.1, `ExtractAndExpand`, then `KeySchedule`.
+    pub(crate) fn derive(
         curve: Curve,
-        dh: SharedX,
-        ephemeral: &PublicKey,
-        recipient: &PublicKey,
+        dh: &SharedX,
+        enc: &[u8; 65],
+        recipient: &[u8; 65],
         info: &[&[u8]],
     ) -> Result<Self, Error> {
-        let shared = extract_and_expand(curve, &dh, ephemeral.uncompressed(), recipient.uncompressed());
-        Self::key_schedule(curve, &shared, info)
+        Self::key_schedule(curve, &extract_and_expand(curve, dh, enc, recipient), info)
     }
 
     /// Section 5.1, `KeySchedule` in base mode: `psk` and `psk_id` are empty.
@@ -87,7 +81,7 @@ impl Context {
     }
 }
 
-/// Section 4.1, `ExtractAndExpand`, with `kem_context = enc || pkRm`.
+/// Section 4.1, with `kem_context = enc || pkRm`.
 fn extract_and_expand(curve: Curve, dh: &SharedX, enc: &[u8], recipient: &[u8]) -> Secret {
     let suite = Suite::kem(curve);
     let prk = suite.extract(&[], b"eae_prk", &[&dh.0[..]]);

@@ -17,6 +17,7 @@ mod hpke;
 mod kek;
 mod key;
 mod open;
+mod schedule;
 mod seal;
 
 pub use app::{AppId, AppKeys, KeyId, KeyState, KeyVersion};

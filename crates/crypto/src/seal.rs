@@ -6,12 +6,9 @@ use std::sync::Arc;
 use base64::Engine as _;
 
 use crate::aead::TAG_BYTES;
-use crate::envelope::{
-    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, HEADER_CHARS, Header, INFO_PREFIX, TEXT_PREFIX,
-    base64_chars,
-};
-use crate::hpke::Context;
-use crate::{AppId, Datatype, Encoding, Error, KeyPair, KeyVersion};
+use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, TEXT_PREFIX, base64_chars};
+use crate::schedule::Schedule;
+use crate::{AppId, Datatype, Encoding, Error, KeyVersion};
 
 /// How far one ephemeral key reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,30 +35,8 @@ pub struct Sealer {
     body: Vec<u8>,
 }
 
-/// One ephemeral key's schedule and the numbers it has used.
-struct Schedule {
-    context: Context,
-    header: Header,
-    header_chars: [u8; HEADER_CHARS],
-    /// Next sequence number; `None` once all 2^32 are used.
-    next: Option<u32>,
-}
-
-impl Schedule {
-    fn new(app: &AppId, recipient: &KeyVersion, ephemeral: &KeyPair) -> Result<Self, Error> {
-        let info = [INFO_PREFIX, app.as_str().as_bytes()];
-        let context = Context::sender(recipient.pair.public(), ephemeral, &info)?;
-        let header = Header::new(recipient.pair.public().curve(), recipient.id, ephemeral.public().compressed());
-        Ok(Self { context, header, header_chars: header.chars(), next: Some(0) })
-    }
-
-    fn generate(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
-        Self::new(app, recipient, &KeyPair::generate(recipient.pair.public().curve())?)
-    }
-}
-
 impl Sealer {
-    /// Makes an ephemeral key and its schedule: one key generation and one Diffie-Hellman.
+    /// Takes an ephemeral key's schedule: ready, or made now by one key generation and one Diffie-Hellman.
     ///
     /// `context` binds every field to its place; the same bytes must be given to open it.
     ///
@@ -74,7 +49,7 @@ impl Sealer {
         encoding: Encoding,
         context: &[u8],
     ) -> Result<Self, Error> {
-        let schedule = Schedule::generate(app, &recipient)?;
+        let schedule = Schedule::take(app, &recipient)?;
         Ok(Self::with_schedule(app, recipient, scope, encoding, context, schedule))
     }
 
@@ -85,10 +60,10 @@ impl Sealer {
         recipient: Arc<KeyVersion>,
         encoding: Encoding,
         context: &[u8],
-        ephemeral: &KeyPair,
+        ephemeral: &crate::KeyPair,
         sequence: u32,
     ) -> Result<Self, Error> {
-        let mut schedule = Schedule::new(app, &recipient, ephemeral)?;
+        let mut schedule = Schedule::with_ephemeral(app, &recipient, ephemeral)?;
         schedule.next = Some(sequence);
         Ok(Self::with_schedule(app, recipient, KeyScope::Request, encoding, context, schedule))
     }
@@ -138,7 +113,7 @@ impl Sealer {
     fn take_sequence(&mut self) -> Result<u32, Error> {
         let used = self.schedule.next != Some(0);
         if self.schedule.next.is_none() || (used && self.scope == KeyScope::Field) {
-            self.schedule = Schedule::generate(&self.app, &self.recipient)?;
+            self.schedule = Schedule::take(&self.app, &self.recipient)?;
         }
         let sequence = self.schedule.next.ok_or(Error::Library)?;
         self.schedule.next = sequence.checked_add(1);

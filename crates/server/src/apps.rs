@@ -43,6 +43,11 @@ impl Apps {
         (table.generation, table.apps.get(name).cloned())
     }
 
+    /// Every app.
+    pub fn all(&self) -> Vec<Arc<AppKeys>> {
+        self.table().apps.values().cloned().collect()
+    }
+
     /// The generation that calls are served under.
     pub fn generation(&self) -> u64 {
         self.table().generation
@@ -55,7 +60,9 @@ impl Apps {
     /// Loads the apps again if the store's generation moved. Blocks on the store.
     fn refresh(&self) -> Result<(), StoreError> {
         if self.store.generation()? != self.generation() {
-            let table = Arc::new(Table::load(&*self.store)?);
+            let mut table = Table::load(&*self.store)?;
+            table.keep_same(&self.table());
+            let table = Arc::new(table);
             tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
             *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
         }
@@ -88,6 +95,15 @@ impl Table {
         let (generation, apps) = store.load()?;
         let apps = apps.into_iter().map(|keys| (keys.app().as_str().into(), Arc::new(keys))).collect();
         Ok(Self { generation, apps })
+    }
+
+    /// Takes over the apps that did not change, with what was made ahead for them.
+    fn keep_same(&mut self, before: &Self) {
+        for (name, keys) in &mut self.apps {
+            if let Some(old) = before.apps.get(name).filter(|old| old.is_same(keys)) {
+                *keys = Arc::clone(old);
+            }
+        }
     }
 }
 

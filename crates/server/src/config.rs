@@ -96,6 +96,10 @@ pub enum Kek {
 pub struct Crypto {
     /// Threads for cryptography; 0 means one per core. See [`Crypto::threads_on`].
     pub threads: usize,
+    /// Key versions that get a table of multiples, 150 KB each; 0 switches tables off.
+    pub tables: usize,
+    /// Ready ephemeral keys per hot key version; 0 switches them off.
+    pub ready_keys: usize,
 }
 
 impl Crypto {
@@ -229,7 +233,11 @@ impl Config {
             },
             state: State { folder: folder.join(values.text("state", "folder")) },
             kek: if provider == "file" { Kek::File(file) } else { Kek::Environment(variable) },
-            crypto: Crypto { threads: values.number("crypto", "threads") as usize },
+            crypto: Crypto {
+                threads: values.number("crypto", "threads") as usize,
+                tables: values.number("crypto", "tables") as usize,
+                ready_keys: values.number("crypto", "ready_keys") as usize,
+            },
             network: Network { threads: values.number("network", "threads") as usize },
             limits: Limits::take(values),
             log: Log {

@@ -4,6 +4,7 @@
 //! (`wire` finds messages, `payload` finds fields, `crypto` seals them); this one owns sockets, threads and limits.
 
 pub mod admin;
+pub mod ahead;
 pub mod apps;
 pub mod budget;
 pub mod cli;

@@ -23,6 +23,9 @@ pub enum Next {
     Done,
 }
 
+/// What a crypto thread does when there is nothing to do. Returns whether it did something; each step is short.
+pub type Spare = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// Handle to the crypto threads. They end when the last handle is dropped and the queue is empty.
 #[derive(Clone)]
 pub struct Pool(Arc<Handle>);
@@ -32,6 +35,7 @@ struct Handle(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     wake: Condvar,
+    spare: Spare,
 }
 
 #[derive(Default)]
@@ -43,8 +47,9 @@ struct State {
 
 impl Pool {
     /// Starts `threads` workers on the current runtime's blocking pool, which must have room for them.
-    pub fn start(threads: usize) -> Self {
-        let shared = Arc::new(Shared { state: Mutex::default(), wake: Condvar::new() });
+    /// With an empty queue they do `spare` until it finds nothing, then sleep.
+    pub fn start(threads: usize, spare: Spare) -> Self {
+        let shared = Arc::new(Shared { state: Mutex::default(), wake: Condvar::new(), spare });
         for _ in 0..threads {
             let shared = Arc::clone(&shared);
             tokio::task::spawn_blocking(move || shared.run());
@@ -94,6 +99,12 @@ impl Shared {
             }
             if state.closed {
                 return None;
+            }
+            drop(state);
+            let did_something = catch_unwind(AssertUnwindSafe(|| (self.spare)())).unwrap_or(false);
+            state = self.lock();
+            if did_something || !state.queue.is_empty() || state.closed {
+                continue;
             }
             state.idle += 1;
             state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +158,7 @@ mod tests {
 
     #[tokio::test]
     async fn slices_take_turns_and_a_panic_harms_only_its_own() {
-        let pool = Pool::start(1);
+        let pool = Pool::start(1, Arc::new(|| false));
         let (log, logged) = mpsc::channel();
         let (open, gate) = mpsc::channel();
         pool.submit(Box::new(Gate(gate)));
@@ -163,7 +174,7 @@ mod tests {
     #[test]
     fn threads_end_with_the_last_handle() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let pool = runtime.block_on(async { Pool::start(2) });
+        let pool = runtime.block_on(async { Pool::start(2, Arc::new(|| false)) });
         drop(pool.clone());
         drop(pool);
         drop(runtime); // Waits for blocking threads: would hang if they stayed.

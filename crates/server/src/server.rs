@@ -20,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
 use crate::admin::{AdminError, AdminServer, AdminState, Phase};
+use crate::ahead::Ahead;
 use crate::apps::Apps;
 use crate::budget::GlobalBytes;
 use crate::config::{self, Config};
@@ -69,7 +70,7 @@ pub struct Server {
     engine: Arc<Engine>,
     draining: watch::Sender<bool>,
     accepting: JoinHandle<()>,
-    watching: JoinHandle<()>,
+    watching: [JoinHandle<()>; 2],
     connections: Arc<Semaphore>,
 }
 
@@ -93,9 +94,11 @@ impl Server {
         let admin = AdminServer::start(config.admin.address, Arc::clone(&state))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
+        let ahead = Ahead::new(&config.crypto);
+        let spare = Arc::clone(&ahead);
         let engine = Arc::new(Engine {
             apps: Arc::clone(&apps),
-            pool: Pool::start(config.crypto.threads_on(cores)),
+            pool: Pool::start(config.crypto.threads_on(cores), Arc::new(move || spare.make_ready())),
             bytes: GlobalBytes::new(config.limits.bytes_max, metrics.bytes_in_flight.clone()),
             calls: Arc::new(Semaphore::new(config.limits.in_flight_max)),
             metrics,
@@ -113,10 +116,11 @@ impl Server {
             drains,
         };
         let accepting = tokio::spawn(acceptor.run());
+        let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let watching = tokio::spawn(apps.watch(Arc::clone(&state)));
         state.readiness.enter(Phase::Ready);
         tracing::info!(%address, admin = %admin.address(), generation = engine.apps.generation(), "ready");
-        Ok(Self { address, admin, state, engine, draining, accepting, watching, connections })
+        Ok(Self { address, admin, state, engine, draining, accepting, watching: [watching, following], connections })
     }
 
     /// Where calls are taken, with the port the system chose.
@@ -141,7 +145,7 @@ impl Server {
         tracing::info!("draining");
         let _ = self.draining.send(true);
         let _ = self.accepting.await;
-        self.watching.abort();
+        self.watching.iter().for_each(JoinHandle::abort);
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         // Each connection keeps its own drain limit; this one is behind it, for a peer that does not even close.

@@ -75,6 +75,61 @@ fn no_flipped_bit_opens() {
     }
 }
 
+/// Seals one field and says under which header, so that a schedule's second use would show.
+fn header_of_one(keys: &AppKeys, curve: Curve) -> Vec<u8> {
+    let mut out = Vec::new();
+    sealer(keys, curve, KeyScope::Request, Encoding::Binary, b"").seal(Datatype::Binary, b"x", &mut out).unwrap();
+    out.truncate(42);
+    out
+}
+
+#[test]
+fn what_is_made_ahead_seals_like_anything_else_and_once_only() {
+    let keys = app("shop");
+    for curve in Curve::ALL {
+        let version = keys.newest(curve).unwrap();
+        assert_eq!(version.make_table(), Ok(curve == Curve::P256));
+        assert_eq!(version.make_table(), Ok(false), "one is enough");
+        for n in 0..3 {
+            assert_eq!(version.make_ready(keys.app(), 2), Ok(n < 2));
+        }
+        let uses = version.uses();
+        let mut sealer = sealer(&keys, curve, KeyScope::Field, Encoding::Text, b"ctx");
+        let mut headers = HashSet::new();
+        for n in 0..6u8 {
+            let mut envelope = Vec::new();
+            sealer.seal(Datatype::Binary, &[n], &mut envelope).unwrap();
+            assert!(headers.insert(envelope[..56].to_vec()), "a schedule was used twice");
+            let opened = open(&mut Opener::new(keys.clone(), b"ctx"), &envelope);
+            assert_eq!(opened, Ok((Datatype::Binary, vec![n])), "two ready, then by table or plainly");
+        }
+        assert_eq!(version.uses(), uses + 6);
+        version.make_ready(keys.app(), 9).unwrap();
+        version.cool();
+        assert!(headers.insert(header_of_one(&keys, curve)));
+    }
+}
+
+#[test]
+fn a_ready_schedule_goes_to_one_of_many_threads_and_to_its_own_app() {
+    let keys = app("shop");
+    let version = keys.newest(Curve::P256).unwrap();
+    while version.make_ready(keys.app(), 64).unwrap() {}
+    let headers: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let seal = || (0..32).map(|_| header_of_one(&keys, Curve::P256)).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(seal)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(headers.iter().collect::<HashSet<_>>().len(), 128);
+
+    version.make_ready(&AppId::new("elsewhere").unwrap(), 64).unwrap();
+    let mut envelope = Vec::new();
+    sealer(&keys, Curve::P256, KeyScope::Request, Encoding::Text, b"")
+        .seal(Datatype::Binary, b"x", &mut envelope)
+        .unwrap();
+    assert!(Opener::new(keys, b"").open_text(&envelope).is_ok(), "another app's schedule is not used");
+}
+
 #[test]
 fn a_disabled_version_neither_opens_nor_seals() {
     let pair = KeyPair::generate(Curve::P256).unwrap();

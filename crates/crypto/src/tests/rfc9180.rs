@@ -54,7 +54,9 @@ fn the_published_vector_comes_out() {
 
     let info = unhex(&vector.info);
     let enc = PublicKey::from_sec1(Curve::P256, &unhex(&vector.enc)).unwrap();
-    let sender = Context::sender(recipient.public(), &ephemeral, &[&info]).unwrap();
+    let shared = ephemeral.agree(recipient.public()).unwrap();
+    let (enc_bytes, pk_r) = (ephemeral.public().uncompressed(), recipient.public().uncompressed());
+    let sender = Context::derive(Curve::P256, &shared, enc_bytes, pk_r, &[&info]).unwrap();
     let receiver = Context::recipient(&recipient, &enc, &[&info]).unwrap();
 
     let (mut source, mut sink) = (Shake128::default().finalize_xof(), Shake128::default());

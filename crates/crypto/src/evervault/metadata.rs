@@ -1,0 +1,109 @@
+//! The map in front of the text: role, origin and time.
+//!
+//! Reading fails closed. A policy is decided by the role, so a map that cannot be read, says its role twice or says it
+//! in anything but a string refuses the whole value rather than giving it out without a role.
+
+use sealwire_msgpack::{Reader, Token};
+
+/// What we write as a value's origin: the ASCII letter S. Published clients use 5 to 13.
+pub const ORIGIN: u8 = b'S';
+
+/// Longest role in characters.
+const ROLE_CHARS_MAX: usize = 20;
+
+/// A data role: 1 to 20 of `a-z 0-9 -`. Safe to log.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Role(Box<str>);
+
+/// A role has 1 to 20 characters of `a-z 0-9 -`. The caller's bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a role is 1 to 20 lower-case letters, digits or hyphens")]
+pub struct InvalidRole;
+
+impl Role {
+    /// Checks a role.
+    ///
+    /// # Errors
+    /// [`InvalidRole`] for any other length or character.
+    pub fn new(role: &str) -> Result<Self, InvalidRole> {
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let valid = (1..=ROLE_CHARS_MAX).contains(&role.len()) && role.bytes().all(allowed);
+        if valid { Ok(Self(role.into())) } else { Err(InvalidRole) }
+    }
+
+    /// The role.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What a map says. The published clients write no other keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Metadata<'a> {
+    pub(super) role: Option<&'a str>,
+    pub(super) origin: Option<u64>,
+    pub(super) encrypted_at: Option<u64>,
+}
+
+impl<'a> Metadata<'a> {
+    /// Splits a payload into its metadata and its text.
+    #[inline]
+    pub(super) fn split(payload: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (length, rest) = payload.split_first_chunk()?;
+        let (map, text) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+        Some((Self::parse(map)?, text))
+    }
+
+    /// Reads a map: keys in any order, unknown ones ignored, nothing behind it.
+    pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(map);
+        let mut metadata = Self::default();
+        let mut seen = [false; 3];
+        for _ in 0..reader.map_len().ok()? {
+            let known = match reader.peek().ok()? {
+                Token::Str(b"dr") => Some(0),
+                Token::Str(b"eo") => Some(1),
+                Token::Str(b"et") => Some(2),
+                _ => None,
+            };
+            reader.skip_value().ok()?;
+            match known {
+                Some(key) if seen[key] => return None,
+                Some(0) => metadata.role = Some(reader.str_utf8().ok()?),
+                // Advisory: nobody decides by these two, so another type is no reason to refuse.
+                Some(1) => metadata.origin = integer_or_skip(&mut reader)?,
+                Some(_) => metadata.encrypted_at = integer_or_skip(&mut reader)?,
+                None => reader.skip_value().ok()?,
+            }
+            if let Some(key) = known {
+                seen[key] = true;
+            }
+        }
+        reader.is_at_end().then_some(metadata)
+    }
+}
+
+fn integer_or_skip(reader: &mut Reader<'_>) -> Option<Option<u64>> {
+    if let Ok(value) = reader.u64() {
+        return Some(Some(value));
+    }
+    reader.skip_value().ok()?;
+    Some(None)
+}
+
+/// Length and map, ready to go in front of a text.
+pub(super) fn encode(role: Option<&Role>, origin: u8, encrypted_at: u32) -> Vec<u8> {
+    debug_assert!(origin < 0x80, "a positive fixint");
+    let mut map = vec![0, 0, if role.is_some() { 0x83 } else { 0x82 }];
+    if let Some(Role(role)) = role {
+        let length = u8::try_from(role.len()).expect("a role is at most 20 bytes");
+        map.extend_from_slice(&[0xa2, b'd', b'r', 0xa0 | length]);
+        map.extend_from_slice(role.as_bytes());
+    }
+    map.extend_from_slice(&[0xa2, b'e', b'o', origin, 0xa2, b'e', b't', 0xce]);
+    map.extend_from_slice(&encrypted_at.to_be_bytes());
+    let length = u16::try_from(map.len() - 2).expect("a map is at most 40 bytes");
+    map[..2].copy_from_slice(&length.to_le_bytes());
+    map
+}
