@@ -1,0 +1,19 @@
+//! The engine from outside: real sockets on loopback, real mutual TLS, real apps in a folder.
+//!
+//! Each module is one promise to callers or operators. [`harness`] starts a server of its own for every test, so limits
+//! are set where they are tested; tests speak in tables. Nothing here knows how the server works inside: what cannot be
+//! seen on the wire is read from `/metrics`, as an operator would.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests, which lints only know in unit tests")]
+
+mod bad_input;
+mod cancel;
+mod documents;
+mod drain;
+mod harness;
+mod health;
+mod large;
+mod limits;
+mod pipelining;
+mod raw;
+mod tls;
