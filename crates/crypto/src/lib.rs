@@ -17,6 +17,7 @@ mod hpke;
 mod kek;
 mod key;
 mod open;
+mod opened;
 mod schedule;
 mod seal;
 
@@ -27,6 +28,7 @@ pub use error::{CannotOpen, Error};
 pub use kek::Kek;
 pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
+pub use opened::OpenedSchedules;
 pub use seal::{KeyScope, Sealer};
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::envelope::{
     TEXT_PREFIX,
 };
 use crate::hpke::Context;
-use crate::{AppKeys, CannotOpen, Datatype, PublicKey};
+use crate::{AppKeys, CannotOpen, Datatype, OpenedSchedules, PublicKey};
 
 /// Key schedules one request may hold open at once, about 1 KiB each. A request with more ephemeral keys
 /// than this still opens; it derives some of them again.
@@ -34,11 +34,21 @@ pub struct Opener {
     keys: Arc<AppKeys>,
     /// Datatype, then the caller's context.
     aad: Vec<u8>,
-    schedules: Vec<Context>,
+    /// What earlier requests opened, if it is to be used.
+    kept: Option<Arc<OpenedSchedules>>,
+    schedules: Vec<Slot>,
     by_header: HashMap<Header, usize>,
     /// The header seen last and its schedule: in a document made by one request, every header.
     last: Option<(Header, [u8; HEADER_CHARS], usize)>,
     body: Zeroizing<Vec<u8>>,
+}
+
+/// One schedule of this request.
+struct Slot {
+    context: Arc<Context>,
+    header: Header,
+    /// It is in [`Opener::kept`], or need not be.
+    is_kept: bool,
 }
 
 impl Opener {
@@ -49,11 +59,18 @@ impl Opener {
         Self {
             keys,
             aad,
+            kept: None,
             schedules: Vec::new(),
             by_header: HashMap::new(),
             last: None,
             body: Zeroizing::new(Vec::new()),
         }
+    }
+
+    /// The same, which also uses and feeds the schedules that other requests opened.
+    #[must_use]
+    pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
+        Self { kept, ..self }
     }
 
     /// Opens a text envelope.
@@ -108,7 +125,14 @@ impl Opener {
         let sequence = u32::from_be_bytes(*prefix.last_chunk().ok_or(CannotOpen)?);
         debug_assert!(sealed.len() >= TAG_BYTES);
         self.aad[0] = datatype as u8;
-        let plaintext = &*self.schedules[schedule].open(sequence, &self.aad, sealed)?;
+        let slot = &mut self.schedules[schedule];
+        let plaintext = &*slot.context.open(sequence, &self.aad, sealed)?;
+        if !slot.is_kept {
+            slot.is_kept = true;
+            if let Some(kept) = &self.kept {
+                kept.keep(self.keys.app(), slot.header, &slot.context);
+            }
+        }
         if datatype == Datatype::String && std::str::from_utf8(plaintext).is_err() {
             return Err(CannotOpen);
         }
@@ -126,17 +150,25 @@ impl Opener {
     }
 
     fn derive(&mut self, header: Header) -> Result<usize, CannotOpen> {
+        let app = self.keys.app();
         let curve = header.curve().ok_or(CannotOpen)?;
+        // Before anything kept is asked for: a disabled version opens nothing.
         let key = self.keys.reader(curve, header.key_id()).ok_or(CannotOpen)?;
-        let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
-        let info = [INFO_PREFIX, self.keys.app().as_str().as_bytes()];
-        let context = Context::recipient(&key.pair, &ephemeral, &info).map_err(|_| CannotOpen)?;
+        let slot = match self.kept.as_ref().and_then(|kept| kept.get(app, header)) {
+            Some(context) => Slot { context, header, is_kept: true },
+            None => {
+                let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
+                let info = [INFO_PREFIX, app.as_str().as_bytes()];
+                let context = Context::recipient(&key.pair, &ephemeral, &info).map_err(|_| CannotOpen)?;
+                Slot { context: Arc::new(context), header, is_kept: false }
+            }
+        };
         if self.schedules.len() == SCHEDULES_MAX {
             self.schedules.clear();
             self.by_header.clear();
             self.last = None;
         }
-        self.schedules.push(context);
+        self.schedules.push(slot);
         let schedule = self.schedules.len() - 1;
         self.by_header.insert(header, schedule);
         Ok(schedule)

@@ -115,6 +115,10 @@ mod tests {
         Arc::new(AppKeys::new(AppId::new(name).unwrap(), vec![version]).unwrap())
     }
 
+    fn config(tables: usize, ready_keys: usize) -> config::Crypto {
+        config::Crypto { threads: 1, tables, ready_keys, opened_keys: 0, opened_key_s: 1 }
+    }
+
     fn use_often(keys: &AppKeys) {
         for _ in 0..HOT_USES {
             let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
@@ -128,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_busy_become_hot_and_the_idle_are_cooled() {
-        let ahead = Ahead::new(&config::Crypto { threads: 1, tables: 2, ready_keys: 3 });
+        let ahead = Ahead::new(&config(2, 3));
         let (busy, quiet) = (app("busy"), app("quiet"));
         let all = [Arc::clone(&busy), Arc::clone(&quiet)];
         let mut uses = HashMap::new();
@@ -151,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_least_busy_make_room() {
-        let ahead = Ahead::new(&config::Crypto { threads: 1, tables: 2, ready_keys: 0 });
+        let ahead = Ahead::new(&config(2, 0));
         let all = ["a", "b", "c"].map(app);
         let mut uses = HashMap::new();
         use_often(&all[0]);

@@ -7,18 +7,21 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use sealwire_crypto::AppKeys;
+use sealwire_crypto::{AppKeys, OpenedSchedules};
 use sealwire_store::{AppStore, StoreError};
 
 use crate::admin::{AdminState, Condition};
 
-/// How often the store's generation is looked at. A change is served this much later at most.
+/// How often the store's generation is looked at, and what is kept grows older. A change is served this much later
+/// at most.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Every app with its keys.
 pub struct Apps {
     store: Arc<dyn AppStore>,
     table: RwLock<Arc<Table>>,
+    /// Schedules that calls opened; those of an app go when its keys change.
+    opened: Option<Arc<OpenedSchedules>>,
 }
 
 struct Table {
@@ -32,9 +35,14 @@ impl Apps {
     /// # Errors
     ///
     /// What the store says.
-    pub fn load(store: Arc<dyn AppStore>) -> Result<Self, StoreError> {
+    pub fn load(store: Arc<dyn AppStore>, opened: Option<Arc<OpenedSchedules>>) -> Result<Self, StoreError> {
         let table = RwLock::new(Arc::new(Table::load(&*store)?));
-        Ok(Self { store, table })
+        Ok(Self { store, table, opened })
+    }
+
+    /// Schedules that calls opened, if they are kept.
+    pub fn opened(&self) -> Option<&Arc<OpenedSchedules>> {
+        self.opened.as_ref()
     }
 
     /// The keys of an app, if there is one of that name, and the generation this is true of.
@@ -61,12 +69,23 @@ impl Apps {
     fn refresh(&self) -> Result<(), StoreError> {
         if self.store.generation()? != self.generation() {
             let mut table = Table::load(&*self.store)?;
-            table.keep_same(&self.table());
+            let before = self.table();
+            table.keep_same(&before);
             let table = Arc::new(table);
             tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
-            *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+            *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&table);
+            self.purge_changed(&before, &table);
         }
         Ok(())
+    }
+
+    fn purge_changed(&self, before: &Table, after: &Table) {
+        let Some(opened) = &self.opened else { return };
+        for (name, old) in &before.apps {
+            if after.apps.get(name).is_none_or(|new| !Arc::ptr_eq(old, new)) {
+                opened.purge(old.app());
+            }
+        }
     }
 
     /// Follows the store until dropped.
@@ -74,6 +93,9 @@ impl Apps {
         let mut failing = false;
         loop {
             tokio::time::sleep(WATCH_PERIOD).await;
+            if let Some(opened) = &self.opened {
+                opened.tick();
+            }
             let apps = Arc::clone(&self);
             let refreshed = tokio::task::spawn_blocking(move || apps.refresh()).await;
             let failure = match refreshed {

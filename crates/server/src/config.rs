@@ -100,6 +100,10 @@ pub struct Crypto {
     pub tables: usize,
     /// Ready ephemeral keys per hot key version; 0 switches them off.
     pub ready_keys: usize,
+    /// Opened key schedules kept over all calls; 0 switches that off.
+    pub opened_keys: usize,
+    /// Seconds that one is kept, counted from its first use.
+    pub opened_key_s: u64,
 }
 
 impl Crypto {
@@ -237,6 +241,8 @@ impl Config {
                 threads: values.number("crypto", "threads") as usize,
                 tables: values.number("crypto", "tables") as usize,
                 ready_keys: values.number("crypto", "ready_keys") as usize,
+                opened_keys: values.number("crypto", "opened_keys") as usize,
+                opened_key_s: values.number("crypto", "opened_key_s"),
             },
             network: Network { threads: values.number("network", "threads") as usize },
             limits: Limits::take(values),

@@ -90,7 +90,10 @@ impl Engine {
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
             selection: selection(call.select.as_deref())?,
-            task: Task::Open { keys, context: call.context.into(), on_error: call.on_error },
+            task: Task::Open {
+                opener: Box::new(crypto::Opener::new(keys, call.context).keeping(self.apps.opened().cloned())),
+                on_error: call.on_error,
+            },
             generation,
             deadline_ms: self.deadline_ms(call.deadline_ms),
         })

@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sealwire_crypto::Kek;
+use sealwire_crypto::{Kek, OpenedSchedules};
 use sealwire_store::{FolderStore, StoreError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -82,7 +83,9 @@ impl Server {
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let store = Arc::new(FolderStore::open(&config.state.folder, kek(&config.kek)?)?);
-        let apps = Arc::new(Apps::load(store)?);
+        let opened = NonZeroUsize::new(config.crypto.opened_keys)
+            .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.opened_key_s)));
+        let apps = Arc::new(Apps::load(store, opened)?);
         let tls = tls::load(&config.tls)?;
         let listener = listen(config.listen.address)
             .map_err(|source| StartError::Bind { address: config.listen.address, source })?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealwire_crypto::{AppKeys, Opener, Sealer};
+use sealwire_crypto::{Opener, Sealer};
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
 use sealwire_wire::{OnError, reply};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -40,10 +40,8 @@ pub enum Task {
     },
     /// Open them.
     Open {
-        /// The app's keys.
-        keys: Arc<AppKeys>,
-        /// The caller's context.
-        context: Box<[u8]>,
+        /// The app's keys under the caller's context. Opens nothing before the first slice.
+        opener: Box<Opener>,
         /// What one bad field does.
         on_error: OnError,
     },
@@ -161,8 +159,8 @@ impl Work {
                 let per_look = if keyed { FIELDS_PER_LOOK_KEYED } else { FIELDS_PER_LOOK_SEAL };
                 Stage::Sealing(SealFields { sealer, ticket: Arc::clone(&self.ticket) }, per_look)
             }
-            Stage::New(Task::Open { keys, context, on_error }) => Stage::Opening(OpenFields {
-                opener: Opener::new(keys, &context),
+            Stage::New(Task::Open { opener, on_error }) => Stage::Opening(OpenFields {
+                opener: *opener,
                 ticket: Arc::clone(&self.ticket),
                 faults: Faults::new(on_error, self.errors_max, self.leaves),
                 depth_max: self.depth_max,

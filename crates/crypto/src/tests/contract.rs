@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::app;
 use crate::{
     AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Envelope, Error, Kek, KeyPair, KeyScope, KeyState,
-    KeyVersion, Opener, PublicKey, Scalar, Sealer,
+    KeyVersion, OpenedSchedules, Opener, PublicKey, Scalar, Sealer,
 };
 
 fn sealer(keys: &AppKeys, curve: Curve, scope: KeyScope, encoding: Encoding, context: &[u8]) -> Sealer {
@@ -131,6 +131,44 @@ fn a_ready_schedule_goes_to_one_of_many_threads_and_to_its_own_app() {
 }
 
 #[test]
+fn kept_schedules_serve_other_requests_within_their_bounds() {
+    let keys = app("shop");
+    let kept = Arc::new(OpenedSchedules::new(2.try_into().unwrap(), 3));
+    let seal = |curve| {
+        let mut envelope = Vec::new();
+        sealer(&keys, curve, KeyScope::Request, Encoding::Text, b"ctx")
+            .seal(Datatype::Binary, b"x", &mut envelope)
+            .unwrap();
+        envelope
+    };
+    let opens = |envelope: &[u8], keys: &Arc<AppKeys>, context: &[u8]| {
+        Opener::new(keys.clone(), context).keeping(Some(kept.clone())).open_text(envelope).is_ok()
+    };
+    let first = seal(Curve::P256);
+    assert!(!opens(&first, &keys, b"elsewhere"));
+    assert!(kept.is_empty(), "what did not open is not kept");
+    assert!(opens(&first, &keys, b"ctx") && opens(&first, &keys, b"ctx"));
+    assert_eq!(kept.len(), 1);
+    assert!(!opens(&first, &keys, b"elsewhere"), "a kept schedule checks the context too");
+    assert!(!opens(&first, &app("shop"), b"ctx"), "other keys of the same app name do not get it");
+
+    kept.tick();
+    kept.tick();
+    assert!(opens(&first, &keys, b"ctx") && kept.len() == 1, "use does not prolong its life");
+    kept.tick();
+    assert!(kept.is_empty(), "its time is over");
+
+    for curve in [Curve::P256, Curve::Secp256k1, Curve::P256] {
+        assert!(opens(&seal(curve), &keys, b"ctx"));
+    }
+    assert_eq!(kept.len(), 2, "no more than its capacity");
+    kept.purge(&AppId::new("other").unwrap());
+    assert_eq!(kept.len(), 2);
+    kept.purge(keys.app());
+    assert!(kept.is_empty());
+}
+
+#[test]
 fn a_disabled_version_neither_opens_nor_seals() {
     let pair = KeyPair::generate(Curve::P256).unwrap();
     let scalar = pair.scalar().unwrap();
@@ -153,8 +191,10 @@ fn a_disabled_version_neither_opens_nor_seals() {
         .unwrap()
         .seal(Datatype::Binary, b"x", &mut envelope)
         .unwrap();
-    assert!(Opener::new(active, b"").open_text(&envelope).is_ok());
-    assert_eq!(Opener::new(disabled, b"").open_text(&envelope), Err(CannotOpen));
+    let kept = Arc::new(OpenedSchedules::new(9.try_into().unwrap(), 9));
+    assert!(Opener::new(active, b"").keeping(Some(kept.clone())).open_text(&envelope).is_ok());
+    let mut disabled = Opener::new(disabled, b"").keeping(Some(kept.clone()));
+    assert_eq!((disabled.open_text(&envelope), kept.len()), (Err(CannotOpen), 1), "not even what is kept");
 }
 
 #[test]

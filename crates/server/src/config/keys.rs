@@ -178,6 +178,10 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "How many of the busiest P-256 key versions get a table that makes their Diffie-Hellman five times\ncheaper. A table takes 150 KB and 20 ms to make. 0: none.";
             "ready_keys", Kind::Number { unit: "keys", min: 0, max: 1_024 }, Literal::Number(16),
                 "Ephemeral keys made ahead for each of those versions while crypto threads are idle, each used once.\n0: none; needed where a snapshot of the machine may be resumed twice.";
+            "opened_keys", Kind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
+                "Key schedules of opened envelopes kept in memory, so that decrypting more fields of one request needs no\nDiffie-Hellman. About 1 KiB each. 0: none outlives its call.";
+            "opened_key_s", Kind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),
+                "How long one is kept, counted from its first use. One of a disabled key goes at once.";
         ),
     },
     Section {

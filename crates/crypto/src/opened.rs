@@ -1,0 +1,114 @@
+//! Key schedules that earlier requests opened, kept for a while: the next field under the same ephemeral key needs no
+//! Diffie-Hellman.
+//!
+//! Bounded in number, in time from the first use (not from the last, so nothing lives for ever by being popular) and
+//! in uses. Holds no clock: the owner says when time has passed. Only a schedule under which a field really opened
+//! gets in, so junk cannot push out what is of use. Whoever asks has already found the key version active, so a
+//! disabled one opens nothing even before [`OpenedSchedules::purge`]. What leaves is wiped.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lru::LruCache;
+
+use crate::AppId;
+use crate::envelope::Header;
+use crate::hpke::Context;
+
+/// Requests that one kept schedule serves. Beyond it one Diffie-Hellman is a fair price for a fresh start.
+const USES_MAX: u32 = 1 << 20;
+
+/// The kept schedules of all apps. May be shared by many threads.
+pub struct OpenedSchedules {
+    lifetime_ticks: u64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    now: u64,
+    entries: LruCache<(AppId, Header), Entry>,
+}
+
+struct Entry {
+    context: Arc<Context>,
+    /// First tick at which it is no longer served.
+    ends: u64,
+    uses_left: u32,
+}
+
+impl OpenedSchedules {
+    /// Keeps at most `capacity` schedules, about 1 KiB each, for `lifetime_ticks` calls of [`OpenedSchedules::tick`].
+    #[must_use]
+    pub fn new(capacity: NonZeroUsize, lifetime_ticks: u64) -> Self {
+        Self { lifetime_ticks, inner: Mutex::new(Inner { now: 0, entries: LruCache::new(capacity) }) }
+    }
+
+    /// Time passed: what is past its lifetime is wiped.
+    pub fn tick(&self) {
+        let mut inner = self.lock();
+        inner.now += 1;
+        let now = inner.now;
+        inner.drop_where(|_, entry| entry.ends <= now);
+    }
+
+    /// Wipes what belongs to an app, for when its keys change.
+    pub fn purge(&self, app: &AppId) {
+        self.lock().drop_where(|key, _| key.0 == *app);
+    }
+
+    /// How many are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// Whether none is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn get(&self, app: &AppId, header: Header) -> Option<Arc<Context>> {
+        let mut inner = self.lock();
+        let key = (app.clone(), header);
+        let entry = inner.entries.get_mut(&key)?;
+        entry.uses_left -= 1;
+        let context = Arc::clone(&entry.context);
+        if entry.uses_left == 0 {
+            inner.entries.pop(&key);
+        }
+        Some(context)
+    }
+
+    pub(crate) fn keep(&self, app: &AppId, header: Header, context: &Arc<Context>) {
+        let mut inner = self.lock();
+        let ends = inner.now.saturating_add(self.lifetime_ticks);
+        let key = (app.clone(), header);
+        // A schedule that two requests opened at once keeps the earlier end.
+        if !inner.entries.contains(&key) {
+            inner.entries.put(key, Entry { context: Arc::clone(context), ends, uses_left: USES_MAX });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // The cache is whole between any two calls into it.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn drop_where(&mut self, gone: impl Fn(&(AppId, Header), &Entry) -> bool) {
+        let keys: Vec<_> =
+            self.entries.iter().filter(|(key, entry)| gone(key, entry)).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.entries.pop(&key);
+        }
+    }
+}
+
+impl fmt::Debug for OpenedSchedules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenedSchedules").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
