@@ -255,8 +255,11 @@ impl Metrics {
     pub fn call_done(&self, report: &CallReport) {
         let method = report.method as usize;
         self.calls[method][report.code as usize].inc();
-        self.queue_seconds[method].observe(report.queue.as_secs_f64());
-        self.work_seconds[method].observe(report.work.as_secs_f64());
+        // A call that never reached a crypto thread would pull both histograms towards zero.
+        if !report.work.is_zero() {
+            self.queue_seconds[method].observe(report.queue.as_secs_f64());
+            self.work_seconds[method].observe(report.work.as_secs_f64());
+        }
     }
 
     /// That many fields were worked on, whatever became of their call.

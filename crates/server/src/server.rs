@@ -27,7 +27,7 @@ use crate::budget::GlobalBytes;
 use crate::config::{self, Config};
 use crate::connection;
 use crate::engine::Engine;
-use crate::metrics::ConnectionOutcome;
+use crate::metrics::{ConnectionOutcome, Metrics};
 use crate::pki::Principal;
 use crate::pool::Pool;
 use crate::tls::{self, TlsError};
@@ -263,10 +263,25 @@ impl Acceptor {
                 return metrics.connection(ConnectionOutcome::PrincipalRefused);
             };
             metrics.connection(ConnectionOutcome::Accepted);
-            metrics.connections.inc();
+            let _open = Open::new(&metrics);
             connection::serve(engine, principal, stream, drains).await;
-            metrics.connections.dec();
         });
+    }
+}
+
+/// Counts a connection as open for as long as it lives.
+struct Open(Arc<Metrics>);
+
+impl Open {
+    fn new(metrics: &Arc<Metrics>) -> Self {
+        metrics.connections.inc();
+        Self(Arc::clone(metrics))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.dec();
     }
 }
 
