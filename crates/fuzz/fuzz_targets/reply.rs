@@ -1,0 +1,55 @@
+//! What a client reads: no reply panics it, and what decodes, encoded again, decodes to the same.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sealwire_wire::{Document, FIELD_ERRORS_MAX, Health, Info, Inspection, Reply, decode_protocol_error, reply};
+
+fuzz_target!(|message: &[u8]| {
+    if let Ok(error) = decode_protocol_error(message) {
+        let mut out = Vec::new();
+        reply::protocol_error(&mut out, &error);
+        assert_eq!(decode_protocol_error(&out), Ok(error));
+    }
+    result(message);
+    let Ok(decoded) = Reply::decode(message) else { return };
+    match decoded.outcome {
+        Ok(bytes) => result(bytes),
+        Err(error) => {
+            let mut out = Vec::new();
+            reply::error(&mut out, decoded.msgid, &error);
+            assert_eq!(Reply::decode(&out), Ok(Reply { msgid: decoded.msgid, outcome: Err(error) }));
+        }
+    }
+});
+
+fn result(bytes: &[u8]) {
+    if let Ok(document) = Document::decode(bytes) {
+        assert!(bytes.as_ptr_range().contains(&document.payload.as_ptr()));
+        // A peer may list more errors, or longer paths, than we would write.
+        let ours = document.errors.len() <= FIELD_ERRORS_MAX
+            && document.errors.iter().all(|error| error.path.len() <= sealwire_wire::FIELD_PATH_BYTES_MAX);
+        if ours {
+            let mut out = Vec::new();
+            let begun = reply::Document::begin(&mut out, 7);
+            out.extend_from_slice(document.payload);
+            begun.finish(&mut out, document.generation, &document.errors, document.errors_omitted);
+            let again = Reply::decode(&out).expect("ours").outcome.expect("a result");
+            assert_eq!(Document::decode(again).as_ref(), Ok(&document));
+        }
+    }
+    if let Ok(inspection) = Inspection::decode(bytes) {
+        let mut out = Vec::new();
+        inspection.encode(&mut out);
+        assert_eq!(Inspection::decode(&out), Ok(inspection));
+    }
+    if let Ok(info) = Info::decode(bytes) {
+        let mut out = Vec::new();
+        info.encode(&mut out);
+        assert_eq!(Info::decode(&out), Ok(info));
+    }
+    if let Ok(health) = Health::decode(bytes) {
+        let mut out = Vec::new();
+        health.encode(&mut out);
+        assert!(Health::decode(&out).is_ok());
+    }
+}

@@ -1,0 +1,83 @@
+//! The scanner finds the same messages however the bytes are cut, and the decoder never leaves its message.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sealwire_wire::{Call, Fate, Limits, RpcError, Scan, ScanError, Scanner, decode_cancel};
+
+/// What a connection would act on.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Message { at: usize, bytes: usize, elements: u64, leaves: u64 },
+    Refused { at: usize, error: ScanError, fate: Fate },
+}
+
+// Small, so that the fuzzer meets them.
+const LIMITS: Limits = Limits { message_bytes_max: 256, depth_max: 8, elements_max: 64, discard_bytes_max: 512 };
+
+/// Feeds `stream` so that at most `pieces` (repeated) bytes arrive at a time.
+fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> (Vec<Seen>, usize) {
+    let mut scanner = if replies { Scanner::for_replies(limits) } else { Scanner::for_requests(limits) };
+    let (mut taken, mut arrived, mut seen) = (0, 0, Vec::new());
+    let mut pieces = pieces.iter().cycle();
+    loop {
+        match scanner.scan(&stream[taken..arrived]) {
+            Scan::Incomplete if arrived == stream.len() => return (seen, taken),
+            Scan::Incomplete => {
+                let piece = pieces.next().map_or(usize::MAX, |piece| 1 + usize::from(*piece));
+                arrived = stream.len().min(arrived.saturating_add(piece));
+            }
+            Scan::Message(found) => {
+                assert!(found.bytes > 0 && taken + found.bytes <= arrived);
+                assert!(found.bytes as u64 <= limits.message_bytes_max && found.elements <= limits.elements_max);
+                assert!(found.leaves <= found.elements);
+                let message = &stream[taken..taken + found.bytes];
+                decode(message);
+                seen.push(Seen::Message {
+                    at: taken,
+                    bytes: found.bytes,
+                    elements: found.elements,
+                    leaves: found.leaves,
+                });
+                taken += found.bytes;
+            }
+            Scan::Refused { error, fate, .. } => {
+                assert!(!RpcError::from(error).message.is_empty());
+                seen.push(Seen::Refused { at: taken, error, fate });
+                if fate == Fate::Close {
+                    return (seen, taken);
+                }
+            }
+            Scan::Discard { bytes, .. } => {
+                assert!(bytes > 0 && taken + bytes <= arrived);
+                taken += bytes;
+            }
+        }
+    }
+}
+
+fn decode(message: &[u8]) {
+    let _ = decode_cancel(message);
+    let payload = match Call::decode(message) {
+        Ok(Call::Encrypt(call)) => call.payload,
+        Ok(Call::Decrypt(call)) => call.payload,
+        Ok(_) => return,
+        Err(error) => return assert!(!RpcError::from(error).message.is_empty()),
+    };
+    assert!(message.as_ptr_range().contains(&payload.as_ptr()));
+    assert_eq!(sealwire_wire::request::check_payload(payload), Ok(()));
+}
+
+/// A refusal for length may come while the message arrives, before another that lies further on: which of the two
+/// depends on the cut. Where the messages lie does not.
+fn messages(seen: &[Seen]) -> Vec<&Seen> {
+    seen.iter().filter(|seen| matches!(seen, Seen::Message { .. })).collect()
+}
+
+fuzz_target!(|input: (bool, bool, Vec<u8>, &[u8])| {
+    let (replies, tight, pieces, stream) = input;
+    let limits = if tight { LIMITS } else { Limits::default() };
+    let (whole, _) = scan(stream, &[], limits, replies);
+    let (cut, _) = scan(stream, &pieces, limits, replies);
+    assert_eq!(messages(&whole), messages(&cut));
+    assert_eq!(whole.len(), cut.len(), "{whole:?} {cut:?}");
+});
