@@ -228,7 +228,11 @@ impl Scanner {
     }
 
     fn refuse(&mut self, error: ScanError) -> Scan {
-        let head = self.head;
+        let head = self.head.or(match self.stage {
+            // Its method is not readable, but who asked is known and gets the answer.
+            Stage::Method { msgid: Some(msgid) } => Some(Head::Request { msgid, method: None }),
+            _ => None,
+        });
         let mut fate = self.skip_rest();
         if error.loses_the_end() {
             fate = Fate::Close;

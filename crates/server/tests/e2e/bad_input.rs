@@ -105,7 +105,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
         ("params of 4 billion", request(b"\xa7encrypt", b"\xdf\xff\xff\xff\xff"), AnsweredThenEnds(TooLarge)),
         ("reserved marker in payload", of(b"\x92\x01\xc1"), AnsweredThenEnds(BadRequest)),
         ("reserved marker first", vec![0xc1], Ends(BadRequest)),
-        ("reserved marker as method", request(b"\xc1", b""), Ends(BadRequest)),
+        ("reserved marker as method", request(b"\xc1", b""), AnsweredThenEnds(BadRequest)),
         ("a number", vec![0x05], Ends(BadRequest)),
         ("a map", vec![0x81, 1, 1], Ends(BadRequest)),
         ("a string", b"\xa5hello".to_vec(), Ends(BadRequest)),

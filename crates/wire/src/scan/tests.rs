@@ -68,9 +68,11 @@ fn what_cannot_be_addressed_closes() {
     ] {
         check_refused(bytes, None, ScanError::NotACall, Fate::Close);
     }
-    for bytes in [&[0xc1][..], &[0x94, 0xc1], &[0x94, 0, 0xc1], &[0x94, 0, 7, 0xc1]] {
+    for bytes in [&[0xc1][..], &[0x94, 0xc1], &[0x94, 0, 0xc1]] {
         check_refused(bytes, None, ScanError::Reserved, Fate::Close);
     }
+    let unreadable = Head::Request { msgid: 7, method: None };
+    check_refused(&[0x94, 0, 7, 0xc1], Some(unreadable), ScanError::Reserved, Fate::Close);
     check_refused(&call(&[0x81, 0xa1, b'a', 0xc1]), Some(ENCRYPT_7), ScanError::Reserved, Fate::Close);
 }
 
