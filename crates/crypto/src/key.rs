@@ -8,6 +8,7 @@ use std::fmt;
 use aws_lc_rs::agreement::{self, ECDH_P256, ParsedPublicKey, UnparsedPublicKey};
 use aws_lc_rs::encoding::{AsBigEndian, EcPrivateKeyBin};
 use p256::elliptic_curve::sec1::ToSec1Point;
+use sealwire_fixed_base::FixedBase;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::{Curve, Error};
@@ -201,15 +202,7 @@ impl KeyPair {
     /// # Errors
     /// [`Error::Library`] when the library cannot serialize its key.
     pub fn scalar(&self) -> Result<Scalar, Error> {
-        let mut bytes = Zeroizing::new([0; 32]);
-        match &self.private {
-            Private::P256(key) => {
-                let encoded: EcPrivateKeyBin<'_> = key.as_be_bytes().map_err(|_| Error::Library)?;
-                bytes.copy_from_slice(encoded.as_ref());
-            }
-            Private::Secp256k1(secret) => bytes.copy_from_slice(secret.0.as_secret_bytes()),
-        }
-        Ok(Scalar(bytes))
+        self.private.scalar()
     }
 
     /// Diffie-Hellman: the x coordinate of `self * peer`.
@@ -217,15 +210,33 @@ impl KeyPair {
     /// # Errors
     /// [`Error::InvalidPublicKey`] when the peer's point is on the other curve.
     pub(crate) fn agree(&self, peer: &PublicKey) -> Result<SharedX, Error> {
+        self.private.agree(peer)
+    }
+}
+
+impl Private {
+    fn scalar(&self) -> Result<Scalar, Error> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        match self {
+            Self::P256(key) => {
+                let encoded: EcPrivateKeyBin<'_> = key.as_be_bytes().map_err(|_| Error::Library)?;
+                bytes.copy_from_slice(encoded.as_ref());
+            }
+            Self::Secp256k1(secret) => bytes.copy_from_slice(secret.0.as_secret_bytes()),
+        }
+        Ok(Scalar(bytes))
+    }
+
+    fn agree(&self, peer: &PublicKey) -> Result<SharedX, Error> {
         let mut shared = SharedX(Zeroizing::new([0; 32]));
-        match (&self.private, &peer.parsed) {
-            (Private::P256(private), Parsed::P256(peer)) => {
+        match (self, &peer.parsed) {
+            (Self::P256(private), Parsed::P256(peer)) => {
                 agreement::agree(private, peer.clone(), Error::InvalidPublicKey, |x| {
                     shared.0.copy_from_slice(x);
                     Ok(())
                 })?;
             }
-            (Private::Secp256k1(secret), Parsed::Secp256k1(peer)) => {
+            (Self::Secp256k1(secret), Parsed::Secp256k1(peer)) => {
                 let mut point = secp256k1::ecdh::shared_secret_point(peer, &secret.0);
                 shared.0.copy_from_slice(&point[..32]);
                 point.zeroize();
@@ -233,6 +244,47 @@ impl KeyPair {
             _ => return Err(Error::InvalidPublicKey),
         }
         Ok(shared)
+    }
+}
+
+/// A key pair made for one agreement: its point is written down and never used to agree with.
+pub(crate) struct Ephemeral {
+    private: Private,
+    public: [u8; 65],
+}
+
+impl Ephemeral {
+    pub(crate) fn generate(curve: Curve) -> Result<Self, Error> {
+        match curve {
+            Curve::P256 => {
+                let private = agreement::PrivateKey::generate(&ECDH_P256).map_err(|_| Error::Library)?;
+                let point = private.compute_public_key().map_err(|_| Error::Library)?;
+                let public = point.as_ref().try_into().map_err(|_| Error::Library)?;
+                Ok(Self { private: Private::P256(private), public })
+            }
+            Curve::Secp256k1 => KeyPair::generate(curve).map(Self::from),
+        }
+    }
+
+    /// SEC 1 uncompressed.
+    pub(crate) fn public(&self) -> &[u8; 65] {
+        &self.public
+    }
+
+    pub(crate) fn agree(&self, peer: &PublicKey) -> Result<SharedX, Error> {
+        self.private.agree(peer)
+    }
+
+    /// The same by the peer's table, which must be of its point.
+    pub(crate) fn agree_by(&self, table: &FixedBase) -> Result<SharedX, Error> {
+        let scalar = self.private.scalar()?;
+        table.multiply(scalar.expose()).map(SharedX).map_err(|_| Error::Library)
+    }
+}
+
+impl From<KeyPair> for Ephemeral {
+    fn from(pair: KeyPair) -> Self {
+        Self { public: pair.public.uncompressed, private: pair.private }
     }
 }
 

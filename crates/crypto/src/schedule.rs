@@ -15,8 +15,8 @@ use sealwire_fixed_base::FixedBase;
 
 use crate::envelope::{HEADER_CHARS, Header, INFO_PREFIX};
 use crate::hpke::Context;
-use crate::key::SharedX;
-use crate::{AppId, Curve, Error, KeyPair, KeyVersion};
+use crate::key::{Ephemeral, SharedX};
+use crate::{AppId, Curve, Error, KeyVersion};
 
 /// An ephemeral key's schedule and the numbers it has used. The ephemeral private key is already gone.
 pub(crate) struct Schedule {
@@ -39,19 +39,12 @@ impl Schedule {
 
     /// A fresh schedule: one key generation and one Diffie-Hellman, by table if there is one.
     fn make(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
-        match recipient.ahead.table() {
-            Some(table) => {
-                let agreed = table.agree().map_err(|_| Error::Library)?;
-                Self::derive(app, recipient, &agreed.public, &SharedX(agreed.shared_x))
-            }
-            None => Self::with_ephemeral(app, recipient, &KeyPair::generate(recipient.pair.public().curve())?),
-        }
+        Self::with_ephemeral(app, recipient, &Ephemeral::generate(recipient.pair.public().curve())?)
     }
 
     /// The schedule of a given ephemeral key. A second one of the same key would repeat nonces.
-    pub(crate) fn with_ephemeral(app: &AppId, recipient: &KeyVersion, ephemeral: &KeyPair) -> Result<Self, Error> {
-        let shared = ephemeral.agree(recipient.pair.public())?;
-        Self::derive(app, recipient, ephemeral.public().uncompressed(), &shared)
+    pub(crate) fn with_ephemeral(app: &AppId, recipient: &KeyVersion, ephemeral: &Ephemeral) -> Result<Self, Error> {
+        Self::derive(app, recipient, ephemeral.public(), &recipient.agree(ephemeral)?)
     }
 
     fn derive(app: &AppId, recipient: &KeyVersion, enc: &[u8; 65], shared: &SharedX) -> Result<Self, Error> {
@@ -87,6 +80,22 @@ impl KeyVersion {
     #[must_use]
     pub fn uses(&self) -> u64 {
         self.ahead.uses.load(Ordering::Relaxed)
+    }
+
+    /// A fresh ephemeral key for a format other than the envelope: its point, uncompressed, and the shared x
+    /// coordinate. The private half is gone.
+    pub(crate) fn agree_fresh(&self) -> Result<([u8; 65], SharedX), Error> {
+        self.ahead.uses.fetch_add(1, Ordering::Relaxed);
+        let ephemeral = Ephemeral::generate(self.pair.public().curve())?;
+        Ok((*ephemeral.public(), self.agree(&ephemeral)?))
+    }
+
+    /// Diffie-Hellman with an ephemeral key, by table if there is one.
+    fn agree(&self, ephemeral: &Ephemeral) -> Result<SharedX, Error> {
+        match self.ahead.table() {
+            Some(table) => ephemeral.agree_by(&table),
+            None => ephemeral.agree(self.pair.public()),
+        }
     }
 
     /// Makes its table, about 20 ms and 150 KB, unless it has one or its curve has none. `true`: made now.

@@ -60,7 +60,7 @@ impl Sealer {
         recipient: Arc<KeyVersion>,
         encoding: Encoding,
         context: &[u8],
-        ephemeral: &crate::KeyPair,
+        ephemeral: &crate::key::Ephemeral,
         sequence: u32,
     ) -> Result<Self, Error> {
         let mut schedule = Schedule::with_ephemeral(app, &recipient, ephemeral)?;

@@ -12,7 +12,7 @@ use std::fmt;
 
 use foreign_types::ForeignType as _;
 use openssl::bn::{BigNum, BigNumContext};
-use openssl::ec::{EcGroup, EcKey, EcPoint, PointConversionForm};
+use openssl::ec::{EcGroup, EcPoint};
 use openssl::error::ErrorStack;
 use openssl::nid::Nid;
 use zeroize::{Zeroize as _, Zeroizing};
@@ -36,17 +36,8 @@ impl From<ErrorStack> for Error {
 
 /// One fixed public key with its table. Holds nothing secret; may be used from many threads at once.
 pub struct FixedBase {
-    standard: EcGroup,
     /// P-256 with the fixed point for its generator.
     group: EcGroup,
-}
-
-/// A fresh key pair that has met the fixed key. The private half is gone.
-pub struct Agreed {
-    /// The fresh public key, SEC 1 uncompressed.
-    pub public: [u8; 65],
-    /// x coordinate of the shared point, wiped on drop.
-    pub shared_x: Zeroizing<[u8; 32]>,
 }
 
 impl FixedBase {
@@ -59,7 +50,6 @@ impl FixedBase {
     ///
     /// [`Error::NotAPoint`], or [`Error::Library`].
     pub fn new(point: &[u8; 65]) -> Result<Self, Error> {
-        let standard = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
         let mut group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
         let mut context = BigNumContext::new()?;
         let generator = EcPoint::from_bytes(&group, point, &mut context).map_err(|_| Error::NotAPoint)?;
@@ -67,48 +57,23 @@ impl FixedBase {
         group.order(&mut order, &mut context)?;
         group.set_generator(generator, order, BigNum::from_u32(1)?)?;
         precompute(&mut group, &mut context)?;
-        Ok(Self { standard, group })
+        Ok(Self { group })
     }
 
-    /// Makes a key pair and its Diffie-Hellman with the fixed key.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Library`].
-    pub fn agree(&self) -> Result<Agreed, Error> {
-        let pair = EcKey::generate(&self.standard)?;
-        let mut context = BigNumContext::new()?;
-        let mut encoded =
-            pair.public_key().to_bytes(&self.standard, PointConversionForm::UNCOMPRESSED, &mut context)?;
-        let public = encoded[..].try_into().map_err(|_| Error::Library)?;
-        encoded.zeroize();
-        let shared_x = self.multiply(pair.private_key(), &mut context)?;
-        Ok(Agreed { public, shared_x })
-    }
-
-    /// x coordinate of `scalar` times the fixed point, for vectors.
+    /// Diffie-Hellman: the x coordinate of `scalar` times the fixed point. The scalar is 32 bytes big-endian.
     ///
     /// # Errors
     ///
     /// [`Error::Library`], also when the result is the point at infinity.
-    pub fn multiply_scalar(&self, scalar: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>, Error> {
-        let mut number = BigNum::from_slice(scalar)?;
-        let product = self.multiply(&number, &mut BigNumContext::new()?);
-        number.clear();
-        product
-    }
-
-    fn multiply(
-        &self,
-        scalar: &openssl::bn::BigNumRef,
-        context: &mut BigNumContext,
-    ) -> Result<Zeroizing<[u8; 32]>, Error> {
+    pub fn multiply(&self, scalar: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>, Error> {
+        let mut context = BigNumContext::new()?;
         let mut product = EcPoint::new(&self.group)?;
-        let (mut x, mut y) = (BigNum::new()?, BigNum::new()?);
+        let (mut number, mut x, mut y) = (BigNum::from_slice(scalar)?, BigNum::new()?, BigNum::new()?);
         let computed = product
-            .mul_generator2(&self.group, scalar, context)
-            .and_then(|()| product.affine_coordinates(&self.group, &mut x, &mut y, context));
+            .mul_generator2(&self.group, &number, &mut context)
+            .and_then(|()| product.affine_coordinates(&self.group, &mut x, &mut y, &mut context));
         clear(product);
+        number.clear();
         y.clear();
         computed?;
         let mut bytes = x.to_vec_padded(32)?;
@@ -123,12 +88,6 @@ impl FixedBase {
 impl fmt::Debug for FixedBase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FixedBase")
-    }
-}
-
-impl fmt::Debug for Agreed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Agreed")
     }
 }
 
@@ -163,6 +122,8 @@ fn clear(point: EcPoint) {
 
 #[cfg(test)]
 mod tests {
+    use openssl::ec::{EcKey, PointConversionForm};
+
     use super::*;
 
     /// k*G from NIST's P-256 point multiplication vectors: scalar, x, y.
@@ -214,7 +175,7 @@ mod tests {
                 product.mul2(&standard, &general, &number, &mut context).unwrap();
                 let (mut px, mut py) = (BigNum::new().unwrap(), BigNum::new().unwrap());
                 product.affine_coordinates(&standard, &mut px, &mut py, &mut context).unwrap();
-                assert_eq!(table.multiply_scalar(&scalar).unwrap()[..], px.to_vec_padded(32).unwrap());
+                assert_eq!(table.multiply(&scalar).unwrap()[..], px.to_vec_padded(32).unwrap());
             }
         }
     }
@@ -224,26 +185,25 @@ mod tests {
         let [(two, x2, y2), ..] = VECTORS;
         let table = FixedBase::new(&sec1(x2, y2)).unwrap();
         let one = unhex("0000000000000000000000000000000000000000000000000000000000000001");
-        assert_eq!(*table.multiply_scalar(&one).unwrap(), unhex(x2));
+        assert_eq!(*table.multiply(&one).unwrap(), unhex(x2));
         // 2 * 2G = 4G.
         let four_g = "e2534a3532d08fbba02dde659ee62bd0031fe2db785596ef509302446b030852";
-        assert_eq!(*table.multiply_scalar(&unhex(two)).unwrap(), unhex(four_g));
+        assert_eq!(*table.multiply(&unhex(two)).unwrap(), unhex(four_g));
     }
 
     #[test]
-    fn both_sides_agree_and_keys_are_fresh() {
+    fn both_sides_agree() {
         let standard = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
-        let fixed = EcKey::generate(&standard).unwrap();
         let mut context = BigNumContext::new().unwrap();
-        let point = fixed.public_key().to_bytes(&standard, PointConversionForm::UNCOMPRESSED, &mut context).unwrap();
-        let table = FixedBase::new(&point[..].try_into().unwrap()).unwrap();
-        let mut seen = std::collections::HashSet::new();
-        for _ in 0..50 {
-            let agreed = table.agree().unwrap();
-            assert!(seen.insert(agreed.public), "a key pair came twice");
-            let other = FixedBase::new(&agreed.public).unwrap();
-            let scalar = fixed.private_key().to_vec_padded(32).unwrap();
-            assert_eq!(other.multiply_scalar(&scalar[..].try_into().unwrap()).unwrap(), agreed.shared_x);
+        for _ in 0..5 {
+            let [a, b] = [(); 2].map(|()| EcKey::generate(&standard).unwrap());
+            let mut meet = |point: &openssl::ec::EcPointRef, scalar: &openssl::bn::BigNumRef| {
+                let form = PointConversionForm::UNCOMPRESSED;
+                let point = point.to_bytes(&standard, form, &mut context).unwrap();
+                let scalar = scalar.to_vec_padded(32).unwrap();
+                FixedBase::new(&point[..].try_into().unwrap()).unwrap().multiply(&scalar[..].try_into().unwrap())
+            };
+            assert_eq!(meet(a.public_key(), b.private_key()), meet(b.public_key(), a.private_key()));
         }
     }
 
@@ -257,7 +217,7 @@ mod tests {
         let table = FixedBase::new(&sec1(x, y)).unwrap();
         let order = unhex("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551");
         for scalar in [[0; 32], order] {
-            assert_eq!(table.multiply_scalar(&scalar).err(), Some(Error::Library));
+            assert_eq!(table.multiply(&scalar).err(), Some(Error::Library));
         }
     }
 }

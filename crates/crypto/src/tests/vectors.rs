@@ -59,7 +59,7 @@ fn sealed_as(
 ) -> Vector {
     let (app, private_key) = ("shop", scalar(&format!("recipient {}", curve.name())));
     let ephemeral_key = scalar(&format!("ephemeral {name}"));
-    let ephemeral = KeyPair::from_scalar(curve, &ephemeral_key).unwrap();
+    let ephemeral = KeyPair::from_scalar(curve, &ephemeral_key).unwrap().into();
     let recipient = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &private_key).unwrap());
     let app_id = AppId::new(app).unwrap();
     let mut sealer =
