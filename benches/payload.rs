@@ -179,7 +179,7 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     let mut open = OpenFields {
                         opener: Opener::new(Arc::clone(keys), b""),
                         ticket: Arc::new(Ticket::default()),
-                        faults: Faults::new(OnError::Fail, 0),
+                        faults: Faults::new(OnError::Fail, 0, fields as u64),
                         depth_max: 64,
                     };
                     run(&everything, Containers::Descend, &sealed, &mut out, &mut open);
