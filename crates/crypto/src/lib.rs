@@ -13,6 +13,7 @@ mod app;
 mod curve;
 mod envelope;
 mod error;
+pub mod evervault;
 mod hpke;
 mod kek;
 mod key;

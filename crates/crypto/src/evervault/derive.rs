@@ -5,7 +5,7 @@ use zeroize::Zeroizing;
 
 use crate::aead::AeadKey;
 use crate::key::SharedX;
-use crate::{Curve, Error, KeyPair, PublicKey};
+use crate::{Curve, Error};
 
 /// Whether the shared x coordinate is hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,29 +35,29 @@ pub(super) struct Derived {
 }
 
 impl Derived {
-    pub(super) fn new(own: &KeyPair, peer: &PublicKey) -> Result<Self, Error> {
-        Ok(Self { x: Box::new(own.agree(peer)?), keys: [None, None] })
+    pub(super) fn new(x: SharedX) -> Self {
+        Self { x: Box::new(x), keys: [None, None] }
     }
 
-    /// The key under `kdf`; `ephemeral` is the writer's point, whichever side asks.
+    /// The key under `kdf`; `ephemeral` is the writer's point, uncompressed, whichever side asks.
     #[inline]
-    pub(super) fn key(&mut self, kdf: Kdf, ephemeral: &PublicKey) -> Result<&AeadKey, Error> {
+    pub(super) fn key(&mut self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Result<&AeadKey, Error> {
         let key = match self.keys[kdf as usize].take() {
             Some(key) => key,
-            None => AeadKey::new(&self.key_bytes(kdf, ephemeral))?,
+            None => AeadKey::new(&self.key_bytes(kdf, curve, ephemeral))?,
         };
         Ok(self.keys[kdf as usize].insert(key))
     }
 
-    pub(super) fn key_bytes(&self, kdf: Kdf, ephemeral: &PublicKey) -> Zeroizing<[u8; 32]> {
+    pub(super) fn key_bytes(&self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Zeroizing<[u8; 32]> {
         match kdf {
             Kdf::None => self.x.0.clone(),
             Kdf::X963 => {
                 let hash = Sha256::new()
                     .chain_update(&self.x.0[..])
                     .chain_update([0, 0, 0, 1])
-                    .chain_update(spki_prefix(ephemeral.curve()))
-                    .chain_update(ephemeral.uncompressed());
+                    .chain_update(spki_prefix(curve))
+                    .chain_update(ephemeral);
                 Zeroizing::new(hash.finalize().into())
             }
         }

@@ -146,6 +146,15 @@ impl Datatype {
             Self::Boolean => b"boolean:",
         }
     }
+
+    #[inline]
+    fn strip_word(rest: &[u8]) -> (Self, &[u8]) {
+        // Nobody writes the word for a string, but the published readers accept it.
+        let words: [(&[u8], Self); 3] =
+            [(Self::Number.word(), Self::Number), (Self::Boolean.word(), Self::Boolean), (b"string:", Self::String)];
+        let stripped = words.into_iter().find_map(|(word, datatype)| Some((datatype, rest.strip_prefix(word)?)));
+        stripped.unwrap_or((Self::String, rest))
+    }
 }
 
 /// Additional data of one string, at most 67 bytes.
@@ -156,12 +165,7 @@ pub(super) struct Aad {
 
 impl Aad {
     #[inline]
-    pub(super) fn new(
-        tag: Tag,
-        datatype: Datatype,
-        ephemeral: &[u8; POINT_BYTES],
-        app: &[u8; POINT_BYTES],
-    ) -> Self {
+    pub(super) fn new(tag: Tag, datatype: Datatype, ephemeral: &[u8; POINT_BYTES], app: &[u8; POINT_BYTES]) -> Self {
         let mut aad = Self { bytes: [0; 1 + 2 * POINT_BYTES], length: 0 };
         match tag.binding() {
             Binding::Nothing => {}
@@ -201,22 +205,15 @@ impl<'a> Parts<'a> {
     #[inline]
     pub(super) fn of(text: &'a [u8]) -> Option<Self> {
         let rest = text.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
-        let (is_debug, rest) = strip(rest, b"debug:");
+        let (is_debug, rest) = match rest.strip_prefix(b"debug:") {
+            Some(rest) => (true, rest),
+            None => (false, rest),
+        };
         let (tag, rest) = match rest.split_at_checked(4) {
             Some((tag, [b':', rest @ ..])) => (Tag::from_text(tag)?, rest),
             _ => (Tag::Untagged, rest),
         };
-        let (datatype, rest) = match rest.first()? {
-            b'n' => (Datatype::Number, strip(rest, Datatype::Number.word())),
-            b'b' => (Datatype::Boolean, strip(rest, Datatype::Boolean.word())),
-            // Nobody writes this word, but published readers accept it.
-            _ => (Datatype::String, (true, strip(rest, b"string:").1)),
-        };
-        // An IV may begin with an n or a b as well.
-        let (datatype, rest) = match rest {
-            (true, rest) => (datatype, rest),
-            (false, rest) => (Datatype::String, rest),
-        };
+        let (datatype, rest) = Datatype::strip_word(rest);
         let (iv, rest) = rest.split_first_chunk()?;
         let (ephemeral, rest) = rest.strip_prefix(b":")?.split_first_chunk()?;
         Some(Self { is_debug, tag, datatype, iv, ephemeral, sealed: rest.strip_prefix(b":")? })
@@ -238,9 +235,12 @@ impl<'a> Parts<'a> {
     }
 }
 
-#[inline]
-fn strip<'a>(text: &'a [u8], prefix: &[u8]) -> (bool, &'a [u8]) {
-    text.strip_prefix(prefix).map_or((false, text), |rest| (true, rest))
+/// The compressed form of an uncompressed point.
+pub(super) fn compressed(point: &[u8; 65]) -> [u8; POINT_BYTES] {
+    let mut compressed = [0; POINT_BYTES];
+    compressed[0] = 2 | (point[64] & 1);
+    compressed[1..].copy_from_slice(&point[1..POINT_BYTES]);
+    compressed
 }
 
 /// Decodes the characters of a compressed point.

@@ -1,0 +1,270 @@
+//! Seals strings and whole files to an app's key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+
+use super::derive::Derived;
+use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES};
+use super::metadata::{self, ORIGIN, Role};
+use super::text::{Aad, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, Tag, compressed};
+use crate::aead::{NONCE_BYTES, TAG_BYTES};
+use crate::envelope::base64_chars;
+use crate::key::SharedX;
+use crate::{Curve, Error, KeyScope, KeyVersion};
+
+/// IVs drawn at a time, so that a field costs no call to the random source.
+const IVS: usize = 32;
+
+/// Which of a curve's two current tags is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `QkTC` or `S0lS`: datatype, role, origin and time are part of what is authenticated. The one to choose.
+    Metadata {
+        /// For a policy to judge when the value is opened.
+        role: Option<Role>,
+        /// Unix seconds, readable to whoever opens the value.
+        encrypted_at: u32,
+    },
+    /// `Tk9D` or `RFVC`: the shorter strings that the Node and Python clients write by default. Anyone can give them
+    /// another datatype.
+    Plain,
+}
+
+impl Form {
+    /// The tag written on a curve.
+    #[must_use]
+    pub fn tag(&self, curve: Curve) -> Tag {
+        match (self, curve) {
+            (Self::Metadata { .. }, Curve::P256) => Tag::Qktc,
+            (Self::Metadata { .. }, Curve::Secp256k1) => Tag::S0ls,
+            (Self::Plain, Curve::P256) => Tag::Tk9d,
+            (Self::Plain, Curve::Secp256k1) => Tag::Rfvc,
+        }
+    }
+}
+
+/// Seals the values of one request. Holds the AES keys of one ephemeral key, wiped on drop; the ephemeral private
+/// key itself is gone once they are derived.
+pub struct Sealer {
+    recipient: Arc<KeyVersion>,
+    scope: KeyScope,
+    tag: Tag,
+    has_role: bool,
+    /// What goes in front of every text, length included. Empty without metadata.
+    metadata: Vec<u8>,
+    ephemeral: Ephemeral,
+    ivs: Ivs,
+    /// The payload while it is sealed and before it is encoded. Holds ciphertext between calls.
+    body: Vec<u8>,
+}
+
+/// One ephemeral key's public half and what was derived from the private one.
+struct Ephemeral {
+    compressed: [u8; POINT_BYTES],
+    uncompressed: [u8; 65],
+    chars: [u8; POINT_CHARS],
+    derived: Derived,
+    /// Values sealed. IVs are random, so one key may seal 2^32 (NIST SP 800-38D, section 8.3).
+    used: u32,
+}
+
+impl Ephemeral {
+    fn new((uncompressed, x): ([u8; 65], SharedX)) -> Self {
+        let compressed = compressed(&uncompressed);
+        let mut chars = [0; POINT_CHARS];
+        STANDARD_NO_PAD.encode_slice(compressed, &mut chars).expect("33 bytes are 44 characters");
+        Self { compressed, uncompressed, chars, derived: Derived::new(x), used: 0 }
+    }
+}
+
+struct Ivs {
+    bytes: [u8; NONCE_BYTES * IVS],
+    used: usize,
+    #[cfg(test)]
+    fixed: Option<[u8; NONCE_BYTES]>,
+}
+
+impl Ivs {
+    fn new() -> Self {
+        Self {
+            bytes: [0; NONCE_BYTES * IVS],
+            used: IVS,
+            #[cfg(test)]
+            fixed: None,
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<[u8; NONCE_BYTES], Error> {
+        #[cfg(test)]
+        if let Some(fixed) = self.fixed {
+            return Ok(fixed);
+        }
+        if self.used == IVS {
+            aws_lc_rs::rand::fill(&mut self.bytes).map_err(|_| Error::Library)?;
+            self.used = 0;
+        }
+        let iv = self.bytes[self.used * NONCE_BYTES..].first_chunk().expect("IVS of them");
+        self.used += 1;
+        Ok(*iv)
+    }
+}
+
+impl Sealer {
+    /// Makes an ephemeral key: one key generation and one Diffie-Hellman.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source or the crypto library fails.
+    pub fn new(recipient: Arc<KeyVersion>, scope: KeyScope, form: &Form) -> Result<Self, Error> {
+        let ephemeral = Ephemeral::new(recipient.agree_fresh()?);
+        Ok(Self::with_ephemeral(recipient, scope, form, ephemeral, ORIGIN))
+    }
+
+    /// The same with everything random given, for vectors only: a second use repeats the IV.
+    #[cfg(test)]
+    pub(super) fn fixed(
+        recipient: Arc<KeyVersion>,
+        form: &Form,
+        ephemeral: &crate::KeyPair,
+        iv: [u8; NONCE_BYTES],
+        origin: u8,
+    ) -> Result<Self, Error> {
+        let x = ephemeral.agree(recipient.pair.public())?;
+        let ephemeral = Ephemeral::new((*ephemeral.public().uncompressed(), x));
+        let mut sealer = Self::with_ephemeral(recipient, KeyScope::Request, form, ephemeral, origin);
+        sealer.ivs.fixed = Some(iv);
+        Ok(sealer)
+    }
+
+    fn with_ephemeral(
+        recipient: Arc<KeyVersion>,
+        scope: KeyScope,
+        form: &Form,
+        ephemeral: Ephemeral,
+        origin: u8,
+    ) -> Self {
+        let (metadata, has_role) = match form {
+            Form::Metadata { role, encrypted_at } => {
+                (metadata::encode(role.as_ref(), origin, *encrypted_at), role.is_some())
+            }
+            Form::Plain => (Vec::new(), false),
+        };
+        let tag = form.tag(recipient.pair.public().curve());
+        Self { recipient, scope, tag, has_role, metadata, ephemeral, ivs: Ivs::new(), body: Vec::new() }
+    }
+
+    /// The tag of the strings it writes.
+    #[must_use]
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// Bytes that [`Sealer::seal`] appends for a text of this length.
+    #[must_use]
+    #[inline]
+    pub fn sealed_bytes(&self, datatype: Datatype, text: usize) -> usize {
+        let sealed = base64_chars(self.metadata.len() + text + TAG_BYTES);
+        let outer = PREFIX.len() + self.tag.text().len() + 1 + datatype.word().len() + SUFFIX.len();
+        outer + IV_CHARS + 1 + POINT_CHARS + 1 + sealed
+    }
+
+    /// Bytes that [`Sealer::seal_file`] appends for a content of this length.
+    #[must_use]
+    #[inline]
+    pub fn sealed_file_bytes(&self, content: usize) -> usize {
+        FILE_HEADER_BYTES + content + TRAILER_BYTES
+    }
+
+    /// Appends the string of one value to `out`: [`Sealer::sealed_bytes`] bytes. `text` is the string itself, a
+    /// number's [`NumberText`](super::NumberText), or `true` or `false`.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the crypto library fails; `out` is then as it was.
+    #[inline]
+    pub fn seal(&mut self, datatype: Datatype, text: &str, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.take_use()?;
+        let iv = self.ivs.next()?;
+        let app = self.recipient.pair.public();
+        let Ephemeral { compressed, uncompressed, chars, derived, .. } = &mut self.ephemeral;
+        self.body.clear();
+        self.body.reserve(self.metadata.len() + text.len() + TAG_BYTES);
+        self.body.extend_from_slice(&self.metadata);
+        self.body.extend_from_slice(text.as_bytes());
+        let aad = Aad::new(self.tag, datatype, compressed, app.compressed());
+        let tag = derived.key(self.tag.kdf(), app.curve(), uncompressed)?.seal(iv, aad.as_slice(), &mut self.body)?;
+        self.body.extend_from_slice(&tag);
+
+        out.extend_from_slice(PREFIX);
+        out.extend_from_slice(self.tag.text().as_bytes());
+        out.push(b':');
+        out.extend_from_slice(datatype.word());
+        append_base64(&iv, out);
+        out.push(b':');
+        out.extend_from_slice(chars);
+        out.push(b':');
+        append_base64(&self.body, out);
+        out.extend_from_slice(SUFFIX);
+        Ok(())
+    }
+
+    /// Appends a whole file to `out`: [`Sealer::sealed_file_bytes`] bytes.
+    ///
+    /// # Errors
+    /// [`FileError::Role`] when the sealer writes a role, [`FileError::TooLong`], [`FileError::Library`]; `out` is
+    /// then as it was.
+    pub fn seal_file(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<(), FileError> {
+        if self.has_role {
+            return Err(FileError::Role);
+        }
+        if content.len() as u64 > FILE_BYTES_MAX {
+            return Err(FileError::TooLong);
+        }
+        self.take_use()?;
+        let iv = self.ivs.next()?;
+        let Ephemeral { compressed, uncompressed, derived, .. } = &mut self.ephemeral;
+        let app = self.recipient.pair.public();
+        let version = FileVersion::of(app.curve());
+        let key = derived.key(version.scheme().kdf, app.curve(), uncompressed)?;
+        let before = out.len();
+        out.reserve(FILE_HEADER_BYTES + content.len() + TRAILER_BYTES);
+        out.extend_from_slice(&FileHeader::write(version, compressed, iv));
+        out.extend_from_slice(content);
+        match key.seal(iv, version.aad(app.compressed()), &mut out[before + FILE_HEADER_BYTES..]) {
+            Ok(tag) => out.extend_from_slice(&tag),
+            Err(error) => {
+                out.truncate(before);
+                return Err(error.into());
+            }
+        }
+        let checksum = crc32fast::hash(&out[before..]);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        Ok(())
+    }
+
+    /// Counts one use of the ephemeral key, of a new one where the scope or the count asks for it.
+    #[inline]
+    fn take_use(&mut self) -> Result<(), Error> {
+        let used = self.ephemeral.used;
+        if used == u32::MAX || (used > 0 && self.scope == KeyScope::Field) {
+            self.ephemeral = Ephemeral::new(self.recipient.agree_fresh()?);
+        }
+        self.ephemeral.used += 1;
+        Ok(())
+    }
+}
+
+#[inline]
+fn append_base64(bytes: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + base64_chars(bytes.len()), 0);
+    STANDARD_NO_PAD.encode_slice(bytes, &mut out[start..]).expect("the room is base64_chars long");
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("tag", &self.tag).field("scope", &self.scope).finish_non_exhaustive()
+    }
+}

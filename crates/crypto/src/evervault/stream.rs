@@ -1,0 +1,236 @@
+//! Files in pieces, for those that should not be in memory whole. Bytes in, bytes out; the caller does the reading
+//! and writing.
+//!
+//! **What [`FileOpener`] gives out is not authenticated until [`FileOpener::finish`] has returned `Ok`.** Write it to
+//! a file nobody else reads, and rename that file only then; on `Err`, delete it. The format has one tag at its end,
+//! so no reader can do better without reading twice.
+//!
+//! AWS-LC's safe interface has no GCM in pieces, so this runs on OpenSSL's.
+
+use std::fmt;
+
+use openssl::cipher::Cipher;
+use openssl::cipher_ctx::CipherCtx;
+
+use super::derive::Derived;
+use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES};
+use super::open::Legacy;
+use super::ring::{active, attempt};
+use super::text::compressed;
+use crate::aead::{AeadKey, NONCE_BYTES, TAG_BYTES};
+use crate::key::SharedX;
+use crate::{AppKeys, CannotOpen, Error, KeyVersion, PublicKey};
+
+/// OpenSSL counts the bytes of one call in a C int.
+const CALL_BYTES_MAX: usize = 1 << 30;
+
+/// Opens one file. A file names no key version, so [`FileOpener::candidates`] may give several to try in turn.
+pub struct FileOpener {
+    context: CipherCtx,
+    checksum: crc32fast::Hasher,
+    /// Set until the encrypted metadata of versions 4 and 5 has been read.
+    metadata: Option<MetadataPart>,
+    role: Option<Box<str>>,
+    /// The last bytes seen: tag and checksum, if nothing follows.
+    held: Vec<u8>,
+}
+
+struct MetadataPart {
+    header: FileHeader,
+    key: AeadKey,
+    aad: Box<[u8]>,
+    /// Length, then as many bytes.
+    read: Vec<u8>,
+}
+
+impl FileOpener {
+    /// Openers to try, likeliest first: one per active key version, and on secp256k1 one more for either derivation,
+    /// because real clients mix them. Feed the bytes behind the header to the first; if it fails, start over with
+    /// the next.
+    ///
+    /// # Errors
+    /// [`CannotOpen`] when none can open the file.
+    pub fn candidates(keys: &AppKeys, header: &FileHeader, legacy: Legacy) -> Result<Vec<Self>, CannotOpen> {
+        header.check(legacy)?;
+        let ephemeral = PublicKey::from_sec1(header.version.curve(), &header.ephemeral).map_err(|_| CannotOpen)?;
+        let versions = active(keys, header.version.curve());
+        let turns = (0..).map_while(|turn| attempt(header.version.scheme(), versions.len(), turn));
+        let openers = turns.map(|(version, kdf)| {
+            let own = &versions[version].pair;
+            let derived = Derived::new(own.agree(&ephemeral).map_err(|_| CannotOpen)?);
+            let key = derived.key_bytes(kdf, ephemeral.curve(), ephemeral.uncompressed());
+            Self::new(header, &key, header.version.aad(own.public().compressed()))
+        });
+        let openers = openers.collect::<Result<Vec<_>, _>>()?;
+        if openers.is_empty() { Err(CannotOpen) } else { Ok(openers) }
+    }
+
+    fn new(header: &FileHeader, key: &[u8; 32], aad: &[u8]) -> Result<Self, CannotOpen> {
+        let mut context = CipherCtx::new().map_err(|_| CannotOpen)?;
+        context.decrypt_init(Some(Cipher::aes_256_gcm()), Some(key), Some(&header.iv)).map_err(|_| CannotOpen)?;
+        bind(&mut context, aad).map_err(|_| CannotOpen)?;
+        let metadata = match header.version.is_legacy() {
+            false => None,
+            true => Some(MetadataPart {
+                header: header.clone(),
+                key: AeadKey::new(key).map_err(|_| CannotOpen)?,
+                aad: aad.into(),
+                read: Vec::new(),
+            }),
+        };
+        let mut checksum = crc32fast::Hasher::new();
+        checksum.update(&header.bytes);
+        Ok(Self { context, checksum, metadata, role: None, held: Vec::with_capacity(TRAILER_BYTES) })
+    }
+
+    /// Takes the next bytes of the file, of any length, and appends what they decrypt to: **not authenticated yet**.
+    ///
+    /// # Errors
+    /// [`CannotOpen`] when encrypted metadata does not open; wrong content shows only at the end.
+    pub fn update(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), CannotOpen> {
+        let chunk = match &mut self.metadata {
+            None => chunk,
+            Some(_) => self.take_metadata(chunk)?,
+        };
+        let release = (self.held.len() + chunk.len()).saturating_sub(TRAILER_BYTES);
+        let start = out.len();
+        let from_held = release.min(self.held.len());
+        out.extend(self.held.drain(..from_held));
+        let (now, later) = chunk.split_at(release - from_held);
+        out.extend_from_slice(now);
+        self.held.extend_from_slice(later);
+        self.checksum.update(&out[start..]);
+        for piece in out[start..].chunks_mut(CALL_BYTES_MAX) {
+            let length = piece.len();
+            self.context.cipher_update_inplace(piece, length).map_err(|_| CannotOpen)?;
+        }
+        Ok(())
+    }
+
+    /// Collects the metadata, opens it once it is whole, and gives back what is behind it.
+    fn take_metadata<'a>(&mut self, chunk: &'a [u8]) -> Result<&'a [u8], CannotOpen> {
+        let Some(part) = &mut self.metadata else { return Ok(chunk) };
+        let missing = 2 + part.header.metadata_bytes - part.read.len();
+        let (now, rest) = chunk.split_at(missing.min(chunk.len()));
+        part.read.extend_from_slice(now);
+        if now.len() < missing {
+            return Ok(rest);
+        }
+        self.checksum.update(&part.read);
+        let (length, sealed) = part.read.split_first_chunk_mut().ok_or(CannotOpen)?;
+        part.header.check_metadata_length(*length).ok_or(CannotOpen)?;
+        part.key.open(part.header.iv, &part.aad, sealed)?;
+        self.role = super::file::role(sealed)?.map(Into::into);
+        self.metadata = None;
+        Ok(rest)
+    }
+
+    /// The data role, once the first bytes behind the header were taken; only versions 4 and 5 have any.
+    #[must_use]
+    pub fn role(&self) -> Option<&str> {
+        self.role.as_deref()
+    }
+
+    /// Says whether everything given out was authentic. Anything but `Ok` means: delete it.
+    ///
+    /// # Errors
+    /// [`CannotOpen`], whatever the reason.
+    pub fn finish(mut self) -> Result<(), CannotOpen> {
+        if self.metadata.is_some() {
+            return Err(CannotOpen);
+        }
+        let (tag, checksum) = self.held.split_first_chunk::<TAG_BYTES>().ok_or(CannotOpen)?;
+        self.checksum.update(tag);
+        if self.checksum.finalize().to_le_bytes() != *checksum {
+            return Err(CannotOpen);
+        }
+        self.context.set_tag(tag).map_err(|_| CannotOpen)?;
+        self.context.cipher_final(&mut []).map_err(|_| CannotOpen)?;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for FileOpener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FileOpener")
+    }
+}
+
+/// Seals one file under an ephemeral key of its own.
+pub struct FileSealer {
+    context: CipherCtx,
+    checksum: crc32fast::Hasher,
+    content_bytes: u64,
+}
+
+impl FileSealer {
+    /// A sealer to `recipient`, and the bytes that begin the file: version 3 on P-256, 2 on secp256k1.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source or the crypto library fails.
+    pub fn new(recipient: &KeyVersion) -> Result<(Self, [u8; FILE_HEADER_BYTES]), Error> {
+        let (ephemeral, x) = recipient.agree_fresh()?;
+        let mut iv = [0; NONCE_BYTES];
+        aws_lc_rs::rand::fill(&mut iv).map_err(|_| Error::Library)?;
+        Self::with_ephemeral(recipient, &ephemeral, x, iv)
+    }
+
+    pub(super) fn with_ephemeral(
+        recipient: &KeyVersion,
+        ephemeral: &[u8; 65],
+        x: SharedX,
+        iv: [u8; NONCE_BYTES],
+    ) -> Result<(Self, [u8; FILE_HEADER_BYTES]), Error> {
+        let app = recipient.pair.public();
+        let version = FileVersion::of(app.curve());
+        let key = Derived::new(x).key_bytes(version.scheme().kdf, app.curve(), ephemeral);
+        let mut context = CipherCtx::new().map_err(|_| Error::Library)?;
+        context.encrypt_init(Some(Cipher::aes_256_gcm()), Some(&key[..]), Some(&iv)).map_err(|_| Error::Library)?;
+        bind(&mut context, version.aad(app.compressed()))?;
+        let header = FileHeader::write(version, &compressed(ephemeral), iv);
+        let mut checksum = crc32fast::Hasher::new();
+        checksum.update(&header);
+        Ok((Self { context, checksum, content_bytes: 0 }, header))
+    }
+
+    /// Encrypts the next bytes, of any length, where they lie.
+    ///
+    /// # Errors
+    /// [`FileError::TooLong`] beyond [`FILE_BYTES_MAX`] in all, [`FileError::Library`]; the file is then void.
+    pub fn update(&mut self, chunk: &mut [u8]) -> Result<(), FileError> {
+        self.content_bytes = self.content_bytes.saturating_add(chunk.len() as u64);
+        if self.content_bytes > FILE_BYTES_MAX {
+            return Err(FileError::TooLong);
+        }
+        let length = chunk.len();
+        self.context.cipher_update_inplace(chunk, length).map_err(|_| FileError::Library)?;
+        self.checksum.update(chunk);
+        Ok(())
+    }
+
+    /// The bytes that end the file.
+    ///
+    /// # Errors
+    /// [`FileError::Library`] when the crypto library fails.
+    pub fn finish(mut self) -> Result<[u8; 20], FileError> {
+        self.context.cipher_final(&mut []).map_err(|_| FileError::Library)?;
+        let mut trailer = [0; TRAILER_BYTES];
+        self.context.tag(&mut trailer[..TAG_BYTES]).map_err(|_| FileError::Library)?;
+        self.checksum.update(&trailer[..TAG_BYTES]);
+        trailer[TAG_BYTES..].copy_from_slice(&self.checksum.finalize().to_le_bytes());
+        Ok(trailer)
+    }
+}
+
+impl fmt::Debug for FileSealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FileSealer")
+    }
+}
+
+fn bind(context: &mut CipherCtx, aad: &[u8]) -> Result<(), Error> {
+    if !aad.is_empty() {
+        context.cipher_update(aad, None).map_err(|_| Error::Library)?;
+    }
+    Ok(())
+}
