@@ -1,6 +1,7 @@
 //! An app's name, its key versions and which of them writes and reads.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -69,6 +70,22 @@ impl KeyId {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 5] {
         &self.0
+    }
+}
+
+impl FromStr for KeyId {
+    type Err = Error;
+
+    /// Reads what [`KeyId`] displays: 10 hexadecimal digits, of either case.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let digits: &[u8; 10] = text.as_bytes().try_into().map_err(|_| Error::InvalidKeyId)?;
+        let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|nibble| u8::try_from(nibble).ok());
+        let mut id = [0; 5];
+        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            let (high, low) = nibble(pair[0]).zip(nibble(pair[1])).ok_or(Error::InvalidKeyId)?;
+            *byte = high << 4 | low;
+        }
+        Ok(Self(id))
     }
 }
 

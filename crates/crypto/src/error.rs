@@ -19,6 +19,9 @@ pub enum Error {
     /// An app name is 1 to 64 of `A-Z a-z 0-9 . _ -`. The caller's bug.
     #[error("an app name is 1 to 64 letters, digits, dots, underscores or hyphens")]
     InvalidAppId,
+    /// A key id is 10 hexadecimal digits. The caller's bug.
+    #[error("a key id is 10 hexadecimal digits")]
+    InvalidKeyId,
     /// The key-encryption key is not 32 bytes. The operator's to mend.
     #[error("a key-encryption key is 32 bytes, as 64 hexadecimal digits")]
     InvalidKek,

@@ -2,6 +2,9 @@
 //!
 //! Files appear whole (written aside, synced, renamed) and are readable by their owner only. Several
 //! processes may read and write: `sealwire apps create` works beside a running engine.
+//!
+//! A change replaces one app's file. `generation` says before that it is under way and after that it is made, so a
+//! writer that dies in between cannot leave new content under an old number: whoever looks next settles it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -55,6 +58,17 @@ enum StateName {
 
 const FORMAT: u32 = 1;
 
+/// What the file `generation` says.
+#[derive(Clone, Copy)]
+struct Generation {
+    number: u64,
+    /// A change is under way or its writer died: the content is that of `number` or of the one before.
+    changing: bool,
+}
+
+/// Marks a generation whose change is under way.
+const CHANGING: &str = " changing";
+
 impl FolderStore {
     /// Opens a folder, made if it is absent, whose keys rest under `kek`.
     ///
@@ -72,11 +86,38 @@ impl FolderStore {
 
     /// Held while a change is written, across processes. Released when the file closes.
     fn write_lock(&self) -> Result<File, StoreError> {
-        let path = self.folder.join("lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let file = file.map_err(io(&path))?;
-        file.lock().map_err(io(&path))?;
+        let file = self.lock_file()?;
+        file.lock().map_err(io(&self.folder))?;
         Ok(file)
+    }
+
+    fn lock_file(&self) -> Result<File, StoreError> {
+        let path = self.folder.join("lock");
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(io(&path))
+    }
+
+    fn read(&self, path: &Path) -> Result<(AppId, AppFile), StoreError> {
+        let text = fs::read_to_string(path).map_err(io(path))?;
+        let file: AppFile = serde_json::from_str(&text).map_err(|error| damaged(path, error.to_string()))?;
+        if file.format != FORMAT {
+            return Err(damaged(path, format!("format {} is not {FORMAT}", file.format)));
+        }
+        let app = AppId::new(&file.app).map_err(|error| damaged(path, error.to_string()))?;
+        if path != self.app_path(&app) {
+            return Err(damaged(path, "the file's name is not its app's".into()));
+        }
+        Ok((app, file))
+    }
+
+    fn read_app(&self, app: &AppId) -> Result<(PathBuf, AppFile), StoreError> {
+        let path = self.app_path(app);
+        match self.read(&path) {
+            Ok((_, file)) => Ok((path, file)),
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Err(StoreError::NoApp { app: app.clone() })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn read_all(&self) -> Result<Vec<(PathBuf, AppId, AppFile)>, StoreError> {
@@ -87,15 +128,7 @@ impl FolderStore {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue; // A file that a crash left half-written ends in `.new`.
             }
-            let text = fs::read_to_string(&path).map_err(io(&path))?;
-            let file: AppFile = serde_json::from_str(&text).map_err(|error| damaged(&path, error.to_string()))?;
-            if file.format != FORMAT {
-                return Err(damaged(&path, format!("format {} is not {FORMAT}", file.format)));
-            }
-            let app = AppId::new(&file.app).map_err(|error| damaged(&path, error.to_string()))?;
-            if path != self.app_path(&app) {
-                return Err(damaged(&path, "the file's name is not its app's".into()));
-            }
+            let (app, file) = self.read(&path)?;
             all.push((path, app, file));
         }
         all.sort_by(|a, b| a.1.cmp(&b.1));
@@ -116,41 +149,97 @@ impl FolderStore {
         }
     }
 
-    fn new_key(&self, app: &AppId, curve: Curve, created_unix_s: u64) -> Result<KeyRecord, StoreError> {
-        let pair = KeyPair::generate(curve)?;
-        let (id, number) = (KeyId::of(pair.public()), 1);
-        let wrapped = self.kek.wrap(&pair.scalar()?, &bound(app, curve, number, id))?;
-        Ok(KeyRecord {
-            id: id.to_string(),
-            curve: curve.name().into(),
-            number,
-            state: StateName::Active,
-            created_unix_s,
-            public_key: STANDARD.encode(pair.public().compressed()),
-            wrapped: STANDARD.encode(wrapped),
-        })
+    /// A fresh key as version `number`. Its id is none that the app has, or the app could not be loaded any more.
+    fn new_key(&self, app: &AppId, curve: Curve, number: u32, others: &[KeyRecord]) -> Result<KeyRecord, StoreError> {
+        loop {
+            let pair = KeyPair::generate(curve)?;
+            let id = KeyId::of(pair.public());
+            if others.iter().any(|other| other.id == id.to_string()) {
+                continue; // Chance 2^-40 for each other key.
+            }
+            let wrapped = self.kek.wrap(&pair.scalar()?, &bound(app, curve, number, id))?;
+            return Ok(KeyRecord {
+                id: id.to_string(),
+                curve: curve.name().into(),
+                number,
+                state: StateName::Active,
+                created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+                public_key: STANDARD.encode(pair.public().compressed()),
+                wrapped: STANDARD.encode(wrapped),
+            });
+        }
     }
 
-    fn bump_generation(&self) -> Result<(), StoreError> {
-        let next = self.generation()? + 1;
-        replace(&self.folder.join("generation"), format!("{next}\n").as_bytes())
+    /// Changes whether one key may be used. Also when it is so already, so that a retry is as good as a first try.
+    fn set_state(&self, app: &AppId, key: KeyId, state: StateName) -> Result<KeySummary, StoreError> {
+        let lock = self.write_lock()?;
+        let (path, mut file) = self.read_app(app)?;
+        let record = file.keys.iter_mut().find(|record| record.id.parse() == Ok(key));
+        let record = record.ok_or_else(|| StoreError::NoKey { app: app.clone(), key })?;
+        record.state = state;
+        let summary = record.summary(&path)?;
+        self.commit(&lock, &path, &file)?;
+        Ok(summary)
+    }
+
+    /// Replaces one app's file, under the next generation.
+    fn commit(&self, _lock: &File, path: &Path, file: &AppFile) -> Result<(), StoreError> {
+        let text = serde_json::to_vec_pretty(file).map_err(|error| damaged(path, error.to_string()))?;
+        let number = self.read_generation()?.number + 1;
+        self.write_generation(Generation { number, changing: true })?;
+        replace(path, &text)?;
+        self.write_generation(Generation { number, changing: false })
+    }
+
+    fn read_generation(&self) -> Result<Generation, StoreError> {
+        let path = self.folder.join("generation");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Generation { number: 0, changing: false }),
+            Err(error) => return Err(io(&path)(error)),
+        };
+        let (number, changing) = match text.trim().strip_suffix(CHANGING) {
+            Some(number) => (number, true),
+            None => (text.trim(), false),
+        };
+        match number.parse() {
+            Ok(number) if number > 0 || !changing => Ok(Generation { number, changing }),
+            _ => Err(damaged(&path, "not a generation".into())),
+        }
+    }
+
+    fn write_generation(&self, Generation { number, changing }: Generation) -> Result<(), StoreError> {
+        let mark = if changing { CHANGING } else { "" };
+        replace(&self.folder.join("generation"), format!("{number}{mark}\n").as_bytes())
+    }
+
+    /// Ends a change whose writer died, if there is one: what is in the folder is then what its number means.
+    /// Where this process may not write, the number stays in doubt and content is simply loaded more often.
+    fn settle(&self) {
+        let Ok(lock) = self.lock_file() else { return };
+        if lock.try_lock().is_err() {
+            return; // Its writer lives.
+        }
+        if let Ok(Generation { number, changing: true }) = self.read_generation() {
+            let _ = self.write_generation(Generation { number, changing: false });
+        }
     }
 }
 
 impl AppStore for FolderStore {
     fn generation(&self) -> Result<u64, StoreError> {
-        let path = self.folder.join("generation");
-        match fs::read_to_string(&path) {
-            Ok(text) => text.trim().parse().map_err(|_| damaged(&path, "not a number".into())),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(io(&path)(error)),
+        let generation = self.read_generation()?;
+        if generation.changing {
+            self.settle();
         }
+        Ok(generation.number)
     }
 
     fn load(&self) -> Result<(u64, Vec<AppKeys>), StoreError> {
         // Read first: a change that lands meanwhile leaves an older number with newer content, so the next
-        // look at the generation loads again.
-        let generation = self.generation()?;
+        // look at the generation loads again. So does one that is under way.
+        let Generation { number, changing } = self.read_generation()?;
+        let generation = number - u64::from(changing);
         let load = |(path, app, file): (PathBuf, AppId, AppFile)| {
             let versions = file.keys.iter().map(|record| self.unwrap(&path, &app, record)).collect::<Result<_, _>>()?;
             Ok(AppKeys::new(app, versions)?)
@@ -168,41 +257,54 @@ impl AppStore for FolderStore {
     }
 
     fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppSummary, StoreError> {
-        let _lock = self.write_lock()?;
+        let lock = self.write_lock()?;
         let path = self.app_path(app);
         if path.exists() {
             return Err(StoreError::Exists { app: app.clone() });
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let keys = curves.iter().map(|curve| self.new_key(app, *curve, now)).collect::<Result<Vec<_>, _>>()?;
+        let mut keys = Vec::new();
+        for curve in curves {
+            keys.push(self.new_key(app, *curve, 1, &keys)?);
+        }
         let summaries = keys.iter().map(|record| record.summary(&path)).collect::<Result<_, _>>()?;
-        let file = AppFile { format: FORMAT, app: app.as_str().into(), keys };
-        let text = serde_json::to_vec_pretty(&file).map_err(|error| damaged(&path, error.to_string()))?;
-        replace(&path, &text)?;
-        self.bump_generation()?;
+        self.commit(&lock, &path, &AppFile { format: FORMAT, app: app.as_str().into(), keys })?;
         Ok(AppSummary { app: app.clone(), keys: summaries })
+    }
+
+    fn rotate(&self, app: &AppId, curve: Curve) -> Result<KeySummary, StoreError> {
+        let lock = self.write_lock()?;
+        let (path, mut file) = self.read_app(app)?;
+        // One key under another KEK would make the whole app unreadable.
+        file.keys.iter().try_for_each(|record| self.unwrap(&path, app, record).map(drop))?;
+        let numbers = file.keys.iter().filter(|record| record.curve == curve.name()).map(|record| record.number);
+        let number =
+            numbers.max().unwrap_or(0).checked_add(1).ok_or_else(|| damaged(&path, "no number left".into()))?;
+        let record = self.new_key(app, curve, number, &file.keys)?;
+        let summary = record.summary(&path)?;
+        file.keys.push(record);
+        self.commit(&lock, &path, &file)?;
+        Ok(summary)
+    }
+
+    fn disable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError> {
+        self.set_state(app, key, StateName::Disabled)
+    }
+
+    fn enable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError> {
+        self.set_state(app, key, StateName::Active)
     }
 }
 
 impl KeyRecord {
     fn summary(&self, path: &Path) -> Result<KeySummary, StoreError> {
         let curve = Curve::from_name(&self.curve).ok_or_else(|| damaged(path, "unknown curve".into()))?;
-        let id = parse_id(&self.id).ok_or_else(|| damaged(path, "a key id is not 10 hexadecimal digits".into()))?;
+        let id = self.id.parse().map_err(|error: sealwire_crypto::Error| damaged(path, error.to_string()))?;
         let state = match self.state {
             StateName::Active => KeyState::Active,
             StateName::Disabled => KeyState::Disabled,
         };
         Ok(KeySummary { id, curve, number: self.number, state, created_unix_s: self.created_unix_s })
     }
-}
-
-fn parse_id(text: &str) -> Option<KeyId> {
-    let bytes: [u8; 10] = text.as_bytes().try_into().ok()?;
-    let mut id = [0; 5];
-    for (byte, pair) in id.iter_mut().zip(bytes.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(KeyId::from_bytes(id))
 }
 
 /// The public facts that a wrapped key is bound to. The app's name holds no zero byte, so this is unambiguous.
@@ -214,13 +316,28 @@ fn bound(app: &AppId, curve: Curve, number: u32, id: KeyId) -> Vec<u8> {
 /// Replaces a file at once and durably: written aside, synced, renamed, folder synced.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let aside = path.with_added_extension("new");
-    let mut file =
-        OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&aside).map_err(io(&aside))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io(&aside))?;
-    fs::rename(&aside, path).map_err(io(path))?;
+    let write_aside = || {
+        step()?;
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&aside)?;
+        step()?;
+        file.write_all(bytes)?;
+        step()?;
+        file.sync_all()
+    };
+    write_aside().map_err(io(&aside))?;
+    step().and_then(|()| fs::rename(&aside, path)).map_err(io(path))?;
     let folder = path.parent().unwrap_or(path);
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io(folder))
+    step().and_then(|()| File::open(folder)?.sync_all()).map_err(io(folder))?;
+    step().map_err(io(path))
 }
+
+/// Comes before every step of a write, and after the last: there tests let the process end.
+#[cfg(not(test))]
+fn step() -> std::io::Result<()> {
+    Ok(())
+}
+#[cfg(test)]
+use crashes::step;
 
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
     let path = path.to_owned();
@@ -231,6 +348,8 @@ fn damaged(path: &Path, what: String) -> StoreError {
     StoreError::Damaged { path: path.to_owned(), what }
 }
 
+#[cfg(test)]
+mod crashes;
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
@@ -307,6 +426,7 @@ mod tests {
         check(&good.replace("\"format\": 1", "\"format\": 2"), "format 2 is not 1");
         check(&good.replace("\"r1\"", "\"r9\""), "unknown curve");
         check(&good.replace(id, "xyz"), "10 hexadecimal digits");
+        check(&good.replace(id, "+1+2+3+4+5"), "10 hexadecimal digits");
         check(&good.replace(id, "0000000000"), "does not open");
         check(&good.replace("\"number\": 1", "\"number\": 2"), "does not open");
         check(&good.replace(wrapped, "AAAA"), "does not open");
@@ -318,6 +438,92 @@ mod tests {
         let other = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
         let error = FolderStore::open(folder.path(), other).unwrap().load().unwrap_err();
         assert!(matches!(error, StoreError::WrongKek { .. }), "{error}");
+    }
+
+    fn numbers(keys: &[KeySummary], curve: Curve) -> Vec<u32> {
+        keys.iter().filter(|key| key.curve == curve).map(|key| key.number).collect()
+    }
+
+    #[test]
+    fn a_rotation_adds_the_next_number_which_seals_from_then_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
+        let shop = app("shop");
+        let first = store.create(&shop, &Curve::ALL).unwrap().keys[0];
+        let second = store.rotate(&shop, Curve::P256).unwrap();
+        assert_eq!((second.curve, second.number, second.state), (Curve::P256, 2, KeyState::Active));
+        store.rotate(&shop, Curve::Secp256k1).unwrap();
+        let third = store.rotate(&shop, Curve::P256).unwrap();
+        let keys = &store.list().unwrap()[0].keys;
+        assert_eq!(numbers(keys, Curve::P256), [1, 2, 3]);
+        assert_eq!(numbers(keys, Curve::Secp256k1), [1, 2]);
+        let (generation, apps) = store.load().unwrap();
+        assert_eq!((generation, apps[0].newest(Curve::P256).unwrap().id), (4, third.id));
+        assert!([first, second, third].iter().all(|key| apps[0].reader(Curve::P256, key.id).is_some()));
+        // An app that was made without a curve gets one.
+        store.create(&app("one"), &[Curve::P256]).unwrap();
+        assert_eq!(store.rotate(&app("one"), Curve::Secp256k1).unwrap().number, 1);
+    }
+
+    #[test]
+    fn a_disabled_key_neither_opens_nor_seals_until_it_is_enabled() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
+        let shop = app("shop");
+        let first = store.create(&shop, &[Curve::P256]).unwrap().keys[0];
+        let second = store.rotate(&shop, Curve::P256).unwrap();
+        let active = |key: KeySummary| store.load().unwrap().1[0].reader(Curve::P256, key.id).is_some();
+        let newest = || store.load().unwrap().1[0].newest(Curve::P256).map(|version| version.id);
+
+        assert_eq!(store.disable(&shop, second.id).unwrap(), KeySummary { state: KeyState::Disabled, ..second });
+        assert_eq!((active(first), active(second), newest()), (true, false, Some(first.id)));
+        store.disable(&shop, first.id).unwrap();
+        assert_eq!((active(first), newest()), (false, None), "the last one can be stopped too");
+        let third = store.rotate(&shop, Curve::P256).unwrap();
+        assert_eq!((third.number, newest()), (3, Some(third.id)), "a disabled number is not used again");
+        assert_eq!(store.enable(&shop, first.id).unwrap(), first);
+        assert_eq!((active(first), active(second), newest()), (true, false, Some(third.id)));
+        let before = store.generation().unwrap();
+        store.enable(&shop, first.id).unwrap();
+        assert_eq!(store.generation().unwrap(), before + 1, "a repetition is a change like any other");
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
+        let (shop, nobody) = (app("shop"), app("nobody"));
+        let made = store.create(&shop, &[Curve::P256]).unwrap();
+        let key = made.keys[0].id;
+        assert!(matches!(store.rotate(&nobody, Curve::P256), Err(StoreError::NoApp { .. })));
+        assert!(matches!(store.disable(&nobody, key), Err(StoreError::NoApp { .. })));
+        let other = KeyId::from_bytes([0; 5]);
+        assert!(matches!(store.disable(&shop, other), Err(StoreError::NoKey { key, .. }) if key == other));
+        assert!(matches!(store.enable(&shop, other), Err(StoreError::NoKey { .. })));
+        let other = FolderStore::open(folder.path(), Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap()).unwrap();
+        assert!(matches!(other.rotate(&shop, Curve::P256), Err(StoreError::WrongKek { .. })));
+        assert_eq!((store.list().unwrap(), store.generation().unwrap()), (vec![made], 1));
+        // A key can be stopped by whoever has not even the KEK.
+        other.disable(&shop, key).unwrap();
+    }
+
+    #[test]
+    fn rotations_at_once_get_a_number_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let shop = app("shop");
+        store(folder.path()).create(&shop, &Curve::ALL).unwrap();
+        std::thread::scope(|scope| {
+            let folder = folder.path();
+            for curve in Curve::ALL {
+                for _ in 0..6 {
+                    scope.spawn(move || store(folder).rotate(&app("shop"), curve).unwrap());
+                }
+            }
+        });
+        let store = store(folder.path());
+        let keys = &store.list().unwrap()[0].keys;
+        assert_eq!(Curve::ALL.map(|curve| numbers(keys, curve)), [[1, 2, 3, 4, 5, 6, 7]; 2]);
+        assert_eq!((store.load().unwrap().0, store.load().unwrap().1[0].versions().len()), (13, 14));
     }
 
     #[test]

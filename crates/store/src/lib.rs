@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use sealwire_crypto::{AppId, AppKeys, Curve, KeyId, KeyState};
 
 /// What is publicly known of one key version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySummary {
     /// Names it in envelopes.
     pub id: KeyId,
@@ -61,6 +61,28 @@ pub trait AppStore: Send + Sync {
     /// # Errors
     /// [`StoreError::Exists`] when the name is taken; the app there is untouched.
     fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppSummary, StoreError>;
+
+    /// Makes the next key version of an app on `curve`: it seals from then on, and the older ones go on opening.
+    /// Durable when it returns. However it ends, no version that was there is lost; after a failure the new one is
+    /// there or not, and a retry makes another.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`]; [`StoreError::WrongKek`] when the app's other keys are under another one.
+    fn rotate(&self, app: &AppId, curve: Curve) -> Result<KeySummary, StoreError>;
+
+    /// Stops a key version: nothing opens or seals under it any more. The newest active one that is left on its curve
+    /// seals instead; if none is, sealing on that curve stops, because a key that leaked must be stopped at once.
+    /// Durable when it returns, and safe to repeat.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`] or [`StoreError::NoKey`].
+    fn disable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError>;
+
+    /// Takes a mistaken [`AppStore::disable`] back.
+    ///
+    /// # Errors
+    /// As for [`AppStore::disable`].
+    fn enable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError>;
 }
 
 /// Why the store could not do it.
@@ -93,6 +115,20 @@ pub enum StoreError {
     Exists {
         /// The app.
         app: AppId,
+    },
+    /// There is no such app.
+    #[error("there is no app {app}")]
+    NoApp {
+        /// The name.
+        app: AppId,
+    },
+    /// The app has no such key version.
+    #[error("app {app} has no key {key}")]
+    NoKey {
+        /// The app.
+        app: AppId,
+        /// The id.
+        key: KeyId,
     },
     /// Key material failed.
     #[error(transparent)]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::app;
 use crate::{
-    AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Envelope, Error, Kek, KeyPair, KeyScope, KeyState,
+    AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Envelope, Error, Kek, KeyId, KeyPair, KeyScope, KeyState,
     KeyVersion, OpenedSchedules, Opener, PublicKey, Scalar, Sealer,
 };
 
@@ -246,6 +246,19 @@ fn names_scalars_and_points_are_checked() {
     ] {
         assert_eq!(AppId::new(name).is_ok(), valid, "{name}");
     }
+    let id = KeyId::from_bytes([0, 0x1f, 0xa0, 0x9b, 0xff]);
+    for (text, expected) in [
+        ("001fa09bff", Ok(id)),
+        ("001FA09BFF", Ok(id)),
+        ("001fa09bf", Err(Error::InvalidKeyId)),
+        ("001fa09bff0", Err(Error::InvalidKeyId)),
+        ("+01fa09bff", Err(Error::InvalidKeyId)),
+        ("001fa09bfg", Err(Error::InvalidKeyId)),
+        ("", Err(Error::InvalidKeyId)),
+    ] {
+        assert_eq!(text.parse::<KeyId>(), expected, "{text}");
+    }
+    assert_eq!(id.to_string(), "001fa09bff");
     for curve in Curve::ALL {
         for scalar in [[0; 32], [0xff; 32]] {
             assert_eq!(KeyPair::from_scalar(curve, &scalar).err(), Some(Error::InvalidPrivateKey));
