@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    DEADLINE_MS_MAX, Decrypt, Encrypt, ErrorCode, FieldError, Health, Info, Inspect, Inspection, Malformed, request,
+    DEADLINE_MS_MAX, Decrypt, Encrypt, ErrorCode, FieldError, Health, Info, Inspect, Inspection, Malformed, Rewrap,
+    request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,7 +28,7 @@ use crate::tls::Dialer;
 /// Connections a request may be offered to before it is given up, when each ends before taking it.
 const OFFERS_MAX: usize = 4;
 
-/// A document that came back from `encrypt` or `decrypt`.
+/// A document that came back from `encrypt`, `decrypt` or `rewrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     /// One MessagePack value, of the shape that was sent.
@@ -142,6 +143,21 @@ impl Client {
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
             let call = Decrypt { deadline_ms: Some(left_ms), ..call.clone() };
             request::decrypt(out, msgid, &call);
+        };
+        let result = self.call(deadline, encode).await?;
+        Document::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Opens every envelope of a document and seals it again to the app's newest key.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Value`.
+    pub async fn rewrap(&self, call: Rewrap<'_>) -> Result<Document, Error> {
+        request::check_payload(call.payload).map_err(Error::Payload)?;
+        let deadline = self.deadline_of(call.deadline_ms);
+        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
+            let call = Rewrap { deadline_ms: Some(left_ms), ..call.clone() };
+            request::rewrap(out, msgid, &call);
         };
         let result = self.call(deadline, encode).await?;
         Document::decode(&result).map_err(Error::Protocol)

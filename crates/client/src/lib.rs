@@ -23,5 +23,5 @@ pub use config::{ClientConfig, Pem};
 pub use error::Error;
 pub use sealwire_wire::{
     Curve, Decrypt, Detail, DetailValue, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format, Health, Info,
-    Inspect, Inspection, KeyScope, Malformed, OnError, RpcError, ScanError, ValueKind,
+    Inspect, Inspection, KeyScope, Malformed, OnError, Rewrap, RpcError, ScanError, ValueKind,
 };

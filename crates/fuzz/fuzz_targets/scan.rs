@@ -60,6 +60,7 @@ fn decode(message: &[u8]) {
     let payload = match Call::decode(message) {
         Ok(Call::Encrypt(call)) => call.payload,
         Ok(Call::Decrypt(call)) => call.payload,
+        Ok(Call::Rewrap(call)) => call.payload,
         Ok(_) => return,
         Err(error) => return assert!(!RpcError::from(error).message.is_empty()),
     };

@@ -48,6 +48,8 @@ enum Command {
     Encrypt(documents::EncryptArgs),
     /// Decrypt the fields of a JSON file
     Decrypt(documents::DecryptArgs),
+    /// Move the envelopes of a JSON file to the app's newest key, without showing what is in them
+    Rewrap(documents::RewrapArgs),
     /// Say what an envelope says about itself, without opening it
     Inspect(calls::InspectArgs),
     /// Ask an engine whether it answers
@@ -56,7 +58,7 @@ enum Command {
     Info(calls::PlainArgs),
     /// Make certificates: an authority, and servers and clients under it
     Certs(certs::Args),
-    /// Make and list apps and their keys
+    /// Make and list apps; rotate, disable and enable their keys
     Apps(apps::Args),
     /// Check a configuration file, and say every problem in it at once
     CheckConfig(serve::Args),
@@ -74,6 +76,7 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Encrypt(args) => documents::encrypt(&args),
         Command::Decrypt(args) => documents::decrypt(&args),
+        Command::Rewrap(args) => documents::rewrap(&args),
         Command::Inspect(args) => calls::inspect(&args),
         Command::Health(args) => calls::health(&args),
         Command::Info(args) => calls::info(&args),

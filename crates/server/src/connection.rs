@@ -385,7 +385,7 @@ async fn answer(connection: Arc<Connection>, mut request: Request, place: OwnedS
     let (msgid, method) = (request.msgid, request.method.map_or(MethodLabel::Unknown, MethodLabel::from));
     let mut report = CallReport { method, code: CallCode::Ok, queue: Duration::ZERO, work: Duration::ZERO };
     let outcome = match request.method {
-        Some(method @ (Method::Encrypt | Method::Decrypt)) => {
+        Some(method @ (Method::Encrypt | Method::Decrypt | Method::Rewrap)) => {
             document(&connection, &mut request, method, &mut report).await
         }
         _ => immediate(engine, &request).map(|bytes| (bytes, None)),
@@ -402,7 +402,7 @@ async fn answer(connection: Arc<Connection>, mut request: Request, place: OwnedS
     let _ = connection.replies.send(Outgoing { bytes, _places: places, _call: Some(place) }).await;
 }
 
-/// `encrypt` and `decrypt`: a place and bytes, then decoding, then work, then whichever comes first of its end, a
+/// `encrypt`, `decrypt` and `rewrap`: a place and bytes, then decoding, then work, then whichever comes first of its end, a
 /// cancel and the deadline.
 async fn document(
     connection: &Connection,
@@ -416,6 +416,7 @@ async fn document(
         // 2. bytes become types, names become keys
         Call::Encrypt(call) => engine.plan_encrypt(&request.frame, &call)?,
         Call::Decrypt(call) => engine.plan_decrypt(&request.frame, &call)?,
+        Call::Rewrap(call) => engine.plan_rewrap(&request.frame, &call)?,
         _ => return Err(CallFailure::Internal("the scan and the decoder disagree on the method")),
     };
     let deadline = request.arrived + Duration::from_millis(plan.deadline_ms);
@@ -465,7 +466,7 @@ fn immediate(engine: &Engine, request: &Request) -> Result<Vec<u8>, CallFailure>
         Call::Health => sealwire_wire::Health.encode(&mut out),
         Call::Info => engine.info().encode(&mut out),
         Call::Inspect(call) => Engine::inspect(&call)?.encode(&mut out),
-        Call::Encrypt(_) | Call::Decrypt(_) => {
+        Call::Encrypt(_) | Call::Decrypt(_) | Call::Rewrap(_) => {
             return Err(CallFailure::Internal("the scan and the decoder disagree on the method"));
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealwire_crypto as crypto;
 use sealwire_payload::Selection;
-use sealwire_wire::{self as wire, Decrypt, Encrypt, Info, Inspect, Inspection, ValueKind};
+use sealwire_wire::{self as wire, Decrypt, Encrypt, Info, Inspect, Inspection, Rewrap, ValueKind};
 use tokio::sync::Semaphore;
 
 use crate::apps::Apps;
@@ -15,7 +15,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::transform::Faults;
-use crate::work::Task;
+use crate::work::{MakeSealer, Reading, Task};
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -56,25 +56,15 @@ impl Engine {
     /// No such app or key, a select path that does not parse, or an older generation than demanded.
     pub fn plan_encrypt(&self, frame: &Bytes, call: &Encrypt<'_>) -> Result<Plan, CallFailure> {
         let (generation, keys) = self.find(call.app, call.min_generation)?;
-        let curve = match call.curve {
-            wire::Curve::R1 => crypto::Curve::P256,
-            wire::Curve::K1 => crypto::Curve::Secp256k1,
-        };
         let scope = match call.key_scope {
             wire::KeyScope::Request => crypto::KeyScope::Request,
             wire::KeyScope::Field => crypto::KeyScope::Field,
         };
-        let encoding = match call.encoding {
-            wire::Encoding::Text => crypto::Encoding::Text,
-            wire::Encoding::Binary => crypto::Encoding::Binary,
-        };
-        let newest = Arc::clone(keys.newest(curve).ok_or(CallFailure::NoKey)?);
-        let context: Box<[u8]> = call.context.into();
-        let sealer = move || crypto::Sealer::new(keys.app(), newest, scope, encoding, &context);
+        let sealer = sealer(keys, call.curve, scope, call.encoding, call.context)?;
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
             selection: selection(call.select.as_deref())?,
-            task: Task::Seal { sealer: Box::new(sealer), keyed: scope == crypto::KeyScope::Field },
+            task: Task::Seal { sealer, keyed: scope == crypto::KeyScope::Field },
             generation,
             deadline_ms: self.deadline_ms(call.deadline_ms),
         })
@@ -90,13 +80,33 @@ impl Engine {
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
             selection: selection(call.select.as_deref())?,
-            task: Task::Open {
-                opener: Box::new(crypto::Opener::new(keys, call.context).keeping(self.apps.opened().cloned())),
-                on_error: call.on_error,
-            },
+            task: Task::Open(self.reading(keys, call.context, call.on_error)),
             generation,
             deadline_ms: self.deadline_ms(call.deadline_ms),
         })
+    }
+
+    /// Resolves a `rewrap`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Engine::plan_encrypt`].
+    pub fn plan_rewrap(&self, frame: &Bytes, call: &Rewrap<'_>) -> Result<Plan, CallFailure> {
+        let (generation, keys) = self.find(call.app, call.min_generation)?;
+        let scope = crypto::KeyScope::Request;
+        let sealer = sealer(Arc::clone(&keys), call.curve, scope, call.encoding, call.context)?;
+        Ok(Plan {
+            payload: frame.slice_ref(call.payload),
+            selection: selection(call.select.as_deref())?,
+            task: Task::Rewrap(self.reading(keys, call.context, call.on_error), sealer),
+            generation,
+            deadline_ms: self.deadline_ms(call.deadline_ms),
+        })
+    }
+
+    fn reading(&self, keys: Arc<crypto::AppKeys>, context: &[u8], on_error: wire::OnError) -> Reading {
+        let opener = crypto::Opener::new(keys, context).keeping(self.apps.opened().cloned());
+        Reading { opener: Box::new(opener), on_error }
     }
 
     fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, Arc<crypto::AppKeys>), CallFailure> {
@@ -121,6 +131,12 @@ impl Engine {
                 // Prefix, header, body overhead and a MessagePack header; base64 takes a third more.
                 let per_leaf = crypto::Encoding::Text.sealed_bytes(0) + 8;
                 leaves.saturating_mul(per_leaf).saturating_add(message_bytes / 3 * 4)
+            }
+            wire::Method::Rewrap => {
+                // The longest case, binary made text: a third more, and for each up to 2 bytes of rounding and 2 of header.
+                let leaves_bytes = usize::try_from(leaves).unwrap_or(usize::MAX).saturating_mul(4);
+                let sealed = message_bytes.div_ceil(3).saturating_mul(4).saturating_add(leaves_bytes);
+                sealed.saturating_add(Faults::bytes(self.limits.errors_reported_max, leaves))
             }
             // What opens is shorter than its envelope; what does not may be listed.
             _ => message_bytes.saturating_add(Faults::bytes(self.limits.errors_reported_max, leaves)),
@@ -187,6 +203,27 @@ impl Engine {
             ],
         }
     }
+}
+
+/// How a call's sealer is made, on a crypto thread. What is not there is found out here.
+fn sealer(
+    keys: Arc<crypto::AppKeys>,
+    curve: wire::Curve,
+    scope: crypto::KeyScope,
+    encoding: wire::Encoding,
+    context: &[u8],
+) -> Result<MakeSealer, CallFailure> {
+    let curve = match curve {
+        wire::Curve::R1 => crypto::Curve::P256,
+        wire::Curve::K1 => crypto::Curve::Secp256k1,
+    };
+    let encoding = match encoding {
+        wire::Encoding::Text => crypto::Encoding::Text,
+        wire::Encoding::Binary => crypto::Encoding::Binary,
+    };
+    let newest = Arc::clone(keys.newest(curve).ok_or(CallFailure::NoKey)?);
+    let context: Box<[u8]> = context.into();
+    Ok(Box::new(move || crypto::Sealer::new(keys.app(), newest, scope, encoding, &context)))
 }
 
 fn selection(paths: Option<&[&str]>) -> Result<Selection, CallFailure> {

@@ -1,11 +1,11 @@
-//! What happens to one field: sealed into an envelope, or opened out of one.
+//! What happens to one field: sealed into an envelope, opened out of one, or both.
 //!
 //! Sits between the walk (which finds fields) and the crypto (which knows no MessagePack). Looks at the ticket
 //! before every field, so a stopped call ends within one.
 
 use std::sync::Arc;
 
-use sealwire_crypto::{Datatype, Encoding, Opener, Sealer, looks_like_binary, looks_like_text};
+use sealwire_crypto::{Datatype, Encoding, Opened, Opener, Sealer, looks_like_binary, looks_like_text};
 use sealwire_msgpack::{Reader, Token, write};
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Selection, Transform, Walk};
 use sealwire_wire::{ErrorCode, FieldError, OnError};
@@ -125,18 +125,29 @@ impl Transform for SealFields {
             Token::Bin(bytes) => (Datatype::Binary, bytes),
             _ => (Datatype::Value, field.raw),
         };
-        let bytes = self.sealer.sealed_bytes(plaintext.len());
-        match self.sealer.encoding() {
-            Encoding::Text => write::str_header(out, bytes),
-            Encoding::Binary => write::bin_header(out, bytes),
-        }
-        self.sealer.seal(datatype, plaintext, out).map_err(|_| FieldFault::Library)?;
-        Ok(Outcome::Replaced)
+        write_sealed(&mut self.sealer, datatype, plaintext, out)
     }
 
     fn failed(&mut self, _: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
         Err(fault)
     }
+}
+
+/// Appends one field's envelope as a MessagePack value.
+#[inline]
+fn write_sealed(
+    sealer: &mut Sealer,
+    datatype: Datatype,
+    plaintext: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Outcome, FieldFault> {
+    let bytes = sealer.sealed_bytes(plaintext.len());
+    match sealer.encoding() {
+        Encoding::Text => write::str_header(out, bytes),
+        Encoding::Binary => write::bin_header(out, bytes),
+    }
+    sealer.seal(datatype, plaintext, out).map_err(|_| FieldFault::Library)?;
+    Ok(Outcome::Replaced)
 }
 
 /// Opens every field that claims to be an envelope, and keeps the others.
@@ -152,37 +163,72 @@ pub struct OpenFields {
     pub depth_max: usize,
 }
 
+impl OpenFields {
+    /// What is in a field; `None` if it does not claim to be an envelope.
+    #[inline]
+    fn open(&mut self, token: Token<'_>) -> Result<Option<Opened<'_>>, FieldFault> {
+        if let Some(reason) = self.ticket.stop_reason() {
+            return Err(FieldFault::Stopped(reason));
+        }
+        let opened = match token {
+            Token::Str(text) if looks_like_text(text) => self.opener.open_text(text),
+            Token::Bin(bytes) if looks_like_binary(bytes) => self.opener.open_binary(bytes),
+            _ => return Ok(None),
+        };
+        let opened = opened.map_err(|_| FieldFault::CannotOpen)?;
+        // Whoever has the public key can have sealed anything: it must be one sound value to go into a reply.
+        if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
+            return Err(FieldFault::CannotOpen);
+        }
+        Ok(Some(opened))
+    }
+}
+
 impl Transform for OpenFields {
     type Error = FieldFault;
 
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
-        if let Some(reason) = self.ticket.stop_reason() {
-            return Err(FieldFault::Stopped(reason));
-        }
-        let opened = match field.token {
-            Token::Str(text) if looks_like_text(text) => self.opener.open_text(text),
-            Token::Bin(bytes) if looks_like_binary(bytes) => self.opener.open_binary(bytes),
-            _ => return Ok(Outcome::Keep),
-        };
-        let opened = opened.map_err(|_| FieldFault::CannotOpen)?;
+        let Some(opened) = self.open(field.token)? else { return Ok(Outcome::Keep) };
         match opened.datatype {
             Datatype::String => {
                 write::str_header(out, opened.plaintext.len());
                 out.extend_from_slice(opened.plaintext);
             }
             Datatype::Binary => write::bin(out, opened.plaintext),
-            // Whoever has the public key can have sealed anything: it must be one sound value to go into the reply.
-            Datatype::Value if is_one_value(opened.plaintext, self.depth_max) => {
-                out.extend_from_slice(opened.plaintext);
-            }
-            Datatype::Value => return Err(FieldFault::CannotOpen),
+            Datatype::Value => out.extend_from_slice(opened.plaintext),
         }
         Ok(Outcome::Replaced)
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
         self.faults.decide(path, fault)
+    }
+}
+
+/// Opens every field that claims to be an envelope and seals it again, and keeps the others. The plaintext goes from
+/// the opener's buffer, which is wiped, into the sealer's, which is encrypted in place.
+#[derive(Debug)]
+pub struct RewrapFields {
+    /// What reads.
+    pub open: OpenFields,
+    /// What writes: the call's new ephemeral key.
+    pub sealer: Sealer,
+}
+
+impl Transform for RewrapFields {
+    type Error = FieldFault;
+
+    #[inline]
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        match self.open.open(field.token)? {
+            Some(opened) => write_sealed(&mut self.sealer, opened.datatype, opened.plaintext, out),
+            None => Ok(Outcome::Keep),
+        }
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.open.faults.decide(path, fault)
     }
 }
 

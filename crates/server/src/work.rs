@@ -1,4 +1,4 @@
-//! One `encrypt` or `decrypt` on the crypto threads: from the payload's bytes to the reply's bytes, in slices.
+//! One `encrypt`, `decrypt` or `rewrap` on the crypto threads: from the payload's bytes to the reply's bytes, in slices.
 //!
 //! Owns everything the call holds (its bytes, its places in the limits, its keys), so that a call whose caller has
 //! gone still counts until the work has really ended.
@@ -18,7 +18,7 @@ use crate::limits::Limits;
 use crate::metrics::{CancelReason, MethodLabel, Metrics};
 use crate::pool::{Next, Sliced};
 use crate::ticket::{StopReason, Ticket};
-use crate::transform::{Faults, FieldFault, OpenFields, SealFields};
+use crate::transform::{Faults, FieldFault, OpenFields, RewrapFields, SealFields};
 
 /// How long a slice runs before other work gets its turn.
 pub const SLICE: Duration = Duration::from_micros(100);
@@ -33,18 +33,26 @@ const FIELDS_PER_LOOK_KEYED: usize = 1;
 pub enum Task {
     /// Seal them.
     Seal {
-        /// Makes the call's sealer: one key generation and one Diffie-Hellman.
-        sealer: Box<dyn FnOnce() -> Result<Sealer, sealwire_crypto::Error> + Send>,
+        /// Makes the call's sealer.
+        sealer: MakeSealer,
         /// One key per field.
         keyed: bool,
     },
     /// Open them.
-    Open {
-        /// The app's keys under the caller's context. Opens nothing before the first slice.
-        opener: Box<Opener>,
-        /// What one bad field does.
-        on_error: OnError,
-    },
+    Open(Reading),
+    /// Open them and seal them again.
+    Rewrap(Reading, MakeSealer),
+}
+
+/// Makes a call's sealer: one key generation and one Diffie-Hellman.
+pub type MakeSealer = Box<dyn FnOnce() -> Result<Sealer, sealwire_crypto::Error> + Send>;
+
+/// How envelopes are opened.
+pub struct Reading {
+    /// The app's keys under the caller's context. Opens nothing before the first slice.
+    pub opener: Box<Opener>,
+    /// What one bad field does.
+    pub on_error: OnError,
 }
 
 /// A call to be worked on.
@@ -114,6 +122,7 @@ enum Stage {
     New(Task),
     Sealing(SealFields, usize),
     Opening(OpenFields),
+    Rewrapping(Box<RewrapFields>),
     Over,
 }
 
@@ -122,7 +131,7 @@ impl Work {
     pub fn new(order: Order, limits: &Limits, metrics: Arc<Metrics>) -> (Box<Self>, oneshot::Receiver<Finished>) {
         let containers = match order.task {
             Task::Seal { .. } => Containers::Whole,
-            Task::Open { .. } => Containers::Descend,
+            Task::Open(_) | Task::Rewrap(..) => Containers::Descend,
         };
         let depth_max = limits.depth_max as usize;
         let walk_limits = sealwire_payload::Limits { depth_max, out_bytes_max: limits.reply_bytes_max };
@@ -155,16 +164,15 @@ impl Work {
         let stage = std::mem::replace(&mut self.stage, Stage::Over);
         self.stage = match stage {
             Stage::New(Task::Seal { sealer, keyed }) => {
-                let sealer = sealer().map_err(|_| CallFailure::Internal("the crypto library failed"))?;
+                let sealer = made(sealer)?;
                 let per_look = if keyed { FIELDS_PER_LOOK_KEYED } else { FIELDS_PER_LOOK_SEAL };
                 Stage::Sealing(SealFields { sealer, ticket: Arc::clone(&self.ticket) }, per_look)
             }
-            Stage::New(Task::Open { opener, on_error }) => Stage::Opening(OpenFields {
-                opener: *opener,
-                ticket: Arc::clone(&self.ticket),
-                faults: Faults::new(on_error, self.errors_max, self.leaves),
-                depth_max: self.depth_max,
-            }),
+            Stage::New(Task::Open(reading)) => Stage::Opening(self.open_fields(reading)),
+            Stage::New(Task::Rewrap(reading, sealer)) => {
+                let (open, sealer) = (self.open_fields(reading), made(sealer)?);
+                Stage::Rewrapping(Box::new(RewrapFields { open, sealer }))
+            }
             begun => {
                 self.stage = begun;
                 return Ok(());
@@ -174,6 +182,15 @@ impl Work {
         self.out = Vec::with_capacity(held.saturating_sub(self.payload.len()));
         self.document = Some(reply::Document::begin(&mut self.out, self.msgid));
         Ok(())
+    }
+
+    fn open_fields(&self, reading: Reading) -> OpenFields {
+        OpenFields {
+            opener: *reading.opener,
+            ticket: Arc::clone(&self.ticket),
+            faults: Faults::new(reading.on_error, self.errors_max, self.leaves),
+            depth_max: self.depth_max,
+        }
     }
 
     /// Walks on until `end`. `true`: the document is done.
@@ -186,6 +203,7 @@ impl Work {
         match &mut self.stage {
             Stage::Sealing(seal, per_look) => until(end, walk, payload, out, seal, *per_look),
             Stage::Opening(open) => until(end, walk, payload, out, open, FIELDS_PER_LOOK_OPEN),
+            Stage::Rewrapping(rewrap) => until(end, walk, payload, out, &mut **rewrap, FIELDS_PER_LOOK_OPEN),
             Stage::New(_) | Stage::Over => Err(CallFailure::Internal("work was resumed after its end")),
         }
     }
@@ -206,7 +224,11 @@ impl Work {
         let stage = std::mem::replace(&mut self.stage, Stage::Over);
         let result = match (walked, self.document.take(), self.places.take()) {
             (Ok(()), Some(document), Some(mut places)) => {
-                let faults = if let Stage::Opening(open) = &stage { Some(&open.faults) } else { None };
+                let faults = match &stage {
+                    Stage::Opening(open) => Some(&open.faults),
+                    Stage::Rewrapping(rewrap) => Some(&rewrap.open.faults),
+                    Stage::New(_) | Stage::Sealing(..) | Stage::Over => None,
+                };
                 let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
                 document.finish(&mut self.out, self.generation, listed, omitted);
                 let out = std::mem::take(&mut self.out);
@@ -238,6 +260,10 @@ impl Sliced for Work {
         }
         Next::Done
     }
+}
+
+fn made(sealer: MakeSealer) -> Result<Sealer, CallFailure> {
+    sealer().map_err(|_| CallFailure::Internal("the crypto library failed"))
 }
 
 fn until<T: Transform<Error = FieldFault>>(

@@ -61,7 +61,7 @@ pub struct FieldError {
     pub code: ErrorCode,
 }
 
-/// The result of `encrypt` and `decrypt`.
+/// The result of `encrypt`, `decrypt` and `rewrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document<'a> {
     /// The document, one MessagePack value of the shape that was sent.

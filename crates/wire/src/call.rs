@@ -10,7 +10,7 @@ use sealwire_msgpack::{Malformed, Reader, Token};
 use crate::call_error::CallError;
 use crate::limits::{APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX};
 use crate::method::{Method, Notice};
-use crate::params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param};
+use crate::params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap};
 
 /// A request that is valid as far as the wire can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Call<'a> {
     Encrypt(Encrypt<'a>),
     /// Open envelopes.
     Decrypt(Decrypt<'a>),
+    /// Open envelopes and seal them again.
+    Rewrap(Rewrap<'a>),
     /// Describe an envelope.
     Inspect(Inspect<'a>),
     /// Describe the server.
@@ -48,6 +50,7 @@ impl<'a> Call<'a> {
         let call = match method {
             Method::Encrypt => Self::Encrypt(encrypt(&mut params)?),
             Method::Decrypt => Self::Decrypt(decrypt(&mut params)?),
+            Method::Rewrap => Self::Rewrap(rewrap(&mut params)?),
             Method::Inspect => Self::Inspect(inspect(&mut params)?),
             Method::Info => params.none().map(|()| Self::Info)?,
             Method::Health => params.none().map(|()| Self::Health)?,
@@ -61,6 +64,7 @@ impl<'a> Call<'a> {
         match self {
             Self::Encrypt(_) => Method::Encrypt,
             Self::Decrypt(_) => Method::Decrypt,
+            Self::Rewrap(_) => Method::Rewrap,
             Self::Inspect(_) => Method::Inspect,
             Self::Info => Method::Info,
             Self::Health => Method::Health,
@@ -108,6 +112,25 @@ fn decrypt<'a>(params: &mut Params<'a>) -> Result<Decrypt<'a>, CallError> {
             "app" => call.app = params.app(param)?,
             "payload" => call.payload = params.reader.value()?,
             "select" => call.select = Some(params.paths(param)?),
+            "context" => call.context = params.context(param)?,
+            "on_error" => call.on_error = params.name(param, OnError::from_name)?,
+            "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),
+            "min_generation" => call.min_generation = Some(params.integer(param)?),
+            other => return Err(params.unknown(other.as_bytes())),
+        }
+    }
+    Ok(call)
+}
+
+fn rewrap<'a>(params: &mut Params<'a>) -> Result<Rewrap<'a>, CallError> {
+    let mut call = Rewrap::new("", &[]);
+    while let Some(param) = params.next()? {
+        match param.name {
+            "app" => call.app = params.app(param)?,
+            "payload" => call.payload = params.reader.value()?,
+            "select" => call.select = Some(params.paths(param)?),
+            "curve" => call.curve = params.name(param, Curve::from_name)?,
+            "encoding" => call.encoding = params.name(param, Encoding::from_name)?,
             "context" => call.context = params.context(param)?,
             "on_error" => call.on_error = params.name(param, OnError::from_name)?,
             "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),

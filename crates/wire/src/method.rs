@@ -9,6 +9,8 @@ pub enum Method {
     Encrypt,
     /// Opens every envelope in a payload.
     Decrypt,
+    /// Opens every envelope in a payload and seals it again to the newest key.
+    Rewrap,
     /// Says what one envelope states about itself, without opening it.
     Inspect,
     /// Says what this server is and what it accepts.
@@ -19,13 +21,14 @@ pub enum Method {
 
 impl Method {
     /// Every method, in the order of the contract's table.
-    pub const ALL: [Self; 5] = [Self::Encrypt, Self::Decrypt, Self::Inspect, Self::Info, Self::Health];
+    pub const ALL: [Self; 6] = [Self::Encrypt, Self::Decrypt, Self::Rewrap, Self::Inspect, Self::Info, Self::Health];
 
     /// The name on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Encrypt => "encrypt",
             Self::Decrypt => "decrypt",
+            Self::Rewrap => "rewrap",
             Self::Inspect => "inspect",
             Self::Info => "info",
             Self::Health => "health",

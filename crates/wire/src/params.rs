@@ -164,6 +164,46 @@ impl<'a> Decrypt<'a> {
     }
 }
 
+/// The params of `rewrap`. The fields are as in [`Decrypt`] for what is opened and in [`Encrypt`] for what is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewrap<'a> {
+    /// The app whose keys open, and whose newest key seals.
+    pub app: &'a str,
+    /// The document: one MessagePack value. Its content has not been checked, only its extent.
+    pub payload: &'a [u8],
+    /// Paths of what to rewrap; `None` for every envelope.
+    pub select: Option<Vec<&'a str>>,
+    /// Which of the app's keys seals. Those that open are named by the envelopes.
+    pub curve: Curve,
+    /// String or binary envelopes.
+    pub encoding: Encoding,
+    /// Bytes the envelopes were bound to, and the new ones will be.
+    pub context: &'a [u8],
+    /// What one bad field does.
+    pub on_error: OnError,
+    /// Stop after this long, in milliseconds.
+    pub deadline_ms: Option<u32>,
+    /// Refuse with `conflict` if the server's generation is older.
+    pub min_generation: Option<u64>,
+}
+
+impl<'a> Rewrap<'a> {
+    /// Rewraps every envelope in `payload`, which is one MessagePack value, with the defaults.
+    pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
+        Self {
+            app,
+            payload,
+            select: None,
+            curve: Curve::default(),
+            encoding: Encoding::default(),
+            context: &[],
+            on_error: OnError::default(),
+            deadline_ms: None,
+            min_generation: None,
+        }
+    }
+}
+
 /// An envelope in either encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Envelope<'a> {
@@ -200,6 +240,10 @@ const fn param(name: &'static str, types: &'static str, default: Option<&'static
 const APP: Param = param("app", "string", None, "1 to 64 bytes of A-Z a-z 0-9 . _ -");
 const PAYLOAD: Param = param("payload", "any value", None, "one MessagePack value");
 const SELECT: Param = param("select", "array of strings", Some("every leaf"), "1 to 64 paths of 1 to 1024 bytes");
+const SELECT_ENVELOPES: Param =
+    param("select", "array of strings", Some("every envelope"), "1 to 64 paths of 1 to 1024 bytes");
+const CURVE: Param = param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\"");
+const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
 const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
 const ON_ERROR: Param = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
 const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
@@ -218,25 +262,20 @@ const ENCRYPT: &[Param] = &[
     APP,
     PAYLOAD,
     SELECT,
-    param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\""),
+    CURVE,
     param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\""),
     param("format", "string", Some("\"native\""), "\"native\""),
-    param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\""),
+    ENCODING,
     CONTEXT,
     ON_ERROR,
     DEADLINE_MS,
     MIN_GENERATION,
 ];
 
-const DECRYPT: &[Param] = &[
-    APP,
-    PAYLOAD,
-    param("select", "array of strings", Some("every envelope"), "1 to 64 paths of 1 to 1024 bytes"),
-    CONTEXT,
-    ON_ERROR,
-    DEADLINE_MS,
-    MIN_GENERATION,
-];
+const DECRYPT: &[Param] = &[APP, PAYLOAD, SELECT_ENVELOPES, CONTEXT, ON_ERROR, DEADLINE_MS, MIN_GENERATION];
+
+const REWRAP: &[Param] =
+    &[APP, PAYLOAD, SELECT_ENVELOPES, CURVE, ENCODING, CONTEXT, ON_ERROR, DEADLINE_MS, MIN_GENERATION];
 
 const INSPECT: &[Param] = &[param("envelope", "string or binary", None, "one envelope in either encoding")];
 
@@ -246,6 +285,7 @@ impl Method {
         match self {
             Self::Encrypt => ENCRYPT,
             Self::Decrypt => DECRYPT,
+            Self::Rewrap => REWRAP,
             Self::Inspect => INSPECT,
             Self::Info | Self::Health => &[],
         }

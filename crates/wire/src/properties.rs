@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn decrypt_and_inspect_come_back_as_they_were_sent(
+    fn decrypt_rewrap_and_inspect_come_back_as_they_were_sent(
         payload in value(),
         select in paths(),
         context in vec(any::<u8>(), 0..100),
@@ -218,7 +218,18 @@ proptest! {
         };
         let mut bytes = Vec::new();
         request::decrypt(&mut bytes, 1, &sent);
-        prop_assert_eq!(Call::decode(&bytes), Ok(Call::Decrypt(sent)));
+        prop_assert_eq!(Call::decode(&bytes), Ok(Call::Decrypt(sent.clone())));
+        let sent = Rewrap {
+            select: sent.select,
+            curve: if report { Curve::K1 } else { Curve::R1 },
+            context: &context,
+            on_error: sent.on_error,
+            deadline_ms,
+            ..Rewrap::new("a", &payload)
+        };
+        bytes.clear();
+        request::rewrap(&mut bytes, 1, &sent);
+        prop_assert_eq!(Call::decode(&bytes), Ok(Call::Rewrap(sent)));
         for envelope in [Envelope::Text(&text), Envelope::Binary(&context)] {
             bytes.clear();
             request::inspect(&mut bytes, 1, &Inspect { envelope });

@@ -7,7 +7,7 @@ use sealwire_msgpack::{Malformed, Reader, write};
 
 use crate::answer::at_end;
 use crate::method::{Method, Notice};
-use crate::params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError};
+use crate::params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Rewrap};
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
 pub fn encrypt(out: &mut Vec<u8>, msgid: u32, call: &Encrypt<'_>) {
@@ -32,6 +32,21 @@ pub fn decrypt(out: &mut Vec<u8>, msgid: u32, call: &Decrypt<'_>) {
     let mut map = Map::begin(out);
     map.text("app", call.app);
     map.select(call.select.as_deref());
+    map.context(call.context);
+    map.name("on_error", call.on_error, OnError::name);
+    map.number("deadline_ms", call.deadline_ms.map(u64::from));
+    map.number("min_generation", call.min_generation);
+    map.payload(call.payload);
+}
+
+/// Appends a `rewrap` request. `call.payload` must be one MessagePack value.
+pub fn rewrap(out: &mut Vec<u8>, msgid: u32, call: &Rewrap<'_>) {
+    begin(out, msgid, Method::Rewrap);
+    let mut map = Map::begin(out);
+    map.text("app", call.app);
+    map.select(call.select.as_deref());
+    map.name("curve", call.curve, Curve::name);
+    map.name("encoding", call.encoding, Encoding::name);
     map.context(call.context);
     map.name("on_error", call.on_error, OnError::name);
     map.number("deadline_ms", call.deadline_ms.map(u64::from));

@@ -1,4 +1,4 @@
-//! `encrypt` and `decrypt`: a JSON file in, a JSON file out.
+//! `encrypt`, `decrypt` and `rewrap`: a JSON file in, a JSON file out.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Read as _, Write};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{
-    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, KeyScope, OnError,
+    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, KeyScope, OnError, Rewrap,
 };
 use sealwire_payload::{Limits, json};
 
 use super::connect::Connect;
 use super::{Failure, folder};
 
-/// What both commands take.
+/// What each command takes.
 #[derive(Debug, clap::Args)]
 struct Common {
     /// JSON file; `-` reads standard input
@@ -63,10 +63,32 @@ pub(super) struct DecryptArgs {
     report: bool,
 }
 
+/// Arguments of `rewrap`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RewrapArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Curve of the key to move to; r1 is P-256, k1 is secp256k1
+    #[arg(long, value_enum, default_value = "r1")]
+    curve: CurveName,
+    /// Leave fields that do not open as they are and list them, instead of failing
+    #[arg(long)]
+    report: bool,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CurveName {
     R1,
     K1,
+}
+
+impl From<CurveName> for Curve {
+    fn from(name: CurveName) -> Self {
+        match name {
+            CurveName::R1 => Self::R1,
+            CurveName::K1 => Self::K1,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -76,10 +98,6 @@ enum ScopeName {
 }
 
 pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
-    let curve = match args.curve {
-        CurveName::R1 => Curve::R1,
-        CurveName::K1 => Curve::K1,
-    };
     let key_scope = match args.key_scope {
         ScopeName::Request => KeyScope::Request,
         ScopeName::Field => KeyScope::Field,
@@ -89,7 +107,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
         let call = Encrypt {
             select: common.select(),
             context: common.context.as_bytes(),
-            curve,
+            curve: args.curve.into(),
             key_scope,
             ..Encrypt::new(&common.app, payload)
         };
@@ -108,6 +126,21 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
             ..Decrypt::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.decrypt(call).await?)
+    })
+}
+
+pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
+    let common = &args.common;
+    let on_error = if args.report { OnError::Report } else { OnError::Fail };
+    common.convert("rewrapping", async |payload| {
+        let call = Rewrap {
+            select: common.select(),
+            context: common.context.as_bytes(),
+            curve: args.curve.into(),
+            on_error,
+            ..Rewrap::new(&common.app, payload)
+        };
+        Ok(common.connect.client().await?.rewrap(call).await?)
     })
 }
 
@@ -143,7 +176,7 @@ fn explained(failure: Failure) -> Failure {
     });
     match (error.code, path) {
         (ErrorCode::CannotOpen, Some(path)) => {
-            let hint = "another app or context, or altered; --report lists all such fields and opens the others";
+            let hint = "another app or context, a disabled key, or altered; --report lists all such fields and opens the others";
             format!("{path} does not open: {hint}").into()
         }
         (ErrorCode::NotFound, _) => format!("{error}; `sealwire apps list` shows which there are").into(),

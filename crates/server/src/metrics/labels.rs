@@ -36,6 +36,8 @@ label! {
         Encrypt = "encrypt",
         /// Open the envelopes of a payload.
         Decrypt = "decrypt",
+        /// Open the envelopes of a payload and seal them again.
+        Rewrap = "rewrap",
         /// Say what an envelope states about itself.
         Inspect = "inspect",
         /// Say what this server is.
@@ -115,6 +117,7 @@ impl From<sealwire_wire::Method> for MethodLabel {
         match method {
             Method::Encrypt => Self::Encrypt,
             Method::Decrypt => Self::Decrypt,
+            Method::Rewrap => Self::Rewrap,
             Method::Inspect => Self::Inspect,
             Method::Info => Self::Info,
             Method::Health => Self::Health,

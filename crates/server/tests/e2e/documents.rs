@@ -8,14 +8,14 @@ use tokio::time::{Duration, Instant, sleep};
 use crate::harness::{APP, Harness, Machine, code, rpc_error, run};
 
 /// A value from the calls that write it.
-fn value(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub(crate) fn value(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut out);
     out
 }
 
 /// Documents with every type in every place.
-fn samples() -> Vec<(&'static str, Vec<u8>)> {
+pub(crate) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let scalars: Vec<Vec<u8>> = vec![
         value(write::nil),
         value(|out| write::bool(out, true)),
@@ -85,7 +85,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+pub(crate) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
@@ -374,7 +374,7 @@ fn inspect_info_and_health_say_what_they_promise() {
         }
         let info = client.info().await.unwrap();
         assert_eq!((info.name.as_str(), info.protocol, info.generation), ("sealwire", 1, 1));
-        assert_eq!(info.methods, ["encrypt", "decrypt", "inspect", "info", "health"]);
+        assert_eq!(info.methods, ["encrypt", "decrypt", "rewrap", "inspect", "info", "health"]);
         for (name, expected) in [
             ("message_bytes_max", harness.config.limits.message_bytes_max as u64),
             ("depth_max", u64::from(harness.config.limits.depth_max)),

@@ -16,4 +16,5 @@ mod large;
 mod limits;
 mod pipelining;
 mod raw;
+mod rewrap;
 mod tls;

@@ -31,10 +31,11 @@ fn check(method: &str, params: &[u8], expect: Result<(), &str>) {
     assert_eq!(outcome, expect.map_err(str::to_owned), "{method} {params:02x?}");
 }
 
-/// One more pair in both `encrypt` and `decrypt`.
-fn check_both(pair: &[u8], expect: Result<(), &str>) {
-    check("encrypt", &with(pair), expect);
-    check("decrypt", &with(pair), expect);
+/// One more pair in each method that takes a document.
+fn check_each(pair: &[u8], expect: Result<(), &str>) {
+    for method in ["encrypt", "decrypt", "rewrap"] {
+        check(method, &with(pair), expect);
+    }
 }
 
 #[test]
@@ -43,6 +44,8 @@ fn an_absent_key_means_its_default() {
     assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(Encrypt::new("a", &[0x92, 0x01, 0xc0]))));
     let bytes = message("decrypt", &map(&[b"\xa7payload\xc0", b"\xa3app\xa1a"]));
     assert_eq!(Call::decode(&bytes), Ok(Call::Decrypt(Decrypt::new("a", &[0xc0]))));
+    let bytes = message("rewrap", &map(&[b"\xa7payload\xc0", b"\xa3app\xa1a"]));
+    assert_eq!(Call::decode(&bytes), Ok(Call::Rewrap(Rewrap::new("a", &[0xc0]))));
 }
 
 #[test]
@@ -62,6 +65,19 @@ fn every_key_is_read() {
     let mut bytes = Vec::new();
     request::encrypt(&mut bytes, 7, &call);
     assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(call)));
+    let call = Rewrap {
+        select: Some(vec!["$.a", "$..b"]),
+        curve: Curve::K1,
+        encoding: Encoding::Binary,
+        context: b"row 7",
+        on_error: OnError::Report,
+        deadline_ms: Some(1),
+        min_generation: Some(7),
+        ..Rewrap::new("shop", &[0xc3])
+    };
+    let mut bytes = Vec::new();
+    request::rewrap(&mut bytes, 7, &call);
+    assert_eq!(Call::decode(&bytes), Ok(Call::Rewrap(call)));
 }
 
 #[test]
@@ -71,11 +87,13 @@ fn keys_and_shapes() {
     check("encrypt", &map(&[b"\xa3app\xa1a"]), Err("payload is missing"));
     check("encrypt", &[0x80], Err("app is missing"));
     check("inspect", &[0x80], Err("envelope is missing"));
-    check_both(b"\xa3app\xa1b", Err("app is given twice"));
-    check_both(b"\xa7payload\x01", Err("payload is given twice"));
+    check_each(b"\xa3app\xa1b", Err("app is given twice"));
+    check_each(b"\xa7payload\x01", Err("payload is given twice"));
     check("encrypt", &with(b"\xa6colour\x01"), Err("encrypt has no parameter \"colour\""));
     check("encrypt", &with(b"\xa4role\xa1r"), Err("encrypt has no parameter \"role\""));
     check("decrypt", &with(b"\xa5curve\xa2r1"), Err("decrypt has no parameter \"curve\""));
+    check("rewrap", &with(b"\xa5curve\xa2r1"), Ok(()));
+    check("rewrap", &with(b"\xa9key_scope\xa5field"), Err("rewrap has no parameter \"key_scope\""));
     check("info", &map(&[b"\xa1a\x01"]), Err("info has no parameter \"a\""));
     check("encrypt", &with(b"\xa5\n\"<\xc3\xa9\x01"), Err("encrypt has no parameter \"?????\""));
     let long = [&[0xd9, 200][..], &[b'k'; 200], &[1]].concat();
@@ -118,45 +136,45 @@ fn types_and_rules() {
     let rule = Err("select must be 1 to 64 paths of 1 to 1024 bytes");
     let paths =
         |count: u8, path: &[u8]| [&b"\xa6select\xdc\x00"[..], &[count], &path.repeat(usize::from(count))].concat();
-    check_both(&paths(1, b"\xa1$"), Ok(()));
-    check_both(&paths(64, b"\xa1$"), Ok(()));
-    check_both(&paths(65, b"\xa1$"), rule);
-    check_both(&paths(0, b""), rule);
-    check_both(&paths(1, b"\xa0"), rule);
-    check_both(&paths(1, &[b"\xda\x04\x00", &[b'x'; 1_024][..]].concat()), Ok(()));
-    check_both(&paths(1, &[b"\xda\x04\x01", &[b'x'; 1_025][..]].concat()), rule);
-    check_both(&paths(1, b"\x01"), Err("select must be of type array of strings"));
-    check_both(b"\xa6select\xa1$", Err("select must be of type array of strings"));
-    check_both(b"\xa6select\xc0", Err("select must be of type array of strings"));
-    check_both(&paths(1, b"\xa1\xff"), Err("select is not UTF-8"));
+    check_each(&paths(1, b"\xa1$"), Ok(()));
+    check_each(&paths(64, b"\xa1$"), Ok(()));
+    check_each(&paths(65, b"\xa1$"), rule);
+    check_each(&paths(0, b""), rule);
+    check_each(&paths(1, b"\xa0"), rule);
+    check_each(&paths(1, &[b"\xda\x04\x00", &[b'x'; 1_024][..]].concat()), Ok(()));
+    check_each(&paths(1, &[b"\xda\x04\x01", &[b'x'; 1_025][..]].concat()), rule);
+    check_each(&paths(1, b"\x01"), Err("select must be of type array of strings"));
+    check_each(b"\xa6select\xa1$", Err("select must be of type array of strings"));
+    check_each(b"\xa6select\xc0", Err("select must be of type array of strings"));
+    check_each(&paths(1, b"\xa1\xff"), Err("select is not UTF-8"));
 
     let context = |header: &[u8], bytes: usize| [&b"\xa7context"[..], header, &vec![b'c'; bytes]].concat();
-    check_both(&context(b"\xa0", 0), Ok(()));
-    check_both(&context(b"\xda\x10\x00", 4_096), Ok(()));
-    check_both(&context(b"\xc5\x10\x00", 4_096), Ok(()));
-    check_both(&context(b"\xc5\x10\x01", 4_097), Err("context must be at most 4096 bytes"));
-    check_both(&context(b"\x01", 0), Err("context must be of type string or binary"));
-    check_both(&context(b"\xc0", 0), Err("context must be of type string or binary"));
-    check_both(b"\xa7context\xa1\xff", Err("context is not UTF-8"));
-    check_both(b"\xa7context\xc4\x01\xff", Ok(()));
+    check_each(&context(b"\xa0", 0), Ok(()));
+    check_each(&context(b"\xda\x10\x00", 4_096), Ok(()));
+    check_each(&context(b"\xc5\x10\x00", 4_096), Ok(()));
+    check_each(&context(b"\xc5\x10\x01", 4_097), Err("context must be at most 4096 bytes"));
+    check_each(&context(b"\x01", 0), Err("context must be of type string or binary"));
+    check_each(&context(b"\xc0", 0), Err("context must be of type string or binary"));
+    check_each(b"\xa7context\xa1\xff", Err("context is not UTF-8"));
+    check_each(b"\xa7context\xc4\x01\xff", Ok(()));
 
     let rule = Err("deadline_ms must be 1 to 3600000");
-    check_both(b"\xabdeadline_ms\x01", Ok(()));
-    check_both(b"\xabdeadline_ms\xd1\x00\x01", Ok(()));
-    check_both(b"\xabdeadline_ms\xce\x00\x36\xee\x80", Ok(()));
-    check_both(b"\xabdeadline_ms\xce\x00\x36\xee\x81", rule);
-    check_both(b"\xabdeadline_ms\xcf\x00\x00\x00\x01\x00\x00\x00\x01", rule);
-    check_both(b"\xabdeadline_ms\x00", rule);
-    check_both(b"\xabdeadline_ms\xff", rule);
-    check_both(b"\xabdeadline_ms\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00", Err("deadline_ms must be of type integer"));
-    check_both(b"\xabdeadline_ms\xa11", Err("deadline_ms must be of type integer"));
-    check_both(b"\xaemin_generation\xcf\xff\xff\xff\xff\xff\xff\xff\xff", Ok(()));
-    check_both(b"\xaemin_generation\xff", Err("min_generation must be 0 or more"));
-    check_both(b"\xaemin_generation\xc2", Err("min_generation must be of type integer"));
+    check_each(b"\xabdeadline_ms\x01", Ok(()));
+    check_each(b"\xabdeadline_ms\xd1\x00\x01", Ok(()));
+    check_each(b"\xabdeadline_ms\xce\x00\x36\xee\x80", Ok(()));
+    check_each(b"\xabdeadline_ms\xce\x00\x36\xee\x81", rule);
+    check_each(b"\xabdeadline_ms\xcf\x00\x00\x00\x01\x00\x00\x00\x01", rule);
+    check_each(b"\xabdeadline_ms\x00", rule);
+    check_each(b"\xabdeadline_ms\xff", rule);
+    check_each(b"\xabdeadline_ms\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00", Err("deadline_ms must be of type integer"));
+    check_each(b"\xabdeadline_ms\xa11", Err("deadline_ms must be of type integer"));
+    check_each(b"\xaemin_generation\xcf\xff\xff\xff\xff\xff\xff\xff\xff", Ok(()));
+    check_each(b"\xaemin_generation\xff", Err("min_generation must be 0 or more"));
+    check_each(b"\xaemin_generation\xc2", Err("min_generation must be of type integer"));
 
-    check_both(b"\xa8on_error\xa6report", Ok(()));
-    check_both(b"\xa8on_error\xa6Report", Err("on_error must be \"fail\" or \"report\""));
-    check_both(b"\xa8on_error\x01", Err("on_error must be of type string"));
+    check_each(b"\xa8on_error\xa6report", Ok(()));
+    check_each(b"\xa8on_error\xa6Report", Err("on_error must be \"fail\" or \"report\""));
+    check_each(b"\xa8on_error\x01", Err("on_error must be of type string"));
     check("encrypt", &with(b"\xa5curve\xa2k1"), Ok(()));
     check("encrypt", &with(b"\xa5curve\xa4p521"), Err("curve must be \"r1\" or \"k1\""));
     check("encrypt", &with(b"\xa9key_scope\xa5epoch"), Err("key_scope must be \"request\" or \"field\""));
@@ -173,7 +191,7 @@ fn an_unknown_method_is_named_cleaned_and_cut() {
     let named = |method: &str| {
         Call::decode(&message(method, &[0x80])).map(|_| ()).map_err(|error| RpcError::from(error).to_string())
     };
-    assert_eq!(named("rewrap"), Err("not_found: no method \"rewrap\"".to_owned()));
+    assert_eq!(named("reveal"), Err("not_found: no method \"reveal\"".to_owned()));
     assert_eq!(named("Encrypt"), Err("not_found: no method \"Encrypt\"".to_owned()));
     assert_eq!(named(""), Err("not_found: no method \"\"".to_owned()));
     assert_eq!(named("a\u{1b}[2J"), Err("not_found: no method \"a??2J\"".to_owned()));

@@ -1,0 +1,75 @@
+//! Sealing, opening and rewrapping allocate per document, never per field: 20 fields cost as much as 2,000.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which lints only know in unit tests")]
+
+use std::sync::Arc;
+
+use allocation_counter::measure;
+use sealwire_crypto::{AppId, AppKeys, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer};
+use sealwire_msgpack::write;
+use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
+use sealwire_server::ticket::Ticket;
+use sealwire_server::transform::{Faults, FieldFault, OpenFields, RewrapFields, SealFields};
+use sealwire_wire::OnError;
+
+/// An app with an old and a new key.
+fn app() -> Arc<AppKeys> {
+    let version = |number| KeyVersion::new(number, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
+    Arc::new(AppKeys::new(AppId::new("shop").unwrap(), vec![version(1), version(2)]).unwrap())
+}
+
+fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> Sealer {
+    let version = keys.versions().iter().find(|version| version.number == number).unwrap();
+    Sealer::new(keys.app(), Arc::clone(version), KeyScope::Request, encoding, b"ctx").unwrap()
+}
+
+fn opening(keys: &Arc<AppKeys>) -> OpenFields {
+    OpenFields {
+        opener: Opener::new(Arc::clone(keys), b"ctx"),
+        ticket: Arc::default(),
+        faults: Faults::new(OnError::Fail, 10, 10),
+        depth_max: 64,
+    }
+}
+
+fn document(fields: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::array_len(&mut out, fields);
+    for field in 0..fields {
+        match field % 3 {
+            0 => write::str(&mut out, "4111111111111111"),
+            1 => write::bin(&mut out, b"0123456789"),
+            _ => write::uint(&mut out, u64::from(field)),
+        }
+    }
+    out
+}
+
+/// The document after the transform, and the allocations that took.
+fn walk(input: &[u8], containers: Containers, mut transform: impl Transform<Error = FieldFault>) -> (Vec<u8>, u64) {
+    let mut out = Vec::with_capacity(input.len() * 20);
+    let everything = Arc::new(Selection::everything());
+    let counted = measure(|| {
+        let mut walk = Walk::new(everything, containers, Limits::default());
+        while walk.advance(input, &mut out, &mut transform, Budget::fields(100)) == Ok(Progress::More) {}
+    });
+    (out, counted.count_total)
+}
+
+#[test]
+fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
+    let keys = app();
+    for (read, written) in [(Encoding::Text, Encoding::Binary), (Encoding::Binary, Encoding::Text)] {
+        let allocations = [20, 2_000].map(|fields| {
+            let plain = document(fields);
+            let seal = SealFields { sealer: sealer(&keys, 1, read), ticket: Arc::new(Ticket::default()) };
+            let (sealed, sealing) = walk(&plain, Containers::Whole, seal);
+            let rewrap = RewrapFields { open: opening(&keys), sealer: sealer(&keys, 2, written) };
+            let (moved, rewrapping) = walk(&sealed, Containers::Descend, rewrap);
+            let (opened, open) = walk(&moved, Containers::Descend, opening(&keys));
+            assert!(opened == plain && moved != sealed);
+            [sealing, rewrapping, open]
+        });
+        assert_eq!(allocations[0], allocations[1]);
+    }
+}
