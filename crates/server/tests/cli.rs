@@ -1,10 +1,11 @@
 //! The program as a person uses it: the built binary, real files, a real engine on loopback.
 
-#![allow(clippy::unwrap_used)] // Clippy allows it in tests, but not in the helpers beside them.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // Clippy allows the first in tests, but not in helpers beside them.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -145,7 +146,7 @@ fn selections_contexts_and_reports() {
     let inspected: serde_json::Value = serde_json::from_str(&dev.ok(&["inspect", envelope, "--json"])).unwrap();
     assert_eq!((&inspected["datatype"], &inspected["curve"]), (&"value".into(), &"r1".into()));
     assert!(dev.ok(&["health", "--json"]).contains("\"status\":\"ok\""));
-    assert!(dev.ok(&["info"]).contains("encrypt decrypt"));
+    assert!(dev.ok(&["info"]).contains("encrypt decrypt rewrap"));
 }
 
 #[test]
@@ -202,4 +203,158 @@ fn certificates_are_made_and_never_overwritten() {
     assert!(told.contains("relay-key.pem"), "{told}");
     ok(path, &["certs", "server", "engine", "--dns", "engine.example.org", "--ip", "127.0.0.1"]);
     refused(path, &["certs", "client", "../relay"], 1, "no slash");
+}
+
+/// The keys of the app `demo`: id, curve, number and state, from what `apps` prints as JSON.
+fn keys(printed: &str) -> Vec<(String, String, u64, String)> {
+    let apps: serde_json::Value = serde_json::from_str(printed).unwrap();
+    let app = apps.as_array().unwrap().iter().find(|app| app["app"] == "demo").unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let key = |key: &serde_json::Value| {
+        (text(&key["id"]), text(&key["curve"]), key["version"].as_u64().unwrap(), text(&key["state"]))
+    };
+    app["keys"].as_array().unwrap().iter().map(key).collect()
+}
+
+fn listed(folder: &Path) -> Vec<(String, String, u64, String)> {
+    keys(&ok(folder, &["apps", "list", "--json"]))
+}
+
+/// The numbers of the keys on a curve, in the order they were made.
+fn numbers(keys: &[(String, String, u64, String)], curve: &str) -> Vec<u64> {
+    keys.iter().filter(|key| key.1 == curve).map(|key| key.2).collect()
+}
+
+/// Tries until it holds. An engine follows the store within a second.
+fn soon(holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < end, "not within 5 s");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242","open":"o"}"#);
+    let seal = || dev.ok(&["encrypt", "mine.json", "-s", "$.card", "--compact"]);
+    let key_of = |sealed: &str| {
+        let value: serde_json::Value = serde_json::from_str(sealed).unwrap();
+        let said = dev.ok(&["inspect", value["card"].as_str().unwrap(), "--json"]);
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        (said["key_id"].as_str().unwrap().to_owned(), said["curve"].as_str().unwrap().to_owned())
+    };
+    let old = seal();
+    dev.write("old.json", &old);
+    let before = listed(dev.path());
+    let made = keys(&ok(dev.path(), &["apps", "rotate", "demo", "--json"]));
+    assert_eq!(made.iter().map(|key| (&*key.1, key.2)).collect::<Vec<_>>(), [("r1", 2), ("k1", 2)]);
+    assert_eq!(listed(dev.path()), [&before[..], &made].concat());
+    let one = keys(&ok(dev.path(), &["apps", "rotate", "demo", "--curve", "k1", "--json"]));
+    assert_eq!((one.len(), &*one[0].1, one[0].2), (1, "k1", 3));
+    let (first, second, third) = (before[0].0.clone(), made[0].0.clone(), one[0].0.clone());
+
+    // The engine seals with the new key and opens the old envelope.
+    soon(|| key_of(&seal()).0 == second);
+    assert_eq!(key_of(&old), (first.clone(), "r1".into()));
+    assert!(dev.ok(&["decrypt", "old.json", "--compact"]).contains("4242"));
+    let moved = dev.ok(&["rewrap", "old.json", "--compact"]);
+    assert_eq!(key_of(&moved), (second.clone(), "r1".into()));
+    dev.write("moved.json", &moved);
+    soon(|| key_of(&dev.ok(&["rewrap", "old.json", "--curve", "k1", "--compact"])) == (third.clone(), "k1".into()));
+
+    // The old key is stopped: its envelope is shut, the moved one opens; and back.
+    let stopped = keys(&ok(dev.path(), &["apps", "disable", "demo", &first, "--json"]));
+    assert_eq!(stopped, [(first.clone(), "r1".into(), 1, "disabled".into())]);
+    soon(|| !sealwire(dev.path(), &dev.arguments(&["decrypt", "old.json"])).status.success());
+    dev.refused(&["decrypt", "old.json"], "$.card does not open");
+    dev.refused(&["rewrap", "old.json"], "$.card does not open");
+    assert!(dev.ok(&["decrypt", "moved.json", "--compact"]).contains("4242"));
+    assert_eq!(dev.ok(&["rewrap", "old.json", "--report", "--compact"]), old);
+    assert!(ok(dev.path(), &["apps", "enable", "demo", &first]).contains("active"));
+    soon(|| sealwire(dev.path(), &dev.arguments(&["decrypt", "old.json"])).status.success());
+
+    // Without any key on the curve nothing is sealed there, and the operator is told.
+    ok(dev.path(), &["apps", "disable", "demo", &first]);
+    let last = sealwire(dev.path(), &["apps", "disable", "demo", &second]);
+    assert!(last.status.success());
+    assert!(String::from_utf8(last.stderr).unwrap().contains("no active key on r1"));
+    soon(|| !sealwire(dev.path(), &dev.arguments(&["encrypt", "mine.json"])).status.success());
+    dev.refused(&["encrypt", "mine.json"], "no active key on that curve");
+    dev.refused(&["rewrap", "old.json"], "no active key on that curve");
+    ok(dev.path(), &["apps", "rotate", "demo", "--curve", "r1"]);
+    soon(|| sealwire(dev.path(), &dev.arguments(&["encrypt", "mine.json"])).status.success());
+
+    refused(dev.path(), &["apps", "rotate", "nobody"], 1, "there is no app nobody");
+    refused(dev.path(), &["apps", "rotate", "demo", "--curve", "r9"], 2, "r1 is P-256");
+    refused(dev.path(), &["apps", "disable", "demo", "0000000000"], 1, "has no key 0000000000");
+    refused(dev.path(), &["apps", "disable", "demo", "first"], 2, "10 hexadecimal digits");
+    dev.stop();
+}
+
+#[test]
+fn rotations_that_are_killed_lose_no_key() {
+    const KILLS: u64 = 30;
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242"}"#);
+    for curve in ["r1", "k1"] {
+        dev.ok(&["encrypt", "mine.json", "--curve", curve, "--output", &format!("{curve}.json")]);
+    }
+    let rotate = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        command.current_dir(dev.path()).args(["apps", "rotate", "demo"]).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let start = Instant::now();
+    assert!(rotate().wait().unwrap().success());
+    let whole = start.elapsed();
+    let (mut ended_early, mut before) = (0, listed(dev.path()));
+    for kill in 0..KILLS {
+        let mut child = rotate();
+        std::thread::sleep(whole * u32::try_from(kill).unwrap() / u32::try_from(KILLS).unwrap());
+        let _ = child.kill();
+        ended_early += u64::from(!child.wait().unwrap().success());
+        let after = listed(dev.path());
+        assert_eq!(after[..before.len()], before, "kill {kill}");
+        assert!(after.len() <= before.len() + 2);
+        before = after;
+    }
+    println!("{ended_early} of {KILLS} killed before their end, in up to {whole:?}; {} keys", before.len());
+    assert!(ended_early >= KILLS / 3, "the kills came too late to show anything: {ended_early}");
+    // The next one succeeds, the numbers have no gap, and the engine that ran all the while opens and seals.
+    assert!(rotate().wait().unwrap().success());
+    let after = listed(dev.path());
+    assert_eq!(after.len(), before.len() + 2);
+    for curve in ["r1", "k1"] {
+        let numbers = numbers(&after, curve);
+        assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+        assert!(dev.ok(&["decrypt", &format!("{curve}.json"), "--compact"]).contains("4242"));
+        let newest = &after.iter().rfind(|key| key.1 == curve).unwrap().0;
+        soon(|| {
+            let sealed = dev.ok(&["encrypt", "mine.json", "--curve", curve, "--compact"]);
+            let value: serde_json::Value = serde_json::from_str(&sealed).unwrap();
+            dev.ok(&["inspect", value["card"].as_str().unwrap()]).contains(newest)
+        });
+    }
+    assert!(ok(dev.path(), &["check-config"]).contains("is good: 1 apps"), "every key unwraps");
+    dev.stop();
+}
+
+#[test]
+fn rotations_of_several_processes_get_a_number_each() {
+    let folder = tempfile::tempdir().unwrap();
+    ok(folder.path(), &["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let children: Vec<Child> = (0..8)
+        .map(|_| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+            command.current_dir(folder.path()).args(["apps", "rotate", "demo"]).stdout(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let keys = listed(folder.path());
+    for curve in ["r1", "k1"] {
+        assert_eq!(numbers(&keys, curve), (1..=9).collect::<Vec<_>>());
+    }
 }

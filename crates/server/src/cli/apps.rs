@@ -1,8 +1,9 @@
-//! `apps`: make and list apps in the store of a configuration. Works beside a running engine.
+//! `apps`: make and list apps and change their keys, in the store of a configuration. Works beside a running engine,
+//! which follows within a second.
 
 use clap::Subcommand;
-use sealwire_crypto::{AppId, Curve, KeyState};
-use sealwire_store::{AppStore as _, AppSummary};
+use sealwire_crypto::{AppId, Curve, KeyId, KeyState};
+use sealwire_store::{AppStore, AppSummary, FolderStore, KeySummary, StoreError};
 use serde_json::{Value, json};
 
 use super::{ConfigArgs, Failure};
@@ -24,11 +25,36 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// Make an app's next key, which seals from then on; the older ones go on opening
+    Rotate {
+        /// The app
+        name: String,
+        /// Only on this curve; each curve that the app has keys on if left out
+        #[arg(long, value_parser = curve)]
+        curve: Option<Curve>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Stop a key: nothing opens or seals under it any more, not even if it is the last
+    Disable(KeyArgs),
+    /// Take a mistaken `disable` back
+    Enable(KeyArgs),
     /// List apps and their key versions
     List {
         #[command(flatten)]
         common: Common,
     },
+}
+
+/// Arguments of `disable` and `enable`.
+#[derive(Debug, clap::Args)]
+struct KeyArgs {
+    /// The app
+    name: String,
+    /// The key's id, as `apps list` and `inspect` show it: 10 hexadecimal digits
+    key: KeyId,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Debug, clap::Args)]
@@ -47,9 +73,58 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let made = open_store(&common.config.load()?)?.create(&app, &Curve::ALL)?;
             print(common.json, &[made]);
         }
+        Command::Rotate { name, curve, common } => {
+            let app = AppId::new(name)?;
+            let made = rotate(&open_store(&common.config.load()?)?, app, *curve)?;
+            print(common.json, &[made]);
+        }
+        Command::Disable(args) => set(args, AppStore::disable)?,
+        Command::Enable(args) => set(args, AppStore::enable)?,
         Command::List { common } => print(common.json, &open_store(&common.config.load()?)?.list()?),
     }
     Ok(())
+}
+
+fn curve(name: &str) -> Result<Curve, String> {
+    Curve::from_name(name).ok_or_else(|| "r1 is P-256, k1 is secp256k1".into())
+}
+
+/// Rotates one curve, or each that the app has keys on. Gives the new keys.
+fn rotate(store: &impl AppStore, app: AppId, curve: Option<Curve>) -> Result<AppSummary, StoreError> {
+    let curves = match curve {
+        Some(curve) => vec![curve],
+        None => {
+            let keys = keys(store, &app)?;
+            Curve::ALL.into_iter().filter(|curve| keys.iter().any(|key| key.curve == *curve)).collect()
+        }
+    };
+    let keys = curves.into_iter().map(|curve| store.rotate(&app, curve)).collect::<Result<_, _>>()?;
+    Ok(AppSummary { app, keys })
+}
+
+/// Changes one key's state, and says so where a curve has no key left to seal with.
+fn set(
+    args: &KeyArgs,
+    change: fn(&FolderStore, &AppId, KeyId) -> Result<KeySummary, StoreError>,
+) -> Result<(), Failure> {
+    let app = AppId::new(&args.name)?;
+    let store = open_store(&args.common.config.load()?)?;
+    let changed = change(&store, &app, args.key)?;
+    let seals = |key: &KeySummary| key.curve == changed.curve && key.state == KeyState::Active;
+    if !keys(&store, &app)?.iter().any(seals) {
+        let curve = changed.curve.name();
+        eprintln!(
+            "{app} has no active key on {curve} now: encrypting on {curve} is answered not_found until one is made"
+        );
+    }
+    print(args.common.json, &[AppSummary { app, keys: vec![changed] }]);
+    Ok(())
+}
+
+/// An app's keys, disabled ones too.
+fn keys(store: &impl AppStore, app: &AppId) -> Result<Vec<KeySummary>, StoreError> {
+    let found = store.list()?.into_iter().find(|summary| summary.app == *app);
+    Ok(found.ok_or_else(|| StoreError::NoApp { app: app.clone() })?.keys)
 }
 
 fn print(as_json: bool, apps: &[AppSummary]) {
