@@ -42,11 +42,10 @@ impl Derived {
     /// The key under `kdf`; `ephemeral` is the writer's point, uncompressed, whichever side asks.
     #[inline]
     pub(super) fn key(&mut self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Result<&AeadKey, Error> {
-        let key = match self.keys[kdf as usize].take() {
-            Some(key) => key,
-            None => AeadKey::new(&self.key_bytes(kdf, curve, ephemeral))?,
-        };
-        Ok(self.keys[kdf as usize].insert(key))
+        if self.keys[kdf as usize].is_none() {
+            self.keys[kdf as usize] = Some(AeadKey::new(&self.key_bytes(kdf, curve, ephemeral))?);
+        }
+        self.keys[kdf as usize].as_ref().ok_or(Error::Library)
     }
 
     pub(super) fn key_bytes(&self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Zeroizing<[u8; 32]> {

@@ -116,15 +116,14 @@ impl Ring {
         let turn = reordered(point.likely[scheme.kdf as usize], turn);
         let (version, kdf) = attempt(scheme, versions.len(), turn).ok_or(CannotOpen)?;
         let own = &versions[version].pair;
-        let derived = match point.derived[version].take() {
-            Some(derived) => derived,
-            None => {
-                self.derived += 1;
-                Derived::new(own.agree(&point.ephemeral).map_err(|_| CannotOpen)?)
-            }
-        };
+        let derived = &mut point.derived[version];
+        if derived.is_none() {
+            self.derived += 1;
+            *derived = Some(Derived::new(own.agree(&point.ephemeral).map_err(|_| CannotOpen)?));
+        }
+        let derived = derived.as_mut().ok_or(CannotOpen)?;
         let (curve, uncompressed) = (point.ephemeral.curve(), point.ephemeral.uncompressed());
-        let key = point.derived[version].insert(derived).key(kdf, curve, uncompressed).map_err(|_| CannotOpen)?;
+        let key = derived.key(kdf, curve, uncompressed).map_err(|_| CannotOpen)?;
         Ok(Candidate { key, app: own.public().compressed(), ephemeral: point.ephemeral.compressed() })
     }
 
