@@ -1,6 +1,6 @@
 //! One connection, from its first byte to its last: the path of every request is in this file.
 //!
-//! [`serve`] reads and writes at once. The reader finds messages and starts [`answer`] for each; answers go to the
+//! [`serve`] reads and writes at once. The reader finds messages and starts `answer` for each; answers go to the
 //! writer in whatever order they are ready. Reading pauses while the connection has too many calls or bytes in
 //! flight, so a peer that floods, or does not read, holds up itself. Network threads only scan, decode and copy:
 //! sealing and opening happen on the [crypto threads](crate::pool).

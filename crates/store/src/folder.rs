@@ -262,6 +262,10 @@ impl AppStore for FolderStore {
         if path.exists() {
             return Err(StoreError::Exists { app: app.clone() });
         }
+        // One app under another KEK would make the whole folder unreadable.
+        for (path, app, file) in &self.read_all()? {
+            file.keys.first().map_or(Ok(()), |record| self.unwrap(path, app, record).map(drop))?;
+        }
         let mut keys = Vec::new();
         for curve in curves {
             keys.push(self.new_key(app, *curve, 1, &keys)?);
@@ -502,6 +506,7 @@ mod tests {
         assert!(matches!(store.enable(&shop, other), Err(StoreError::NoKey { .. })));
         let other = FolderStore::open(folder.path(), Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap()).unwrap();
         assert!(matches!(other.rotate(&shop, Curve::P256), Err(StoreError::WrongKek { .. })));
+        assert!(matches!(other.create(&nobody, &[Curve::P256]), Err(StoreError::WrongKek { .. })));
         assert_eq!((store.list().unwrap(), store.generation().unwrap()), (vec![made], 1));
         // A key can be stopped by whoever has not even the KEK.
         other.disable(&shop, key).unwrap();

@@ -59,7 +59,8 @@ pub trait AppStore: Send + Sync {
     /// Makes an app with one key version per curve. Durable when it returns.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] when the name is taken; the app there is untouched.
+    /// [`StoreError::Exists`] when the name is taken; the app there is untouched. [`StoreError::WrongKek`] when the
+    /// other apps' keys are under another one.
     fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppSummary, StoreError>;
 
     /// Makes the next key version of an app on `curve`: it seals from then on, and the older ones go on opening.
