@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{CannotOpen, Error, KeyScope};
+use crate::{CannotOpen, Error, KeyScope, PublicKey};
 
 fn opens(keys: &Arc<AppKeys>, legacy: Legacy, string: &str) -> Option<(String, Option<String>)> {
     let mut opener = Opener::new(keys, legacy);
@@ -297,6 +297,34 @@ fn one_ephemeral_key_under_two_derivations_opens_in_any_order() {
     let mut opener = Opener::new(&keys, Legacy::Refused);
     for order in [0, 1, 2, 3, 2, 1, 0, 3, 0, 2, 1, 3, 3, 0] {
         assert!(opener.open(strings[order].as_bytes()).is_ok(), "{order}");
+    }
+}
+
+/// The same 33 bytes can be a point of either curve; a string under one must not be tried with the other's keys.
+#[test]
+fn one_text_of_a_point_on_two_curves_is_two_keys() {
+    let keys = app([0x11; 32]);
+    let is_on_both = |point: &[u8; 33]| PublicKey::from_sec1(Curve::Secp256k1, point).is_ok();
+    let point = (1..)
+        .map(|scalar| *KeyPair::from_scalar(Curve::P256, &[scalar; 32]).unwrap().public().compressed())
+        .find(is_on_both)
+        .unwrap();
+    // The writer knows the private half on one curve at most, so these are made from the app's side.
+    let strings = [Tag::Qktc, Tag::S0ls].map(|tag| {
+        let ephemeral = PublicKey::from_sec1(tag.curve(), &point).unwrap();
+        let pair = &newest(&keys, tag.curve()).pair;
+        let derived = Derived::new(pair.agree(&ephemeral).unwrap());
+        let key = AeadKey::new(&derived.key_bytes(tag.kdf(), tag.curve(), ephemeral.uncompressed())).unwrap();
+        let aad = Aad::new(tag, Datatype::String, &point, pair.public().compressed());
+        let mut sealed = payload(tag, None, "hello");
+        let auth = key.seal(IV, aad.as_slice(), &mut sealed).unwrap();
+        sealed.extend_from_slice(&auth);
+        let [iv, point, sealed] = [&IV[..], &point, &sealed].map(|part| STANDARD_NO_PAD.encode(part));
+        format!("ev:{}:{iv}:{point}:{sealed}:$", tag.text())
+    });
+    let mut opener = Opener::new(&keys, Legacy::Refused);
+    for string in strings.iter().chain(&strings) {
+        assert_eq!(opener.open(string.as_bytes()).map(|opened| opened.value), Ok(Value::Text("hello")));
     }
 }
 
