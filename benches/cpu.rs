@@ -4,7 +4,8 @@
 //! apart by name and their CPU time is read from the scheduler (Linux). The floors are measured in the same run, by
 //! CPU time as well, before and after the load; their mean is the unit that the budgets are ratios of.
 //!
-//! `cargo bench -p sealwire-benches --bench cpu -- [--json] [--seconds 5] [--only encrypt_text/c4/2000]`.
+//! `cargo bench -p sealwire-benches --bench cpu -- [--cold] [--json] [--seconds 5] [--only encrypt_text/c4/2000]`.
+//! The app is warm, with its table and ready keys made, unless `--cold` switches those off.
 //! Closed loop: each caller sends its next request when it has the reply to the last.
 
 use std::hint::black_box;
@@ -26,8 +27,12 @@ const SEALS_MAX: f64 = 4.0;
 const FIELDS_PER_CPU_SECOND_MIN: f64 = 1_500_000.0;
 /// As many times the fields of OpenBao per CPU-second.
 const OPENBAO_FACTOR_MIN: f64 = 10.0;
-/// A request of one field may cost this many bare key generations with a Diffie-Hellman.
+/// A request of one field may cost this many bare key generations with a Diffie-Hellman, cold.
 const KEYGENS_MAX: f64 = 1.5;
+/// And this much of that, warm.
+const WARM_SHARE_MAX: f64 = 0.5;
+/// Longer than the engine takes to find an app busy and make its table.
+const WARM_UP: Duration = Duration::from_millis(2_500);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
@@ -114,6 +119,7 @@ struct Floors {
 
 struct Options {
     json: bool,
+    cold: bool,
     seconds: f64,
     /// Only loads whose name contains this.
     only: String,
@@ -123,8 +129,11 @@ fn main() -> io::Result<()> {
     let options = options();
     let floor_time = Duration::from_secs_f64(options.seconds / 4.0);
     let before = floors(floor_time)?;
-    let world = World::start();
+    let world = World::start(options.cold);
     let time = Duration::from_secs_f64(options.seconds);
+    if !options.cold && !sealwire_benches::is_smoke_run() {
+        measure(&world, LOADS[1], WARM_UP)?;
+    }
     let loads = LOADS.iter().filter(|load| load.name().contains(&options.only));
     let measured = loads.map(|load| measure(&world, *load, time)).collect::<io::Result<Vec<_>>>()?;
     world.stop();
@@ -132,7 +141,7 @@ fn main() -> io::Result<()> {
     let mean = |a: f64, b: f64| (a + b) / 2.0;
     let floors =
         Floors { seal: mean(before.seal, after.seal), keygen_ecdh: mean(before.keygen_ecdh, after.keygen_ecdh) };
-    let verdicts = verdicts(&measured, floors);
+    let verdicts = verdicts(&measured, floors, options.cold);
     let out = io::stdout().lock();
     if options.json { print_json(out, &measured, floors, &verdicts) } else { print(out, &measured, floors, &verdicts) }
 }
@@ -144,6 +153,7 @@ fn options() -> Options {
     let default = if sealwire_benches::is_smoke_run() { 0.05 } else { 3.0 };
     Options {
         json: arguments.iter().any(|argument| argument == "--json"),
+        cold: arguments.iter().any(|argument| argument == "--cold"),
         seconds: value("--seconds").map_or(default, |text| text.parse().expect("--seconds: a number")),
         only: value("--only").cloned().unwrap_or_default(),
     }
@@ -235,7 +245,7 @@ struct Verdict {
     met: bool,
 }
 
-fn verdicts(measured: &[Measured], floors: Floors) -> Vec<Verdict> {
+fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<Verdict> {
     let encrypt = |fields: usize, callers: Option<usize>| {
         measured.iter().filter(move |one| {
             let Load { operation, fields: f, callers: c } = one.load;
@@ -272,10 +282,11 @@ fn verdicts(measured: &[Measured], floors: Floors) -> Vec<Verdict> {
     }
     for one in encrypt(1, None) {
         let keygens = one.cpu_ns() / floors.keygen_ecdh;
+        let (max, state) = if cold { (KEYGENS_MAX, "cold") } else { (KEYGENS_MAX * WARM_SHARE_MAX, "warm") };
         verdicts.push(Verdict {
-            budget: format!("1 field, {} callers: CPU <= {KEYGENS_MAX}x (keygen + ECDH)", one.load.callers),
+            budget: format!("1 field, {} callers, {state}: CPU <= {max}x (keygen + ECDH)", one.load.callers),
             measured: format!("{keygens:.2}x"),
-            met: keygens <= KEYGENS_MAX,
+            met: keygens <= max,
         });
     }
     verdicts

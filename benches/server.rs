@@ -11,7 +11,7 @@ const PIPELINED: usize = 64;
 
 fn main() {
     let mut criterion = sealwire_benches::criterion();
-    let world = World::start();
+    let world = World::start(false);
     encrypt(&mut criterion, &world);
     decrypt(&mut criterion, &world);
     criterion.final_summary();

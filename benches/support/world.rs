@@ -34,14 +34,20 @@ pub struct World {
 }
 
 impl World {
-    /// Starts an engine with its defaults on ports that the system chooses.
+    /// Starts an engine with its defaults on ports that the system chooses. `cold`: without tables, ready keys and
+    /// opened keys, so every call makes its own.
     ///
     /// # Panics
     /// If anything on the way fails.
     #[must_use]
-    pub fn start() -> Self {
+    pub fn start(cold: bool) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let config = configure(folder.path());
+        let mut config = configure(folder.path());
+        if cold {
+            config.crypto.tables = 0;
+            config.crypto.ready_keys = 0;
+            config.crypto.opened_keys = 0;
+        }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let engine = engine_runtime(config.network.threads_on(cores));
         let server = engine.block_on(Server::start(&config)).expect("starts");
