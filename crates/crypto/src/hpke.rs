@@ -20,10 +20,9 @@ const MODE_BASE: u8 = 0;
 type Secret = Zeroizing<[u8; 32]>;
 
 /// What both sides derive: an AEAD key and a base nonce (section 5.2, `Context`).
-#[derive(Debug)]
 pub(crate) struct Context {
     key: AeadKey,
-    base_nonce: [u8; NONCE_BYTES],
+    base_nonce: Zeroizing<[u8; NONCE_BYTES]>,
 }
 
 impl Context {
@@ -53,15 +52,15 @@ impl Context {
         let secret = suite.extract(&shared[..], b"secret", &[]);
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         suite.expand(&secret, b"key", &context, &mut key[..]);
-        let mut base_nonce = [0; NONCE_BYTES];
-        suite.expand(&secret, b"base_nonce", &context, &mut base_nonce);
+        let mut base_nonce = Zeroizing::new([0; NONCE_BYTES]);
+        suite.expand(&secret, b"base_nonce", &context, &mut base_nonce[..]);
         Ok(Self { key: AeadKey::new(&key)?, base_nonce })
     }
 
     /// Section 5.2, `ComputeNonce`.
     #[inline]
     fn nonce(&self, sequence: u32) -> [u8; NONCE_BYTES] {
-        let mut nonce = self.base_nonce;
+        let mut nonce = *self.base_nonce;
         for (byte, counter) in nonce[NONCE_BYTES - 4..].iter_mut().zip(sequence.to_be_bytes()) {
             *byte ^= counter;
         }

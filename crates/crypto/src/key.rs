@@ -130,7 +130,8 @@ pub struct KeyPair {
 enum Private {
     /// AWS-LC wipes every allocation it frees (`OPENSSL_free`).
     P256(agreement::PrivateKey),
-    Secp256k1(WipedSecret),
+    /// In its own allocation, so that a move leaves no copy behind.
+    Secp256k1(Box<WipedSecret>),
 }
 
 /// libsecp256k1's key type, which does not wipe itself.
@@ -178,9 +179,12 @@ impl KeyPair {
                 Self::p256(private)
             }
             Curve::Secp256k1 => {
-                let secret = secp256k1::SecretKey::from_secret_bytes(*scalar).map_err(|_| Error::InvalidPrivateKey)?;
+                let mut secret =
+                    secp256k1::SecretKey::from_secret_bytes(*scalar).map_err(|_| Error::InvalidPrivateKey)?;
                 let public = PublicKey::secp256k1(secp256k1::PublicKey::from_secret_key(&secret));
-                Ok(Self { private: Private::Secp256k1(WipedSecret(secret)), public })
+                let private = Private::Secp256k1(Box::new(WipedSecret(secret)));
+                secret.non_secure_erase();
+                Ok(Self { private, public })
             }
         }
     }

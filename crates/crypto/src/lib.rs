@@ -3,7 +3,7 @@
 //! Bytes in, bytes out: no I/O, clock, async or logging, so a reviewer can read this crate alone. The
 //! construction is HPKE base mode (RFC 9180) with the sequence number written into every envelope;
 //! `proto/envelope.md` gives the exact bytes. Nothing here invents a primitive: curves and AES-GCM come
-//! from AWS-LC and libsecp256k1, HKDF from RustCrypto.
+//! from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto.
 //!
 //! The fact a reader would get wrong: [`CannotOpen`] carries no reason, on purpose. Wrong key, wrong
 //! context and altered bytes must look alike to whoever asked.

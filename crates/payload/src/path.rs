@@ -24,20 +24,58 @@ pub struct Path<'a> {
     pub(crate) input: &'a [u8],
 }
 
-impl Display for Path<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+impl Path<'_> {
+    /// The first `bytes_max` bytes of its text, cut between characters. Keys beyond them are not even looked at.
+    pub fn prefix(&self, bytes_max: usize) -> String {
+        let mut prefix = Prefix { text: String::new(), bytes_max };
+        // An error says that it is full.
+        let _ = self.write(&mut prefix, bytes_max);
+        prefix.text
+    }
+
+    /// Reads at most `key_bytes_max` bytes of a key.
+    fn write(&self, f: &mut impl Write, key_bytes_max: usize) -> fmt::Result {
         f.write_char('$')?;
         self.frames.iter().try_for_each(|frame| match frame.index() {
             Some(index) => write!(f, "[{index}]"),
-            None => write_key(f, self.input, frame.key_at),
+            None => write_key(f, self.input, frame.key_at, key_bytes_max),
         })
     }
 }
 
-fn write_key(f: &mut Formatter<'_>, input: &[u8], key_at: usize) -> fmt::Result {
+impl Display for Path<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.write(f, usize::MAX)
+    }
+}
+
+/// Takes text until it is full.
+struct Prefix {
+    text: String,
+    bytes_max: usize,
+}
+
+impl Write for Prefix {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes_max - self.text.len();
+        let taken = &text[..text.floor_char_boundary(room)];
+        self.text.push_str(taken);
+        if taken.len() == text.len() {
+            return Ok(());
+        }
+        self.bytes_max = self.text.len();
+        Err(fmt::Error)
+    }
+}
+
+fn write_key(f: &mut impl Write, input: &[u8], key_at: usize, key_bytes_max: usize) -> fmt::Result {
     let mut reader = Reader::at(input, key_at);
     match reader.token() {
-        Ok(Token::Str(bytes)) => write_name(f, &String::from_utf8_lossy(bytes)),
+        // One byte more than is wanted, so that a cut key fills what it is written to.
+        Ok(Token::Str(bytes)) => {
+            let seen = &bytes[..bytes.len().min(key_bytes_max.saturating_add(4))];
+            write_name(f, &String::from_utf8_lossy(seen))
+        }
         Ok(Token::Uint(key)) => write!(f, "[key:{key}]"),
         Ok(Token::Int(key)) => write!(f, "[key:{key}]"),
         Ok(Token::Bool(key)) => write!(f, "[key:{key}]"),
@@ -82,6 +120,38 @@ mod tests {
 
     use crate::testing::fields;
     use crate::{Containers, Selection};
+
+    #[test]
+    fn a_prefix_is_the_first_bytes_of_the_text() {
+        use std::sync::Arc;
+
+        use crate::{Budget, Field, Limits, Outcome, Path, Transform, Walk};
+
+        struct Paths(Vec<(String, Vec<String>)>);
+        impl Transform for Paths {
+            type Error = ();
+            fn field(&mut self, _: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
+                Err(())
+            }
+            fn failed(&mut self, path: &Path<'_>, (): ()) -> Result<(), ()> {
+                self.0.push((path.to_string(), (0..90).map(|max| path.prefix(max)).collect()));
+                Ok(())
+            }
+        }
+        for key in ["plain", "it's \u{1f511} \u{1}", &"\u{e9}".repeat(60), &"x".repeat(5_000), &"'".repeat(70)] {
+            let mut input = vec![0x81];
+            write::str(&mut input, key);
+            input.extend_from_slice(&[0x91, 0x07]);
+            let mut paths = Paths(Vec::new());
+            Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default())
+                .advance(&input, &mut Vec::new(), &mut paths, Budget::UNLIMITED)
+                .unwrap();
+            let [(whole, prefixes)] = &paths.0[..] else { panic!("one field") };
+            for (max, prefix) in prefixes.iter().enumerate() {
+                assert_eq!(prefix, &whole[..whole.floor_char_boundary(max)], "{key:.20} {max}");
+            }
+        }
+    }
 
     fn check(key: &[u8], expected: &str) {
         let input = [&[0x81][..], key, &[0x92, 0xc0, 0x07]].concat();

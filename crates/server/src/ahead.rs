@@ -16,7 +16,7 @@ use crate::config;
 /// How often uses are counted.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Uses in one period that make a version hot. A table saves 30 us a use and costs 20 ms, so at this rate it pays
-/// within a few periods.
+/// within a quarter of a minute.
 const HOT_USES: u64 = 50;
 /// Periods without that many uses after which a version is no longer hot.
 const COLD_PERIODS: u32 = 60;

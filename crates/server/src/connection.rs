@@ -33,6 +33,9 @@ use crate::work::{Finished, Order, Places, Work};
 const READ_BYTES: usize = 32 << 10;
 /// Replies up to this many bytes are written together, in one TLS record where they fit.
 const BATCH_BYTES: usize = 16 << 10;
+/// A reply must be taken at least this fast on average, in bytes per second, about as fast as a message must arrive:
+/// a peer that takes a little now and then would hold its memory for days.
+const REPLY_BYTES_PER_S_MIN: u64 = 1 << 20;
 /// Time a peer has to close its end after we closed ours.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -140,6 +143,11 @@ impl Connection {
             self.tickets.stop_all(StopReason::Drain);
             let _ = timeout(Duration::from_millis(limits.write_stall_ms_max), self.calls.acquire_many(all)).await;
         }
+    }
+
+    /// A call is in flight or its reply is not written yet.
+    fn is_busy(&self) -> bool {
+        self.calls.available_permits() < self.engine.limits.in_flight_per_connection_max
     }
 
     /// A place for one more call, once there is one.
@@ -285,7 +293,7 @@ async fn read_more(
         // A clean end and a broken one are the same here: whoever called is gone.
         Ok(Ok(0) | Err(_)) => Err(End::Closed),
         // With calls in flight the connection is not idle, however long they take.
-        Err(_) if message_began.is_none() && !connection.tickets.is_empty() => Ok(()),
+        Err(_) if message_began.is_none() && connection.is_busy() => Ok(()),
         Err(_) => {
             let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
             connection.send_protocol_error(&error).await;
@@ -531,13 +539,39 @@ async fn write_replies(
     timeout(stall, write.shutdown()).await?
 }
 
-/// Writes everything; fails when nothing of it is taken for as long as `stall`.
+/// Writes everything; fails when nothing of it is taken for as long as `stall`, or all of it too slowly.
 async fn write_all(write: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8], stall: Duration) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match timeout(stall, write.write(bytes)).await?? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            taken => bytes = &bytes[taken..],
+    let patience = stall + Duration::from_secs(bytes.len() as u64 / REPLY_BYTES_PER_S_MIN);
+    let all = async {
+        while !bytes.is_empty() {
+            match timeout(stall, write.write(bytes)).await?? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                taken => bytes = &bytes[taken..],
+            }
         }
+        Ok(())
+    };
+    timeout(patience, all).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes one byte a second: never stalls, never ends.
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_that_is_taken_too_slowly_is_given_up() {
+        let (mut ours, mut theirs) = tokio::io::duplex(1);
+        let reader = tokio::spawn(async move {
+            while theirs.read_u8().await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let begun = Instant::now();
+        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10)).await;
+        assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+        assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
+        drop(ours);
+        reader.await.unwrap();
     }
-    Ok(())
 }

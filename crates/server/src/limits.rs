@@ -82,7 +82,7 @@ limits! {
     /// 256 calls of 1 ms keep a core busy over a round trip of 256 ms.
     in_flight_per_connection_max: usize, "calls", 1..=65_536, 256;
     /// Calls in flight over all connections. Beyond it a call is answered `overloaded`.
-    /// 4,096 calls of 100 fields are about 0.1 s of work for one core.
+    /// 4,096 calls of 100 fields are about 0.3 s of work for one core.
     in_flight_max: usize, "calls", 1..=1_048_576, 4_096;
     /// Bytes of requests and replies held for one connection. Reading pauses there. Room for the longest
     /// message and its longest reply (64 + 256 MiB), and one more message to read meanwhile.

@@ -53,7 +53,7 @@ pub const METRICS: &[MetricDoc] = &[
         name: "sealwire_fields_total",
         kind: "counter",
         labels: &["method"],
-        help: "Fields sealed, opened or inspected",
+        help: "Fields sealed, opened or rewrapped",
     },
     MetricDoc {
         name: "sealwire_request_bytes_total",

@@ -1,4 +1,4 @@
-//! How a call is told to stop: one atomic that the work looks at after every field.
+//! How a call is told to stop: one atomic that the work looks at before every field.
 //!
 //! The connection holds one [`Ticket`] per call in flight, by msgid; the work holds the other. Whoever stops a
 //! call does not wait for the work to notice: the answer goes out at once and the work ends at its next field.

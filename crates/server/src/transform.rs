@@ -74,7 +74,8 @@ impl Faults {
                 self.listed.push(FieldError { path, code: ErrorCode::CannotOpen });
                 return;
             }
-            self.bytes_left = 0; // The first ones are listed, not the short ones.
+            // The first ones are listed, not the short ones; and no more paths are written to be thrown away.
+            self.listed_max = self.listed.len();
         }
         self.omitted += 1;
     }
@@ -98,9 +99,7 @@ const ERROR_FRAME_BYTES: usize = 32;
 
 /// A path as text, cut where the wire cuts it, so that long keys over many bad fields stay small here too.
 fn bounded(path: &Path<'_>) -> String {
-    let mut text = path.to_string();
-    text.truncate(text.floor_char_boundary(sealwire_wire::FIELD_PATH_BYTES_MAX));
-    text
+    path.prefix(sealwire_wire::FIELD_PATH_BYTES_MAX)
 }
 
 /// Seals every field.

@@ -46,7 +46,7 @@ pub struct Boundary {
     pub head: Head,
     /// All its values: scalars, map keys and containers, the message included.
     pub elements: u64,
-    /// Its scalars that are not map keys. An upper bound of the fields in its payload, above them by the three of the
+    /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its payload, above them by the three of the
     /// head and the scalars among the params.
     pub leaves: u64,
 }

@@ -197,11 +197,11 @@ impl Scanner {
             key = parent.map && parent.left.is_multiple_of(2);
             parent.left -= 1;
         }
+        if header.shape.children() == 0 {
+            self.leaves += u64::from(!key);
+        }
         let map = match header.shape {
-            Shape::Scalar => {
-                self.leaves += u64::from(!key);
-                None
-            }
+            Shape::Scalar => None,
             Shape::Array(_) => Some(false),
             Shape::Map(_) => Some(true),
         };

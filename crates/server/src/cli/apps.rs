@@ -20,7 +20,7 @@ pub(super) struct Args {
 enum Command {
     /// Make an app with a key on each curve; a running engine serves it within a second
     Create {
-        /// 1 to 64 letters, digits, dots, underscores or hyphens
+        /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
         name: String,
         #[command(flatten)]
         common: Common,

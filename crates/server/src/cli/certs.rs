@@ -66,13 +66,13 @@ struct Common {
 struct LeafArgs {
     /// Common name, and base name of the files
     name: String,
-    /// DNS names [default: NAME]
+    /// DNS names [default: NAME, if there is no --ip or --uri]
     #[arg(long, value_name = "NAME")]
     dns: Vec<String>,
     /// IP addresses
     #[arg(long, value_name = "ADDRESS")]
     ip: Vec<IpAddr>,
-    /// URIs, such as spiffe://example.org/relay: what the engine calls this caller first
+    /// URIs, such as spiffe://example.org/relay; in a client's certificate, what the engine calls it first
     #[arg(long, value_name = "URI")]
     uri: Vec<String>,
     /// Days it is valid

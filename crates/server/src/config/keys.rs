@@ -153,7 +153,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         doc: "What the engine keeps.",
         keys: keys!("state":
             "folder", Kind::Path, Literal::Text("state"),
-                "Folder of the apps and their sealed keys. One engine at a time.";
+                "Folder of the apps and their sealed keys. Several processes may use it.";
         ),
     },
     Section {
@@ -175,9 +175,9 @@ pub(crate) const SECTIONS: &[Section] = &[
             "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
                 "0: one per core. These threads never wait, so more than cores buys nothing.";
             "tables", Kind::Number { unit: "key versions", min: 0, max: 65_536 }, Literal::Number(64),
-                "How many of the busiest P-256 key versions get a table that makes their Diffie-Hellman five times\ncheaper. A table takes 150 KB and 20 ms to make. 0: none.";
+                "How many of the busiest key versions are kept ready. One on P-256 gets a table that makes its\nDiffie-Hellman five times cheaper; it takes 150 KB, and 20 ms to make. 0: no tables.";
             "ready_keys", Kind::Number { unit: "keys", min: 0, max: 1_024 }, Literal::Number(16),
-                "Ephemeral keys made ahead for each of those versions while crypto threads are idle, each used once.\n0: none; needed where a snapshot of the machine may be resumed twice.";
+                "Ephemeral keys made ahead for each of those versions (the busiest one if `tables` is 0) while crypto\nthreads are idle, each used once. 0: none; needed where a snapshot of the machine may be resumed twice.";
             "opened_keys", Kind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
                 "Key schedules of opened envelopes kept in memory, so that decrypting more fields of one request needs no\nDiffie-Hellman. About 1 KiB each. 0: none outlives its call.";
             "opened_key_s", Kind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),

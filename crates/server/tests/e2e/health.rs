@@ -53,7 +53,7 @@ fn health_answers_while_every_crypto_thread_is_busy() {
         println!("health call busy: p50 {:?}, p99 {:?}, max {:?}", calls[100], calls[198], calls[199]);
         assert_eq!(http_get(harness.admin, "/ready").await.0, 200);
         assert_eq!(harness.metric("sealwire_calls_in_flight").await, 4.0, "the cores were not busy throughout");
-        // The budget is 10 ms, and benches hold it on a quiet machine. Here others share the cores.
+        // The budget is 10 ms, and the aim is 10 ms on a quiet machine. Here others share the cores.
         assert!(p99 < Duration::from_millis(50), "{p99:?}");
         assert!(calls[198] < Duration::from_millis(500), "{:?}", calls[198]);
         drop(busy);

@@ -29,17 +29,19 @@ fn heads_are_read_and_counted() {
     let message = |bytes: &[u8], head, elements, leaves| {
         check(bytes, Scan::Message(Boundary { bytes: bytes.len(), head, elements, leaves }));
     };
-    message(&call(&[0x80]), ENCRYPT_7, 6, 3);
+    // An empty container is a leaf: selected, it is sealed whole.
+    message(&call(&[0x80]), ENCRYPT_7, 6, 4);
+    message(&call(&[0x93, 0x90, 0x80, 0x91, 0x90]), ENCRYPT_7, 10, 6);
     // {"a": [1, {"b": nil}], "c": "d"}: keys are elements but not leaves.
     let document = [0x82, 0xa1, b'a', 0x92, 1, 0x81, 0xa1, b'b', 0xc0, 0xa1, b'c', 0xa1, b'd'];
     message(&call(&document), ENCRYPT_7, 14, 6);
     message(b"\x93\x02\xa6cancel\x91\x05", Head::Notification { notice: Some(Notice::Cancel) }, 5, 3);
-    message(b"\x93\x02\xa3foo\x90", Head::Notification { notice: None }, 4, 2);
-    message(b"\x94\x00\x07\xa3foo\x90", Head::Request { msgid: 7, method: None }, 5, 3);
+    message(b"\x93\x02\xa3foo\x90", Head::Notification { notice: None }, 4, 3);
+    message(b"\x94\x00\x07\xa3foo\x90", Head::Request { msgid: 7, method: None }, 5, 4);
     let wide = [&b"\xdc\x00\x04\xd3\0\0\0\0\0\0\0\0\xd0\x07\xdb\0\0\0\x06health\x90"[..]].concat();
-    message(&wide, Head::Request { msgid: 7, method: Some(Method::Health) }, 5, 3);
+    message(&wide, Head::Request { msgid: 7, method: Some(Method::Health) }, 5, 4);
     let largest = b"\x94\x00\xce\xff\xff\xff\xff\xa4info\x90";
-    message(largest, Head::Request { msgid: u32::MAX, method: Some(Method::Info) }, 5, 3);
+    message(largest, Head::Request { msgid: u32::MAX, method: Some(Method::Info) }, 5, 4);
 }
 
 #[test]
@@ -228,7 +230,7 @@ fn a_client_reads_responses_and_no_requests() {
     let scan = |bytes: &[u8]| Scanner::for_replies(SMALL).scan(bytes);
     let response = scan(&[0x94, 1, 9, 0xc0, 0x80]);
     let head = Head::Response { msgid: 9 };
-    assert_eq!(response, Scan::Message(Boundary { bytes: 5, head, elements: 5, leaves: 3 }));
+    assert_eq!(response, Scan::Message(Boundary { bytes: 5, head, elements: 5, leaves: 4 }));
     let lost = Scan::Refused { head: None, error: ScanError::NotACall, fate: Fate::Close };
     assert_eq!(scan(&call(&[0x80])), lost);
     assert!(matches!(scan(b"\x93\x02\xa5error\x91\x80"), Scan::Message(_)));
