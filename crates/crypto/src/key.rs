@@ -8,7 +8,7 @@ use std::fmt;
 use aws_lc_rs::agreement::{self, ECDH_P256, ParsedPublicKey, UnparsedPublicKey};
 use aws_lc_rs::encoding::{AsBigEndian, EcPrivateKeyBin};
 use p256::elliptic_curve::sec1::ToSec1Point;
-use sealwire_fixed_base::FixedBase;
+use sealwire_fixed_base::{self as fixed_base, FixedBase};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::{Curve, Error};
@@ -155,14 +155,8 @@ impl KeyPair {
                 Self::p256(private)
             }
             Curve::Secp256k1 => {
-                let mut bytes = Zeroizing::new([0; 32]);
-                // A random string misses the scalar range with chance 2^-128: the loop ends.
-                loop {
-                    aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| Error::Library)?;
-                    if let Ok(pair) = Self::from_scalar(curve, &bytes) {
-                        return Ok(pair);
-                    }
-                }
+                let Ephemeral { private, public } = Ephemeral::generate(curve)?;
+                Ok(Self { private, public: PublicKey::from_sec1(curve, &public)? })
             }
         }
     }
@@ -179,12 +173,9 @@ impl KeyPair {
                 Self::p256(private)
             }
             Curve::Secp256k1 => {
-                let mut secret =
-                    secp256k1::SecretKey::from_secret_bytes(*scalar).map_err(|_| Error::InvalidPrivateKey)?;
-                let public = PublicKey::secp256k1(secp256k1::PublicKey::from_secret_key(&secret));
-                let private = Private::Secp256k1(Box::new(WipedSecret(secret)));
-                secret.non_secure_erase();
-                Ok(Self { private, public })
+                let private = Private::secp256k1(scalar)?;
+                let point = fixed_base::secp256k1::multiply_generator(scalar).map_err(|_| Error::InvalidPrivateKey)?;
+                Ok(Self { private, public: PublicKey::from_sec1(curve, &point)? })
             }
         }
     }
@@ -219,6 +210,13 @@ impl KeyPair {
 }
 
 impl Private {
+    fn secp256k1(scalar: &[u8; 32]) -> Result<Self, Error> {
+        let mut secret = secp256k1::SecretKey::from_secret_bytes(*scalar).map_err(|_| Error::InvalidPrivateKey)?;
+        let private = Self::Secp256k1(Box::new(WipedSecret(secret)));
+        secret.non_secure_erase();
+        Ok(private)
+    }
+
     fn scalar(&self) -> Result<Scalar, Error> {
         let mut bytes = Zeroizing::new([0; 32]);
         match self {
@@ -266,7 +264,18 @@ impl Ephemeral {
                 let public = point.as_ref().try_into().map_err(|_| Error::Library)?;
                 Ok(Self { private: Private::P256(private), public })
             }
-            Curve::Secp256k1 => KeyPair::generate(curve).map(Self::from),
+            Curve::Secp256k1 => {
+                let mut bytes = Zeroizing::new([0; 32]);
+                // A random string misses the scalar range with chance 2^-128: the loop ends.
+                loop {
+                    aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| Error::Library)?;
+                    match fixed_base::secp256k1::multiply_generator(&bytes) {
+                        Ok(public) => return Ok(Self { private: Private::secp256k1(&bytes)?, public }),
+                        Err(fixed_base::Error::NotAScalar) => (),
+                        Err(_) => return Err(Error::Library),
+                    }
+                }
+            }
         }
     }
 
