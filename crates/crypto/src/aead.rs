@@ -21,12 +21,22 @@ impl AeadKey {
         Ok(Self(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).map_err(|_| Error::Library)?)))
     }
 
-    /// Encrypts `data` where it lies and returns the tag.
+    /// Encrypts `data` from byte `from` to its end, where it lies, and appends the tag.
     #[inline]
-    pub(crate) fn seal(&self, nonce: [u8; NONCE_BYTES], aad: &[u8], data: &mut [u8]) -> Result<[u8; TAG_BYTES], Error> {
+    pub(crate) fn seal(
+        &self,
+        nonce: [u8; NONCE_BYTES],
+        aad: &[u8],
+        data: &mut Vec<u8>,
+        from: usize,
+    ) -> Result<(), Error> {
+        let end = data.len();
+        data.resize(end + TAG_BYTES, 0);
+        // The library writes the tag to its place: handed over by value it is copied four times, which costs more than
+        // an AES block.
+        let (data, tag) = data[from..].split_at_mut(end - from);
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(aad), data).map_err(|_| Error::Library)?;
-        tag.as_ref().try_into().map_err(|_| Error::Library)
+        self.0.seal_in_place_scatter(nonce, Aad::from(aad), data, &[], tag).map_err(|_| Error::Library)
     }
 
     /// Decrypts `data`, ciphertext and tag, where it lies and returns the plaintext in it.

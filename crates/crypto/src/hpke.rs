@@ -8,7 +8,7 @@ use hkdf::{Hkdf, HkdfExtract};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::aead::{AeadKey, KEY_BYTES, NONCE_BYTES, TAG_BYTES};
+use crate::aead::{AeadKey, KEY_BYTES, NONCE_BYTES};
 use crate::key::SharedX;
 use crate::{CannotOpen, Curve, Error, KeyPair, PublicKey};
 
@@ -67,10 +67,11 @@ impl Context {
         nonce
     }
 
-    /// Encrypts `data` where it lies as message number `sequence`. The caller never repeats a number.
+    /// Encrypts `data` from byte `from` to its end, where it lies, as message number `sequence`, and appends the tag.
+    /// The caller never repeats a number.
     #[inline]
-    pub(crate) fn seal(&self, sequence: u32, aad: &[u8], data: &mut [u8]) -> Result<[u8; TAG_BYTES], Error> {
-        self.key.seal(self.nonce(sequence), aad, data)
+    pub(crate) fn seal(&self, sequence: u32, aad: &[u8], data: &mut Vec<u8>, from: usize) -> Result<(), Error> {
+        self.key.seal(self.nonce(sequence), aad, data, from)
     }
 
     /// Decrypts message number `sequence`, ciphertext and tag, where it lies.

@@ -64,9 +64,12 @@ impl Kek {
     pub fn wrap(&self, scalar: &Scalar, bound: &[u8]) -> Result<Vec<u8>, Error> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
-        let mut data = Zeroizing::new(*scalar.expose());
-        let tag = self.0.seal(nonce, bound, &mut data[..])?;
-        Ok([&nonce[..], &data[..], &tag[..]].concat())
+        // Room for the whole from the start: growing would leave a copy of the scalar behind.
+        let mut wrapped = Vec::with_capacity(WRAPPED_BYTES);
+        wrapped.extend_from_slice(&nonce);
+        wrapped.extend_from_slice(scalar.expose());
+        self.0.seal(nonce, bound, &mut wrapped, NONCE_BYTES)?;
+        Ok(wrapped)
     }
 
     /// Unwraps what [`Kek::wrap`] made.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 
-use crate::aead::TAG_BYTES;
 use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, TEXT_PREFIX, base64_chars};
 use crate::schedule::Schedule;
 use crate::{AppId, Datatype, Encoding, Error, KeyVersion};
@@ -132,8 +131,7 @@ impl Sealer {
         self.body.push(datatype as u8);
         self.body.extend_from_slice(&sequence.to_be_bytes());
         self.body.extend_from_slice(plaintext);
-        let tag = self.schedule.context.seal(sequence, &self.aad, &mut self.body[BODY_PREFIX_BYTES..])?;
-        self.body.extend_from_slice(&tag);
+        self.schedule.context.seal(sequence, &self.aad, &mut self.body, BODY_PREFIX_BYTES)?;
 
         out.extend_from_slice(TEXT_PREFIX);
         out.extend_from_slice(&self.schedule.header_chars);
@@ -157,15 +155,11 @@ impl Sealer {
         out.extend_from_slice(&sequence.to_be_bytes());
         let start = out.len();
         out.extend_from_slice(plaintext);
-        let tag: Result<[u8; TAG_BYTES], _> = self.schedule.context.seal(sequence, &self.aad, &mut out[start..]);
-        match tag {
-            Ok(tag) => out.extend_from_slice(&tag),
-            Err(error) => {
-                out.truncate(before);
-                return Err(error);
-            }
+        let sealed = self.schedule.context.seal(sequence, &self.aad, out, start);
+        if sealed.is_err() {
+            out.truncate(before);
         }
-        Ok(())
+        sealed
     }
 }
 

@@ -194,8 +194,7 @@ impl Sealer {
         self.body.extend_from_slice(&self.metadata);
         self.body.extend_from_slice(text.as_bytes());
         let aad = Aad::new(self.tag, datatype, compressed, app.compressed());
-        let tag = derived.key(self.tag.kdf(), app.curve(), uncompressed)?.seal(iv, aad.as_slice(), &mut self.body)?;
-        self.body.extend_from_slice(&tag);
+        derived.key(self.tag.kdf(), app.curve(), uncompressed)?.seal(iv, aad.as_slice(), &mut self.body, 0)?;
 
         out.extend_from_slice(PREFIX);
         out.extend_from_slice(self.tag.text().as_bytes());
@@ -232,12 +231,9 @@ impl Sealer {
         out.reserve(FILE_HEADER_BYTES + content.len() + TRAILER_BYTES);
         out.extend_from_slice(&FileHeader::write(version, compressed, iv));
         out.extend_from_slice(content);
-        match key.seal(iv, version.aad(app.compressed()), &mut out[before + FILE_HEADER_BYTES..]) {
-            Ok(tag) => out.extend_from_slice(&tag),
-            Err(error) => {
-                out.truncate(before);
-                return Err(error.into());
-            }
+        if let Err(error) = key.seal(iv, version.aad(app.compressed()), out, before + FILE_HEADER_BYTES) {
+            out.truncate(before);
+            return Err(error.into());
         }
         let checksum = crc32fast::hash(&out[before..]);
         out.extend_from_slice(&checksum.to_le_bytes());

@@ -74,8 +74,8 @@ fn aes_256_gcm() {
             } else {
                 assert_eq!(opened.unwrap()[..], test.pt[..], "test {}", test.tc_id);
                 let mut data = test.pt.to_vec();
-                let tag = key.seal(nonce, &test.aad, &mut data).unwrap();
-                assert_eq!((&data[..], &tag[..]), (&test.ct[..], &test.tag[..]), "test {}", test.tc_id);
+                key.seal(nonce, &test.aad, &mut data, 0).unwrap();
+                assert_eq!(data, [&test.ct[..], &test.tag[..]].concat(), "test {}", test.tc_id);
                 valid += 1;
             }
         }

@@ -57,8 +57,7 @@ impl Forge {
         let (key, app, ephemeral) = self.key(tag.curve());
         let aad = Aad::new(tag, datatype, ephemeral.public().compressed(), app.public().compressed());
         let mut sealed = payload.to_vec();
-        let auth = key.seal(self.iv, aad.as_slice(), &mut sealed).unwrap();
-        sealed.extend_from_slice(&auth);
+        key.seal(self.iv, aad.as_slice(), &mut sealed, 0).unwrap();
         let word = std::str::from_utf8(datatype.word()).unwrap();
         let [iv, point, sealed] =
             [&self.iv[..], ephemeral.public().compressed(), &sealed].map(|part| STANDARD_NO_PAD.encode(part));
@@ -71,8 +70,8 @@ impl Forge {
         let mut file = FileHeader::write(version, ephemeral.public().compressed(), self.iv).to_vec();
         let seal = |plain: &[u8]| {
             let mut sealed = plain.to_vec();
-            let auth = key.seal(self.iv, version.aad(app.public().compressed()), &mut sealed).unwrap();
-            [&sealed[..], &auth].concat()
+            key.seal(self.iv, version.aad(app.public().compressed()), &mut sealed, 0).unwrap();
+            sealed
         };
         if let Some(metadata) = metadata {
             let sealed = seal(metadata);
