@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Malformed::Truncated`] and [`Malformed::ReservedMarker`]; the position is then unchanged.
-    #[inline]
+    #[inline(always)] // Out of line, its result goes through memory: 4 ns a token of a walk.
     pub fn token(&mut self) -> Result<Token<'a>, Malformed> {
         let rest = self.input.get(self.position..).unwrap_or_default();
         let (token, tail) = split_token(rest)?;

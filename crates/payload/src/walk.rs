@@ -304,7 +304,7 @@ impl<T: Transform> Pass<'_, T> {
 }
 
 /// Reads the token at `position` and moves behind it; a string is checked to be UTF-8.
-#[inline]
+#[inline(always)] // As the token itself.
 fn read<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkError<E>> {
     let malformed = |source| WalkError::Malformed { at: *position, source };
     let mut reader = Reader::at(input, *position);
