@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_benches::document::app_keys;
-use sealwire_benches::floor::{Aes, KeygenAndEcdh};
+use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
 use sealwire_crypto::{AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, Opener, Sealer};
 
 const SIZES: [(usize, &str); 3] = [(16, "16B"), (64, "64B"), (1_024, "1KiB")];
@@ -33,9 +33,9 @@ fn floors(criterion: &mut Criterion) {
     for (bytes, size) in SIZES {
         group.throughput(Throughput::Bytes(bytes as u64));
         let mut aes = Aes::default();
-        let mut data = vec![b'x'; bytes];
+        let mut data = vec![b'x'; bytes + TAG_BYTES];
         group.bench_function(BenchmarkId::new("aes256gcm_seal", size), |b| b.iter(|| aes.seal(black_box(&mut data))));
-        let sealed = aes.sealed(&data);
+        let sealed = aes.sealed(&data[..bytes]);
         let mut copy = vec![0; sealed.len()];
         group.bench_function(BenchmarkId::new("aes256gcm_open", size), |b| {
             b.iter(|| aes.open(black_box(&sealed), &mut copy)[0]);

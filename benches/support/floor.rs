@@ -1,7 +1,10 @@
 //! What the work costs without any of our code around it: the same primitives, straight from aws-lc-rs.
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::agreement::{self, ECDH_P256, ParsedPublicKey, PrivateKey, UnparsedPublicKey};
+
+/// Bytes of an AES-256-GCM tag.
+pub const TAG_BYTES: usize = 16;
 
 /// AES-256-GCM under one expanded key, in place, with one byte of additional data as envelopes have.
 pub struct Aes {
@@ -18,15 +21,16 @@ impl Default for Aes {
 }
 
 impl Aes {
-    /// Seals under a fresh nonce.
+    /// Seals under a fresh nonce, all of `data` but its last [`TAG_BYTES`], where the tag goes.
     ///
     /// # Panics
-    /// If the library fails, or after 2^32 seals.
+    /// If the library fails, if there is no room for the tag, or after 2^32 seals.
     #[inline]
-    pub fn seal(&mut self, data: &mut [u8]) -> Tag {
+    pub fn seal(&mut self, data: &mut [u8]) {
         let number = self.next;
         self.next = number.checked_add(1).expect("a nonce is left");
-        self.key.seal_in_place_separate_tag(nonce(number), Aad::from([0]), data).expect("seals")
+        let (data, tag) = data.split_last_chunk_mut::<TAG_BYTES>().expect("room for the tag");
+        self.key.seal_in_place_scatter(nonce(number), Aad::from([0]), data, &[], tag).expect("seals");
     }
 
     /// Seals `data` as number 0, to be opened by [`Aes::open`].
