@@ -1,5 +1,7 @@
 //! Published vectors, our own vectors, and the contract of sealing and opening.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod assembly;
 mod contract;
 mod rfc9180;
 mod vectors;
