@@ -1,0 +1,85 @@
+//! The cryptography that the engine stands on, by every maintained implementation at hand, one file for each.
+//!
+//! `cargo bench -p sealwire-benches --bench curves` measures, prints tables and draws them; `-- FILTER` measures some
+//! again, and a filter that fits nothing only prints. `benches/README.md` says how to read them.
+
+mod base64url;
+mod engine;
+mod libsecp256k1;
+mod ring_api;
+mod rust_crypto;
+
+use std::io;
+use std::process::Command;
+
+use sealwire_bench_primitives::openssl::{OneShot, OpenSsl, ReusedContext};
+use sealwire_bench_primitives::{Comparison, CpuTime, Curve, measure};
+use sealwire_benches::report;
+
+use crate::libsecp256k1::LibSecp256k1;
+use crate::ring_api::{AwsLc, AwsLcAead, Ring, RingAead};
+use crate::rust_crypto::{AesGcm, RustCrypto, RustCryptoHkdf};
+
+fn main() -> io::Result<()> {
+    let mut criterion = sealwire_benches::criterion().with_measurement(CpuTime);
+    messages(&mut criterion);
+    engine::measure(&mut criterion);
+
+    measure::hkdf::<RustCryptoHkdf>(&mut criterion, "hkdf");
+    measure::hkdf::<AwsLc>(&mut criterion, "aws_lc_rs");
+    measure::hkdf::<Ring>(&mut criterion, "ring");
+    measure::hkdf::<OpenSsl>(&mut criterion, "openssl");
+
+    measure::aead::<AwsLcAead>(&mut criterion, "aws_lc_rs");
+    measure::aead::<RingAead>(&mut criterion, "ring");
+    measure::aead::<AesGcm>(&mut criterion, "aes_gcm");
+    measure::aead::<ReusedContext>(&mut criterion, "openssl");
+    measure::aead::<OneShot>(&mut criterion, "openssl_one_shot");
+
+    base64url::measure(&mut criterion);
+    criterion.final_summary();
+    if sealwire_benches::is_smoke_run() {
+        return Ok(());
+    }
+    system_openssl()?;
+    report::print()
+}
+
+/// A whole message on each curve. What a library has none of, it is lent by those that the engine uses.
+fn messages(criterion: &mut Comparison) {
+    for curve in [Curve::P256, Curve::Secp256k1] {
+        measure::message::<_, OpenSsl, ReusedContext>(criterion, curve, "openssl", &OpenSsl::new(curve));
+    }
+    measure::message::<_, AwsLc, AwsLcAead>(criterion, Curve::P256, "aws_lc_rs", &AwsLc);
+    measure::message::<_, Ring, RingAead>(criterion, Curve::P256, "ring", &Ring);
+    let p256 = RustCrypto::<p256::NistP256>::new();
+    measure::message::<_, RustCryptoHkdf, AesGcm>(criterion, Curve::P256, "p256", &p256);
+
+    let k256 = RustCrypto::<k256::Secp256k1>::new();
+    measure::message::<_, RustCryptoHkdf, AesGcm>(criterion, Curve::Secp256k1, "k256", &k256);
+    for (name, library) in [("libsecp256k1", LibSecp256k1::BINDING), ("sealwire_blinding", LibSecp256k1::ENGINE)] {
+        measure::message::<_, RustCryptoHkdf, AwsLcAead>(criterion, Curve::Secp256k1, name, &library);
+    }
+}
+
+/// The system's OpenSSL cannot be in this program, so it has its own.
+fn system_openssl() -> io::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Cargo gives its own `--bench` to both.
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--bench");
+    let status = Command::new(cargo)
+        .args(["bench", "--package", "sealwire-bench-primitives", "--bench", "system_openssl", "--"])
+        .args(arguments)
+        .status()?;
+    if !status.success() {
+        report::say("The system's OpenSSL is not measured: its bench did not build or run (libssl-dev, pkg-config?).")?;
+    }
+    Ok(())
+}
+
+/// From the source that the engine uses.
+fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    aws_lc_rs::rand::fill(&mut bytes).expect("random source");
+    bytes
+}
