@@ -16,7 +16,7 @@ use sealwire_benches::document::{APP, FIELD_BYTES, document};
 use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
 use sealwire_benches::thread_cpu;
 use sealwire_benches::world::{CRYPTO, NETWORK, World};
-use sealwire_client::{Client, Decrypt, Encoding, Encrypt};
+use sealwire_client::{Client, Decrypt, Encoding, Encrypt, Writing};
 use serde_json::json;
 
 /// OpenBao transit, CPU nanoseconds per field by batch size, measured on the reference machine.
@@ -231,7 +231,8 @@ async fn call(client: &Client, operation: Operation, payload: &[u8]) {
     let reply = match operation {
         Operation::EncryptText => client.encrypt(Encrypt::new(APP, payload)).await,
         Operation::EncryptBinary => {
-            client.encrypt(Encrypt { encoding: Encoding::Binary, ..Encrypt::new(APP, payload) }).await
+            let writing = Writing { encoding: Encoding::Binary, ..Writing::default() };
+            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
         }
         Operation::DecryptText => client.decrypt(Decrypt::new(APP, payload)).await,
     };

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    DEADLINE_MS_MAX, Decrypt, Encrypt, ErrorCode, FieldError, Health, Info, Inspect, Inspection, Malformed, Rewrap,
-    request,
+    DEADLINE_MS_MAX, Decrypt, DocumentCall, Encrypt, ErrorCode, FieldError, Health, Info, Inspect, Inspection,
+    Malformed, Rewrap, request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -123,14 +123,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn encrypt(&self, call: Encrypt<'_>) -> Result<Document, Error> {
-        request::check_payload(call.payload).map_err(Error::Payload)?;
-        let deadline = self.deadline_of(call.deadline_ms);
-        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let call = Encrypt { deadline_ms: Some(left_ms), ..call.clone() };
-            request::encrypt(out, msgid, &call);
-        };
-        let result = self.call(deadline, encode).await?;
-        Document::decode(&result).map_err(Error::Protocol)
+        self.document(call, request::encrypt).await
     }
 
     /// Decrypts a document.
@@ -138,14 +131,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn decrypt(&self, call: Decrypt<'_>) -> Result<Document, Error> {
-        request::check_payload(call.payload).map_err(Error::Payload)?;
-        let deadline = self.deadline_of(call.deadline_ms);
-        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let call = Decrypt { deadline_ms: Some(left_ms), ..call.clone() };
-            request::decrypt(out, msgid, &call);
-        };
-        let result = self.call(deadline, encode).await?;
-        Document::decode(&result).map_err(Error::Protocol)
+        self.document(call, request::decrypt).await
     }
 
     /// Opens every envelope of a document and seals it again to the app's newest key.
@@ -153,11 +139,18 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn rewrap(&self, call: Rewrap<'_>) -> Result<Document, Error> {
+        self.document(call, request::rewrap).await
+    }
+
+    async fn document<'a, W: Clone>(
+        &self,
+        call: DocumentCall<'a, W>,
+        encode: fn(&mut Vec<u8>, u32, &DocumentCall<'a, W>),
+    ) -> Result<Document, Error> {
         request::check_payload(call.payload).map_err(Error::Payload)?;
         let deadline = self.deadline_of(call.deadline_ms);
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let call = Rewrap { deadline_ms: Some(left_ms), ..call.clone() };
-            request::rewrap(out, msgid, &call);
+            encode(out, msgid, &DocumentCall { deadline_ms: Some(left_ms), ..call.clone() });
         };
         let result = self.call(deadline, encode).await?;
         Document::decode(&result).map_err(Error::Protocol)

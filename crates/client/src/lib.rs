@@ -22,6 +22,6 @@ pub use client::{Client, Document, to_payload};
 pub use config::{ClientConfig, Pem};
 pub use error::Error;
 pub use sealwire_wire::{
-    Curve, Decrypt, Detail, DetailValue, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format, Health, Info,
-    Inspect, Inspection, KeyScope, Malformed, OnError, Rewrap, RpcError, ScanError, ValueKind,
+    Curve, Decrypt, Detail, DetailValue, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format,
+    Health, Info, Inspect, Inspection, KeyScope, Malformed, OnError, Rewrap, RpcError, ScanError, ValueKind, Writing,
 };

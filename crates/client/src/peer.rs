@@ -81,9 +81,10 @@ impl Peer {
 fn heard(head: Head, message: &[u8]) -> Heard {
     match head {
         Head::Request { msgid, .. } => match Call::decode(message).unwrap() {
-            Call::Encrypt(call) => Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms },
+            Call::Encrypt(call) | Call::Rewrap(call) => {
+                Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms }
+            }
             Call::Decrypt(call) => Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms },
-            Call::Rewrap(call) => Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms },
             Call::Health => Heard::Health(msgid),
             other => panic!("{other:?}"),
         },

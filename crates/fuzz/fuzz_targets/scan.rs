@@ -58,9 +58,8 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> (Vec<See
 fn decode(message: &[u8]) {
     let _ = decode_cancel(message);
     let payload = match Call::decode(message) {
-        Ok(Call::Encrypt(call)) => call.payload,
+        Ok(Call::Encrypt(call) | Call::Rewrap(call)) => call.payload,
         Ok(Call::Decrypt(call)) => call.payload,
-        Ok(Call::Rewrap(call)) => call.payload,
         Ok(_) => return,
         Err(error) => return assert!(!RpcError::from(error).message.is_empty()),
     };

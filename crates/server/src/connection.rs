@@ -420,13 +420,7 @@ async fn document(
 ) -> Result<(Vec<u8>, Option<Places>), CallFailure> {
     let engine = &connection.engine;
     let places = admit(connection, request, method)?; // 1. places, or shed
-    let plan = match Call::decode(&request.frame)? {
-        // 2. bytes become types, names become keys
-        Call::Encrypt(call) => engine.plan_encrypt(&request.frame, &call)?,
-        Call::Decrypt(call) => engine.plan_decrypt(&request.frame, &call)?,
-        Call::Rewrap(call) => engine.plan_rewrap(&request.frame, &call)?,
-        _ => return Err(CallFailure::Internal("the scan and the decoder disagree on the method")),
-    };
+    let plan = engine.plan(&request.frame, &Call::decode(&request.frame)?)?; // 2. bytes become types, names become keys
     let deadline = request.arrived + Duration::from_millis(plan.deadline_ms);
     let ticket = request.ticket.ticket();
     let order = Order {

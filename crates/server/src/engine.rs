@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealwire_crypto as crypto;
 use sealwire_payload::Selection;
-use sealwire_wire::{self as wire, Decrypt, Encrypt, Info, Inspect, Inspection, Rewrap, ValueKind};
+use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, ValueKind, Writing};
 use tokio::sync::Semaphore;
 
 use crate::apps::Apps;
@@ -49,64 +49,46 @@ pub struct Plan {
 }
 
 impl Engine {
-    /// Resolves an `encrypt`.
+    /// Resolves a document call.
     ///
     /// # Errors
     ///
     /// No such app or key, a select path that does not parse, or an older generation than demanded.
-    pub fn plan_encrypt(&self, frame: &Bytes, call: &Encrypt<'_>) -> Result<Plan, CallFailure> {
+    pub fn plan(&self, frame: &Bytes, call: &Call<'_>) -> Result<Plan, CallFailure> {
+        match call {
+            Call::Encrypt(call) => self.plan_on(frame, call, |keys| {
+                let keyed = call.writing.key_scope == wire::KeyScope::Field;
+                Ok(Task::Seal { sealer: sealer(keys, call)?, keyed })
+            }),
+            Call::Decrypt(call) => self.plan_on(frame, call, |keys| Ok(Task::Open(self.reading(keys, call)))),
+            Call::Rewrap(call) => self.plan_on(frame, call, |keys| {
+                Ok(Task::Rewrap(self.reading(Arc::clone(&keys), call), sealer(keys, call)?))
+            }),
+            Call::Inspect(_) | Call::Info | Call::Health => {
+                Err(CallFailure::Internal("the scan and the decoder disagree on the method"))
+            }
+        }
+    }
+
+    fn plan_on<W>(
+        &self,
+        frame: &Bytes,
+        call: &DocumentCall<'_, W>,
+        task: impl FnOnce(Arc<crypto::AppKeys>) -> Result<Task, CallFailure>,
+    ) -> Result<Plan, CallFailure> {
         let (generation, keys) = self.find(call.app, call.min_generation)?;
-        let scope = match call.key_scope {
-            wire::KeyScope::Request => crypto::KeyScope::Request,
-            wire::KeyScope::Field => crypto::KeyScope::Field,
-        };
-        let sealer = sealer(keys, call.curve, scope, call.encoding, call.context)?;
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
+            task: task(keys)?,
             selection: selection(call.select.as_deref())?,
-            task: Task::Seal { sealer, keyed: scope == crypto::KeyScope::Field },
             generation,
             deadline_ms: self.deadline_ms(call.deadline_ms),
         })
     }
 
-    /// Resolves a `decrypt`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Engine::plan_encrypt`].
-    pub fn plan_decrypt(&self, frame: &Bytes, call: &Decrypt<'_>) -> Result<Plan, CallFailure> {
-        let (generation, keys) = self.find(call.app, call.min_generation)?;
-        Ok(Plan {
-            payload: frame.slice_ref(call.payload),
-            selection: selection(call.select.as_deref())?,
-            task: Task::Open(self.reading(keys, call.context, call.on_error)),
-            generation,
-            deadline_ms: self.deadline_ms(call.deadline_ms),
-        })
-    }
-
-    /// Resolves a `rewrap`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Engine::plan_encrypt`].
-    pub fn plan_rewrap(&self, frame: &Bytes, call: &Rewrap<'_>) -> Result<Plan, CallFailure> {
-        let (generation, keys) = self.find(call.app, call.min_generation)?;
-        let scope = crypto::KeyScope::Request;
-        let sealer = sealer(Arc::clone(&keys), call.curve, scope, call.encoding, call.context)?;
-        Ok(Plan {
-            payload: frame.slice_ref(call.payload),
-            selection: selection(call.select.as_deref())?,
-            task: Task::Rewrap(self.reading(keys, call.context, call.on_error), sealer),
-            generation,
-            deadline_ms: self.deadline_ms(call.deadline_ms),
-        })
-    }
-
-    fn reading(&self, keys: Arc<crypto::AppKeys>, context: &[u8], on_error: wire::OnError) -> Reading {
-        let opener = crypto::Opener::new(keys, context).keeping(self.apps.opened().cloned());
-        Reading { opener: Box::new(opener), on_error }
+    fn reading<W>(&self, keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, W>) -> Reading {
+        let opener = crypto::Opener::new(keys, call.context).keeping(self.apps.opened().cloned());
+        Reading { opener: Box::new(opener), on_error: call.on_error }
     }
 
     fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, Arc<crypto::AppKeys>), CallFailure> {
@@ -206,23 +188,22 @@ impl Engine {
 }
 
 /// How a call's sealer is made, on a crypto thread. What is not there is found out here.
-fn sealer(
-    keys: Arc<crypto::AppKeys>,
-    curve: wire::Curve,
-    scope: crypto::KeyScope,
-    encoding: wire::Encoding,
-    context: &[u8],
-) -> Result<MakeSealer, CallFailure> {
-    let curve = match curve {
+fn sealer(keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, Writing>) -> Result<MakeSealer, CallFailure> {
+    let writing = call.writing;
+    let curve = match writing.curve {
         wire::Curve::R1 => crypto::Curve::P256,
         wire::Curve::K1 => crypto::Curve::Secp256k1,
     };
-    let encoding = match encoding {
+    let scope = match writing.key_scope {
+        wire::KeyScope::Request => crypto::KeyScope::Request,
+        wire::KeyScope::Field => crypto::KeyScope::Field,
+    };
+    let encoding = match writing.encoding {
         wire::Encoding::Text => crypto::Encoding::Text,
         wire::Encoding::Binary => crypto::Encoding::Binary,
     };
     let newest = Arc::clone(keys.newest(curve).ok_or(CallFailure::NoKey)?);
-    let context: Box<[u8]> = context.into();
+    let context: Box<[u8]> = call.context.into();
     Ok(Box::new(move || crypto::Sealer::new(keys.app(), newest, scope, encoding, &context)))
 }
 

@@ -10,7 +10,10 @@ use sealwire_msgpack::{Malformed, Reader, Token};
 use crate::call_error::CallError;
 use crate::limits::{APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX};
 use crate::method::{Method, Notice};
-use crate::params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap};
+use crate::params::{
+    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap,
+    Writing,
+};
 
 /// A request that is valid as far as the wire can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,9 +51,9 @@ impl<'a> Call<'a> {
         };
         let mut params = Params::open(method, reader)?;
         let call = match method {
-            Method::Encrypt => Self::Encrypt(encrypt(&mut params)?),
-            Method::Decrypt => Self::Decrypt(decrypt(&mut params)?),
-            Method::Rewrap => Self::Rewrap(rewrap(&mut params)?),
+            Method::Encrypt => Self::Encrypt(document(&mut params)?),
+            Method::Decrypt => Self::Decrypt(document(&mut params)?.writing(())),
+            Method::Rewrap => Self::Rewrap(document(&mut params)?),
             Method::Inspect => Self::Inspect(inspect(&mut params)?),
             Method::Info => params.none().map(|()| Self::Info)?,
             Method::Health => params.none().map(|()| Self::Health)?,
@@ -84,53 +87,19 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
     if head == (3, 2, name, 1) && reader.is_at_end() { Ok(msgid) } else { Err(CallError::Malformed) }
 }
 
-fn encrypt<'a>(params: &mut Params<'a>) -> Result<Encrypt<'a>, CallError> {
-    let mut call = Encrypt::new("", &[]);
+/// The params of any method on a document. The method's table has refused what is not its own.
+fn document<'a>(params: &mut Params<'a>) -> Result<DocumentCall<'a, Writing>, CallError> {
+    let mut call = DocumentCall::<Writing>::new("", &[]);
+    let writing = &mut call.writing;
     while let Some(param) = params.next()? {
         match param.name {
             "app" => call.app = params.app(param)?,
             "payload" => call.payload = params.reader.value()?,
             "select" => call.select = Some(params.paths(param)?),
-            "curve" => call.curve = params.name(param, Curve::from_name)?,
-            "key_scope" => call.key_scope = params.name(param, KeyScope::from_name)?,
-            "format" => call.format = params.name(param, Format::from_name)?,
-            "encoding" => call.encoding = params.name(param, Encoding::from_name)?,
-            "context" => call.context = params.context(param)?,
-            "on_error" => call.on_error = params.name(param, OnError::from_name)?,
-            "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),
-            "min_generation" => call.min_generation = Some(params.integer(param)?),
-            other => return Err(params.unknown(other.as_bytes())),
-        }
-    }
-    Ok(call)
-}
-
-fn decrypt<'a>(params: &mut Params<'a>) -> Result<Decrypt<'a>, CallError> {
-    let mut call = Decrypt::new("", &[]);
-    while let Some(param) = params.next()? {
-        match param.name {
-            "app" => call.app = params.app(param)?,
-            "payload" => call.payload = params.reader.value()?,
-            "select" => call.select = Some(params.paths(param)?),
-            "context" => call.context = params.context(param)?,
-            "on_error" => call.on_error = params.name(param, OnError::from_name)?,
-            "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),
-            "min_generation" => call.min_generation = Some(params.integer(param)?),
-            other => return Err(params.unknown(other.as_bytes())),
-        }
-    }
-    Ok(call)
-}
-
-fn rewrap<'a>(params: &mut Params<'a>) -> Result<Rewrap<'a>, CallError> {
-    let mut call = Rewrap::new("", &[]);
-    while let Some(param) = params.next()? {
-        match param.name {
-            "app" => call.app = params.app(param)?,
-            "payload" => call.payload = params.reader.value()?,
-            "select" => call.select = Some(params.paths(param)?),
-            "curve" => call.curve = params.name(param, Curve::from_name)?,
-            "encoding" => call.encoding = params.name(param, Encoding::from_name)?,
+            "curve" => writing.curve = params.name(param, Curve::from_name)?,
+            "key_scope" => writing.key_scope = params.name(param, KeyScope::from_name)?,
+            "format" => writing.format = params.name(param, Format::from_name)?,
+            "encoding" => writing.encoding = params.name(param, Encoding::from_name)?,
             "context" => call.context = params.context(param)?,
             "on_error" => call.on_error = params.name(param, OnError::from_name)?,
             "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),

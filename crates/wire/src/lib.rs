@@ -36,7 +36,10 @@ pub use limits::{
     METHOD_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
 };
 pub use method::{Method, Notice};
-pub use params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap};
+pub use params::{
+    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap,
+    Writing,
+};
 pub use results::{Health, Info, Inspection, ValueKind};
 pub use scan::Scanner;
 

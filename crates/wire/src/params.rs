@@ -84,23 +84,15 @@ names! {
     }
 }
 
-/// The params of `encrypt`.
+/// The params of a call on a document. `W` is what it says of what it writes: [`Writing`], or `()` where it only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encrypt<'a> {
-    /// The app whose key seals. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+pub struct DocumentCall<'a, W> {
+    /// The app whose keys open and seal. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub app: &'a str,
     /// The document: one MessagePack value. Its content has not been checked, only its extent.
     pub payload: &'a [u8],
-    /// Paths of what to encrypt; `None` for every leaf. 1 to 64 paths of 1 to 1,024 bytes.
+    /// Paths of what to work on; `None` for every leaf or envelope. 1 to 64 paths of 1 to 1,024 bytes.
     pub select: Option<Vec<&'a str>>,
-    /// Which of the app's keys.
-    pub curve: Curve,
-    /// How far one ephemeral key reaches.
-    pub key_scope: KeyScope,
-    /// The envelope format to write.
-    pub format: Format,
-    /// String or binary envelopes.
-    pub encoding: Encoding,
     /// Bytes the envelopes are bound to, 0 to 4,096; absent and empty are the same.
     pub context: &'a [u8],
     /// What one bad field does.
@@ -109,98 +101,51 @@ pub struct Encrypt<'a> {
     pub deadline_ms: Option<u32>,
     /// Refuse with `conflict` if the server's generation is older.
     pub min_generation: Option<u64>,
+    /// How to write envelopes.
+    pub writing: W,
 }
 
-impl<'a> Encrypt<'a> {
-    /// Encrypts every leaf of `payload`, which is one MessagePack value, with the defaults.
-    pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
-        Self {
-            app,
-            payload,
-            select: None,
-            curve: Curve::default(),
-            key_scope: KeyScope::default(),
-            format: Format::default(),
-            encoding: Encoding::default(),
-            context: &[],
-            on_error: OnError::default(),
-            deadline_ms: None,
-            min_generation: None,
-        }
-    }
-}
-
-/// The params of `decrypt`. The fields are as in [`Encrypt`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decrypt<'a> {
-    /// The app whose keys open.
-    pub app: &'a str,
-    /// The document: one MessagePack value. Its content has not been checked, only its extent.
-    pub payload: &'a [u8],
-    /// Paths of what to open; `None` for every envelope.
-    pub select: Option<Vec<&'a str>>,
-    /// Bytes the envelopes were bound to.
-    pub context: &'a [u8],
-    /// What one bad field does.
-    pub on_error: OnError,
-    /// Stop after this long, in milliseconds.
-    pub deadline_ms: Option<u32>,
-    /// Refuse with `conflict` if the server's generation is older.
-    pub min_generation: Option<u64>,
-}
-
-impl<'a> Decrypt<'a> {
-    /// Opens every envelope in `payload`, which is one MessagePack value, with the defaults.
-    pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
-        Self {
-            app,
-            payload,
-            select: None,
-            context: &[],
-            on_error: OnError::default(),
-            deadline_ms: None,
-            min_generation: None,
-        }
-    }
-}
-
-/// The params of `rewrap`. The fields are as in [`Decrypt`] for what is opened and in [`Encrypt`] for what is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rewrap<'a> {
-    /// The app whose keys open, and whose newest key seals.
-    pub app: &'a str,
-    /// The document: one MessagePack value. Its content has not been checked, only its extent.
-    pub payload: &'a [u8],
-    /// Paths of what to rewrap; `None` for every envelope.
-    pub select: Option<Vec<&'a str>>,
+/// How envelopes are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writing {
     /// Which of the app's keys seals. Those that open are named by the envelopes.
     pub curve: Curve,
+    /// How far one ephemeral key reaches.
+    pub key_scope: KeyScope,
+    /// The format.
+    pub format: Format,
     /// String or binary envelopes.
     pub encoding: Encoding,
-    /// Bytes the envelopes were bound to, and the new ones will be.
-    pub context: &'a [u8],
-    /// What one bad field does.
-    pub on_error: OnError,
-    /// Stop after this long, in milliseconds.
-    pub deadline_ms: Option<u32>,
-    /// Refuse with `conflict` if the server's generation is older.
-    pub min_generation: Option<u64>,
 }
 
-impl<'a> Rewrap<'a> {
-    /// Rewraps every envelope in `payload`, which is one MessagePack value, with the defaults.
+/// The params of `encrypt`.
+pub type Encrypt<'a> = DocumentCall<'a, Writing>;
+/// The params of `decrypt`.
+pub type Decrypt<'a> = DocumentCall<'a, ()>;
+/// The params of `rewrap`.
+pub type Rewrap<'a> = DocumentCall<'a, Writing>;
+
+impl<'a, W: Default> DocumentCall<'a, W> {
+    /// A call on all of `payload`, which is one MessagePack value, with the defaults.
     pub fn new(app: &'a str, payload: &'a [u8]) -> Self {
         Self {
             app,
             payload,
             select: None,
-            curve: Curve::default(),
-            encoding: Encoding::default(),
             context: &[],
             on_error: OnError::default(),
             deadline_ms: None,
             min_generation: None,
+            writing: W::default(),
         }
+    }
+}
+
+impl<'a, W> DocumentCall<'a, W> {
+    /// The same call, of a method that writes otherwise.
+    pub(crate) fn writing<V>(self, writing: V) -> DocumentCall<'a, V> {
+        let Self { app, payload, select, context, on_error, deadline_ms, min_generation, writing: _ } = self;
+        DocumentCall { app, payload, select, context, on_error, deadline_ms, min_generation, writing }
     }
 }
 

@@ -183,14 +183,16 @@ proptest! {
             app: &app,
             payload: &payload,
             select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
-            curve: Curve::ALL[curve],
-            key_scope: KeyScope::ALL[key_scope],
-            format: Format::Native,
-            encoding: Encoding::ALL[encoding],
             context: &context,
             on_error: OnError::ALL[on_error],
             deadline_ms,
             min_generation,
+            writing: Writing {
+                curve: Curve::ALL[curve],
+                key_scope: KeyScope::ALL[key_scope],
+                format: Format::Native,
+                encoding: Encoding::ALL[encoding],
+            },
         };
         let mut bytes = Vec::new();
         request::encrypt(&mut bytes, msgid, &sent);
@@ -221,10 +223,10 @@ proptest! {
         prop_assert_eq!(Call::decode(&bytes), Ok(Call::Decrypt(sent.clone())));
         let sent = Rewrap {
             select: sent.select,
-            curve: if report { Curve::K1 } else { Curve::R1 },
             context: &context,
             on_error: sent.on_error,
             deadline_ms,
+            writing: Writing { curve: if report { Curve::K1 } else { Curve::R1 }, ..Writing::default() },
             ..Rewrap::new("a", &payload)
         };
         bytes.clear();

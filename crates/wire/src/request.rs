@@ -7,46 +7,36 @@ use sealwire_msgpack::{Malformed, Reader, write};
 
 use crate::answer::at_end;
 use crate::method::{Method, Notice};
-use crate::params::{Curve, Decrypt, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Rewrap};
+use crate::params::{
+    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Rewrap, Writing,
+};
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
 pub fn encrypt(out: &mut Vec<u8>, msgid: u32, call: &Encrypt<'_>) {
-    begin(out, msgid, Method::Encrypt);
-    let mut map = Map::begin(out);
-    map.text("app", call.app);
-    map.select(call.select.as_deref());
-    map.name("curve", call.curve, Curve::name);
-    map.name("key_scope", call.key_scope, KeyScope::name);
-    map.name("format", call.format, Format::name);
-    map.name("encoding", call.encoding, Encoding::name);
-    map.context(call.context);
-    map.name("on_error", call.on_error, OnError::name);
-    map.number("deadline_ms", call.deadline_ms.map(u64::from));
-    map.number("min_generation", call.min_generation);
-    map.payload(call.payload);
+    document(out, msgid, Method::Encrypt, call, Some(&call.writing));
 }
 
 /// Appends a `decrypt` request. `call.payload` must be one MessagePack value.
 pub fn decrypt(out: &mut Vec<u8>, msgid: u32, call: &Decrypt<'_>) {
-    begin(out, msgid, Method::Decrypt);
-    let mut map = Map::begin(out);
-    map.text("app", call.app);
-    map.select(call.select.as_deref());
-    map.context(call.context);
-    map.name("on_error", call.on_error, OnError::name);
-    map.number("deadline_ms", call.deadline_ms.map(u64::from));
-    map.number("min_generation", call.min_generation);
-    map.payload(call.payload);
+    document(out, msgid, Method::Decrypt, call, None);
 }
 
 /// Appends a `rewrap` request. `call.payload` must be one MessagePack value.
 pub fn rewrap(out: &mut Vec<u8>, msgid: u32, call: &Rewrap<'_>) {
-    begin(out, msgid, Method::Rewrap);
+    document(out, msgid, Method::Rewrap, call, Some(&call.writing));
+}
+
+fn document<W>(out: &mut Vec<u8>, msgid: u32, method: Method, call: &DocumentCall<'_, W>, writing: Option<&Writing>) {
+    begin(out, msgid, method);
     let mut map = Map::begin(out);
     map.text("app", call.app);
     map.select(call.select.as_deref());
-    map.name("curve", call.curve, Curve::name);
-    map.name("encoding", call.encoding, Encoding::name);
+    if let Some(writing) = writing {
+        map.name("curve", writing.curve, Curve::name);
+        map.name("key_scope", writing.key_scope, KeyScope::name);
+        map.name("format", writing.format, Format::name);
+        map.name("encoding", writing.encoding, Encoding::name);
+    }
     map.context(call.context);
     map.name("on_error", call.on_error, OnError::name);
     map.number("deadline_ms", call.deadline_ms.map(u64::from));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{
-    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, KeyScope, OnError, Rewrap,
+    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, KeyScope, OnError, Rewrap, Writing,
 };
 use sealwire_payload::{Limits, json};
 
@@ -107,8 +107,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
         let call = Encrypt {
             select: common.select(),
             context: common.context.as_bytes(),
-            curve: args.curve.into(),
-            key_scope,
+            writing: Writing { curve: args.curve.into(), key_scope, ..Writing::default() },
             ..Encrypt::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.encrypt(call).await?)
@@ -136,8 +135,8 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
         let call = Rewrap {
             select: common.select(),
             context: common.context.as_bytes(),
-            curve: args.curve.into(),
             on_error,
+            writing: Writing { curve: args.curve.into(), ..Writing::default() },
             ..Rewrap::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.rewrap(call).await?)

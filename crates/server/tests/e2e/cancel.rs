@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_wire::{Decrypt, Document, Encrypt, ErrorCode, KeyScope};
+use sealwire_wire::{Decrypt, Document, Encrypt, ErrorCode, KeyScope, Writing};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::{APP, Dice, Harness, Machine, Shared, fields, resident_mib, run};
@@ -128,7 +128,8 @@ fn a_dropped_client_future_ends_the_work() {
         let harness = Harness::with(|config| config.crypto.threads = 1).await;
         let client = harness.client().await;
         let document = fields(MANY);
-        let call = Encrypt { key_scope: KeyScope::Field, ..Encrypt::new(APP, &document) };
+        let writing = Writing { key_scope: KeyScope::Field, ..Writing::default() };
+        let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
         assert!(timeout(Duration::from_millis(300), client.encrypt(call)).await.is_err());
         was_stopped(&harness, "cancel").await;
         client.health().await.unwrap();

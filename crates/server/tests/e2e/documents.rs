@@ -2,7 +2,7 @@
 
 use sealwire_client::{Client, Document, Envelope, Error, Inspect};
 use sealwire_msgpack::{Reader, write};
-use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, KeyScope, OnError, RpcError, ValueKind};
+use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, KeyScope, OnError, RpcError, ValueKind, Writing};
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::harness::{APP, Harness, Machine, code, rpc_error, run};
@@ -103,13 +103,13 @@ fn every_document_comes_back_byte_for_byte() {
                 for key_scope in KeyScope::ALL {
                     for encoding in Encoding::ALL {
                         for context in [&b""[..], b"cards/number/17"] {
-                            let call = Encrypt {
+                            let writing = Writing {
                                 curve: *curve,
                                 key_scope: *key_scope,
                                 encoding: *encoding,
-                                context,
-                                ..Encrypt::new(APP, &document)
+                                ..Writing::default()
                             };
+                            let call = Encrypt { writing, context, ..Encrypt::new(APP, &document) };
                             let how = format!("{name} {curve:?} {key_scope:?} {encoding:?} {context:?}");
                             let sealed = client.encrypt(call).await.unwrap();
                             assert!(sealed.errors.is_empty() && sealed.generation == 1, "{how}");
@@ -141,8 +141,11 @@ fn select_seals_what_it_names_and_containers_whole() {
             (vec!["$.absent"], vec![], vec!["-4111", "-alice", "-bob", "-eve", "-bin"]),
         ] {
             for encoding in Encoding::ALL {
-                let call =
-                    Encrypt { select: Some(select.clone()), encoding: *encoding, ..Encrypt::new(APP, &document) };
+                let call = Encrypt {
+                    select: Some(select.clone()),
+                    writing: Writing { encoding: *encoding, ..Writing::default() },
+                    ..Encrypt::new(APP, &document)
+                };
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 for (marker, expected) in gone.iter().map(|m| (m, false)).chain(stays.iter().map(|m| (m, true))) {
                     assert_eq!(
@@ -222,7 +225,8 @@ fn no_altered_envelope_opens_and_all_failures_look_alike() {
         let document = value(|out| write::str(out, plain));
         for curve in Curve::ALL {
             for encoding in Encoding::ALL {
-                let call = Encrypt { curve: *curve, encoding: *encoding, ..Encrypt::new(APP, &document) };
+                let writing = Writing { curve: *curve, encoding: *encoding, ..Writing::default() };
+                let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 // Both forms are 32 to 255 bytes long here, so both have a header of two bytes.
                 let (prefix, bits) = match encoding {
@@ -345,7 +349,8 @@ fn inspect_info_and_health_say_what_they_promise() {
         });
         for curve in Curve::ALL {
             for encoding in Encoding::ALL {
-                let call = Encrypt { curve: *curve, encoding: *encoding, ..Encrypt::new(APP, &document) };
+                let writing = Writing { curve: *curve, encoding: *encoding, ..Writing::default() };
+                let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 let mut reader = Reader::new(&sealed);
                 reader.array_len().unwrap();

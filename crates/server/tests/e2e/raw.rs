@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use sealwire_client::RpcError;
 use sealwire_server::pki::Issued;
-use sealwire_wire::{Encrypt, Head, KeyScope, Limits, Reply, Scan, Scanner, decode_protocol_error, request};
+use sealwire_wire::{Encrypt, Head, KeyScope, Limits, Reply, Scan, Scanner, Writing, decode_protocol_error, request};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -166,7 +166,8 @@ pub(crate) fn heavy(msgid: u32, count: u32) -> Vec<u8> {
 /// The same with a deadline.
 pub(crate) fn heavy_within(msgid: u32, count: u32, deadline_ms: Option<u32>) -> Vec<u8> {
     let payload = fields(count);
-    encrypt(msgid, &Encrypt { key_scope: KeyScope::Field, deadline_ms, ..Encrypt::new(APP, &payload) })
+    let writing = Writing { key_scope: KeyScope::Field, ..Writing::default() };
+    encrypt(msgid, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) })
 }
 
 /// One `encrypt` request.

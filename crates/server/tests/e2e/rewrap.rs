@@ -7,7 +7,7 @@ use sealwire_crypto::{self as crypto, AppId, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Reader, Token, write};
 use sealwire_server::server::open_store;
 use sealwire_store::{AppStore, KeySummary};
-use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError};
+use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError, Writing};
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::documents::{contains, samples, value};
@@ -112,7 +112,10 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
         disable(&harness, made.id).await;
         assert_eq!(code(client.rewrap(Rewrap::new(APP, &moved.payload)).await), ErrorCode::NotFound);
         assert_eq!(code(client.encrypt(Encrypt::new(APP, &document)).await), ErrorCode::NotFound);
-        client.rewrap(Rewrap { curve: Curve::K1, ..Rewrap::new(APP, &[0xc0]) }).await.unwrap();
+        client
+            .rewrap(Rewrap { writing: Writing { curve: Curve::K1, ..Writing::default() }, ..Rewrap::new(APP, &[0xc0]) })
+            .await
+            .unwrap();
         harness.settles().await;
     });
 }
@@ -126,11 +129,13 @@ fn every_document_moves_between_curves_and_encodings() {
         for (name, document) in samples() {
             for (curve, encoding) in ways() {
                 let context = b"cards/number/17";
-                let call = Encrypt { curve, encoding, context, ..Encrypt::new(APP, &document) };
+                let writing = Writing { curve, encoding, ..Writing::default() };
+                let call = Encrypt { writing, context, ..Encrypt::new(APP, &document) };
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 let before = inspections(&client, &sealed).await;
                 for (curve, encoding) in ways() {
-                    let call = Rewrap { curve, encoding, context, ..Rewrap::new(APP, &sealed) };
+                    let writing = Writing { curve, encoding, ..Writing::default() };
+                    let call = Rewrap { writing, context, ..Rewrap::new(APP, &sealed) };
                     let moved = client.rewrap(call).await.unwrap();
                     let after = inspections(&client, &moved.payload).await;
                     assert_eq!(after.len(), before.len(), "{name}");
@@ -158,7 +163,8 @@ fn one_ephemeral_key_takes_fields_of_many() {
             write::array_len(out, 40);
             (0..40).for_each(|field| write::uint(out, field));
         });
-        let call = Encrypt { key_scope: sealwire_wire::KeyScope::Field, ..Encrypt::new(APP, &document) };
+        let writing = Writing { key_scope: sealwire_wire::KeyScope::Field, ..Writing::default() };
+        let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
         let sealed = client.encrypt(call).await.unwrap().payload;
         let moved = client.rewrap(Rewrap::new(APP, &sealed)).await.unwrap().payload;
         let headers = |payload: &[u8]| {
@@ -212,7 +218,8 @@ fn what_is_no_envelope_stays_byte_for_byte() {
         let client = harness.client().await;
         for (name, document) in samples() {
             for encoding in Encoding::ALL {
-                let call = Rewrap { encoding: *encoding, ..Rewrap::new(APP, &document) };
+                let writing = Writing { encoding: *encoding, ..Writing::default() };
+                let call = Rewrap { writing, ..Rewrap::new(APP, &document) };
                 assert_eq!(client.rewrap(call).await.unwrap().payload, document, "{name}");
             }
         }
@@ -296,7 +303,8 @@ fn the_bytes_set_aside_suffice_when_binary_becomes_text() {
                 write::array_len(out, count);
                 (0..count).for_each(|_| write::bin(out, &vec![b'x'; bytes]));
             });
-            let call = Encrypt { encoding: Encoding::Binary, ..Encrypt::new(APP, &document) };
+            let writing = Writing { encoding: Encoding::Binary, ..Writing::default() };
+            let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
             let sealed = client.encrypt(call).await.unwrap().payload;
             let moved = client.rewrap(Rewrap::new(APP, &sealed)).await.unwrap().payload;
             let bound = (sealed.len() + 50).div_ceil(3) * 4 + 4 * count as usize;

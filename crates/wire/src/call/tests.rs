@@ -52,14 +52,16 @@ fn an_absent_key_means_its_default() {
 fn every_key_is_read() {
     let call = Encrypt {
         select: Some(vec!["$.a", "$..b"]),
-        curve: Curve::K1,
-        key_scope: KeyScope::Field,
-        format: Format::Native,
-        encoding: Encoding::Binary,
         context: b"row 7",
         on_error: OnError::Report,
         deadline_ms: Some(3_600_000),
         min_generation: Some(u64::MAX),
+        writing: Writing {
+            curve: Curve::K1,
+            key_scope: KeyScope::Field,
+            format: Format::Native,
+            encoding: Encoding::Binary,
+        },
         ..Encrypt::new("shop.eu_1-x", &[0x81, 0xa1, b'a', 0x01])
     };
     let mut bytes = Vec::new();
@@ -67,12 +69,11 @@ fn every_key_is_read() {
     assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(call)));
     let call = Rewrap {
         select: Some(vec!["$.a", "$..b"]),
-        curve: Curve::K1,
-        encoding: Encoding::Binary,
         context: b"row 7",
         on_error: OnError::Report,
         deadline_ms: Some(1),
         min_generation: Some(7),
+        writing: Writing { curve: Curve::K1, encoding: Encoding::Binary, ..Writing::default() },
         ..Rewrap::new("shop", &[0xc3])
     };
     let mut bytes = Vec::new();
