@@ -119,6 +119,8 @@ pub struct KeyVersion {
     pub number: u32,
     /// Whether it may be used.
     pub state: KeyState,
+    /// Whether it may seal. One that was imported to open what there is does not.
+    pub seals: bool,
     /// The keys.
     pub pair: KeyPair,
     pub(crate) ahead: Ahead,
@@ -128,7 +130,13 @@ impl KeyVersion {
     /// A version in the given state; its id follows from the public key.
     #[must_use]
     pub fn new(number: u32, state: KeyState, pair: KeyPair) -> Self {
-        Self { id: KeyId::of(pair.public()), number, state, pair, ahead: Ahead::default() }
+        Self { id: KeyId::of(pair.public()), number, state, seals: true, pair, ahead: Ahead::default() }
+    }
+
+    /// The same, which opens and never seals unless `seals`.
+    #[must_use]
+    pub fn sealing(self, seals: bool) -> Self {
+        Self { seals, ..self }
     }
 }
 
@@ -168,16 +176,17 @@ impl AppKeys {
     /// Whether both are the same versions in the same states, so that what was made ahead for one serves the other.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let facts = |keys: &Self| keys.versions.iter().map(|v| (v.id, v.number, v.state)).collect::<Vec<_>>();
+        let facts = |keys: &Self| keys.versions.iter().map(|v| (v.id, v.number, v.state, v.seals)).collect::<Vec<_>>();
         self.app == other.app && facts(self) == facts(other)
     }
 
-    /// The newest active version on `curve`: the one that seals.
+    /// The newest active version on `curve` that may seal: the one that does.
     #[must_use]
     pub fn newest(&self, curve: Curve) -> Option<&Arc<KeyVersion>> {
         self.versions
             .iter()
-            .filter(|version| version.state == KeyState::Active && version.pair.public().curve() == curve)
+            .filter(|version| version.state == KeyState::Active && version.seals)
+            .filter(|version| version.pair.public().curve() == curve)
             .max_by_key(|version| version.number)
     }
 

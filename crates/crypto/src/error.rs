@@ -13,6 +13,9 @@ pub enum Error {
     /// The bytes are no scalar in `1..order` of the curve. The stored key is damaged.
     #[error("not a private key of this curve")]
     InvalidPrivateKey,
+    /// A private key's file has another form, is encrypted, or is of another curve. The operator's to mend.
+    #[error("not a private key of this curve as PEM without a password, 64 hexadecimal digits or base64 of 32 bytes")]
+    UnreadableKey,
     /// The bytes are no point of the curve, or its point at infinity. The peer's bug.
     #[error("not a public key of this curve")]
     InvalidPublicKey,

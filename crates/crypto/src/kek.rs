@@ -29,16 +29,7 @@ impl Kek {
     /// # Errors
     /// [`Error::InvalidKek`] for anything else; the text is never repeated in the error.
     pub fn from_hex(text: &str) -> Result<Self, Error> {
-        let digits = text.trim().as_bytes();
-        if digits.len() != 64 {
-            return Err(Error::InvalidKek);
-        }
-        let mut bytes = Zeroizing::new([0u8; 32]);
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let nibble = |digit: u8| char::from(digit).to_digit(16).ok_or(Error::InvalidKek);
-            *byte = u8::try_from(nibble(pair[0])? << 4 | nibble(pair[1])?).map_err(|_| Error::InvalidKek)?;
-        }
-        Self::new(&bytes)
+        Self::new(&hex(text.trim().as_bytes()).ok_or(Error::InvalidKek)?)
     }
 
     /// Makes 64 hexadecimal digits of fresh key, wiped on drop.
@@ -85,6 +76,17 @@ impl Kek {
         bytes.copy_from_slice(plain);
         Ok(Scalar::new(bytes))
     }
+}
+
+/// The 32 bytes of 64 hexadecimal digits.
+pub(crate) fn hex(digits: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
+    let digits: &[u8; 64] = digits.try_into().ok()?;
+    let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|nibble| u8::try_from(nibble).ok());
+    let mut bytes = Zeroizing::new([0; 32]);
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+    }
+    Some(bytes)
 }
 
 impl fmt::Debug for Kek {

@@ -15,6 +15,7 @@ mod envelope;
 mod error;
 pub mod evervault;
 mod hpke;
+mod import;
 mod kek;
 mod key;
 mod open;

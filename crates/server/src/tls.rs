@@ -232,20 +232,25 @@ fn read(key: &'static str, file: &Path, inspect: Option<Inspect>) -> Result<Zero
     Ok(bytes)
 }
 
-/// Owner and group may read (container platforms mount secrets as 0440); others nothing, and the group may not write.
-#[cfg(unix)]
 fn refuse_exposed(file: &Path, metadata: &std::fs::Metadata) -> Result<(), TlsError> {
+    match exposed_mode(metadata) {
+        Some(mode) => Err(TlsError::KeyExposed { file: file.to_owned(), mode }),
+        None => Ok(()),
+    }
+}
+
+/// The mode of a file with a private key, if too many may read it. Owner and group may (container platforms mount
+/// secrets as 0440); others nothing, and the group may not write.
+#[cfg(unix)]
+pub(crate) fn exposed_mode(metadata: &std::fs::Metadata) -> Option<u32> {
     use std::os::unix::fs::PermissionsExt;
     let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o027 != 0 {
-        return Err(TlsError::KeyExposed { file: file.to_owned(), mode });
-    }
-    Ok(())
+    (mode & 0o027 != 0).then_some(mode)
 }
 
 #[cfg(not(unix))]
-fn refuse_exposed(_: &Path, _: &std::fs::Metadata) -> Result<(), TlsError> {
-    Ok(())
+pub(crate) fn exposed_mode(_: &std::fs::Metadata) -> Option<u32> {
+    None
 }
 
 #[cfg(test)]

@@ -42,6 +42,9 @@ struct KeyRecord {
     curve: String,
     number: u32,
     state: StateName,
+    /// Left out where it is true.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    seals: bool,
     created_unix_s: u64,
     /// SEC 1 compressed, base64: says which key this is without the KEK.
     public_key: String,
@@ -54,6 +57,15 @@ struct KeyRecord {
 enum StateName {
     Active,
     Disabled,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_yes(seals: &bool) -> bool {
+    *seals
 }
 
 const FORMAT: u32 = 1;
@@ -141,7 +153,8 @@ impl FolderStore {
         let bound = bound(app, summary.curve, summary.number, summary.id);
         let scalar = self.kek.unwrap(&wrapped, &bound).map_err(|_| StoreError::WrongKek { app: app.clone() })?;
         let version =
-            KeyVersion::new(summary.number, summary.state, KeyPair::from_scalar(summary.curve, scalar.expose())?);
+            KeyVersion::new(summary.number, summary.state, KeyPair::from_scalar(summary.curve, scalar.expose())?)
+                .sealing(summary.seals);
         if version.id == summary.id {
             Ok(version)
         } else {
@@ -157,17 +170,45 @@ impl FolderStore {
             if others.iter().any(|other| other.id == id.to_string()) {
                 continue; // Chance 2^-40 for each other key.
             }
-            let wrapped = self.kek.wrap(&pair.scalar()?, &bound(app, curve, number, id))?;
-            return Ok(KeyRecord {
-                id: id.to_string(),
-                curve: curve.name().into(),
-                number,
-                state: StateName::Active,
-                created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-                public_key: STANDARD.encode(pair.public().compressed()),
-                wrapped: STANDARD.encode(wrapped),
-            });
+            return self.record(app, &pair, number, true);
         }
+    }
+
+    /// A key pair wrapped, as version `number`.
+    fn record(&self, app: &AppId, pair: &KeyPair, number: u32, seals: bool) -> Result<KeyRecord, StoreError> {
+        let (curve, id) = (pair.public().curve(), KeyId::of(pair.public()));
+        let wrapped = self.kek.wrap(&pair.scalar()?, &bound(app, curve, number, id))?;
+        Ok(KeyRecord {
+            id: id.to_string(),
+            curve: curve.name().into(),
+            number,
+            state: StateName::Active,
+            seals,
+            created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            public_key: STANDARD.encode(pair.public().compressed()),
+            wrapped: STANDARD.encode(wrapped),
+        })
+    }
+
+    /// Adds what `record` makes, given the next number on `curve` and the app's keys.
+    fn add(
+        &self,
+        app: &AppId,
+        curve: Curve,
+        record: impl FnOnce(u32, &[KeyRecord]) -> Result<KeyRecord, StoreError>,
+    ) -> Result<KeySummary, StoreError> {
+        let lock = self.write_lock()?;
+        let (path, mut file) = self.read_app(app)?;
+        // One key under another KEK would make the whole app unreadable.
+        file.keys.iter().try_for_each(|record| self.unwrap(&path, app, record).map(drop))?;
+        let numbers = file.keys.iter().filter(|record| record.curve == curve.name()).map(|record| record.number);
+        let number =
+            numbers.max().unwrap_or(0).checked_add(1).ok_or_else(|| damaged(&path, "no number left".into()))?;
+        let record = record(number, &file.keys)?;
+        let summary = record.summary(&path)?;
+        file.keys.push(record);
+        self.commit(&lock, &path, &file)?;
+        Ok(summary)
     }
 
     /// Changes whether one key may be used. Also when it is so already, so that a retry is as good as a first try.
@@ -276,18 +317,17 @@ impl AppStore for FolderStore {
     }
 
     fn rotate(&self, app: &AppId, curve: Curve) -> Result<KeySummary, StoreError> {
-        let lock = self.write_lock()?;
-        let (path, mut file) = self.read_app(app)?;
-        // One key under another KEK would make the whole app unreadable.
-        file.keys.iter().try_for_each(|record| self.unwrap(&path, app, record).map(drop))?;
-        let numbers = file.keys.iter().filter(|record| record.curve == curve.name()).map(|record| record.number);
-        let number =
-            numbers.max().unwrap_or(0).checked_add(1).ok_or_else(|| damaged(&path, "no number left".into()))?;
-        let record = self.new_key(app, curve, number, &file.keys)?;
-        let summary = record.summary(&path)?;
-        file.keys.push(record);
-        self.commit(&lock, &path, &file)?;
-        Ok(summary)
+        self.add(app, curve, |number, others| self.new_key(app, curve, number, others))
+    }
+
+    fn import(&self, app: &AppId, pair: &KeyPair, seals: bool) -> Result<KeySummary, StoreError> {
+        let key = KeyId::of(pair.public());
+        self.add(app, pair.public().curve(), |number, others| {
+            if others.iter().any(|other| other.id.parse() == Ok(key)) {
+                return Err(StoreError::KeyTaken { app: app.clone(), key });
+            }
+            self.record(app, pair, number, seals)
+        })
     }
 
     fn disable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError> {
@@ -307,7 +347,8 @@ impl KeyRecord {
             StateName::Active => KeyState::Active,
             StateName::Disabled => KeyState::Disabled,
         };
-        Ok(KeySummary { id, curve, number: self.number, state, created_unix_s: self.created_unix_s })
+        let Self { number, seals, created_unix_s, .. } = *self;
+        Ok(KeySummary { id, curve, number, state, seals, created_unix_s })
     }
 }
 
@@ -490,6 +531,42 @@ mod tests {
         let before = store.generation().unwrap();
         store.enable(&shop, first.id).unwrap();
         assert_eq!(store.generation().unwrap(), before + 1, "a repetition is a change like any other");
+    }
+
+    #[test]
+    fn an_imported_key_opens_and_seals_only_if_it_is_told_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
+        let shop = app("shop");
+        let made = store.create(&shop, &[Curve::P256]).unwrap().keys[0];
+        let newest = |curve| store.load().unwrap().1[0].newest(curve).map(|version| version.id);
+        let pair = |curve, scalar| KeyPair::from_scalar(curve, &[scalar; 32]).unwrap();
+
+        let opens = store.import(&shop, &pair(Curve::P256, 1), false).unwrap();
+        assert_eq!((opens.number, opens.state, opens.seals), (2, KeyState::Active, false));
+        assert!(store.load().unwrap().1[0].reader(Curve::P256, opens.id).is_some());
+        store.import(&shop, &pair(Curve::Secp256k1, 1), false).unwrap();
+        assert_eq!((newest(Curve::P256), newest(Curve::Secp256k1)), (Some(made.id), None));
+        // A disabled one that is enabled again still does not seal.
+        store.disable(&shop, opens.id).unwrap();
+        assert_eq!(store.enable(&shop, opens.id).unwrap(), opens);
+        assert_eq!(newest(Curve::P256), Some(made.id));
+
+        let seals = store.import(&shop, &pair(Curve::P256, 2), true).unwrap();
+        assert_eq!((seals.number, newest(Curve::P256)), (3, Some(seals.id)));
+        assert_eq!(store.rotate(&shop, Curve::P256).unwrap().number, 4);
+        assert_eq!(
+            store.list().unwrap()[0].keys.iter().map(|key| key.seals).collect::<Vec<_>>(),
+            [true, false, false, true, true]
+        );
+        let before = store.generation().unwrap();
+        for (again, taken) in [(1, opens.id), (2, seals.id)] {
+            let refused = store.import(&shop, &pair(Curve::P256, again), true);
+            assert!(matches!(refused, Err(StoreError::KeyTaken { key, .. }) if key == taken));
+        }
+        let nobody = store.import(&app("nobody"), &pair(Curve::P256, 3), true);
+        assert!(matches!(nobody, Err(StoreError::NoApp { .. })));
+        assert_eq!(store.generation().unwrap(), before);
     }
 
     #[test]

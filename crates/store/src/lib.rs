@@ -10,7 +10,7 @@ pub use folder::FolderStore;
 
 use std::path::PathBuf;
 
-use sealwire_crypto::{AppId, AppKeys, Curve, KeyId, KeyState};
+use sealwire_crypto::{AppId, AppKeys, Curve, KeyId, KeyPair, KeyState};
 
 /// What is publicly known of one key version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct KeySummary {
     pub number: u32,
     /// Whether it may be used.
     pub state: KeyState,
+    /// Whether it may seal, or only opens.
+    pub seals: bool,
     /// When it was made, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
 }
@@ -70,6 +72,13 @@ pub trait AppStore: Send + Sync {
     /// # Errors
     /// [`StoreError::NoApp`]; [`StoreError::WrongKek`] when the app's other keys are under another one.
     fn rotate(&self, app: &AppId, curve: Curve) -> Result<KeySummary, StoreError>;
+
+    /// Adds a key pair that was made elsewhere as the app's next version on its curve. Unless `seals` it only opens:
+    /// others may hold it. Durable and safe as [`AppStore::rotate`] is.
+    ///
+    /// # Errors
+    /// As for [`AppStore::rotate`]; [`StoreError::KeyTaken`] when the app has a key of that id.
+    fn import(&self, app: &AppId, pair: &KeyPair, seals: bool) -> Result<KeySummary, StoreError>;
 
     /// Stops a key version: nothing opens or seals under it any more. The newest active one that is left on its curve
     /// seals instead; if none is, sealing on that curve stops, because a key that leaked must be stopped at once.
@@ -122,6 +131,14 @@ pub enum StoreError {
     NoApp {
         /// The name.
         app: AppId,
+    },
+    /// The app has a key of this id already.
+    #[error("app {app} has key {key} already")]
+    KeyTaken {
+        /// The app.
+        app: AppId,
+        /// The id.
+        key: KeyId,
     },
     /// The app has no such key version.
     #[error("app {app} has no key {key}")]

@@ -1,13 +1,20 @@
 //! `apps`: make and list apps and change their keys, in the store of a configuration. Works beside a running engine,
 //! which follows within a second.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
 use clap::Subcommand;
-use sealwire_crypto::{AppId, Curve, KeyId, KeyState};
+use sealwire_crypto::{AppId, Curve, KeyId, KeyPair, KeyState};
 use sealwire_store::{AppStore, AppSummary, FolderStore, KeySummary, StoreError};
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use super::{ConfigArgs, Failure};
 use crate::server::open_store;
+use crate::tls::exposed_mode;
 
 /// Arguments of `apps`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +42,8 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+    /// Add a key that was made elsewhere, so that what was encrypted to it opens here
+    Import(ImportArgs),
     /// Stop a key: nothing opens or seals under it any more, not even if it is the last
     Disable(KeyArgs),
     /// Take a mistaken `disable` back
@@ -44,6 +53,25 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
+}
+
+/// Arguments of `import`.
+#[derive(Debug, clap::Args)]
+struct ImportArgs {
+    /// The app
+    name: String,
+    /// r1 is P-256, k1 is secp256k1
+    #[arg(long, value_parser = curve)]
+    curve: Curve,
+    /// The private key, which others must not be able to read: PEM without a password (SEC 1 or PKCS #8), or its 32
+    /// bytes in hexadecimal or base64; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+    /// Also seal with it from now on, as after `rotate`; it only opens otherwise, since others may hold it
+    #[arg(long)]
+    seals: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Arguments of `disable` and `enable`.
@@ -78,6 +106,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let made = rotate(&open_store(&common.config.load()?)?, app, *curve)?;
             print(common.json, &[made]);
         }
+        Command::Import(args) => import(args)?,
         Command::Disable(args) => set(args, AppStore::disable)?,
         Command::Enable(args) => set(args, AppStore::enable)?,
         Command::List { common } => print(common.json, &open_store(&common.config.load()?)?.list()?),
@@ -102,6 +131,38 @@ fn rotate(store: &impl AppStore, app: AppId, curve: Option<Curve>) -> Result<App
     Ok(AppSummary { app, keys })
 }
 
+fn import(args: &ImportArgs) -> Result<(), Failure> {
+    let app = AppId::new(&args.name)?;
+    let store = open_store(&args.common.config.load()?)?;
+    let named = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
+    let text = read_key(&args.key_file).map_err(named)?;
+    let pair = KeyPair::import(args.curve, &text).map_err(|error| named(error.into()))?;
+    let added = store.import(&app, &pair, args.seals)?;
+    print(args.common.json, &[AppSummary { app, keys: vec![added] }]);
+    Ok(())
+}
+
+/// Longest file that holds a private key. PEM of one takes 300 bytes.
+const KEY_FILE_BYTES_MAX: usize = 64 << 10;
+
+/// Reads a file with a private key, or standard input. Errors repeat nothing of it.
+fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    // One allocation of the full size: a growing buffer would leave copies of the key behind, unwiped.
+    let mut text = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX + 1));
+    let open = if file == Path::new("-") {
+        // Not through `Stdin`, whose buffer is never wiped.
+        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+    } else {
+        let open = File::open(file)?;
+        if let Some(mode) = exposed_mode(&open.metadata()?) {
+            return Err(format!("others may read it (mode {mode:03o}); run `chmod 600` on it").into());
+        }
+        open
+    };
+    open.take(KEY_FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
+    if text.len() > KEY_FILE_BYTES_MAX { Err("too long for a private key".into()) } else { Ok(text) }
+}
+
 /// Changes one key's state, and says so where a curve has no key left to seal with.
 fn set(
     args: &KeyArgs,
@@ -110,7 +171,7 @@ fn set(
     let app = AppId::new(&args.name)?;
     let store = open_store(&args.common.config.load()?)?;
     let changed = change(&store, &app, args.key)?;
-    let seals = |key: &KeySummary| key.curve == changed.curve && key.state == KeyState::Active;
+    let seals = |key: &KeySummary| key.curve == changed.curve && key.state == KeyState::Active && key.seals;
     if !keys(&store, &app)?.iter().any(seals) {
         let curve = changed.curve.name();
         eprintln!(
@@ -139,6 +200,7 @@ fn print(as_json: bool, apps: &[AppSummary]) {
                 "curve": key.curve.name(),
                 "version": key.number,
                 "state": state(key.state),
+                "seals": key.seals,
                 "created_unix_s": key.created_unix_s,
             })
         };
@@ -153,7 +215,9 @@ fn print(as_json: bool, apps: &[AppSummary]) {
     for app in apps {
         for key in &app.keys {
             let (curve, id) = (key.curve.name(), key.id.to_string());
-            println!("{:<24} {curve:<6} {:<8} {id:<11} {}", app.app.as_str(), key.number, state(key.state));
+            let opens_only = if key.seals { "" } else { ", opens only" };
+            let state = state(key.state);
+            println!("{:<24} {curve:<6} {:<8} {id:<11} {state}{opens_only}", app.app.as_str(), key.number);
         }
     }
 }

@@ -9,10 +9,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, Encoding, Kek, KeyScope, Opener, Sealer};
+use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, Encoding, Kek, KeyPair, KeyScope, Opener, Sealer};
 
 use super::FolderStore;
-use crate::{AppStore, AppSummary, StoreError};
+use crate::{AppStore, AppSummary, KeySummary, StoreError};
 
 thread_local! {
     /// Steps until the process ends.
@@ -111,32 +111,38 @@ fn at_every_step<T>(
 
 #[test]
 fn a_rotation_that_ends_anywhere_loses_no_version() {
-    at_every_step(
-        |store, shop| store.rotate(shop, Curve::P256),
-        |folder, old, mut running, outcome| {
-            let shop = old.keys.app().clone();
-            let sealed = Curve::ALL.map(|curve| old.seal(curve));
-            let after = store(folder);
-            let found = after.list().unwrap().pop().unwrap();
-            let numbers: Vec<u32> = found.keys.iter().map(|key| key.number).collect();
-            assert!(numbers == [1, 1, 2] || numbers == [1, 1, 2, 3], "{numbers:?}");
-            assert!(outcome.is_err() || numbers.len() == 4, "what was promised is there");
+    loses_no_version(|store, shop| store.rotate(shop, Curve::P256));
+}
 
-            // One that starts and one that runs come to the same state, and open everything.
-            let started = Engine::start(&after);
-            running.follow(&after);
-            assert!(running.has(&found) && started.has(&found));
-            assert!(sealed.iter().all(|envelope| started.opens(envelope) && running.opens(envelope)));
-            let newest = started.seal(Curve::P256);
+#[test]
+fn an_import_that_ends_anywhere_loses_no_version() {
+    loses_no_version(|store, shop| store.import(shop, &KeyPair::from_scalar(Curve::P256, &[1; 32])?, true));
+}
 
-            let again = after.rotate(&shop, Curve::P256).unwrap();
-            assert_eq!(again.number, numbers.last().unwrap() + 1);
-            running.follow(&after);
-            assert!(running.has(&after.list().unwrap()[0]));
-            assert!(sealed.iter().chain([&newest]).all(|envelope| running.opens(envelope)));
-            assert_eq!(running.generation, after.generation().unwrap());
-        },
-    );
+fn loses_no_version(add: impl Fn(&FolderStore, &AppId) -> Result<KeySummary, StoreError>) {
+    at_every_step(add, |folder, old, mut running, outcome| {
+        let shop = old.keys.app().clone();
+        let sealed = Curve::ALL.map(|curve| old.seal(curve));
+        let after = store(folder);
+        let found = after.list().unwrap().pop().unwrap();
+        let numbers: Vec<u32> = found.keys.iter().map(|key| key.number).collect();
+        assert!(numbers == [1, 1, 2] || numbers == [1, 1, 2, 3], "{numbers:?}");
+        assert!(outcome.is_err() || numbers.len() == 4, "what was promised is there");
+
+        // One that starts and one that runs come to the same state, and open everything.
+        let started = Engine::start(&after);
+        running.follow(&after);
+        assert!(running.has(&found) && started.has(&found));
+        assert!(sealed.iter().all(|envelope| started.opens(envelope) && running.opens(envelope)));
+        let newest = started.seal(Curve::P256);
+
+        let again = after.rotate(&shop, Curve::P256).unwrap();
+        assert_eq!(again.number, numbers.last().unwrap() + 1);
+        running.follow(&after);
+        assert!(running.has(&after.list().unwrap()[0]));
+        assert!(sealed.iter().chain([&newest]).all(|envelope| running.opens(envelope)));
+        assert_eq!(running.generation, after.generation().unwrap());
+    });
 }
 
 #[test]
