@@ -38,6 +38,8 @@ pub struct Config {
     pub kek: Kek,
     /// Threads for cryptography.
     pub crypto: Crypto,
+    /// What is read of the Evervault format.
+    pub evervault: Evervault,
     /// Threads for sockets.
     pub network: Network,
     /// Every bound.
@@ -110,6 +112,22 @@ impl Crypto {
     /// The threads to start on a machine of that many cores. At least 1.
     pub fn threads_on(&self, cores: usize) -> usize {
         if self.threads == 0 { cores.max(1) } else { self.threads }
+    }
+}
+
+/// `[evervault]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evervault {
+    /// Whether the tags and file versions that the vendor has given up are read.
+    pub legacy: bool,
+    /// Data roles whose values are opened. `*` stands for every role.
+    pub open_roles: Vec<String>,
+}
+
+impl Evervault {
+    /// Whether a value of this data role is opened.
+    pub fn opens_role(&self, role: &str) -> bool {
+        self.open_roles.iter().any(|open| open == role || open == "*")
     }
 }
 
@@ -244,6 +262,10 @@ impl Config {
                 opened_keys: values.number("crypto", "opened_keys") as usize,
                 opened_key_s: values.number("crypto", "opened_key_s"),
             },
+            evervault: Evervault {
+                legacy: values.flag("evervault", "legacy"),
+                open_roles: values.list("evervault", "open_roles"),
+            },
             network: Network { threads: values.number("network", "threads") as usize },
             limits: Limits::take(values),
             log: Log {
@@ -324,6 +346,11 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
                 _ => "must be text in quotes".into(),
             }),
         },
+        DeValue::Array(items) if matches!(key.kind, keys::Kind::Roles) => {
+            let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
+            let list = items.iter().map(text).collect::<Option<_>>().map(Value::List);
+            list.ok_or_else(|| "must be a list of texts in quotes".into())
+        }
         _ => Err("must be text, a whole number, true or false".into()),
     }
 }

@@ -10,11 +10,13 @@ use tokio::sync::Semaphore;
 
 use crate::apps::Apps;
 use crate::budget::GlobalBytes;
+use crate::config;
 use crate::error::CallFailure;
+use crate::faults::Faults;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
-use crate::transform::Faults;
+use crate::reader::{Evervault, Reader};
 use crate::work::{MakeSealer, Reading, Task};
 
 /// What every connection shares.
@@ -22,6 +24,8 @@ use crate::work::{MakeSealer, Reading, Task};
 pub struct Engine {
     /// Every bound.
     pub limits: Limits,
+    /// What is read of the Evervault format.
+    pub evervault: Arc<config::Evervault>,
     /// The apps and their keys.
     pub apps: Arc<Apps>,
     /// The crypto threads.
@@ -87,8 +91,10 @@ impl Engine {
     }
 
     fn reading<W>(&self, keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, W>) -> Reading {
-        let opener = crypto::Opener::new(keys, call.context).keeping(self.apps.opened().cloned());
-        Reading { opener: Box::new(opener), on_error: call.on_error }
+        let native = crypto::Opener::new(Arc::clone(&keys), call.context).keeping(self.apps.opened().cloned());
+        let evervault = Evervault::new(keys, Arc::clone(&self.evervault)).refusing(!call.context.is_empty());
+        let reader = Reader::new(native, evervault, self.limits.depth_max as usize);
+        Reading { reader: Box::new(reader), on_error: call.on_error }
     }
 
     fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, Arc<crypto::AppKeys>), CallFailure> {

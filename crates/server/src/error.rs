@@ -6,6 +6,7 @@
 use sealwire_payload::SelectError;
 use sealwire_wire::{CallError, Detail, ErrorCode, RpcError, ScanError};
 
+use crate::faults::Refusal;
 use crate::ticket::StopReason;
 
 /// Pause suggested when memory or places are short. 4,096 calls of 100 fields take one core 0.3 s.
@@ -46,10 +47,12 @@ pub enum CallFailure {
     /// The app has no active key on that curve.
     #[error("the app has no active key on that curve")]
     NoKey,
-    /// Wrong key, wrong context or altered bytes: one variant, so nobody can tell which.
-    #[error("cannot open")]
-    CannotOpen {
-        /// Where the field is in the payload.
+    /// One field was refused.
+    #[error("{refusal}")]
+    Field {
+        /// Why.
+        refusal: Refusal,
+        /// Where it is in the payload.
         path: String,
     },
     /// The caller wants a later state than this.
@@ -81,7 +84,7 @@ impl CallFailure {
             Self::Select(_) | Self::Payload(_) => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey => ErrorCode::NotFound,
-            Self::CannotOpen { .. } => ErrorCode::CannotOpen,
+            Self::Field { refusal, .. } => refusal.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
             Self::Overloaded { .. } => ErrorCode::Overloaded,
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
@@ -103,7 +106,7 @@ impl CallFailure {
             Self::ReplyTooLarge { reply_bytes_max } => plain(self.to_string())
                 .with(Detail::text("limit", "reply_bytes_max"))
                 .with(Detail::number("max", *reply_bytes_max as u64)),
-            Self::CannotOpen { path } => plain("cannot open".into()).with(Detail::text("path", path.clone())),
+            Self::Field { path, .. } => plain(self.to_string()).with(Detail::text("path", path.clone())),
             Self::OldGeneration { .. } => plain(self.to_string()).retry_after_ms(GENERATION_RETRY_MS),
             Self::Overloaded { what } => {
                 plain(self.to_string()).retry_after_ms(RETRY_AFTER_MS).with(Detail::text("limit", *what))
@@ -127,7 +130,9 @@ mod tests {
             let answer = failure.answer();
             assert_eq!((answer.code, &*answer.message), (code, message));
         };
-        check(CallFailure::CannotOpen { path: "$.a".into() }, ErrorCode::CannotOpen, "cannot open");
+        let field = |refusal| CallFailure::Field { refusal, path: "$.a".into() };
+        check(field(Refusal::CannotOpen), ErrorCode::CannotOpen, "cannot open");
+        check(field(Refusal::Role), ErrorCode::Forbidden, "a data role of the value forbids it");
         check(CallFailure::Internal("the provider broke"), ErrorCode::Internal, "internal error");
         check(CallFailure::Stopped(StopReason::Deadline), ErrorCode::DeadlineExceeded, "deadline exceeded");
         check(CallFailure::Stopped(StopReason::Drain), ErrorCode::Unavailable, "the server is shutting down");

@@ -106,6 +106,7 @@ impl Server {
             calls: Arc::new(Semaphore::new(config.limits.in_flight_max)),
             metrics,
             limits: config.limits.clone(),
+            evervault: Arc::new(config.evervault.clone()),
         });
         let (draining, drains) = watch::channel(false);
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));

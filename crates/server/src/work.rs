@@ -7,18 +7,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealwire_crypto::{Opener, Sealer};
+use sealwire_crypto::Sealer;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
 use sealwire_wire::{OnError, reply};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::budget::Reservation;
 use crate::error::CallFailure;
+use crate::faults::{Faults, FieldFault};
 use crate::limits::Limits;
 use crate::metrics::{CancelReason, MethodLabel, Metrics};
 use crate::pool::{Next, Sliced};
+use crate::reader::Reader;
 use crate::ticket::{StopReason, Ticket};
-use crate::transform::{Faults, FieldFault, OpenFields, RewrapFields, SealFields};
+use crate::transform::{OpenFields, RewrapFields, SealFields};
 
 /// How long a slice runs before other work gets its turn.
 pub const SLICE: Duration = Duration::from_micros(100);
@@ -50,7 +52,7 @@ pub type MakeSealer = Box<dyn FnOnce() -> Result<Sealer, sealwire_crypto::Error>
 /// How envelopes are opened.
 pub struct Reading {
     /// The app's keys under the caller's context. Opens nothing before the first slice.
-    pub opener: Box<Opener>,
+    pub reader: Box<Reader>,
     /// What one bad field does.
     pub on_error: OnError,
 }
@@ -113,7 +115,6 @@ pub struct Work {
     started: Option<Instant>,
     worked: Duration,
     errors_max: usize,
-    depth_max: usize,
     metrics: Arc<Metrics>,
     done: Option<oneshot::Sender<Finished>>,
 }
@@ -133,8 +134,8 @@ impl Work {
             Task::Seal { .. } => Containers::Whole,
             Task::Open(_) | Task::Rewrap(..) => Containers::Descend,
         };
-        let depth_max = limits.depth_max as usize;
-        let walk_limits = sealwire_payload::Limits { depth_max, out_bytes_max: limits.reply_bytes_max };
+        let walk_limits =
+            sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max };
         let (done, finished) = oneshot::channel();
         let work = Self {
             msgid: order.msgid,
@@ -152,7 +153,6 @@ impl Work {
             started: None,
             worked: Duration::ZERO,
             errors_max: limits.errors_reported_max,
-            depth_max,
             metrics,
             done: Some(done),
         };
@@ -186,10 +186,9 @@ impl Work {
 
     fn open_fields(&self, reading: Reading) -> OpenFields {
         OpenFields {
-            opener: *reading.opener,
+            reader: *reading.reader,
             ticket: Arc::clone(&self.ticket),
             faults: Faults::new(reading.on_error, self.errors_max, self.leaves),
-            depth_max: self.depth_max,
         }
     }
 

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // Clippy allows the first in tests, but not in helpers beside them.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -290,6 +291,50 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
     refused(dev.path(), &["apps", "rotate", "demo", "--curve", "r9"], 2, "r1 is P-256");
     refused(dev.path(), &["apps", "disable", "demo", "0000000000"], 1, "has no key 0000000000");
     refused(dev.path(), &["apps", "disable", "demo", "first"], 2, "10 hexadecimal digits");
+    dev.stop();
+}
+
+/// Runs a command with this on its standard input.
+fn fed(folder: &Path, arguments: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+    command.current_dir(folder).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn an_imported_key_opens_what_was_sealed_elsewhere() {
+    // The worked examples of the format, without a role.
+    const SCALAR: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+    const R1: &str =
+        "ev:Tk9D:number:AAECAwQFBgcICQoL:A9Zak5d8qj0bCBhS/1ennkZfFmBXcwS66tUF3TpIWJzz:lbqjC1tTcq/K6wWsY0/imAn7:$";
+    const K1: &str =
+        "ev:RFVC:AAECAwQFBgcICQoL:AkZtf8rlY+XLCaDRhwu1gDRIBGF4eaFJSc8iKF8brj8n:IMG3MCrR2YRlEklKmZa7BJs6yKjS:$";
+    let dev = Dev::start();
+    dev.write("theirs.json", &format!(r#"{{"n":"{R1}","t":"{K1}","p":"plain"}}"#));
+    dev.refused(&["decrypt", "theirs.json"], "$.n does not open");
+    dev.write("key.hex", SCALAR);
+    let import = ["apps", "import", "demo", "--curve", "r1", "--key-file", "key.hex"];
+    std::fs::set_permissions(dev.path().join("key.hex"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    refused(dev.path(), &import, 1, "key.hex: others may read it (mode 644)");
+    std::fs::set_permissions(dev.path().join("key.hex"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let made = keys(&ok(dev.path(), &[&import[..], &["--json"]].concat()));
+    assert_eq!((&*made[0].1, made[0].2, &*made[0].3), ("r1", 2, "active"));
+    refused(dev.path(), &import, 1, &format!("app demo has key {} already", made[0].0));
+    let piped = fed(dev.path(), &["apps", "import", "demo", "--curve", "k1", "--key-file", "-"], SCALAR);
+    let shown = String::from_utf8(piped.stdout).unwrap();
+    assert!(shown.contains("opens only") && !shown.contains("1111"), "{shown}");
+    let wrong = fed(dev.path(), &["apps", "import", "demo", "--curve", "k1", "--key-file", "-"], "2222");
+    let says = String::from_utf8(wrong.stderr).unwrap();
+    assert!(!wrong.status.success() && says.contains("not a private key of this curve") && !says.contains("2222"));
+
+    soon(|| sealwire(dev.path(), &dev.arguments(&["decrypt", "theirs.json"])).status.success());
+    assert_eq!(dev.ok(&["decrypt", "theirs.json", "--compact"]), "{\"n\":42,\"t\":\"hello\",\"p\":\"plain\"}\n");
+    // It does not seal: what is encrypted now is under the key that was there.
+    dev.write("mine.json", "\"x\"");
+    let sealed = dev.ok(&["encrypt", "mine.json"]);
+    assert!(dev.ok(&["inspect", sealed.trim().trim_matches('"')]).contains(&listed(dev.path())[0].0));
     dev.stop();
 }
 

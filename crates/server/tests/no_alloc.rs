@@ -8,8 +8,10 @@ use allocation_counter::measure;
 use sealwire_crypto::{AppId, AppKeys, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
+use sealwire_server::faults::{Faults, FieldFault};
+use sealwire_server::reader::{Evervault, Reader};
 use sealwire_server::ticket::Ticket;
-use sealwire_server::transform::{Faults, FieldFault, OpenFields, RewrapFields, SealFields};
+use sealwire_server::transform::{OpenFields, RewrapFields, SealFields};
 use sealwire_wire::OnError;
 
 /// An app with an old and a new key.
@@ -24,11 +26,12 @@ fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> Sealer {
 }
 
 fn opening(keys: &Arc<AppKeys>) -> OpenFields {
+    let native = Opener::new(Arc::clone(keys), b"ctx");
+    let evervault = Evervault::new(Arc::clone(keys), Arc::default());
     OpenFields {
-        opener: Opener::new(Arc::clone(keys), b"ctx"),
+        reader: Reader::new(native, evervault, 64),
         ticket: Arc::default(),
         faults: Faults::new(OnError::Fail, 10, 10),
-        depth_max: 64,
     }
 }
 

@@ -178,6 +178,9 @@ fn explained(failure: Failure) -> Failure {
             let hint = "another app or context, a disabled key, or altered; --report lists all such fields and opens the others";
             format!("{path} does not open: {hint}").into()
         }
+        (ErrorCode::Forbidden, Some(path)) => {
+            format!("{path}: {}; `evervault.open_roles` lists the roles that open", error.message).into()
+        }
         (ErrorCode::NotFound, _) => format!("{error}; `sealwire apps list` shows which there are").into(),
         _ => failure,
     }

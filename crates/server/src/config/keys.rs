@@ -49,6 +49,8 @@ pub enum Kind {
     Text,
     /// `true` or `false`.
     Flag,
+    /// A list of data roles, `*` for every role; in the environment separated by commas.
+    Roles,
     /// One of a closed list.
     Choice(&'static [&'static str]),
     /// A whole number in a range, both ends included.
@@ -71,6 +73,8 @@ pub enum Literal {
     Flag(bool),
     /// A whole number.
     Number(u64),
+    /// A list without entries.
+    NoEntries,
 }
 
 impl Literal {
@@ -79,6 +83,7 @@ impl Literal {
             Self::Text(text) => Value::Text(text.to_owned()),
             Self::Flag(flag) => Value::Flag(flag),
             Self::Number(number) => Value::Number(number),
+            Self::NoEntries => Value::List(Vec::new()),
         }
     }
 }
@@ -89,6 +94,7 @@ pub(crate) enum Value {
     Text(String),
     Flag(bool),
     Number(u64),
+    List(Vec<String>),
 }
 
 /// Every key, in the order of the reference.
@@ -185,6 +191,16 @@ pub(crate) const SECTIONS: &[Section] = &[
         ),
     },
     Section {
+        name: "evervault",
+        doc: "What is read of the Evervault format (proto/evervault.md).",
+        keys: keys!("evervault":
+            "legacy", Kind::Flag, Literal::Flag(false),
+                "Read the tags and file versions that the vendor has given up. Turn it on to move old data, then off\nagain: the role of such a value can be stripped.";
+            "open_roles", Kind::Roles, Literal::NoEntries,
+                "Values with one of these data roles are opened for every caller of the app; others are `forbidden`.\n\"*\" is every role.";
+        ),
+    },
+    Section {
         name: "network",
         doc: "Threads that read, write and do TLS.",
         keys: keys!("network":
@@ -219,6 +235,12 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
             Err("must not contain a NUL".into())
         }
         (Kind::Path | Kind::OptionalPath | Kind::Text, Value::Text(_)) | (Kind::Flag, Value::Flag(_)) => Ok(()),
+        (Kind::Roles, Value::List(roles)) if roles.iter().all(|role| (1..=ROLE_BYTES_MAX).contains(&role.len())) => {
+            Ok(())
+        }
+        (Kind::Roles, _) => {
+            Err(format!("must be a list of roles of 1 to {ROLE_BYTES_MAX} bytes, such as [\"support\"]"))
+        }
         (Kind::Variable, Value::Text(text)) if is_variable(text) => Ok(()),
         (Kind::Variable, Value::Text(_)) => {
             Err("must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself".into())
@@ -229,7 +251,7 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         (Kind::Number { unit, min, max }, Value::Number(_)) => Err(format!("must be in {min}..={max} {unit}")),
         (Kind::Number { .. }, _) => Err("must be a whole number".into()),
         (Kind::Flag, _) => Err("must be true or false".into()),
-        (_, Value::Flag(_) | Value::Number(_)) => Err("must be text in quotes".into()),
+        (_, Value::Flag(_) | Value::Number(_) | Value::List(_)) => Err("must be text in quotes".into()),
     }
 }
 
@@ -240,9 +262,14 @@ pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
         Kind::Number { .. } => {
             text.replace('_', "").parse().map(Value::Number).map_err(|_| "must be a whole number".into())
         }
+        Kind::Roles if text.is_empty() => Ok(Value::List(Vec::new())),
+        Kind::Roles => Ok(Value::List(text.split(',').map(|role| role.trim().to_owned()).collect())),
         _ => Ok(Value::Text(text.to_owned())),
     }
 }
+
+/// Longest role in the configuration. The published clients write at most 20 characters.
+const ROLE_BYTES_MAX: usize = 64;
 
 fn is_variable(text: &str) -> bool {
     (1..=64).contains(&text.len())
@@ -295,6 +322,13 @@ impl Values {
         match self.0.remove(&(section, name)) {
             Some(Value::Flag(flag)) => flag,
             _ => unreachable!("{section}.{name} is a flag in the table, taken once"),
+        }
+    }
+
+    pub(crate) fn list(&mut self, section: &'static str, name: &'static str) -> Vec<String> {
+        match self.0.remove(&(section, name)) {
+            Some(Value::List(list)) => list,
+            _ => unreachable!("{section}.{name} is a list in the table, taken once"),
         }
     }
 

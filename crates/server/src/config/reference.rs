@@ -34,6 +34,7 @@ fn write_key(text: &mut String, key: &Key) {
         Literal::Text(default) => writeln!(text, "{} = {default:?}", key.name),
         Literal::Flag(default) => writeln!(text, "{} = {default}", key.name),
         Literal::Number(default) => writeln!(text, "{} = {}", key.name, grouped(default)),
+        Literal::NoEntries => writeln!(text, "{} = []", key.name),
     };
 }
 
@@ -46,6 +47,7 @@ fn takes(kind: Kind) -> String {
         Kind::Variable => "Takes the name of an environment variable.".into(),
         Kind::Text => "Takes text.".into(),
         Kind::Flag => "Takes true or false.".into(),
+        Kind::Roles => "Takes a list of texts; in the environment, separated by commas.".into(),
         Kind::Choice(choices) => format!("Takes one of: \"{}\".", choices.join("\", \"")),
         Kind::Number { unit, min, max } => format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max)),
     }

@@ -38,6 +38,7 @@ fn default_of(key: &Key) -> Value {
         Literal::Text(text) => Value::Text(text.into()),
         Literal::Flag(flag) => Value::Flag(flag),
         Literal::Number(number) => Value::Number(number),
+        Literal::NoEntries => Value::List(Vec::new()),
     }
 }
 
@@ -62,6 +63,7 @@ fn the_environment_overrides_every_key() {
                 let last = choices.last().unwrap();
                 ((*last).to_owned(), Value::Text((*last).to_owned()))
             }
+            Kind::Roles => ("support, *".to_owned(), Value::List(vec!["support".into(), "*".into()])),
             Kind::Address => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
             _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
         };
@@ -98,6 +100,9 @@ fn a_file_says_every_kind_of_value() {
         connections_max = 2_048
         [crypto]
         threads = 3
+        [evervault]
+        legacy = true
+        open_roles = ["support", "card-number"]
         [log]
         format = "json"
         filter = "info,sealwire_server::connection=debug"
@@ -111,6 +116,9 @@ fn a_file_says_every_kind_of_value() {
     assert_eq!((config.limits.depth_max, config.limits.connections_max), (32, 2_048));
     assert_eq!(config.crypto.threads_on(8), 3);
     assert_eq!(config.log.format, LogFormat::Json);
+    let opens = |role| config.evervault.opens_role(role);
+    assert!(config.evervault.legacy && opens("support") && opens("card-number"));
+    assert!(!opens("") && !opens("*") && !opens("Support") && !Evervault::default().opens_role("support"));
 }
 
 #[test]
@@ -132,6 +140,10 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[listen]\naddress = 7443", "listen.address: must be text in quotes (line 2)"),
         ("[listen]\naddress = -1", "listen.address: must be text in quotes (line 2)"),
         ("[listen]\naddress = \"localhost:1\"", "listen.address: must be an IP address and a port"),
+        ("[evervault]\nopen_roles = [1]", "evervault.open_roles: must be a list of texts in quotes (line 2)"),
+        ("[evervault]\nopen_roles = \"*\"", "evervault.open_roles: must be a list of roles of 1 to 64 bytes"),
+        ("[evervault]\nopen_roles = [\"\"]", "evervault.open_roles: must be a list of roles of 1 to 64 bytes"),
+        ("[evervault]\nlegacy = 1", "evervault.legacy: must be true or false (line 2)"),
         ("[listen]\naddress = [1]", "listen.address: must be text, a whole number, true or false"),
         ("[listen]\naddress = \"127.0.0.1:7444\"", "admin.address: must differ"),
         ("[tls]\n\ntls12 = \"yes\"", "tls.tls12: must be true or false (line 3)"),

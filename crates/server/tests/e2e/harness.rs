@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
-use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_crypto::{AppId, Curve, Kek, KeyPair};
 use sealwire_msgpack::write;
 use sealwire_server::config::{Config, Kek as KekFrom};
 use sealwire_server::pki::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
@@ -77,6 +77,11 @@ impl Harness {
 
     /// A server whose configuration is changed first.
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::prepared(change, |_| ()).await
+    }
+
+    /// The same, whose folder is changed too, once its app is there.
+    pub(crate) async fn prepared(change: impl FnOnce(&mut Config), prepare: impl FnOnce(&Self)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("e2e", Validity::days(10)).unwrap();
         let mut config = Config::defaults(folder.path());
@@ -104,6 +109,7 @@ impl Harness {
             _folder: folder,
         };
         harness.create_app(APP);
+        prepare(&harness);
         let server = Server::start(&harness.config).await.unwrap();
         (harness.address, harness.admin) = (server.address(), server.admin_address());
         harness.server = Some(server);
@@ -113,6 +119,14 @@ impl Harness {
     /// Makes an app in the folder, as another process would.
     pub(crate) fn create_app(&self, name: &str) {
         open_store(&self.config).unwrap().create(&AppId::new(name).unwrap(), &Curve::ALL).unwrap();
+    }
+
+    /// Gives the app a key that was made elsewhere, on both curves.
+    pub(crate) fn import(&self, scalar: &[u8; 32], seals: bool) {
+        for curve in Curve::ALL {
+            let pair = KeyPair::from_scalar(curve, scalar).unwrap();
+            open_store(&self.config).unwrap().import(&AppId::new(APP).unwrap(), &pair, seals).unwrap();
+        }
     }
 
     /// Takes the server out, to shut it down.

@@ -10,6 +10,7 @@ mod bad_input;
 mod cancel;
 mod documents;
 mod drain;
+mod evervault;
 mod harness;
 mod health;
 mod large;

@@ -1,0 +1,122 @@
+//! Fields that are not replaced: why, and what that does to their call.
+
+use sealwire_payload::Path;
+use sealwire_wire::{ErrorCode, FieldError, OnError};
+
+use crate::error::CallFailure;
+use crate::ticket::StopReason;
+
+/// Why one field was refused. `on_error` decides what becomes of its call. None carries anything of the field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It claims to be an envelope and does not open: one variant, so nobody can tell why.
+    #[error("cannot open")]
+    CannotOpen,
+    /// It carries a data role that the operator has not listed. Which one is for those who may open it.
+    #[error("a data role of the value forbids it")]
+    Role,
+}
+
+impl Refusal {
+    /// The code a peer sees. No `_` arm: a new variant must choose its code here.
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::CannotOpen => ErrorCode::CannotOpen,
+            Self::Role => ErrorCode::Forbidden,
+        }
+    }
+}
+
+/// Why one field was not replaced.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldFault {
+    /// It was refused.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The same, as the end of the call; the walk has told where.
+    #[error("{0}")]
+    RefusedAt(Refusal, String),
+    /// The crypto library failed.
+    #[error("the crypto library failed")]
+    Library,
+    /// The call was stopped.
+    #[error("stopped")]
+    Stopped(StopReason),
+}
+
+impl From<FieldFault> for CallFailure {
+    fn from(fault: FieldFault) -> Self {
+        match fault {
+            FieldFault::Refused(refusal) => Self::Field { refusal, path: String::new() },
+            FieldFault::RefusedAt(refusal, path) => Self::Field { refusal, path },
+            FieldFault::Library => Self::Internal("the crypto library failed"),
+            FieldFault::Stopped(reason) => Self::Stopped(reason),
+        }
+    }
+}
+
+/// Field errors of one call, under `on_error`.
+#[derive(Debug)]
+pub struct Faults {
+    on_error: OnError,
+    listed_max: usize,
+    /// Bytes that may still be listed.
+    bytes_left: usize,
+    /// The first ones.
+    pub listed: Vec<FieldError>,
+    /// How many more there were.
+    pub omitted: u64,
+}
+
+impl Faults {
+    /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see [`Faults::bytes`].
+    pub fn new(on_error: OnError, listed_max: usize, fields: u64) -> Self {
+        Self { on_error, listed_max, bytes_left: Self::bytes(listed_max, fields), listed: Vec::new(), omitted: 0 }
+    }
+
+    /// Bytes of a reply that errors may take. A path repeats the keys above its field: listing every long one could
+    /// make a reply a hundred times as large as its request.
+    pub fn bytes(listed_max: usize, fields: u64) -> usize {
+        usize::try_from(fields).unwrap_or(usize::MAX).min(listed_max).saturating_mul(ERROR_BYTES)
+    }
+
+    fn report(&mut self, path: &Path<'_>, code: ErrorCode) {
+        if self.listed.len() < self.listed_max {
+            let path = bounded(path);
+            if let Some(left) = self.bytes_left.checked_sub(ERROR_FRAME_BYTES + path.len()) {
+                self.bytes_left = left;
+                self.listed.push(FieldError { path, code });
+                return;
+            }
+            // The first ones are listed, not the short ones; and no more paths are written to be thrown away.
+            self.listed_max = self.listed.len();
+        }
+        self.omitted += 1;
+    }
+
+    /// What a field's fault does to its call.
+    ///
+    /// # Errors
+    ///
+    /// The call ends of it.
+    pub fn decide(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        match (fault, self.on_error) {
+            (FieldFault::Refused(refusal), OnError::Report) => {
+                self.report(path, refusal.code());
+                Ok(())
+            }
+            (FieldFault::Refused(refusal), OnError::Fail) => Err(FieldFault::RefusedAt(refusal, bounded(path))),
+            (fault, _) => Err(fault),
+        }
+    }
+}
+
+/// Bytes set aside for each error in a reply: its two keys, its code and a path of usual length.
+const ERROR_BYTES: usize = 128;
+/// Of those, what is not the path.
+const ERROR_FRAME_BYTES: usize = 32;
+
+/// A path as text, cut where the wire cuts it, so that long keys over many bad fields stay small here too.
+fn bounded(path: &Path<'_>) -> String {
+    path.prefix(sealwire_wire::FIELD_PATH_BYTES_MAX)
+}

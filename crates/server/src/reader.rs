@@ -1,0 +1,219 @@
+//! Opens one field, in whichever format it is: between the walk and the crypto, which knows no MessagePack.
+//!
+//! A field that claims to be an envelope or an Evervault string or file opens or is refused; it is never data. What
+//! an Evervault value holds is given in the words of the native envelope, so whoever writes it knows one form only.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sealwire_crypto::evervault::{self, Legacy, Number, Value};
+use sealwire_crypto::{AppKeys, CannotOpen, Datatype, Opener, looks_like_binary, looks_like_text};
+use sealwire_msgpack::{Reader as Tokens, Token, write};
+use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
+use zeroize::Zeroizing;
+
+use crate::config;
+use crate::faults::Refusal;
+
+/// What a field held.
+#[derive(Clone, Copy)]
+pub struct Found<'a> {
+    /// What the plaintext is.
+    pub datatype: Datatype,
+    /// The plaintext; valid UTF-8 when the datatype is a string.
+    pub plaintext: &'a [u8],
+    /// The data role that its writer gave it. Only Evervault values have any.
+    pub role: Option<&'a str>,
+    /// Whether the operator lets the role go: always, where there is none.
+    role_is_open: bool,
+}
+
+impl Found<'_> {
+    /// Refuses what must not leave without its role.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Role`].
+    #[inline]
+    pub fn without_role(&self) -> Result<(), Refusal> {
+        if self.role_is_open { Ok(()) } else { Err(Refusal::Role) }
+    }
+}
+
+/// Opens fields with an app's keys.
+pub struct Reader {
+    native: Opener,
+    evervault: Evervault,
+    /// Bounds a sealed container.
+    depth_max: usize,
+}
+
+impl Reader {
+    /// A reader of native envelopes and of Evervault values.
+    pub fn new(native: Opener, evervault: Evervault, depth_max: usize) -> Self {
+        Self { native, evervault, depth_max }
+    }
+
+    /// What is in a field; `None` if it does not claim to be an envelope.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::CannotOpen`], whatever the reason.
+    #[inline]
+    pub fn open(&mut self, token: Token<'_>) -> Result<Option<Found<'_>>, Refusal> {
+        let opened = match token {
+            Token::Str(text) if looks_like_text(text) => self.native.open_text(text),
+            Token::Bin(bytes) if looks_like_binary(bytes) => self.native.open_binary(bytes),
+            Token::Str(text) if evervault::looks_like(text) => return self.evervault.open(text).map(Some),
+            Token::Bin(bytes) if evervault::looks_like_file(bytes) => return self.evervault.open_file(bytes).map(Some),
+            _ => return Ok(None),
+        };
+        let opened = opened?;
+        // Whoever has the public key can have sealed anything: it must be one sound value to go into a reply.
+        if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
+            return Err(Refusal::CannotOpen);
+        }
+        Ok(Some(Found { datatype: opened.datatype, plaintext: opened.plaintext, role: None, role_is_open: true }))
+    }
+}
+
+impl From<CannotOpen> for Refusal {
+    fn from(_: CannotOpen) -> Self {
+        Self::CannotOpen
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("native", &self.native).finish_non_exhaustive()
+    }
+}
+
+/// Opens Evervault values. Costs nothing before the first one.
+pub struct Evervault {
+    keys: Arc<AppKeys>,
+    rules: Arc<config::Evervault>,
+    /// Values of a format that binds no context do not open for a caller who asked for one.
+    refuses_all: bool,
+    opener: Option<Box<evervault::Opener>>,
+    /// A number or boolean that opened, as MessagePack.
+    value: Zeroizing<Vec<u8>>,
+}
+
+impl Evervault {
+    /// With an app's keys, under the operator's rules.
+    pub fn new(keys: Arc<AppKeys>, rules: Arc<config::Evervault>) -> Self {
+        Self { keys, rules, refuses_all: false, opener: None, value: Zeroizing::new(Vec::new()) }
+    }
+
+    /// The same, which opens nothing if `refuses_all`.
+    #[must_use]
+    pub fn refusing(self, refuses_all: bool) -> Self {
+        Self { refuses_all, ..self }
+    }
+
+    fn open(&mut self, text: &[u8]) -> Result<Found<'_>, Refusal> {
+        let opened = Self::opener(&self.keys, &self.rules, self.refuses_all, &mut self.opener)?.open(text)?;
+        self.value.clear();
+        let (datatype, plaintext) = match opened.value {
+            Value::Text(text) => (Datatype::String, text.as_bytes()),
+            Value::Number(number) => {
+                match number {
+                    Number::Unsigned(number) => write::uint(&mut self.value, number),
+                    Number::Signed(number) => write::int(&mut self.value, number),
+                    Number::Float(number) => write::f64(&mut self.value, number),
+                }
+                (Datatype::Value, &self.value[..])
+            }
+            Value::Boolean(value) => {
+                write::bool(&mut self.value, value);
+                (Datatype::Value, &self.value[..])
+            }
+        };
+        let role_is_open = opened.role.is_none_or(|role| self.rules.opens_role(role));
+        Ok(Found { datatype, plaintext, role: opened.role, role_is_open })
+    }
+
+    fn open_file(&mut self, file: &[u8]) -> Result<Found<'_>, Refusal> {
+        let opened = Self::opener(&self.keys, &self.rules, self.refuses_all, &mut self.opener)?.open_file(file)?;
+        let role_is_open = opened.role.is_none_or(|role| self.rules.opens_role(role));
+        Ok(Found { datatype: Datatype::Binary, plaintext: opened.content, role: opened.role, role_is_open })
+    }
+
+    fn opener<'o>(
+        keys: &Arc<AppKeys>,
+        rules: &config::Evervault,
+        refuses_all: bool,
+        opener: &'o mut Option<Box<evervault::Opener>>,
+    ) -> Result<&'o mut evervault::Opener, Refusal> {
+        if refuses_all {
+            return Err(Refusal::CannotOpen);
+        }
+        let legacy = if rules.legacy { Legacy::Allowed } else { Legacy::Refused };
+        Ok(opener.get_or_insert_with(|| Box::new(evervault::Opener::new(keys, legacy))))
+    }
+}
+
+/// Exactly one MessagePack value of a kind that datatype 2 holds: no string, no binary, no nil.
+fn is_one_value(bytes: &[u8], depth_max: usize) -> bool {
+    let mut reader = Tokens::new(bytes);
+    match reader.token() {
+        Ok(Token::Str(_) | Token::Bin(_) | Token::Nil) | Err(_) => false,
+        Ok(Token::Array(_) | Token::Map(_)) => is_one_document(bytes, depth_max),
+        Ok(_) => reader.is_at_end(),
+    }
+}
+
+fn is_one_document(bytes: &[u8], depth_max: usize) -> bool {
+    let nothing = Arc::new(Selection::parse([]).unwrap_or(Selection::everything()));
+    let limits = Limits { depth_max, out_bytes_max: bytes.len() };
+    let walked = Walk::new(nothing, Containers::Descend, limits).advance(
+        bytes,
+        &mut Vec::with_capacity(bytes.len()),
+        &mut KeepAll,
+        Budget::UNLIMITED,
+    );
+    walked == Ok(Progress::Done { consumed: bytes.len() })
+}
+
+/// For a walk that only checks.
+struct KeepAll;
+
+impl Transform for KeepAll {
+    type Error = std::convert::Infallible;
+
+    fn field(&mut self, _: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, Self::Error> {
+        Ok(Outcome::Keep)
+    }
+
+    fn failed(&mut self, _: &Path<'_>, never: Self::Error) -> Result<(), Self::Error> {
+        match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_value_is_one_sound_value_of_its_kind() {
+        for (bytes, sound) in [
+            (&[0xc3][..], true),
+            (&[0x2a], true),
+            (&[0x92, 1, 0xa1, b'x'], true),
+            (&[0x81, 0xa1, b'k', 0xc0], true),
+            (&[0x92, 1], false),
+            (&[0x91, 1, 2], false),
+            (&[0x91, 0xa1, 0xff], false),
+            (&[0x91, 0x91, 0x91, 0x91, 0x91, 1], false),
+            (&[0xc3, 0xc3], false),
+            (&[0xa1, b'x'], false),
+            (&[0xc4, 1, 0], false),
+            (&[0xc0], false),
+            (&[0xc1], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_one_value(bytes, 4), sound, "{bytes:02x?}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Evervault strings and files through a server: what others made opens, typed; roles are kept shut; nothing else moves.
+
+use sealwire_client::{Client, Document, Error, FieldError};
+use sealwire_crypto::Curve as KeyCurve;
+use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
+use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
+use sealwire_msgpack::{Reader, Token, write};
+use sealwire_wire::{Decrypt, Encrypt, ErrorCode, OnError};
+
+use crate::harness::{APP, Harness, Machine, rpc_error, run};
+
+const VECTORS: &str = include_str!("../../../../proto/vectors/evervault.jsonl");
+
+/// The key of the worked examples.
+const KEY: [u8; 32] = [0x11; 32];
+
+/// A server that can open what was sealed to [`KEY`].
+async fn server(legacy: bool, open_roles: &[&str]) -> Harness {
+    with_key(legacy, open_roles, &KEY).await
+}
+
+async fn with_key(legacy: bool, open_roles: &[&str], key: &[u8; 32]) -> Harness {
+    let change = |config: &mut sealwire_server::config::Config| {
+        config.evervault.legacy = legacy;
+        config.evervault.open_roles = open_roles.iter().map(|role| (*role).to_owned()).collect();
+    };
+    Harness::prepared(change, |harness| harness.import(key, false)).await
+}
+
+fn array(values: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::array_len(&mut out, u32::try_from(values.len()).unwrap());
+    out.extend(values.concat());
+    out
+}
+
+/// The values of an array, each as its bytes.
+fn values(array: &[u8]) -> Vec<Vec<u8>> {
+    let mut reader = Reader::new(array);
+    let Ok(Token::Array(count)) = reader.token() else { panic!("not an array") };
+    (0..count).map(|_| reader.value().unwrap().to_vec()).collect()
+}
+
+fn str(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::str(&mut out, text);
+    out
+}
+
+fn bin(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::bin(&mut out, bytes);
+    out
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+}
+
+/// The value as a caller gets it.
+fn typed(kind: &str, value: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    match kind {
+        "text" => write::str(&mut out, value),
+        "integer" => match value.parse::<u64>() {
+            Ok(number) => write::uint(&mut out, number),
+            Err(_) => write::int(&mut out, value.parse().unwrap()),
+        },
+        "float" => write::f64(&mut out, value.parse().unwrap()),
+        "boolean" => write::bool(&mut out, value.parse().unwrap()),
+        "file" => write::bin(&mut out, &unhex(value)),
+        other => panic!("{other}"),
+    }
+    out
+}
+
+async fn decrypt(client: &Client, payload: &[u8]) -> Result<Document, Error> {
+    client.decrypt(Decrypt::new(APP, payload)).await
+}
+
+async fn report(client: &Client, payload: &[u8]) -> Document {
+    client.decrypt(Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, payload) }).await.unwrap()
+}
+
+fn listed(code: ErrorCode, places: &[usize]) -> Vec<FieldError> {
+    places.iter().map(|place| FieldError { path: format!("$[{place}]"), code }).collect()
+}
+
+/// A string under [`KEY`] as a client of the format makes it.
+fn string(curve: KeyCurve, role: Option<&str>, datatype: Datatype, text: &str) -> Vec<u8> {
+    let form = Form::Metadata { role: role.map(|role| Role::new(role).unwrap()), encrypted_at: 1_700_000_000 };
+    let version = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &KEY).unwrap());
+    let mut out = Vec::new();
+    let mut sealer = Sealer::new(version.into(), KeyScope::Request, &form).unwrap();
+    sealer.seal(datatype, text, &mut out).unwrap();
+    str(std::str::from_utf8(&out).unwrap())
+}
+
+#[test]
+fn every_vector_opens_typed_or_is_left_and_listed() {
+    run(Machine::Shared, 60, async {
+        let lines: Vec<serde_json::Value> = VECTORS.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let key = lines[0]["private_key"].as_str().unwrap();
+        let mut seen = (0, 0);
+        for legacy in [false, true] {
+            let harness = with_key(legacy, &["*"], unhex(key).as_slice().try_into().unwrap()).await;
+            let client = harness.client().await;
+            // Some vectors only refuse because of another key, or of the switch: each is asked as it says.
+            let of_this = lines.iter().filter(|v| v["private_key"] == key && v["legacy"] == legacy);
+            let (mut sent, mut expected, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+            for vector in of_this {
+                let sealed = vector["sealed"].as_str().unwrap();
+                let (field, claims) = match vector["kind"] == "file" {
+                    true => (bin(&unhex(sealed)), looks_like_file(&unhex(sealed))),
+                    false => (str(sealed), looks_like(sealed.as_bytes())),
+                };
+                let to = &vector["opens_to"];
+                match vector["expect"] == "open" {
+                    true => expected.push(typed(to["type"].as_str().unwrap(), to["value"].as_str().unwrap())),
+                    false => {
+                        refused.extend(claims.then_some(sent.len()));
+                        expected.push(field.clone());
+                    }
+                }
+                sent.push(field);
+            }
+            let document = report(&client, &array(&sent)).await;
+            for (index, (got, want)) in values(&document.payload).iter().zip(&expected).enumerate() {
+                assert!(got == want, "{index}: {:02x?} became {got:02x?}", sent[index]);
+            }
+            assert_eq!(document.errors, listed(ErrorCode::CannotOpen, &refused));
+            seen = (seen.0 + sent.len() - refused.len(), seen.1 + refused.len());
+            // The other switch: every string of a tag that was given up refuses, every other one opens.
+            if legacy {
+                let strict = with_key(false, &["*"], unhex(key).as_slice().try_into().unwrap()).await;
+                let given_up: Vec<Vec<u8>> = lines
+                    .iter()
+                    .filter(|v| v["legacy"] == true && v["expect"] == "open")
+                    .map(|v| match v["kind"] == "file" {
+                        true => bin(&unhex(v["sealed"].as_str().unwrap())),
+                        false => str(v["sealed"].as_str().unwrap()),
+                    })
+                    .collect();
+                let document = report(&strict.client().await, &array(&given_up)).await;
+                assert_eq!(document.payload, array(&given_up));
+                let all: Vec<usize> = (0..given_up.len()).collect();
+                assert_eq!(document.errors, listed(ErrorCode::CannotOpen, &all));
+            }
+        }
+        assert!(seen.0 >= 80 && seen.1 >= 200, "{seen:?}");
+    });
+}
+
+#[test]
+fn a_value_with_a_role_opens_only_where_the_operator_lists_the_role() {
+    run(Machine::Shared, 60, async {
+        let document = array(&[
+            string(KeyCurve::P256, None, Datatype::String, "open"),
+            string(KeyCurve::P256, Some("support"), Datatype::Number, "42"),
+            string(KeyCurve::Secp256k1, Some("card-number"), Datatype::Boolean, "true"),
+            str("plain"),
+        ]);
+        let sent = values(&document);
+        let opened = [str("open"), vec![42], vec![0xc3], str("plain")];
+        let cases: [(&[&str], &[usize]); 5] = [
+            (&[], &[1, 2]),
+            (&["support"], &[2]),
+            (&["suppor", "Support"], &[1, 2]),
+            (&["card-number", "support"], &[]),
+            (&["*"], &[]),
+        ];
+        for (open_roles, shut) in cases {
+            let harness = server(false, open_roles).await;
+            let client = harness.client().await;
+            let reported = report(&client, &document).await;
+            let expected = (0..4).map(|at| if shut.contains(&at) { &sent[at] } else { &opened[at] }.clone());
+            assert_eq!(values(&reported.payload), expected.collect::<Vec<_>>(), "{open_roles:?}");
+            assert_eq!(reported.errors, listed(ErrorCode::Forbidden, shut));
+            let failed = decrypt(&client, &document).await;
+            if let Some(first) = shut.first() {
+                let error = rpc_error(failed);
+                assert_eq!(
+                    (error.code, &*error.message),
+                    (ErrorCode::Forbidden, "a data role of the value forbids it")
+                );
+                assert_eq!(error.details, [sealwire_wire::Detail::text("path", format!("$[{first}]"))]);
+            } else {
+                assert_eq!(failed.unwrap().payload, reported.payload);
+            }
+        }
+    });
+}
+
+#[test]
+fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
+    run(Machine::Shared, 60, async {
+        let harness = server(false, &[]).await;
+        let client = harness.client().await;
+        let native = client.encrypt(Encrypt::new(APP, &str("native"))).await.unwrap().payload.to_vec();
+        let theirs = string(KeyCurve::Secp256k1, None, Datatype::String, "theirs");
+        // Looks like one from one end, or from neither; wide headers and duplicate keys show that nothing is rewritten.
+        let others = [str("ev:"), str("ev:x"), str("x:$"), str("ev"), bin(b"ev:QkTC:$"), bin(b"%EVEN"), str("")];
+        let wide = b"\xdb\x00\x00\x00\x02hi\xcd\x00\x01\xc0".to_vec();
+        let before = [&[native.clone(), theirs.clone(), theirs.clone()][..], &others].concat();
+        let after = [&[str("native"), str("theirs"), str("theirs")][..], &others].concat();
+        let with_wide = |values: &[Vec<u8>]| {
+            let mut out = vec![0xdc, 0, u8::try_from(values.len() + 3).unwrap()];
+            out.extend(values.concat());
+            out.extend(&wide);
+            out
+        };
+        assert_eq!(decrypt(&client, &with_wide(&before)).await.unwrap().payload, with_wide(&after));
+
+        let select = Decrypt { select: Some(vec!["$[1]"]), ..Decrypt::new(APP, &[]) };
+        let document = array(&before);
+        let one = client.decrypt(Decrypt { payload: &document, ..select }).await.unwrap().payload;
+        assert_eq!(values(&one), [&[native.clone(), str("theirs")][..], &before[2..]].concat());
+
+        // The format binds no context: where one was asked for, its values stay shut.
+        let bound = client.encrypt(Encrypt { context: b"row 7", ..Encrypt::new(APP, &str("bound")) }).await.unwrap();
+        let document = array(&[bound.payload.to_vec(), theirs.clone()]);
+        let call = Decrypt { context: b"row 7", on_error: OnError::Report, ..Decrypt::new(APP, &document) };
+        let reported = client.decrypt(call).await.unwrap();
+        assert_eq!(values(&reported.payload), [str("bound"), theirs.clone()]);
+        assert_eq!(reported.errors, listed(ErrorCode::CannotOpen, &[1]));
+
+        // Another app has not the key, and a stopped key opens nothing.
+        harness.create_app("other");
+        let wait = |generation| Decrypt { min_generation: Some(generation), ..Decrypt::new("other", &theirs) };
+        let error = loop {
+            match rpc_error(client.decrypt(wait(4)).await) {
+                error if error.code == ErrorCode::Conflict => {
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await
+                }
+                error => break error,
+            }
+        };
+        assert_eq!((error.code, &*error.message), (ErrorCode::CannotOpen, "cannot open"));
+    });
+}
+
+#[test]
+fn a_copy_with_one_character_changed_never_opens() {
+    run(Machine::Shared, 60, async {
+        let harness = server(true, &["*"]).await;
+        let client = harness.client().await;
+        for curve in KeyCurve::ALL {
+            let good = string(curve, Some("support"), Datatype::String, "secret");
+            let text = std::str::from_utf8(&good[2..]).unwrap().to_owned();
+            let copies: Vec<Vec<u8>> = (3..text.len() - 2)
+                .map(|at| {
+                    let mut copy = text.clone().into_bytes();
+                    copy[at] = if copy[at] == b'B' { b'C' } else { b'B' };
+                    str(std::str::from_utf8(&copy).unwrap())
+                })
+                .collect();
+            let document = report(&client, &array(&copies)).await;
+            assert_eq!(document.payload, array(&copies));
+            assert_eq!(document.errors.len(), copies.len());
+            assert!(document.errors.iter().all(|error| error.code == ErrorCode::CannotOpen));
+        }
+    });
+}
