@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use sealwire_wire::{
-    Boundary, Call, ErrorCode, Fate, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel, reply,
+    Boundary, Call, ErrorCode, Fate, Format, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel, reply,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -419,8 +419,12 @@ async fn document(
     report: &mut CallReport,
 ) -> Result<(Vec<u8>, Option<Places>), CallFailure> {
     let engine = &connection.engine;
-    let places = admit(connection, request, method)?; // 1. places, or shed
+    let mut places = admit(connection, request, method)?; // 1. places, or shed
     let plan = engine.plan(&request.frame, &Call::decode(&request.frame)?)?; // 2. bytes become types, names become keys
+    let reply_bytes = engine.reply_bytes(method, plan.format, request.frame.len(), request.leaves);
+    if !places.bytes.grow_to(request.frame.len() + reply_bytes) {
+        return Err(CallFailure::Overloaded { what: "bytes_max" });
+    }
     let deadline = request.arrived + Duration::from_millis(plan.deadline_ms);
     let ticket = request.ticket.ticket();
     let order = Order {
@@ -455,7 +459,7 @@ fn admit(connection: &Connection, request: &mut Request, method: Method) -> Resu
     let engine = &connection.engine;
     let full = |what| CallFailure::Overloaded { what };
     let call = Arc::clone(&engine.calls).try_acquire_owned().map_err(|_| full("in_flight_max"))?;
-    let reply_bytes = engine.reply_bytes(method, request.frame.len(), request.leaves);
+    let reply_bytes = engine.reply_bytes(method, Format::Native, request.frame.len(), request.leaves);
     let mut bytes = std::mem::replace(&mut request.held, connection.bytes.nothing());
     if bytes.grow_to(request.frame.len() + reply_bytes) { Ok(Places { bytes, call }) } else { Err(full("bytes_max")) }
 }

@@ -1,9 +1,10 @@
 //! What every connection shares, and how a decoded call becomes work.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use sealwire_crypto as crypto;
+use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, ValueKind, Writing};
 use tokio::sync::Semaphore;
@@ -17,7 +18,12 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::reader::{Evervault, Reader};
-use crate::work::{MakeSealer, Reading, Task};
+use crate::work::{MakeWriter, Reading, Task};
+use crate::writer::Writer;
+
+/// Bytes by which an Evervault string may be longer than an envelope of the same value: longer keys and metadata, and
+/// numbers as text. Held by a test.
+const EVERVAULT_MORE: usize = 128;
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -46,6 +52,8 @@ pub struct Plan {
     pub selection: Selection,
     /// What to do with them.
     pub task: Task,
+    /// What is written.
+    pub format: wire::Format,
     /// The generation of the keys.
     pub generation: u64,
     /// The deadline the caller names, cut to the limit.
@@ -60,13 +68,13 @@ impl Engine {
     /// No such app or key, a select path that does not parse, or an older generation than demanded.
     pub fn plan(&self, frame: &Bytes, call: &Call<'_>) -> Result<Plan, CallFailure> {
         match call {
-            Call::Encrypt(call) => self.plan_on(frame, call, |keys| {
+            Call::Encrypt(call) => self.plan_on(frame, call, call.writing.format, |keys| {
                 let keyed = call.writing.key_scope == wire::KeyScope::Field;
-                Ok(Task::Seal { sealer: sealer(keys, call)?, keyed })
+                Ok(Task::Seal { writer: writer(keys, call)?, keyed, on_error: call.on_error })
             }),
-            Call::Decrypt(call) => self.plan_on(frame, call, |keys| Ok(Task::Open(self.reading(keys, call)))),
-            Call::Rewrap(call) => self.plan_on(frame, call, |keys| {
-                Ok(Task::Rewrap(self.reading(Arc::clone(&keys), call), sealer(keys, call)?))
+            Call::Decrypt(call) => self.plan_on(frame, call, None, |keys| Ok(Task::Open(self.reading(keys, call)))),
+            Call::Rewrap(call) => self.plan_on(frame, call, call.writing.format, |keys| {
+                Ok(Task::Rewrap(self.reading(Arc::clone(&keys), call), writer(keys, call)?))
             }),
             Call::Inspect(_) | Call::Info | Call::Health => {
                 Err(CallFailure::Internal("the scan and the decoder disagree on the method"))
@@ -78,6 +86,7 @@ impl Engine {
         &self,
         frame: &Bytes,
         call: &DocumentCall<'_, W>,
+        format: Option<wire::Format>,
         task: impl FnOnce(Arc<crypto::AppKeys>) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
         let (generation, keys) = self.find(call.app, call.min_generation)?;
@@ -85,6 +94,7 @@ impl Engine {
             payload: frame.slice_ref(call.payload),
             task: task(keys)?,
             selection: selection(call.select.as_deref())?,
+            format: format.unwrap_or_default(),
             generation,
             deadline_ms: self.deadline_ms(call.deadline_ms),
         })
@@ -109,27 +119,16 @@ impl Engine {
         wanted.map_or(self.limits.deadline_ms_default, u64::from).min(self.limits.deadline_ms_max)
     }
 
-    /// Bytes to set aside for a reply before it is made: an upper bound, never more than the limit.
-    pub fn reply_bytes(&self, method: wire::Method, message_bytes: usize, leaves: u64) -> usize {
+    /// Bytes to set aside for a reply before it is made: an upper bound, never more than the limit. `format` is what
+    /// is written; before the call is decoded, the native one stands for it.
+    pub fn reply_bytes(&self, method: wire::Method, format: wire::Format, message_bytes: usize, leaves: u64) -> usize {
         /// Head, map keys and generation.
         const FRAME: usize = 128;
-        let bytes = match method {
-            wire::Method::Encrypt => {
-                let leaves = usize::try_from(leaves).unwrap_or(usize::MAX);
-                // Prefix, header, body overhead and a MessagePack header; base64 takes a third more.
-                let per_leaf = crypto::Encoding::Text.sealed_bytes(0) + 8;
-                leaves.saturating_mul(per_leaf).saturating_add(message_bytes / 3 * 4)
-            }
-            wire::Method::Rewrap => {
-                // The longest case, binary made text: a third more, and for each up to 2 bytes of rounding and 2 of header.
-                let leaves_bytes = usize::try_from(leaves).unwrap_or(usize::MAX).saturating_mul(4);
-                let sealed = message_bytes.div_ceil(3).saturating_mul(4).saturating_add(leaves_bytes);
-                sealed.saturating_add(Faults::bytes(self.limits.errors_reported_max, leaves))
-            }
-            // What opens is shorter than its envelope; what does not may be listed.
-            _ => message_bytes.saturating_add(Faults::bytes(self.limits.errors_reported_max, leaves)),
-        };
-        bytes.saturating_add(FRAME).min(self.limits.reply_bytes_max)
+        let may_list = method != wire::Method::Encrypt || format != wire::Format::Native;
+        let faults = if may_list { Faults::bytes(self.limits.errors_reported_max, leaves) } else { 0 };
+        let leaves = usize::try_from(leaves).unwrap_or(usize::MAX);
+        let bytes = document_bytes_max(method, format, message_bytes, leaves);
+        bytes.saturating_add(faults).saturating_add(FRAME).min(self.limits.reply_bytes_max)
     }
 
     /// Answers `inspect`.
@@ -193,8 +192,29 @@ impl Engine {
     }
 }
 
-/// How a call's sealer is made, on a crypto thread. What is not there is found out here.
-fn sealer(keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, Writing>) -> Result<MakeSealer, CallFailure> {
+/// The longest document that can come of a message.
+fn document_bytes_max(method: wire::Method, format: wire::Format, message_bytes: usize, leaves: usize) -> usize {
+    let native = match method {
+        wire::Method::Encrypt => {
+            // Prefix, header, body overhead and a MessagePack header; base64 takes a third more.
+            let per_leaf = crypto::Encoding::Text.sealed_bytes(0) + 8;
+            leaves.saturating_mul(per_leaf).saturating_add(message_bytes / 3 * 4)
+        }
+        // The longest case, binary made text: a third more, and for each up to 2 bytes of rounding and 2 of header.
+        wire::Method::Rewrap => message_bytes.div_ceil(3).saturating_mul(4).saturating_add(leaves.saturating_mul(4)),
+        // What opens is shorter than its envelope.
+        _ => message_bytes,
+    };
+    match format {
+        wire::Format::Native => native,
+        wire::Format::Evervault | wire::Format::EvervaultBare => {
+            native.saturating_add(leaves.saturating_mul(EVERVAULT_MORE))
+        }
+    }
+}
+
+/// How a call's writer is made, on a crypto thread. What is not there, and what the format cannot do, is found out here.
+fn writer(keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, Writing<'_>>) -> Result<MakeWriter, CallFailure> {
     let writing = call.writing;
     let curve = match writing.curve {
         wire::Curve::R1 => crypto::Curve::P256,
@@ -204,15 +224,107 @@ fn sealer(keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, Writing>) -> Resul
         wire::KeyScope::Request => crypto::KeyScope::Request,
         wire::KeyScope::Field => crypto::KeyScope::Field,
     };
-    let encoding = match writing.encoding {
-        wire::Encoding::Text => crypto::Encoding::Text,
-        wire::Encoding::Binary => crypto::Encoding::Binary,
-    };
+    let form = evervault_form(call)?;
     let newest = Arc::clone(keys.newest(curve).ok_or(CallFailure::NoKey)?);
-    let context: Box<[u8]> = call.context.into();
-    Ok(Box::new(move || crypto::Sealer::new(keys.app(), newest, scope, encoding, &context)))
+    let Some(form) = form else {
+        let encoding = match writing.encoding {
+            wire::Encoding::Text => crypto::Encoding::Text,
+            wire::Encoding::Binary => crypto::Encoding::Binary,
+        };
+        let context: Box<[u8]> = call.context.into();
+        return Ok(Box::new(move || {
+            crypto::Sealer::new(keys.app(), newest, scope, encoding, &context).map(Writer::Native)
+        }));
+    };
+    Ok(Box::new(move || Ok(Writer::Evervault(Box::new(evervault::Sealer::new(newest, scope, &form)?)))))
+}
+
+/// The form of Evervault strings a call writes; `None`: native envelopes.
+fn evervault_form(call: &DocumentCall<'_, Writing<'_>>) -> Result<Option<evervault::Form>, CallFailure> {
+    let writing = call.writing;
+    let format = writing.format.unwrap_or_default();
+    let refused = |name, rule| Err(CallFailure::Param { name, rule });
+    if writing.role.is_some() && format != wire::Format::Evervault {
+        return refused("role", "must be absent: only format \"evervault\" has one");
+    }
+    if format == wire::Format::Native {
+        return Ok(None);
+    }
+    if writing.encoding != wire::Encoding::Text {
+        return refused("encoding", "must be \"text\": an Evervault string is text");
+    }
+    if !call.context.is_empty() {
+        return refused("context", "must be empty: the Evervault format binds none");
+    }
+    if format == wire::Format::EvervaultBare {
+        return Ok(Some(evervault::Form::Plain));
+    }
+    let Ok(role) = writing.role.map(evervault::Role::new).transpose() else {
+        return Err(CallFailure::Internal("the decoder took a role that is none"));
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // The format ends in 2106, as its clients do.
+    let encrypted_at = u32::try_from(since.as_secs()).unwrap_or(u32::MAX);
+    Ok(Some(evervault::Form::Metadata { role, encrypted_at }))
 }
 
 fn selection(paths: Option<&[&str]>) -> Result<Selection, CallFailure> {
     paths.map_or(Ok(Selection::everything()), |paths| Ok(Selection::parse(paths.iter().copied())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_crypto::evervault::Role;
+    use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, KeyPair, KeyScope, KeyState, KeyVersion};
+
+    use super::*;
+
+    #[test]
+    fn no_sealed_leaf_is_longer_than_what_is_set_aside_for_it() {
+        let version = KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
+        let keys = AppKeys::new(AppId::new("shop").unwrap(), vec![version]).unwrap();
+        let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
+        let role = Some(Role::new(&"r".repeat(20)).unwrap());
+        let form = evervault::Form::Metadata { role: role.clone(), encrypted_at: u32::MAX };
+        let fileless = evervault::Form::Metadata { role: None, encrypted_at: u32::MAX };
+        let sealer = |form| evervault::Sealer::new(Arc::clone(&newest), KeyScope::Request, form).unwrap();
+        let native =
+            crypto::Sealer::new(keys.app(), Arc::clone(&newest), KeyScope::Request, crypto::Encoding::Text, b"");
+        let mut writers = [
+            (wire::Format::Native, Writer::Native(native.unwrap())),
+            (wire::Format::Evervault, Writer::Evervault(Box::new(sealer(&form)))),
+            (wire::Format::Evervault, Writer::Evervault(Box::new(sealer(&fileless)))),
+            (wire::Format::EvervaultBare, Writer::Evervault(Box::new(sealer(&evervault::Form::Plain)))),
+        ];
+        let floats = [f64::MIN, -f64::MIN_POSITIVE, -1.2345678901234567e-300];
+        let mut leaves: Vec<(Datatype, Vec<u8>, usize)> = floats
+            .iter()
+            .map(|float| (Datatype::Value, [&[0xcb], &float.to_be_bytes()[..]].concat(), 9))
+            .chain(
+                [f32::MIN, 1.2345679e-30]
+                    .iter()
+                    .map(|float| (Datatype::Value, [&[0xca], &float.to_be_bytes()[..]].concat(), 5)),
+            )
+            .collect();
+        leaves.push((Datatype::Value, vec![0xcf, 255, 255, 255, 255, 255, 255, 255, 255], 9));
+        leaves.push((Datatype::Value, vec![0xd3, 128, 0, 0, 0, 0, 0, 0, 0], 9));
+        leaves.push((Datatype::Value, vec![0xc2], 1));
+        leaves.push((Datatype::Value, vec![0xd0, 0x80], 2));
+        for length in [0, 1, 2, 3, 31, 32, 70_000] {
+            leaves.push((Datatype::String, vec![b'x'; length], length + 1));
+            leaves.push((Datatype::Binary, vec![b'x'; length], length + 2));
+        }
+        for (format, writer) in &mut writers {
+            for (datatype, plaintext, message_bytes) in &leaves {
+                let mut out = Vec::new();
+                match writer.write(*datatype, plaintext, &mut out) {
+                    Ok(()) => {
+                        let room = document_bytes_max(wire::Method::Encrypt, *format, *message_bytes, 1);
+                        assert!(out.len() <= room, "{format:?} {datatype:?} {message_bytes}: {} > {room}", out.len());
+                    }
+                    Err(error) => assert!(*datatype == Datatype::Binary && role.is_some(), "{error}"),
+                }
+            }
+        }
+    }
 }

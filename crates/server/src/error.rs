@@ -26,6 +26,14 @@ pub enum CallFailure {
     /// A `select` path that does not parse. The peer's bug.
     #[error("select: {0}")]
     Select(#[from] SelectError),
+    /// Params that are each fine and cannot stand together. The peer's bug.
+    #[error("{name} {rule}")]
+    Param {
+        /// The one to change.
+        name: &'static str,
+        /// What it must be, and why.
+        rule: &'static str,
+    },
     /// The payload is not one valid MessagePack value. The peer's bug.
     #[error("payload: {0}")]
     Payload(String),
@@ -81,7 +89,7 @@ impl CallFailure {
         match self {
             Self::Scan(error) => error.code(),
             Self::Call(error) => error.code(),
-            Self::Select(_) | Self::Payload(_) => ErrorCode::BadRequest,
+            Self::Select(_) | Self::Param { .. } | Self::Payload(_) => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey => ErrorCode::NotFound,
             Self::Field { refusal, .. } => refusal.code(),
@@ -115,7 +123,9 @@ impl CallFailure {
             Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),
             Self::Internal(_) => plain("internal error".into()),
-            Self::Select(_) | Self::Payload(_) | Self::NoApp | Self::NoKey => plain(self.to_string()),
+            Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::NoApp | Self::NoKey => {
+                plain(self.to_string())
+            }
         }
     }
 }

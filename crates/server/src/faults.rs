@@ -15,6 +15,15 @@ pub enum Refusal {
     /// It carries a data role that the operator has not listed. Which one is for those who may open it.
     #[error("a data role of the value forbids it")]
     Role,
+    /// A map, an array or an extension, for a format of strings, numbers, booleans and files.
+    #[error("the format has no form for this value")]
+    NoForm,
+    /// Binary under a call's role.
+    #[error("the format has no role for binary")]
+    FileRole,
+    /// Binary beyond what the format's readers take.
+    #[error("the format holds at most 25 MiB of binary")]
+    FileTooLong,
 }
 
 impl Refusal {
@@ -23,6 +32,8 @@ impl Refusal {
         match self {
             Self::CannotOpen => ErrorCode::CannotOpen,
             Self::Role => ErrorCode::Forbidden,
+            Self::NoForm | Self::FileRole => ErrorCode::BadRequest,
+            Self::FileTooLong => ErrorCode::TooLarge,
         }
     }
 }

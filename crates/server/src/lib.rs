@@ -23,3 +23,4 @@ pub mod ticket;
 pub mod tls;
 pub mod transform;
 pub mod work;
+pub mod writer;

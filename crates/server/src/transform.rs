@@ -4,21 +4,24 @@
 
 use std::sync::Arc;
 
-use sealwire_crypto::{Datatype, Encoding, Sealer};
+use sealwire_crypto::Datatype;
 use sealwire_msgpack::{Token, write};
 use sealwire_payload::{Field, Outcome, Path, Transform};
 
 use crate::faults::{Faults, FieldFault};
 use crate::reader::{Found, Reader};
 use crate::ticket::Ticket;
+use crate::writer::Writer;
 
 /// Seals every field.
 #[derive(Debug)]
 pub struct SealFields {
-    /// The call's ephemeral key.
-    pub sealer: Sealer,
+    /// Writes under the call's ephemeral key.
+    pub writer: Writer,
     /// Tells when to stop.
     pub ticket: Arc<Ticket>,
+    /// Fields that the format cannot hold.
+    pub faults: Faults,
 }
 
 impl Transform for SealFields {
@@ -34,29 +37,13 @@ impl Transform for SealFields {
             Token::Bin(bytes) => (Datatype::Binary, bytes),
             _ => (Datatype::Value, field.raw),
         };
-        write_sealed(&mut self.sealer, datatype, plaintext, out)
+        self.writer.write(datatype, plaintext, out)?;
+        Ok(Outcome::Replaced)
     }
 
-    fn failed(&mut self, _: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        Err(fault)
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.faults.decide(path, fault)
     }
-}
-
-/// Appends one field's envelope as a MessagePack value.
-#[inline]
-fn write_sealed(
-    sealer: &mut Sealer,
-    datatype: Datatype,
-    plaintext: &[u8],
-    out: &mut Vec<u8>,
-) -> Result<Outcome, FieldFault> {
-    let bytes = sealer.sealed_bytes(plaintext.len());
-    match sealer.encoding() {
-        Encoding::Text => write::str_header(out, bytes),
-        Encoding::Binary => write::bin_header(out, bytes),
-    }
-    sealer.seal(datatype, plaintext, out).map_err(|_| FieldFault::Library)?;
-    Ok(Outcome::Replaced)
 }
 
 /// Opens every field that claims to be an envelope, and keeps the others.
@@ -110,8 +97,8 @@ impl Transform for OpenFields {
 pub struct RewrapFields {
     /// What reads.
     pub open: OpenFields,
-    /// What writes: the call's new ephemeral key.
-    pub sealer: Sealer,
+    /// What writes, under the call's new ephemeral key.
+    pub writer: Writer,
 }
 
 impl Transform for RewrapFields {
@@ -121,7 +108,8 @@ impl Transform for RewrapFields {
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
         let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
         found.without_role()?;
-        write_sealed(&mut self.sealer, found.datatype, found.plaintext, out)
+        self.writer.write(found.datatype, found.plaintext, out)?;
+        Ok(Outcome::Replaced)
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealwire_crypto::Sealer;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
 use sealwire_wire::{OnError, reply};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -21,6 +20,7 @@ use crate::pool::{Next, Sliced};
 use crate::reader::Reader;
 use crate::ticket::{StopReason, Ticket};
 use crate::transform::{OpenFields, RewrapFields, SealFields};
+use crate::writer::Writer;
 
 /// How long a slice runs before other work gets its turn.
 pub const SLICE: Duration = Duration::from_micros(100);
@@ -35,19 +35,21 @@ const FIELDS_PER_LOOK_KEYED: usize = 1;
 pub enum Task {
     /// Seal them.
     Seal {
-        /// Makes the call's sealer.
-        sealer: MakeSealer,
+        /// Makes the call's writer.
+        writer: MakeWriter,
         /// One key per field.
         keyed: bool,
+        /// What one bad field does.
+        on_error: OnError,
     },
     /// Open them.
     Open(Reading),
     /// Open them and seal them again.
-    Rewrap(Reading, MakeSealer),
+    Rewrap(Reading, MakeWriter),
 }
 
-/// Makes a call's sealer: one key generation and one Diffie-Hellman.
-pub type MakeSealer = Box<dyn FnOnce() -> Result<Sealer, sealwire_crypto::Error> + Send>;
+/// Makes a call's writer: one key generation and one Diffie-Hellman.
+pub type MakeWriter = Box<dyn FnOnce() -> Result<Writer, sealwire_crypto::Error> + Send>;
 
 /// How envelopes are opened.
 pub struct Reading {
@@ -163,15 +165,16 @@ impl Work {
     fn begin(&mut self) -> Result<(), CallFailure> {
         let stage = std::mem::replace(&mut self.stage, Stage::Over);
         self.stage = match stage {
-            Stage::New(Task::Seal { sealer, keyed }) => {
-                let sealer = made(sealer)?;
+            Stage::New(Task::Seal { writer, keyed, on_error }) => {
+                let writer = made(writer)?;
                 let per_look = if keyed { FIELDS_PER_LOOK_KEYED } else { FIELDS_PER_LOOK_SEAL };
-                Stage::Sealing(SealFields { sealer, ticket: Arc::clone(&self.ticket) }, per_look)
+                let (ticket, faults) = (Arc::clone(&self.ticket), self.faults(on_error));
+                Stage::Sealing(SealFields { writer, ticket, faults }, per_look)
             }
             Stage::New(Task::Open(reading)) => Stage::Opening(self.open_fields(reading)),
-            Stage::New(Task::Rewrap(reading, sealer)) => {
-                let (open, sealer) = (self.open_fields(reading), made(sealer)?);
-                Stage::Rewrapping(Box::new(RewrapFields { open, sealer }))
+            Stage::New(Task::Rewrap(reading, writer)) => {
+                let (open, writer) = (self.open_fields(reading), made(writer)?);
+                Stage::Rewrapping(Box::new(RewrapFields { open, writer }))
             }
             begun => {
                 self.stage = begun;
@@ -185,11 +188,11 @@ impl Work {
     }
 
     fn open_fields(&self, reading: Reading) -> OpenFields {
-        OpenFields {
-            reader: *reading.reader,
-            ticket: Arc::clone(&self.ticket),
-            faults: Faults::new(reading.on_error, self.errors_max, self.leaves),
-        }
+        OpenFields { reader: *reading.reader, ticket: Arc::clone(&self.ticket), faults: self.faults(reading.on_error) }
+    }
+
+    fn faults(&self, on_error: OnError) -> Faults {
+        Faults::new(on_error, self.errors_max, self.leaves)
     }
 
     /// Walks on until `end`. `true`: the document is done.
@@ -226,7 +229,8 @@ impl Work {
                 let faults = match &stage {
                     Stage::Opening(open) => Some(&open.faults),
                     Stage::Rewrapping(rewrap) => Some(&rewrap.open.faults),
-                    Stage::New(_) | Stage::Sealing(..) | Stage::Over => None,
+                    Stage::Sealing(seal, _) => Some(&seal.faults),
+                    Stage::New(_) | Stage::Over => None,
                 };
                 let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
                 document.finish(&mut self.out, self.generation, listed, omitted);
@@ -261,8 +265,8 @@ impl Sliced for Work {
     }
 }
 
-fn made(sealer: MakeSealer) -> Result<Sealer, CallFailure> {
-    sealer().map_err(|_| CallFailure::Internal("the crypto library failed"))
+fn made(writer: MakeWriter) -> Result<Writer, CallFailure> {
+    writer().map_err(|_| CallFailure::Internal("the crypto library failed"))
 }
 
 fn until<T: Transform<Error = FieldFault>>(

@@ -5,13 +5,14 @@
 use std::sync::Arc;
 
 use allocation_counter::measure;
+use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{AppId, AppKeys, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
 use sealwire_server::faults::{Faults, FieldFault};
 use sealwire_server::reader::{Evervault, Reader};
-use sealwire_server::ticket::Ticket;
 use sealwire_server::transform::{OpenFields, RewrapFields, SealFields};
+use sealwire_server::writer::Writer;
 use sealwire_wire::OnError;
 
 /// An app with an old and a new key.
@@ -20,9 +21,23 @@ fn app() -> Arc<AppKeys> {
     Arc::new(AppKeys::new(AppId::new("shop").unwrap(), vec![version(1), version(2)]).unwrap())
 }
 
-fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> Sealer {
-    let version = keys.versions().iter().find(|version| version.number == number).unwrap();
-    Sealer::new(keys.app(), Arc::clone(version), KeyScope::Request, encoding, b"ctx").unwrap()
+fn version(keys: &AppKeys, number: u32) -> Arc<KeyVersion> {
+    Arc::clone(keys.versions().iter().find(|version| version.number == number).unwrap())
+}
+
+fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> Writer {
+    let sealer = Sealer::new(keys.app(), version(keys, number), KeyScope::Request, encoding, b"ctx").unwrap();
+    Writer::Native(sealer)
+}
+
+fn evervault_sealer(keys: &AppKeys, number: u32) -> Writer {
+    let form = Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
+    let sealer = evervault::Sealer::new(version(keys, number), KeyScope::Request, &form).unwrap();
+    Writer::Evervault(Box::new(sealer))
+}
+
+fn sealing(writer: Writer) -> SealFields {
+    SealFields { writer, ticket: Arc::default(), faults: Faults::new(OnError::Fail, 10, 10) }
 }
 
 fn opening(keys: &Arc<AppKeys>) -> OpenFields {
@@ -65,9 +80,9 @@ fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
     for (read, written) in [(Encoding::Text, Encoding::Binary), (Encoding::Binary, Encoding::Text)] {
         let allocations = [20, 2_000].map(|fields| {
             let plain = document(fields);
-            let seal = SealFields { sealer: sealer(&keys, 1, read), ticket: Arc::new(Ticket::default()) };
+            let seal = sealing(sealer(&keys, 1, read));
             let (sealed, sealing) = walk(&plain, Containers::Whole, seal);
-            let rewrap = RewrapFields { open: opening(&keys), sealer: sealer(&keys, 2, written) };
+            let rewrap = RewrapFields { open: opening(&keys), writer: sealer(&keys, 2, written) };
             let (moved, rewrapping) = walk(&sealed, Containers::Descend, rewrap);
             let (opened, open) = walk(&moved, Containers::Descend, opening(&keys));
             assert!(opened == plain && moved != sealed);
@@ -75,4 +90,17 @@ fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
         });
         assert_eq!(allocations[0], allocations[1]);
     }
+}
+
+#[test]
+fn nor_do_evervault_strings_cost_more_of_them() {
+    let keys = app();
+    let allocations = [20, 2_000].map(|fields| {
+        let plain = document(fields);
+        let (sealed, sealing) = walk(&plain, Containers::Whole, sealing(evervault_sealer(&keys, 1)));
+        let (opened, open) = walk(&sealed, Containers::Descend, opening(&keys));
+        assert!(opened == plain && sealed != plain);
+        [sealing, open]
+    });
+    assert_eq!(allocations[0], allocations[1]);
 }

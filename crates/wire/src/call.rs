@@ -8,7 +8,9 @@
 use sealwire_msgpack::{Malformed, Reader, Token};
 
 use crate::call_error::CallError;
-use crate::limits::{APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX};
+use crate::limits::{
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
+};
 use crate::method::{Method, Notice};
 use crate::params::{
     Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap,
@@ -88,8 +90,8 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
 }
 
 /// The params of any method on a document. The method's table has refused what is not its own.
-fn document<'a>(params: &mut Params<'a>) -> Result<DocumentCall<'a, Writing>, CallError> {
-    let mut call = DocumentCall::<Writing>::new("", &[]);
+fn document<'a>(params: &mut Params<'a>) -> Result<DocumentCall<'a, Writing<'a>>, CallError> {
+    let mut call = DocumentCall::<Writing<'a>>::new("", &[]);
     let writing = &mut call.writing;
     while let Some(param) = params.next()? {
         match param.name {
@@ -98,7 +100,8 @@ fn document<'a>(params: &mut Params<'a>) -> Result<DocumentCall<'a, Writing>, Ca
             "select" => call.select = Some(params.paths(param)?),
             "curve" => writing.curve = params.name(param, Curve::from_name)?,
             "key_scope" => writing.key_scope = params.name(param, KeyScope::from_name)?,
-            "format" => writing.format = params.name(param, Format::from_name)?,
+            "format" => writing.format = Some(params.name(param, Format::from_name)?),
+            "role" => writing.role = Some(params.role(param)?),
             "encoding" => writing.encoding = params.name(param, Encoding::from_name)?,
             "context" => call.context = params.context(param)?,
             "on_error" => call.on_error = params.name(param, OnError::from_name)?,
@@ -198,6 +201,13 @@ impl<'a> Params<'a> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         let valid = (1..=APP_BYTES_MAX).contains(&app.len()) && app.bytes().all(allowed);
         if valid { Ok(app) } else { Err(breaks(param)) }
+    }
+
+    fn role(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
+        let role = self.text(param)?;
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let valid = (1..=ROLE_BYTES_MAX).contains(&role.len()) && role.bytes().all(allowed);
+        if valid { Ok(role) } else { Err(breaks(param)) }
     }
 
     fn paths(&mut self, param: &'static Param) -> Result<Vec<&'a str>, CallError> {

@@ -59,7 +59,11 @@ fn enumerated_params_list_every_name() {
     let names = [
         ("curve", rule(&[Curve::R1.name(), Curve::K1.name()]), Curve::ALL.len()),
         ("key_scope", rule(&[KeyScope::Request.name(), KeyScope::Field.name()]), KeyScope::ALL.len()),
-        ("format", rule(&[Format::Native.name()]), Format::ALL.len()),
+        (
+            "format",
+            rule(&[Format::Native.name(), Format::Evervault.name(), Format::EvervaultBare.name()]),
+            Format::ALL.len(),
+        ),
         ("encoding", rule(&[Encoding::Text.name(), Encoding::Binary.name()]), Encoding::ALL.len()),
         ("on_error", rule(&[OnError::Fail.name(), OnError::Report.name()]), OnError::ALL.len()),
     ];
@@ -115,6 +119,7 @@ fn limits() {
             ("select_path_bytes_max", SELECT_PATH_BYTES_MAX as u64),
             ("context_bytes_max", CONTEXT_BYTES_MAX as u64),
             ("deadline_ms_max", u64::from(DEADLINE_MS_MAX)),
+            ("role_bytes_max", ROLE_BYTES_MAX as u64),
             ("method_bytes_max", METHOD_BYTES_MAX as u64),
             ("field_errors_max", FIELD_ERRORS_MAX as u64),
             ("field_path_bytes_max", FIELD_PATH_BYTES_MAX as u64),

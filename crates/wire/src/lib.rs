@@ -33,7 +33,7 @@ pub use error::{Detail, DetailValue, ErrorCode, RpcError};
 pub use frame::{Boundary, Fate, Head, Scan, ScanError};
 pub use limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, Limits,
-    METHOD_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
+    METHOD_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
 };
 pub use method::{Method, Notice};
 pub use params::{

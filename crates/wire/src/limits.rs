@@ -38,6 +38,8 @@ pub const SELECT_PATH_BYTES_MAX: usize = 1_024;
 pub const CONTEXT_BYTES_MAX: usize = 4_096;
 /// Longest `deadline_ms`: one hour.
 pub const DEADLINE_MS_MAX: u32 = 3_600_000;
+/// Longest data role.
+pub const ROLE_BYTES_MAX: usize = 20;
 /// Most entries in a reply's `errors`; the rest are counted in `errors_omitted`.
 pub const FIELD_ERRORS_MAX: usize = 1_000;
 /// Longest `path` in a reply's `errors`, in bytes. A path repeats every key above its field, so without this bound

@@ -3,7 +3,9 @@
 //! The same struct is what a client fills and what a server decodes, so the two sides cannot disagree on a field.
 //! Defaults are part of the contract and filled in on decoding; an absent value and its default are the same call.
 
-use crate::limits::{APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX};
+use crate::limits::{
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
+};
 use crate::method::Method;
 
 /// A closed set of names, with the name of each and the way back.
@@ -59,6 +61,10 @@ names! {
         /// Sealwire's own, `proto/envelope.md`.
         #[default]
         Native = "native",
+        /// Evervault strings with metadata, `QkTC` and `S0lS`; see `proto/evervault.md`.
+        Evervault = "evervault",
+        /// Evervault strings without metadata, `Tk9D` and `RFVC`.
+        EvervaultBare = "evervault-bare",
     }
 }
 
@@ -107,23 +113,25 @@ pub struct DocumentCall<'a, W> {
 
 /// How envelopes are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Writing {
+pub struct Writing<'a> {
     /// Which of the app's keys seals. Those that open are named by the envelopes.
     pub curve: Curve,
     /// How far one ephemeral key reaches.
     pub key_scope: KeyScope,
-    /// The format.
-    pub format: Format,
+    /// The format; `None` leaves it to the server.
+    pub format: Option<Format>,
+    /// The data role that Evervault strings carry. 1 to 20 of `a-z 0-9 -`.
+    pub role: Option<&'a str>,
     /// String or binary envelopes.
     pub encoding: Encoding,
 }
 
 /// The params of `encrypt`.
-pub type Encrypt<'a> = DocumentCall<'a, Writing>;
+pub type Encrypt<'a> = DocumentCall<'a, Writing<'a>>;
 /// The params of `decrypt`.
 pub type Decrypt<'a> = DocumentCall<'a, ()>;
 /// The params of `rewrap`.
-pub type Rewrap<'a> = DocumentCall<'a, Writing>;
+pub type Rewrap<'a> = DocumentCall<'a, Writing<'a>>;
 
 impl<'a, W: Default> DocumentCall<'a, W> {
     /// A call on all of `payload`, which is one MessagePack value, with the defaults.
@@ -199,7 +207,8 @@ const _: () = assert!(
         && SELECT_PATHS_MAX == 64
         && SELECT_PATH_BYTES_MAX == 1_024
         && CONTEXT_BYTES_MAX == 4_096
-        && DEADLINE_MS_MAX == 3_600_000,
+        && DEADLINE_MS_MAX == 3_600_000
+        && ROLE_BYTES_MAX == 20,
     "the rules above quote these numbers"
 );
 
@@ -209,7 +218,8 @@ const ENCRYPT: &[Param] = &[
     SELECT,
     CURVE,
     param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\""),
-    param("format", "string", Some("\"native\""), "\"native\""),
+    param("format", "string", Some("\"native\""), "\"native\" or \"evervault\" or \"evervault-bare\""),
+    param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"),
     ENCODING,
     CONTEXT,
     ON_ERROR,

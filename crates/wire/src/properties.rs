@@ -177,6 +177,8 @@ proptest! {
         context in vec(any::<u8>(), 0..100),
         deadline_ms in prop::option::of(1..=DEADLINE_MS_MAX),
         min_generation in prop::option::of(any::<u64>()),
+        format in prop::option::of(0..3_usize),
+        role in prop::option::of("[a-z0-9-]{1,20}"),
         msgid in any::<u32>(),
     ) {
         let sent = Encrypt {
@@ -190,7 +192,8 @@ proptest! {
             writing: Writing {
                 curve: Curve::ALL[curve],
                 key_scope: KeyScope::ALL[key_scope],
-                format: Format::Native,
+                format: format.map(|format| Format::ALL[format]),
+                role: role.as_deref(),
                 encoding: Encoding::ALL[encoding],
             },
         };

@@ -8,7 +8,7 @@ use sealwire_msgpack::{Malformed, Reader, write};
 use crate::answer::at_end;
 use crate::method::{Method, Notice};
 use crate::params::{
-    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Rewrap, Writing,
+    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Inspect, KeyScope, OnError, Rewrap, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -26,7 +26,13 @@ pub fn rewrap(out: &mut Vec<u8>, msgid: u32, call: &Rewrap<'_>) {
     document(out, msgid, Method::Rewrap, call, Some(&call.writing));
 }
 
-fn document<W>(out: &mut Vec<u8>, msgid: u32, method: Method, call: &DocumentCall<'_, W>, writing: Option<&Writing>) {
+fn document<W>(
+    out: &mut Vec<u8>,
+    msgid: u32,
+    method: Method,
+    call: &DocumentCall<'_, W>,
+    writing: Option<&Writing<'_>>,
+) {
     begin(out, msgid, method);
     let mut map = Map::begin(out);
     map.text("app", call.app);
@@ -34,7 +40,12 @@ fn document<W>(out: &mut Vec<u8>, msgid: u32, method: Method, call: &DocumentCal
     if let Some(writing) = writing {
         map.name("curve", writing.curve, Curve::name);
         map.name("key_scope", writing.key_scope, KeyScope::name);
-        map.name("format", writing.format, Format::name);
+        if let Some(format) = writing.format {
+            map.text("format", format.name());
+        }
+        if let Some(role) = writing.role {
+            map.text("role", role);
+        }
         map.name("encoding", writing.encoding, Encoding::name);
     }
     map.context(call.context);

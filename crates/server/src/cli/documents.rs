@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{
-    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, KeyScope, OnError, Rewrap, Writing,
+    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Rewrap,
+    Writing,
 };
 use sealwire_payload::{Limits, json};
 
@@ -51,6 +52,12 @@ pub(super) struct EncryptArgs {
     /// How far one ephemeral key reaches: the whole document, or one field
     #[arg(long, value_enum, default_value = "request")]
     key_scope: ScopeName,
+    /// What to write; evervault-bare is without metadata, so that nothing authenticates what kind of value it is
+    #[arg(long, value_enum)]
+    format: Option<FormatName>,
+    /// Data role that evervault strings carry: 1 to 20 of a-z 0-9 -
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
 }
 
 /// Arguments of `decrypt`.
@@ -92,6 +99,23 @@ impl From<CurveName> for Curve {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum FormatName {
+    Native,
+    Evervault,
+    EvervaultBare,
+}
+
+impl From<FormatName> for Format {
+    fn from(name: FormatName) -> Self {
+        match name {
+            FormatName::Native => Self::Native,
+            FormatName::Evervault => Self::Evervault,
+            FormatName::EvervaultBare => Self::EvervaultBare,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum ScopeName {
     Request,
     Field,
@@ -107,7 +131,13 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
         let call = Encrypt {
             select: common.select(),
             context: common.context.as_bytes(),
-            writing: Writing { curve: args.curve.into(), key_scope, ..Writing::default() },
+            writing: Writing {
+                curve: args.curve.into(),
+                key_scope,
+                format: args.format.map(Format::from),
+                role: args.role.as_deref(),
+                ..Writing::default()
+            },
             ..Encrypt::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.encrypt(call).await?)

@@ -5,7 +5,7 @@ use sealwire_crypto::Curve as KeyCurve;
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
 use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Reader, Token, write};
-use sealwire_wire::{Decrypt, Encrypt, ErrorCode, OnError};
+use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Writing};
 
 use crate::harness::{APP, Harness, Machine, rpc_error, run};
 
@@ -259,5 +259,143 @@ fn a_copy_with_one_character_changed_never_opens() {
             assert_eq!(document.errors.len(), copies.len());
             assert!(document.errors.iter().all(|error| error.code == ErrorCode::CannotOpen));
         }
+    });
+}
+
+/// Every kind of leaf, and what comes back of it.
+fn leaves() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut same: Vec<Vec<u8>> = ["", "x", "Zo\u{eb} \u{1f511}", "007", "42", "true", "null", "ev:QkTC:$", " padded "]
+        .iter()
+        .map(|text| str(text))
+        .collect();
+    same.extend([bin(b""), bin(&[0xff; 300]), vec![0xc2], vec![0xc3]]);
+    let number = |write: &dyn Fn(&mut Vec<u8>)| {
+        let mut out = Vec::new();
+        write(&mut out);
+        out
+    };
+    same.extend([0, 1, 127, 128, u64::from(u32::MAX), u64::MAX].map(|value| number(&|out| write::uint(out, value))));
+    same.extend([-1, -32, -33, i64::MIN].map(|value| number(&|out| write::int(out, value))));
+    let floats = [0.0, -0.0, 1.0, -1.5, 0.1, 1e21, 5e-324, f64::MAX, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    same.extend(floats.map(|value| number(&|out| write::f64(out, value))));
+    let mut pairs: Vec<_> = same.into_iter().map(|value| (value.clone(), value)).collect();
+    // The format has one float and no widths.
+    pairs.push((number(&|out| write::f32(out, 1.5)), number(&|out| write::f64(out, 1.5))));
+    pairs.push((vec![0xcf, 0, 0, 0, 0, 0, 0, 0, 7], vec![7]));
+    pairs.push((vec![0xd0, 7], vec![7]));
+    pairs
+}
+
+#[test]
+fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
+    run(Machine::Shared, 60, async {
+        let harness = server(false, &["card-number"]).await;
+        let client = harness.client().await;
+        let (sent, back): (Vec<_>, Vec<_>) = leaves().into_iter().unzip();
+        let cases = [
+            (Curve::R1, Format::Evervault, "QkTC"),
+            (Curve::K1, Format::Evervault, "S0lS"),
+            (Curve::R1, Format::EvervaultBare, "Tk9D"),
+            (Curve::K1, Format::EvervaultBare, "RFVC"),
+        ];
+        for (curve, format, tag) in cases {
+            for key_scope in KeyScopeName::ALL {
+                let writing = Writing { curve, format: Some(format), key_scope: *key_scope, ..Writing::default() };
+                let call = Encrypt { writing, ..Encrypt::new(APP, &[]) };
+                let document = array(&sent);
+                let sealed = client.encrypt(Encrypt { payload: &document, ..call.clone() }).await.unwrap().payload;
+                let mut ephemerals = std::collections::HashSet::new();
+                for (field, plain) in values(&sealed).iter().zip(&sent) {
+                    match Reader::new(field).token().unwrap() {
+                        Token::Str(text) => {
+                            let text = std::str::from_utf8(text).unwrap();
+                            assert!(text.starts_with(&format!("ev:{tag}:")) && text.ends_with(":$"), "{text}");
+                            ephemerals.insert(text.rsplit(':').nth(2).unwrap().to_owned());
+                        }
+                        Token::Bin(file) => {
+                            assert!(looks_like_file(file) && matches!(Reader::new(plain).token(), Ok(Token::Bin(_))));
+                            ephemerals.insert(format!("{:02x?}", &file[9..42]));
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+                // A string and a file of one key write its point in two ways.
+                let keys = if *key_scope == KeyScopeName::Field { sent.len() } else { 2 };
+                assert_eq!(ephemerals.len(), keys, "{tag} {key_scope:?}");
+                assert_eq!(values(&decrypt(&client, &sealed).await.unwrap().payload), back, "{tag}");
+                // A second writing of the same is another string.
+                let again = client.encrypt(Encrypt { payload: &document, ..call }).await.unwrap().payload;
+                assert!(values(&again).iter().zip(values(&sealed)).all(|(one, other)| *one != other));
+            }
+        }
+        // A role is in what is sealed: this server opens it, one that does not list it refuses.
+        let writing = Writing { format: Some(Format::Evervault), role: Some("card-number"), ..Writing::default() };
+        let sealed = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &str("4242")) }).await.unwrap().payload;
+        assert_eq!(decrypt(&client, &sealed).await.unwrap().payload, str("4242"));
+        let writing = Writing { role: Some("other"), ..writing };
+        let sealed = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &str("4242")) }).await.unwrap().payload;
+        assert_eq!(rpc_error(decrypt(&client, &sealed).await).code, ErrorCode::Forbidden);
+    });
+}
+
+#[test]
+fn what_the_format_cannot_do_is_refused_by_name() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let evervault = Writing { format: Some(Format::Evervault), ..Writing::default() };
+        let bare = Writing { format: Some(Format::EvervaultBare), ..Writing::default() };
+        let role = Some("support");
+        let only = "role must be absent: only format \"evervault\" has one";
+        for (writing, context, message) in [
+            (Writing { role, ..Writing::default() }, &b""[..], only),
+            (Writing { role, ..bare }, b"", only),
+            (
+                Writing { encoding: Encoding::Binary, ..evervault },
+                b"",
+                "encoding must be \"text\": an Evervault string is text",
+            ),
+            (
+                Writing { encoding: Encoding::Binary, ..bare },
+                b"",
+                "encoding must be \"text\": an Evervault string is text",
+            ),
+            (evervault, b"row 7", "context must be empty: the Evervault format binds none"),
+            (bare, b"row 7", "context must be empty: the Evervault format binds none"),
+        ] {
+            // Before any work: the payload is not even one that could be walked.
+            let error = rpc_error(client.encrypt(Encrypt { writing, context, ..Encrypt::new(APP, b"\xa1\xff") }).await);
+            assert_eq!((error.code, &*error.message), (ErrorCode::BadRequest, message));
+        }
+
+        // One field that cannot be held ends the call, or is left and listed.
+        let ext = b"\xd4\x05\x00".to_vec();
+        let container = [&b"\x81\xa1k"[..], b"\x01"].concat();
+        let document = array(&[str("a"), container.clone(), ext.clone(), bin(b"file"), vec![0xc0]]);
+        let select = Some(vec!["$[0]", "$[1]", "$[2]", "$[3]", "$[4]"]);
+        let call = Encrypt { select, ..Encrypt::new(APP, &document) };
+        let no_form = (ErrorCode::BadRequest, "the format has no form for this value");
+        for (writing, at, expected, code) in [
+            (evervault, &[1, 2][..], no_form, ErrorCode::BadRequest),
+            (Writing { role, ..evervault }, &[1, 2, 3], no_form, ErrorCode::BadRequest),
+        ] {
+            let error = rpc_error(client.encrypt(Encrypt { writing, ..call.clone() }).await);
+            assert_eq!((error.code, &*error.message), expected);
+            assert_eq!(error.details, [sealwire_wire::Detail::text("path", "$[1]")]);
+            let reported =
+                client.encrypt(Encrypt { writing, on_error: OnError::Report, ..call.clone() }).await.unwrap();
+            assert_eq!(reported.errors, listed(code, at));
+            let (before, after) = (values(&document), values(&reported.payload));
+            for place in 0..5 {
+                assert_eq!(before[place] == after[place], at.contains(&place) || place == 4, "$[{place}]");
+            }
+        }
+        let long = bin(&vec![0; (25 << 20) + 1]);
+        let error = rpc_error(client.encrypt(Encrypt { writing: evervault, ..Encrypt::new(APP, &long) }).await);
+        assert_eq!(error.code, ErrorCode::TooLarge);
+        let longest = bin(&vec![7; 25 << 20]);
+        let sealed =
+            client.encrypt(Encrypt { writing: evervault, ..Encrypt::new(APP, &longest) }).await.unwrap().payload;
+        assert!(decrypt(&client, &sealed).await.unwrap().payload == longest);
     });
 }

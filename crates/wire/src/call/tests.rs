@@ -59,7 +59,8 @@ fn every_key_is_read() {
         writing: Writing {
             curve: Curve::K1,
             key_scope: KeyScope::Field,
-            format: Format::Native,
+            format: Some(Format::Native),
+            role: Some("card-number"),
             encoding: Encoding::Binary,
         },
         ..Encrypt::new("shop.eu_1-x", &[0x81, 0xa1, b'a', 0x01])
@@ -91,7 +92,8 @@ fn keys_and_shapes() {
     check_each(b"\xa3app\xa1b", Err("app is given twice"));
     check_each(b"\xa7payload\x01", Err("payload is given twice"));
     check("encrypt", &with(b"\xa6colour\x01"), Err("encrypt has no parameter \"colour\""));
-    check("encrypt", &with(b"\xa4role\xa1r"), Err("encrypt has no parameter \"role\""));
+    check("encrypt", &with(b"\xa4role\xa1r"), Ok(()));
+    check("rewrap", &with(b"\xa4role\xa1r"), Err("rewrap has no parameter \"role\""));
     check("decrypt", &with(b"\xa5curve\xa2r1"), Err("decrypt has no parameter \"curve\""));
     check("rewrap", &with(b"\xa5curve\xa2r1"), Ok(()));
     check("rewrap", &with(b"\xa9key_scope\xa5field"), Err("rewrap has no parameter \"key_scope\""));
@@ -179,7 +181,17 @@ fn types_and_rules() {
     check("encrypt", &with(b"\xa5curve\xa2k1"), Ok(()));
     check("encrypt", &with(b"\xa5curve\xa4p521"), Err("curve must be \"r1\" or \"k1\""));
     check("encrypt", &with(b"\xa9key_scope\xa5epoch"), Err("key_scope must be \"request\" or \"field\""));
-    check("encrypt", &with(b"\xa6format\xa9evervault"), Err("format must be \"native\""));
+    check("encrypt", &with(b"\xa6format\xa9evervault"), Ok(()));
+    check("encrypt", &with(b"\xa6format\xaeevervault-bare"), Ok(()));
+    let formats = "format must be \"native\" or \"evervault\" or \"evervault-bare\"";
+    check("encrypt", &with(b"\xa6format\xa9Evervault"), Err(formats));
+    let role = Err("role must be 1 to 20 bytes of a-z 0-9 -");
+    check("encrypt", &with(b"\xa4role\xb4abcdefghij-012345678"), Ok(()));
+    check("encrypt", &with(b"\xa4role\xb5abcdefghij-0123456789"), role);
+    check("encrypt", &with(b"\xa4role\xa0"), role);
+    check("encrypt", &with(b"\xa4role\xa2Ab"), role);
+    check("encrypt", &with(b"\xa4role\xa3a_b"), role);
+    check("encrypt", &with(b"\xa4role\x01"), Err("role must be of type string"));
     check("encrypt", &with(b"\xa8encoding\xa3hex"), Err("encoding must be \"text\" or \"binary\""));
     check("inspect", &map(&[b"\xa8envelope\xa1x"]), Ok(()));
     check("inspect", &map(&[b"\xa8envelope\xc4\x01x"]), Ok(()));
