@@ -13,6 +13,7 @@ use crate::envelope::{
     TEXT_PREFIX,
 };
 use crate::hpke::Context;
+use crate::opened::{Name, Schedule};
 use crate::{AppKeys, CannotOpen, Datatype, OpenedSchedules, PublicKey};
 
 /// Key schedules one request may hold open at once, about 1 KiB each. A request with more ephemeral keys
@@ -130,7 +131,8 @@ impl Opener {
         if !slot.is_kept {
             slot.is_kept = true;
             if let Some(kept) = &self.kept {
-                kept.keep(self.keys.app(), slot.header, &slot.context);
+                let schedule = Schedule::Envelope(Arc::clone(&slot.context));
+                kept.keep(self.keys.app(), Name::Envelope(slot.header), schedule);
             }
         }
         if datatype == Datatype::String && std::str::from_utf8(plaintext).is_err() {
@@ -154,9 +156,9 @@ impl Opener {
         let curve = header.curve().ok_or(CannotOpen)?;
         // Before anything kept is asked for: a disabled version opens nothing.
         let key = self.keys.reader(curve, header.key_id()).ok_or(CannotOpen)?;
-        let slot = match self.kept.as_ref().and_then(|kept| kept.get(app, header)) {
-            Some(context) => Slot { context, header, is_kept: true },
-            None => {
+        let slot = match self.kept.as_ref().and_then(|kept| kept.get(app, Name::Envelope(header))) {
+            Some(Schedule::Envelope(context)) => Slot { context, header, is_kept: true },
+            _ => {
                 let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
                 let info = [INFO_PREFIX, app.as_str().as_bytes()];
                 let context = Context::recipient(&key.pair, &ephemeral, &info).map_err(|_| CannotOpen)?;

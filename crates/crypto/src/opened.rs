@@ -12,9 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
 
-use crate::AppId;
+use crate::aead::AeadKey;
 use crate::envelope::Header;
+use crate::evervault::Kdf;
 use crate::hpke::Context;
+use crate::{AppId, KeyId};
 
 /// Requests that one kept schedule serves. Beyond it one Diffie-Hellman is a fair price for a fresh start.
 const USES_MAX: u32 = 1 << 20;
@@ -27,11 +29,27 @@ pub struct OpenedSchedules {
 
 struct Inner {
     now: u64,
-    entries: LruCache<(AppId, Header), Entry>,
+    entries: LruCache<(AppId, Name), Entry>,
+}
+
+/// What a schedule is found by within its app. Only who has found the key version active may ask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Name {
+    /// An envelope's header: curve, key version and ephemeral key.
+    Envelope(Header),
+    /// An Evervault value names no key version, and one agreement gives two keys.
+    Evervault { key: KeyId, ephemeral: [u8; 33], kdf: Kdf },
+}
+
+/// What is kept under a name of the same kind.
+#[derive(Clone)]
+pub(crate) enum Schedule {
+    Envelope(Arc<Context>),
+    Evervault(Arc<AeadKey>),
 }
 
 struct Entry {
-    context: Arc<Context>,
+    schedule: Schedule,
     /// First tick at which it is no longer served.
     ends: u64,
     uses_left: u32,
@@ -69,25 +87,25 @@ impl OpenedSchedules {
         self.len() == 0
     }
 
-    pub(crate) fn get(&self, app: &AppId, header: Header) -> Option<Arc<Context>> {
+    pub(crate) fn get(&self, app: &AppId, name: Name) -> Option<Schedule> {
         let mut inner = self.lock();
-        let key = (app.clone(), header);
+        let key = (app.clone(), name);
         let entry = inner.entries.get_mut(&key)?;
         entry.uses_left -= 1;
-        let context = Arc::clone(&entry.context);
+        let schedule = entry.schedule.clone();
         if entry.uses_left == 0 {
             inner.entries.pop(&key);
         }
-        Some(context)
+        Some(schedule)
     }
 
-    pub(crate) fn keep(&self, app: &AppId, header: Header, context: &Arc<Context>) {
+    pub(crate) fn keep(&self, app: &AppId, name: Name, schedule: Schedule) {
         let mut inner = self.lock();
         let ends = inner.now.saturating_add(self.lifetime_ticks);
-        let key = (app.clone(), header);
+        let key = (app.clone(), name);
         // A schedule that two requests opened at once keeps the earlier end.
         if !inner.entries.contains(&key) {
-            inner.entries.put(key, Entry { context: Arc::clone(context), ends, uses_left: USES_MAX });
+            inner.entries.put(key, Entry { schedule, ends, uses_left: USES_MAX });
         }
     }
 
@@ -98,7 +116,7 @@ impl OpenedSchedules {
 }
 
 impl Inner {
-    fn drop_where(&mut self, gone: impl Fn(&(AppId, Header), &Entry) -> bool) {
+    fn drop_where(&mut self, gone: impl Fn(&(AppId, Name), &Entry) -> bool) {
         let keys: Vec<_> =
             self.entries.iter().filter(|(key, entry)| gone(key, entry)).map(|(key, _)| key.clone()).collect();
         for key in keys {

@@ -1,5 +1,7 @@
 //! From a Diffie-Hellman to an AES key, in the two ways this format has.
 
+use std::sync::Arc;
+
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
@@ -8,8 +10,8 @@ use crate::key::SharedX;
 use crate::{Curve, Error};
 
 /// Whether the shared x coordinate is hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kdf {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kdf {
     /// It is the AES key as it stands.
     None = 0,
     /// ANSI X9.63 with SHA-256: `SHA-256( x | 00000001 | SubjectPublicKeyInfo of the ephemeral key )`.
@@ -17,6 +19,9 @@ pub(super) enum Kdf {
 }
 
 impl Kdf {
+    /// Both.
+    pub(super) const ALL: [Self; 2] = [Self::None, Self::X963];
+
     pub(super) fn other(self) -> Self {
         match self {
             Self::None => Self::X963,
@@ -31,7 +36,7 @@ impl Kdf {
 /// derivation too, and that one then costs a hash rather than a Diffie-Hellman.
 pub(super) struct Derived {
     x: Box<SharedX>,
-    keys: [Option<AeadKey>; 2],
+    keys: [Option<Arc<AeadKey>>; 2],
 }
 
 impl Derived {
@@ -41,9 +46,9 @@ impl Derived {
 
     /// The key under `kdf`; `ephemeral` is the writer's point, uncompressed, whichever side asks.
     #[inline]
-    pub(super) fn key(&mut self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Result<&AeadKey, Error> {
+    pub(super) fn key(&mut self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Result<&Arc<AeadKey>, Error> {
         if self.keys[kdf as usize].is_none() {
-            self.keys[kdf as usize] = Some(AeadKey::new(&self.key_bytes(kdf, curve, ephemeral))?);
+            self.keys[kdf as usize] = Some(Arc::new(AeadKey::new(&self.key_bytes(kdf, curve, ephemeral))?));
         }
         self.keys[kdf as usize].as_ref().ok_or(Error::Library)
     }

@@ -182,6 +182,26 @@ impl FileHeader {
     }
 }
 
+/// What a whole file says about itself without being opened. Nothing in it is authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileInspection {
+    /// How it was made.
+    pub version: FileVersion,
+    /// Whether it was made for the vendor's published debug key; such a file never opens here.
+    pub is_debug: bool,
+    /// Length of the content.
+    pub content_bytes: usize,
+}
+
+/// Reads what is around a file's content; `None` when it is none. Does not look at the checksum.
+#[must_use]
+pub fn inspect_file(file: &[u8]) -> Option<FileInspection> {
+    let (header, rest) = FileHeader::split(file)?;
+    let (_, content) = header.split_metadata(rest)?;
+    let FileHeader { version, is_debug, .. } = header;
+    Some(FileInspection { version, is_debug, content_bytes: content.len().checked_sub(TRAILER_BYTES)? })
+}
+
 /// The role in opened metadata, its spent tag still behind it; no metadata, no role.
 pub(super) fn role(opened: &[u8]) -> Result<Option<&str>, CannotOpen> {
     match opened.len().checked_sub(TAG_BYTES) {

@@ -3,13 +3,15 @@
 //! Reading fails closed. A policy is decided by the role, so a map that cannot be read, says its role twice or says it
 //! in anything but a string refuses the whole value rather than giving it out without a role.
 
-use sealwire_msgpack::{Reader, Token};
+use sealwire_msgpack::{Reader, Token, write};
 
 /// What we write as a value's origin: the ASCII letter S. Published clients use 5 to 13.
 pub const ORIGIN: u8 = b'S';
 
 /// Longest role in characters.
 const ROLE_CHARS_MAX: usize = 20;
+/// Longest role that is carried over from a string that another client made: 20 characters in UTF-8.
+pub(super) const CARRIED_ROLE_BYTES_MAX: usize = 4 * ROLE_CHARS_MAX;
 
 /// A data role: 1 to 20 of `a-z 0-9 -`. Safe to log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,18 +94,26 @@ fn integer_or_skip(reader: &mut Reader<'_>) -> Option<Option<u64>> {
     Some(None)
 }
 
-/// Length and map, ready to go in front of a text.
-pub(super) fn encode(role: Option<&Role>, origin: u8, encrypted_at: u32) -> Vec<u8> {
-    debug_assert!(origin < 0x80, "a positive fixint");
-    let mut map = vec![0, 0, if role.is_some() { 0x83 } else { 0x82 }];
-    if let Some(Role(role)) = role {
-        let length = u8::try_from(role.len()).expect("a role is at most 20 bytes");
-        map.extend_from_slice(&[0xa2, b'd', b'r', 0xa0 | length]);
-        map.extend_from_slice(role.as_bytes());
+/// What goes in front of every text of one writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) origin: u8,
+    pub(super) encrypted_at: u32,
+}
+
+impl Stamp {
+    /// Puts length and map in `map`, ready to go in front of a text. A role has at most [`CARRIED_ROLE_BYTES_MAX`].
+    pub(super) fn encode(self, role: Option<&str>, map: &mut Vec<u8>) {
+        debug_assert!(self.origin < 0x80, "a positive fixint");
+        map.clear();
+        map.extend_from_slice(&[0, 0, if role.is_some() { 0x83 } else { 0x82 }]);
+        if let Some(role) = role {
+            map.extend_from_slice(&[0xa2, b'd', b'r']);
+            write::str(map, role);
+        }
+        map.extend_from_slice(&[0xa2, b'e', b'o', self.origin, 0xa2, b'e', b't', 0xce]);
+        map.extend_from_slice(&self.encrypted_at.to_be_bytes());
+        let length = u16::try_from(map.len() - 2).expect("a role is short");
+        map[..2].copy_from_slice(&length.to_le_bytes());
     }
-    map.extend_from_slice(&[0xa2, b'e', b'o', origin, 0xa2, b'e', b't', 0xce]);
-    map.extend_from_slice(&encrypted_at.to_be_bytes());
-    let length = u16::try_from(map.len() - 2).expect("a map is at most 40 bytes");
-    map[..2].copy_from_slice(&length.to_le_bytes());
-    map
 }

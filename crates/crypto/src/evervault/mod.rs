@@ -18,7 +18,11 @@ mod seal;
 mod stream;
 mod text;
 
-pub use file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, looks_like_file};
+pub(crate) use derive::Kdf;
+pub use file::{
+    FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileInspection, FileVersion, inspect_file,
+    looks_like_file,
+};
 pub use metadata::{InvalidRole, ORIGIN, Role};
 pub use number::{Number, NumberText};
 pub use open::{Legacy, Opened, OpenedFile, Opener, Value};

@@ -11,7 +11,7 @@ use super::number::{Number, Parsed, parse};
 use super::ring::{Ring, Scheme};
 use super::text::{Aad, Datatype, Parts, Tag};
 use crate::aead::TAG_BYTES;
-use crate::{AppId, AppKeys, CannotOpen};
+use crate::{AppKeys, CannotOpen, OpenedSchedules};
 
 /// Whether the formats that the vendor has given up are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,6 @@ pub struct OpenedFile<'a> {
 
 /// Opens the values of one request. Values of one ephemeral key share its Diffie-Hellman.
 pub struct Opener {
-    app: AppId,
     legacy: Legacy,
     ring: Ring,
     /// Ciphertext, then plaintext in its place. Wiped on drop.
@@ -68,7 +67,19 @@ impl Opener {
     /// An opener with an app's keys. Every active version reads.
     #[must_use]
     pub fn new(keys: &Arc<AppKeys>, legacy: Legacy) -> Self {
-        Self { app: keys.app().clone(), legacy, ring: Ring::new(keys), body: Zeroizing::new(Vec::new()) }
+        Self { legacy, ring: Ring::new(keys), body: Zeroizing::new(Vec::new()) }
+    }
+
+    /// The same, which also uses and feeds the keys that other requests opened. The published clients use one ephemeral
+    /// key for 15 seconds, so many requests share it.
+    #[must_use]
+    pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
+        Self { ring: self.ring.keeping(kept), ..self }
+    }
+
+    #[cfg(test)]
+    pub(super) fn agreements(&self) -> usize {
+        self.ring.agreements()
     }
 
     /// Opens a string.
@@ -179,6 +190,6 @@ fn read(tag: Tag, datatype: Datatype, payload: &[u8]) -> Result<Opened<'_>, Cann
 
 impl fmt::Debug for Opener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opener").field("app", &self.app).field("legacy", &self.legacy).finish_non_exhaustive()
+        f.debug_struct("Opener").field("app", self.ring.app()).field("legacy", &self.legacy).finish_non_exhaustive()
     }
 }

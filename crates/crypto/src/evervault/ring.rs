@@ -10,7 +10,8 @@ use std::sync::Arc;
 use super::derive::{Derived, Kdf};
 use super::text::{POINT_BYTES, POINT_CHARS, point};
 use crate::aead::AeadKey;
-use crate::{AppKeys, CannotOpen, Curve, KeyState, KeyVersion, PublicKey};
+use crate::opened::{Name, Schedule};
+use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, PublicKey};
 
 /// Diffie-Hellman results one request may hold at once, about 2 KiB each at most. A request with more still opens;
 /// it computes some of them again.
@@ -55,13 +56,24 @@ pub(super) struct Candidate<'a> {
 struct Point {
     ephemeral: PublicKey,
     /// By place in the list of versions.
-    derived: Vec<Option<Derived>>,
+    versions: Vec<Known>,
     /// The turn that opened the last value, for values that name either derivation.
     likely: [usize; 2],
 }
 
+/// What is known of one ephemeral key with one version.
+#[derive(Default)]
+struct Known {
+    derived: Option<Derived>,
+    /// Keys that earlier requests opened something with, or that others now can.
+    kept: [Option<Arc<AeadKey>>; 2],
+}
+
 pub(super) struct Ring {
+    app: AppId,
     versions: [Vec<Arc<KeyVersion>>; 2],
+    /// What earlier requests opened, if it is to be used.
+    kept: Option<Arc<OpenedSchedules>>,
     points: Vec<Point>,
     by_point: HashMap<(Curve, [u8; POINT_BYTES]), usize>,
     /// The point seen last, as text: in a document made by one client, every point.
@@ -71,8 +83,29 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new(keys: &AppKeys) -> Self {
-        let versions = Curve::ALL.map(|curve| active(keys, curve));
-        Self { versions, points: Vec::new(), by_point: HashMap::new(), last: None, derived: 0 }
+        Self {
+            app: keys.app().clone(),
+            versions: Curve::ALL.map(|curve| active(keys, curve)),
+            kept: None,
+            points: Vec::new(),
+            by_point: HashMap::new(),
+            last: None,
+            derived: 0,
+        }
+    }
+
+    pub(super) fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
+        Self { kept, ..self }
+    }
+
+    /// Diffie-Hellmans so far.
+    #[cfg(test)]
+    pub(super) fn agreements(&self) -> usize {
+        self.derived
+    }
+
+    pub(super) fn app(&self) -> &AppId {
+        &self.app
     }
 
     /// The place of a point given as text.
@@ -101,38 +134,82 @@ impl Ring {
             self.last = None;
             self.derived = 0;
         }
-        let derived = self.versions[curve as usize].iter().map(|_| None).collect();
-        self.points.push(Point { ephemeral, derived, likely: [0; 2] });
+        let new = self.known(curve, ephemeral);
+        self.points.push(new);
         let place = self.points.len() - 1;
         self.by_point.insert((curve, point), place);
         Ok(place)
     }
 
+    /// A point with what earlier requests left of it; a version that opened it then is the likely one now.
+    fn known(&self, curve: Curve, ephemeral: PublicKey) -> Point {
+        let mut versions: Vec<Known> = self.versions[curve as usize].iter().map(|_| Known::default()).collect();
+        let mut likely = [0; 2];
+        let Some(kept) = &self.kept else { return Point { ephemeral, versions, likely } };
+        let count = versions.len();
+        for (place, version) in self.versions[curve as usize].iter().enumerate() {
+            for kdf in Kdf::ALL {
+                let name = Name::Evervault { key: version.id, ephemeral: *ephemeral.compressed(), kdf };
+                if let Some(Schedule::Evervault(key)) = kept.get(&self.app, name) {
+                    versions[place].kept[kdf as usize] = Some(key);
+                    likely[kdf as usize] = place;
+                    // A value that names the other derivation was made with this one, unless that one is kept too.
+                    if versions[place].kept[kdf.other() as usize].is_none() {
+                        likely[kdf.other() as usize] = count + place;
+                    }
+                }
+            }
+        }
+        Point { ephemeral, versions, likely }
+    }
+
+    /// The turn that is tried first. Values whose clients do not mix derivations never have a turn of the other.
+    fn likely(&self, place: usize, scheme: Scheme) -> usize {
+        let point = &self.points[place];
+        let likely = point.likely[scheme.kdf as usize];
+        if scheme.is_mixed || likely < point.versions.len() { likely } else { 0 }
+    }
+
     /// The `turn`-th key to try, the likeliest first; [`CannotOpen`] when all were tried.
     #[inline]
     pub(super) fn candidate(&mut self, place: usize, scheme: Scheme, turn: usize) -> Result<Candidate<'_>, CannotOpen> {
+        let turn = reordered(self.likely(place, scheme), turn);
         let point = &mut self.points[place];
-        let versions = &self.versions[point.ephemeral.curve() as usize];
-        let turn = reordered(point.likely[scheme.kdf as usize], turn);
-        let (version, kdf) = attempt(scheme, versions.len(), turn).ok_or(CannotOpen)?;
-        let own = &versions[version].pair;
-        let derived = &mut point.derived[version];
-        if derived.is_none() {
-            self.derived += 1;
-            *derived = Some(Derived::new(own.agree(&point.ephemeral).map_err(|_| CannotOpen)?));
-        }
-        let derived = derived.as_mut().ok_or(CannotOpen)?;
-        let (curve, uncompressed) = (point.ephemeral.curve(), point.ephemeral.uncompressed());
-        let key = derived.key(kdf, curve, uncompressed).map_err(|_| CannotOpen)?;
+        let curve = point.ephemeral.curve();
+        let (version, kdf) = attempt(scheme, point.versions.len(), turn).ok_or(CannotOpen)?;
+        let own = &self.versions[curve as usize][version].pair;
+        let Known { derived, kept } = &mut point.versions[version];
+        let key = match &kept[kdf as usize] {
+            Some(key) => key,
+            None => {
+                if derived.is_none() {
+                    self.derived += 1;
+                    *derived = Some(Derived::new(own.agree(&point.ephemeral).map_err(|_| CannotOpen)?));
+                }
+                let derived = derived.as_mut().ok_or(CannotOpen)?;
+                derived.key(kdf, curve, point.ephemeral.uncompressed()).map_err(|_| CannotOpen)?
+            }
+        };
         Ok(Candidate { key, app: own.public().compressed(), ephemeral: point.ephemeral.compressed() })
     }
 
-    /// Remembers which turn opened a value.
+    /// Remembers which turn opened a value, and keeps its key for other requests.
     #[inline]
     pub(super) fn opened(&mut self, place: usize, scheme: Scheme, turn: usize) {
-        if turn != 0 {
-            let likely = &mut self.points[place].likely[scheme.kdf as usize];
-            *likely = reordered(*likely, turn);
+        let turn = reordered(self.likely(place, scheme), turn);
+        self.points[place].likely[scheme.kdf as usize] = turn;
+        if let Some(kept) = &self.kept {
+            let Point { ephemeral, versions, .. } = &mut self.points[place];
+            let Some((version, kdf)) = attempt(scheme, versions.len(), turn) else { return };
+            let Known { derived, kept: known } = &mut versions[version];
+            if known[kdf as usize].is_none()
+                && let Some(Ok(key)) = derived.as_mut().map(|d| d.key(kdf, ephemeral.curve(), ephemeral.uncompressed()))
+            {
+                let key = known[kdf as usize].insert(Arc::clone(key));
+                let id = self.versions[ephemeral.curve() as usize][version].id;
+                let name = Name::Evervault { key: id, ephemeral: *ephemeral.compressed(), kdf };
+                kept.keep(&self.app, name, Schedule::Evervault(Arc::clone(key)));
+            }
         }
     }
 }

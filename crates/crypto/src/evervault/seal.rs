@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use super::derive::Derived;
 use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES};
-use super::metadata::{self, ORIGIN, Role};
+use super::metadata::{CARRIED_ROLE_BYTES_MAX, ORIGIN, Role, Stamp};
 use super::text::{Aad, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, Tag, compressed};
 use crate::aead::{NONCE_BYTES, TAG_BYTES};
 use crate::envelope::base64_chars;
@@ -52,7 +52,10 @@ pub struct Sealer {
     recipient: Arc<KeyVersion>,
     scope: KeyScope,
     tag: Tag,
-    has_role: bool,
+    /// What every string says of its making; `None` without metadata.
+    stamp: Option<Stamp>,
+    /// The role that every string carries, empty for none. Real roles are not empty.
+    role: String,
     /// What goes in front of every text, length included. Empty without metadata.
     metadata: Vec<u8>,
     ephemeral: Ephemeral,
@@ -146,14 +149,41 @@ impl Sealer {
         ephemeral: Ephemeral,
         origin: u8,
     ) -> Self {
-        let (metadata, has_role) = match form {
-            Form::Metadata { role, encrypted_at } => {
-                (metadata::encode(role.as_ref(), origin, *encrypted_at), role.is_some())
-            }
-            Form::Plain => (Vec::new(), false),
-        };
         let tag = form.tag(recipient.pair.public().curve());
-        Self { recipient, scope, tag, has_role, metadata, ephemeral, ivs: Ivs::new(), body: Vec::new() }
+        let (stamp, role) = match form {
+            Form::Metadata { role, encrypted_at } => {
+                (Some(Stamp { origin, encrypted_at: *encrypted_at }), role.as_ref().map_or("", Role::as_str).to_owned())
+            }
+            Form::Plain => (None, String::new()),
+        };
+        let (ivs, body) = (Ivs::new(), Vec::new());
+        let mut sealer = Self { recipient, scope, tag, stamp, role, metadata: Vec::new(), ephemeral, ivs, body };
+        sealer.write_metadata();
+        sealer
+    }
+
+    fn write_metadata(&mut self) {
+        if let Some(stamp) = self.stamp {
+            stamp.encode((!self.role.is_empty()).then_some(&self.role), &mut self.metadata);
+        }
+    }
+
+    /// Gives the strings that follow the role of one that was opened, which need not be one that [`Role`] takes: other
+    /// clients check less. `false`, and no change: this form has no place for it, or it is longer than any client's.
+    #[must_use]
+    #[inline]
+    pub fn carry_role(&mut self, role: Option<&str>) -> bool {
+        let wanted = role.unwrap_or_default();
+        if wanted == self.role {
+            // An empty role is one that a policy may name; it is not to be lost.
+            return role.is_none() || !wanted.is_empty();
+        }
+        if self.stamp.is_none() || wanted.len() > CARRIED_ROLE_BYTES_MAX || role.is_some_and(str::is_empty) {
+            return false;
+        }
+        wanted.clone_into(&mut self.role);
+        self.write_metadata();
+        true
     }
 
     /// The tag of the strings it writes.
@@ -215,7 +245,7 @@ impl Sealer {
     /// [`FileError::Role`] when the sealer writes a role, [`FileError::TooLong`], [`FileError::Library`]; `out` is
     /// then as it was.
     pub fn seal_file(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<(), FileError> {
-        if self.has_role {
+        if !self.role.is_empty() {
             return Err(FileError::Role);
         }
         if content.len() as u64 > FILE_BYTES_MAX {

@@ -285,6 +285,59 @@ fn every_active_key_version_opens_and_the_newest_seals() {
 
 /// Fields of one ephemeral key that were made by different clients, or under either derivation, find their key again.
 #[test]
+fn kept_keys_spare_other_requests_the_agreement_within_their_bounds() {
+    let pair = |scalar| KeyPair::from_scalar(Curve::Secp256k1, &[scalar; 32]).unwrap();
+    let keys = |state| {
+        let versions = [(1, 0x11, state), (2, 0x33, KeyState::Active), (3, 0x44, KeyState::Active)];
+        let versions = versions.map(|(number, scalar, state)| KeyVersion::new(number, state, pair(scalar)));
+        Arc::new(AppKeys::new(AppId::new("shop").unwrap(), versions.into()).unwrap())
+    };
+    let (all, stopped) = (keys(KeyState::Active), keys(KeyState::Disabled));
+    let string = |ephemeral, kdf, tag| {
+        let forge = Forge { ephemeral: [ephemeral; 32], kdf, ..forge_for(tag) };
+        forge.string(tag, Datatype::String, &payload(tag, None, "hello"))
+    };
+    let kept = Arc::new(OpenedSchedules::new(2.try_into().unwrap(), 3));
+    let opens = |keys: &Arc<AppKeys>, strings: &[&String]| {
+        let mut opener = Opener::new(keys, Legacy::Allowed).keeping(Some(kept.clone()));
+        let opened = strings.iter().filter(|string| opener.open(string.as_bytes()).is_ok()).count();
+        (opened, opener.agreements())
+    };
+    let plain = string(0x22, Kdf::None, Tag::Rfvc);
+    let damaged = plain.replace(":AAECAwQF", ":AAECAwQG");
+    assert_eq!((opens(&all, &[&damaged]), kept.len()), ((0, 3), 0), "what did not open is not kept");
+    assert_eq!((opens(&all, &[&plain]), kept.len()), ((1, 3), 1), "the newest versions are tried first");
+    assert_eq!(opens(&all, &[&plain, &plain, &damaged]), (2, 3), "a failure tries everything");
+    assert_eq!(opens(&all, &[&plain, &plain]), (2, 0), "a hit costs no agreement");
+    assert_eq!(opens(&stopped, &[&plain]), (0, 2), "a stopped version opens nothing, not even by what is kept");
+
+    // A client that mixes derivations writes the other tag under the same key.
+    let mixed = string(0x22, Kdf::None, Tag::S0ls);
+    assert_eq!((opens(&all, &[&mixed]), kept.len()), ((1, 0), 1));
+    // The same point under the other derivation is another key; the one that is kept does not stand for it.
+    let hashed = string(0x22, Kdf::X963, Tag::S0ls);
+    assert_eq!((opens(&all, &[&hashed]), kept.len()), ((1, 3), 2));
+    let untagged = string(0x22, Kdf::None, Tag::Untagged);
+    for order in [[&plain, &hashed, &untagged], [&untagged, &hashed, &plain]] {
+        assert_eq!(opens(&all, &order), (3, 0));
+    }
+
+    kept.tick();
+    kept.tick();
+    assert_eq!((opens(&all, &[&plain]), kept.len()), ((1, 0), 2), "use does not prolong its life");
+    kept.tick();
+    assert!(kept.is_empty(), "its time is over");
+    for ephemeral in [1, 2, 3] {
+        assert_eq!(opens(&all, &[&string(ephemeral, Kdf::None, Tag::Rfvc)]).0, 1);
+    }
+    assert_eq!(kept.len(), 2, "no more than its capacity");
+    kept.purge(&AppId::new("other").unwrap());
+    assert_eq!(kept.len(), 2);
+    kept.purge(all.app());
+    assert!(kept.is_empty());
+}
+
+#[test]
 fn one_ephemeral_key_under_two_derivations_opens_in_any_order() {
     let keys = app([0x11; 32]);
     let strings: Vec<String> = [Kdf::None, Kdf::X963]
@@ -387,6 +440,55 @@ fn inspection_reads_what_is_written() {
                 assert_eq!(inspection.payload_bytes, 5 + metadata, "{string}");
             }
         }
+    }
+}
+
+#[test]
+fn a_role_is_carried_over_as_it_was() {
+    let keys = app([0x11; 32]);
+    let newest = newest(&keys, Curve::P256);
+    let mut sealer = Sealer::new(newest.clone(), KeyScope::Request, &with_metadata(Some("first"))).unwrap();
+    let long = "\u{1f511}".repeat(20);
+    let longer = "x".repeat(81);
+    for (role, carried) in [
+        (None, true),
+        (Some("Support Team_\u{e4}"), true),
+        (Some(&*long), true),
+        (Some(&longer), false),
+        (Some(""), false),
+        (Some("a"), true),
+        (Some("a"), true),
+        (None, true),
+        (Some(""), false),
+    ] {
+        assert_eq!(sealer.carry_role(role), carried, "{role:?}");
+        if carried {
+            let mut out = Vec::new();
+            let bytes = sealer.sealed_bytes(Datatype::String, 5);
+            sealer.seal(Datatype::String, "hello", &mut out).unwrap();
+            assert_eq!(out.len(), bytes);
+            assert_eq!(Opener::new(&keys, Legacy::Refused).open(&out).unwrap().role, role);
+        }
+    }
+    let mut plain = Sealer::new(newest, KeyScope::Request, &Form::Plain).unwrap();
+    assert!(plain.carry_role(None) && !plain.carry_role(Some("a")), "a form without metadata has no place for it");
+}
+
+#[test]
+fn files_say_what_they_are() {
+    let keys = app([0x11; 32]);
+    let mut file = Vec::new();
+    let mut sealer = Sealer::new(newest(&keys, Curve::P256), KeyScope::Request, &Form::Plain).unwrap();
+    sealer.seal_file(b"hello", &mut file).unwrap();
+    let said = FileInspection { version: FileVersion::V3, is_debug: false, content_bytes: 5 };
+    assert_eq!(inspect_file(&file), Some(said));
+    let with_role = forge_for(Tag::Qktc).file(FileVersion::V5, Some(&metadata(Some("a"))[2..]), b"hi");
+    let said = FileInspection { version: FileVersion::V5, is_debug: false, content_bytes: 2 };
+    assert_eq!(inspect_file(&with_role), Some(said));
+    file[54] = 1;
+    assert!(inspect_file(&file).is_some_and(|said| said.is_debug));
+    for end in [0, 6, 54, 55, 74] {
+        assert_eq!(inspect_file(&file[..end]), None, "{end}");
     }
 }
 

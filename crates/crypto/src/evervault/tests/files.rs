@@ -10,7 +10,7 @@ const VERSIONS: [FileVersion; 4] = [FileVersion::V2, FileVersion::V3, FileVersio
 
 fn forge(version: FileVersion, content: &[u8]) -> Vec<u8> {
     let forge = Forge { app: [0x11; 32], ephemeral: [0x22; 32], iv: IV, kdf: version.scheme().kdf };
-    let map = metadata::encode(Some(&Role::new("card-number").unwrap()), ORIGIN, TIME);
+    let map = metadata(Some("card-number"));
     forge.file(version, version.is_legacy().then_some(&map[2..]), content)
 }
 

@@ -16,7 +16,7 @@ use super::file::FileHeader;
 use super::text::Aad;
 use super::*;
 use crate::aead::AeadKey;
-use crate::{AppId, AppKeys, Curve, KeyPair, KeyState, KeyVersion};
+use crate::{AppId, AppKeys, Curve, KeyPair, KeyState, KeyVersion, OpenedSchedules};
 
 const IV: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
 const TIME: u32 = 1_700_000_000;
@@ -29,6 +29,13 @@ fn app(scalar: [u8; 32]) -> Arc<AppKeys> {
 
 fn newest(keys: &AppKeys, curve: Curve) -> Arc<KeyVersion> {
     keys.newest(curve).unwrap().clone()
+}
+
+/// Length and map in front of a text.
+fn metadata(role: Option<&str>) -> Vec<u8> {
+    let mut map = Vec::new();
+    metadata::Stamp { origin: ORIGIN, encrypted_at: TIME }.encode(role, &mut map);
+    map
 }
 
 fn with_metadata(role: Option<&str>) -> Form {
@@ -97,8 +104,7 @@ fn forge_for(tag: Tag) -> Forge {
 }
 
 fn payload(tag: Tag, role: Option<&str>, text: &str) -> Vec<u8> {
-    let role = role.map(|role| Role::new(role).unwrap());
-    let metadata = if tag.has_metadata() { metadata::encode(role.as_ref(), ORIGIN, TIME) } else { Vec::new() };
+    let metadata = if tag.has_metadata() { metadata(role) } else { Vec::new() };
     [&metadata, text.as_bytes()].concat()
 }
 

@@ -98,7 +98,7 @@ fn string(tag: Tag, datatype: Datatype, role: Option<&str>, text: &str, value: V
 fn file(version: FileVersion, role: Option<&str>, content: &[u8]) -> Vector {
     let name = format!("file {version:?} {} bytes", content.len());
     let forge = forge_named(&name, version.scheme().kdf);
-    let map = metadata::encode(role.map(|role| Role::new(role).unwrap()).as_ref(), ORIGIN, TIME);
+    let map = super::metadata(role);
     let sealed = forge.file(version, version.is_legacy().then_some(&map[2..]), content);
     let content = OpensTo {
         r#type: "file".into(),
