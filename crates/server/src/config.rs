@@ -125,9 +125,9 @@ pub struct Evervault {
 }
 
 impl Evervault {
-    /// Whether a value of this data role is opened.
-    pub fn opens_role(&self, role: &str) -> bool {
-        self.open_roles.iter().any(|open| open == role || open == "*")
+    /// Whether a value of this data role, or of none, is opened.
+    pub fn opens(&self, role: Option<&str>) -> bool {
+        role.is_none_or(|role| self.open_roles.iter().any(|open| open == role || open == "*"))
     }
 }
 

@@ -433,6 +433,7 @@ async fn document(
         payload: plan.payload,
         selection: plan.selection,
         task: plan.task,
+        keyed: plan.keyed,
         ticket: Arc::clone(ticket),
         generation: plan.generation,
         leaves: request.leaves,

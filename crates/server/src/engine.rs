@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
-use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, ValueKind, Writing};
+use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Writing};
 use tokio::sync::Semaphore;
 
 use crate::apps::Apps;
@@ -14,6 +14,7 @@ use crate::budget::GlobalBytes;
 use crate::config;
 use crate::error::CallFailure;
 use crate::faults::Faults;
+use crate::inspect;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::pool::Pool;
@@ -54,6 +55,8 @@ pub struct Plan {
     pub task: Task,
     /// What is written.
     pub format: wire::Format,
+    /// One key per field.
+    pub keyed: bool,
     /// The generation of the keys.
     pub generation: u64,
     /// The deadline the caller names, cut to the limit.
@@ -68,13 +71,16 @@ impl Engine {
     /// No such app or key, a select path that does not parse, or an older generation than demanded.
     pub fn plan(&self, frame: &Bytes, call: &Call<'_>) -> Result<Plan, CallFailure> {
         match call {
-            Call::Encrypt(call) => self.plan_on(frame, call, call.writing.format, |keys| {
-                let keyed = call.writing.key_scope == wire::KeyScope::Field;
-                Ok(Task::Seal { writer: writer(keys, call)?, keyed, on_error: call.on_error })
+            Call::Encrypt(call) => self.plan_on(frame, call, Some(&call.writing), |keys| {
+                Ok(Task::Seal { writer: writer(keys, call)?, on_error: call.on_error })
             }),
-            Call::Decrypt(call) => self.plan_on(frame, call, None, |keys| Ok(Task::Open(self.reading(keys, call)))),
-            Call::Rewrap(call) => self.plan_on(frame, call, call.writing.format, |keys| {
-                Ok(Task::Rewrap(self.reading(Arc::clone(&keys), call), writer(keys, call)?))
+            Call::Decrypt(call) => self.plan_on(frame, call, None, |keys| {
+                // What binds no context does not open for who asked for one.
+                Ok(Task::Open(self.reading(keys, call, !call.context.is_empty())))
+            }),
+            Call::Rewrap(call) => self.plan_on(frame, call, Some(&call.writing), |keys| {
+                // Here it opens, and is bound from now on.
+                Ok(Task::Rewrap(self.reading(Arc::clone(&keys), call, false), writer(keys, call)?))
             }),
             Call::Inspect(_) | Call::Info | Call::Health => {
                 Err(CallFailure::Internal("the scan and the decoder disagree on the method"))
@@ -86,7 +92,7 @@ impl Engine {
         &self,
         frame: &Bytes,
         call: &DocumentCall<'_, W>,
-        format: Option<wire::Format>,
+        writing: Option<&Writing<'_>>,
         task: impl FnOnce(Arc<crypto::AppKeys>) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
         let (generation, keys) = self.find(call.app, call.min_generation)?;
@@ -94,15 +100,18 @@ impl Engine {
             payload: frame.slice_ref(call.payload),
             task: task(keys)?,
             selection: selection(call.select.as_deref())?,
-            format: format.unwrap_or_default(),
+            format: writing.and_then(|writing| writing.format).unwrap_or_default(),
+            keyed: writing.is_some_and(|writing| writing.key_scope == wire::KeyScope::Field),
             generation,
             deadline_ms: self.deadline_ms(call.deadline_ms),
         })
     }
 
-    fn reading<W>(&self, keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, W>) -> Reading {
+    fn reading<W>(&self, keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, W>, native_only: bool) -> Reading {
         let native = crypto::Opener::new(Arc::clone(&keys), call.context).keeping(self.apps.opened().cloned());
-        let evervault = Evervault::new(keys, Arc::clone(&self.evervault)).refusing(!call.context.is_empty());
+        let evervault = Evervault::new(keys, Arc::clone(&self.evervault))
+            .keeping(self.apps.opened().cloned())
+            .refusing(native_only);
         let reader = Reader::new(native, evervault, self.limits.depth_max as usize);
         Reading { reader: Box::new(reader), on_error: call.on_error }
     }
@@ -137,31 +146,7 @@ impl Engine {
     ///
     /// [`CallFailure::Payload`] when it is no envelope.
     pub fn inspect(call: &Inspect<'_>) -> Result<Inspection, CallFailure> {
-        let envelope = match call.envelope {
-            wire::Envelope::Text(text) => crypto::Envelope::from_text(text.as_bytes()),
-            wire::Envelope::Binary(bytes) => crypto::Envelope::from_binary(bytes),
-        };
-        let envelope = envelope.ok_or_else(|| CallFailure::Payload("not an envelope".into()))?;
-        Ok(Inspection {
-            format: wire::Format::Native,
-            version: 1,
-            curve: match envelope.curve {
-                crypto::Curve::P256 => wire::Curve::R1,
-                crypto::Curve::Secp256k1 => wire::Curve::K1,
-            },
-            key_id: envelope.key_id.to_string(),
-            datatype: match envelope.datatype {
-                crypto::Datatype::String => ValueKind::String,
-                crypto::Datatype::Binary => ValueKind::Binary,
-                crypto::Datatype::Value => ValueKind::Value,
-            },
-            sequence: envelope.sequence.into(),
-            encoding: match envelope.encoding {
-                crypto::Encoding::Text => wire::Encoding::Text,
-                crypto::Encoding::Binary => wire::Encoding::Binary,
-            },
-            plaintext_bytes: envelope.plaintext_bytes as u64,
-        })
+        inspect::inspect(call.envelope).ok_or_else(|| CallFailure::Payload("not an envelope".into()))
     }
 
     /// Answers `info`.

@@ -13,6 +13,7 @@ pub mod connection;
 pub mod engine;
 pub mod error;
 pub mod faults;
+mod inspect;
 pub mod limits;
 pub mod metrics;
 pub mod pki;

@@ -6,8 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sealwire_crypto::evervault::{self, Legacy, Number, Value};
-use sealwire_crypto::{AppKeys, CannotOpen, Datatype, Opener, looks_like_binary, looks_like_text};
+use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, Value};
+use sealwire_crypto::{AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, looks_like_binary, looks_like_text};
 use sealwire_msgpack::{Reader as Tokens, Token, write};
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
 use zeroize::Zeroizing;
@@ -95,6 +95,8 @@ pub struct Evervault {
     rules: Arc<config::Evervault>,
     /// Values of a format that binds no context do not open for a caller who asked for one.
     refuses_all: bool,
+    /// What earlier requests opened, if it is to be used.
+    kept: Option<Arc<OpenedSchedules>>,
     opener: Option<Box<evervault::Opener>>,
     /// A number or boolean that opened, as MessagePack.
     value: Zeroizing<Vec<u8>>,
@@ -103,7 +105,13 @@ pub struct Evervault {
 impl Evervault {
     /// With an app's keys, under the operator's rules.
     pub fn new(keys: Arc<AppKeys>, rules: Arc<config::Evervault>) -> Self {
-        Self { keys, rules, refuses_all: false, opener: None, value: Zeroizing::new(Vec::new()) }
+        Self { keys, rules, refuses_all: false, kept: None, opener: None, value: Zeroizing::new(Vec::new()) }
+    }
+
+    /// The same, which also uses and feeds the keys that other requests opened.
+    #[must_use]
+    pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
+        Self { kept, ..self }
     }
 
     /// The same, which opens nothing if `refuses_all`.
@@ -113,44 +121,47 @@ impl Evervault {
     }
 
     fn open(&mut self, text: &[u8]) -> Result<Found<'_>, Refusal> {
-        let opened = Self::opener(&self.keys, &self.rules, self.refuses_all, &mut self.opener)?.open(text)?;
-        self.value.clear();
+        self.begin()?;
+        let Self { opener: Some(opener), rules, value, .. } = self else { return Err(Refusal::CannotOpen) };
+        let opened = opener.open(text)?;
+        value.clear();
         let (datatype, plaintext) = match opened.value {
             Value::Text(text) => (Datatype::String, text.as_bytes()),
             Value::Number(number) => {
                 match number {
-                    Number::Unsigned(number) => write::uint(&mut self.value, number),
-                    Number::Signed(number) => write::int(&mut self.value, number),
-                    Number::Float(number) => write::f64(&mut self.value, number),
+                    Number::Unsigned(number) => write::uint(value, number),
+                    Number::Signed(number) => write::int(value, number),
+                    Number::Float(number) => write::f64(value, number),
                 }
-                (Datatype::Value, &self.value[..])
+                (Datatype::Value, &value[..])
             }
-            Value::Boolean(value) => {
-                write::bool(&mut self.value, value);
-                (Datatype::Value, &self.value[..])
+            Value::Boolean(boolean) => {
+                write::bool(value, boolean);
+                (Datatype::Value, &value[..])
             }
         };
-        let role_is_open = opened.role.is_none_or(|role| self.rules.opens_role(role));
-        Ok(Found { datatype, plaintext, role: opened.role, role_is_open })
+        Ok(Found { datatype, plaintext, role: opened.role, role_is_open: rules.opens(opened.role) })
     }
 
     fn open_file(&mut self, file: &[u8]) -> Result<Found<'_>, Refusal> {
-        let opened = Self::opener(&self.keys, &self.rules, self.refuses_all, &mut self.opener)?.open_file(file)?;
-        let role_is_open = opened.role.is_none_or(|role| self.rules.opens_role(role));
-        Ok(Found { datatype: Datatype::Binary, plaintext: opened.content, role: opened.role, role_is_open })
+        self.begin()?;
+        let Self { opener: Some(opener), rules, .. } = self else { return Err(Refusal::CannotOpen) };
+        let OpenedFile { content, role } = opener.open_file(file)?;
+        Ok(Found { datatype: Datatype::Binary, plaintext: content, role, role_is_open: rules.opens(role) })
     }
 
-    fn opener<'o>(
-        keys: &Arc<AppKeys>,
-        rules: &config::Evervault,
-        refuses_all: bool,
-        opener: &'o mut Option<Box<evervault::Opener>>,
-    ) -> Result<&'o mut evervault::Opener, Refusal> {
-        if refuses_all {
+    /// Makes the opener, at the first value.
+    #[inline]
+    fn begin(&mut self) -> Result<(), Refusal> {
+        if self.refuses_all {
             return Err(Refusal::CannotOpen);
         }
-        let legacy = if rules.legacy { Legacy::Allowed } else { Legacy::Refused };
-        Ok(opener.get_or_insert_with(|| Box::new(evervault::Opener::new(keys, legacy))))
+        if self.opener.is_none() {
+            let legacy = if self.rules.legacy { Legacy::Allowed } else { Legacy::Refused };
+            let opener = evervault::Opener::new(&self.keys, legacy).keeping(self.kept.take());
+            self.opener = Some(Box::new(opener));
+        }
+        Ok(())
     }
 }
 

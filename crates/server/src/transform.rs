@@ -107,7 +107,10 @@ impl Transform for RewrapFields {
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
         let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
-        found.without_role()?;
+        if !self.writer.carry_role(found.datatype, found.role) {
+            found.without_role()?;
+            self.writer.carry_role(found.datatype, None);
+        }
         self.writer.write(found.datatype, found.plaintext, out)?;
         Ok(Outcome::Replaced)
     }

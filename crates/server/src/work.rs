@@ -37,8 +37,6 @@ pub enum Task {
     Seal {
         /// Makes the call's writer.
         writer: MakeWriter,
-        /// One key per field.
-        keyed: bool,
         /// What one bad field does.
         on_error: OnError,
     },
@@ -71,6 +69,8 @@ pub struct Order {
     pub selection: Selection,
     /// What to do.
     pub task: Task,
+    /// One key per field.
+    pub keyed: bool,
     /// When to stop.
     pub ticket: Arc<Ticket>,
     /// The generation the keys are of.
@@ -117,13 +117,14 @@ pub struct Work {
     started: Option<Instant>,
     worked: Duration,
     errors_max: usize,
+    fields_per_look: usize,
     metrics: Arc<Metrics>,
     done: Option<oneshot::Sender<Finished>>,
 }
 
 enum Stage {
     New(Task),
-    Sealing(SealFields, usize),
+    Sealing(SealFields),
     Opening(OpenFields),
     Rewrapping(Box<RewrapFields>),
     Over,
@@ -132,9 +133,9 @@ enum Stage {
 impl Work {
     /// Work that will send its end to the receiver. The receiver sees a closed channel if the work panics.
     pub fn new(order: Order, limits: &Limits, metrics: Arc<Metrics>) -> (Box<Self>, oneshot::Receiver<Finished>) {
-        let containers = match order.task {
-            Task::Seal { .. } => Containers::Whole,
-            Task::Open(_) | Task::Rewrap(..) => Containers::Descend,
+        let (containers, per_look) = match order.task {
+            Task::Seal { .. } => (Containers::Whole, FIELDS_PER_LOOK_SEAL),
+            Task::Open(_) | Task::Rewrap(..) => (Containers::Descend, FIELDS_PER_LOOK_OPEN),
         };
         let walk_limits =
             sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max };
@@ -155,6 +156,7 @@ impl Work {
             started: None,
             worked: Duration::ZERO,
             errors_max: limits.errors_reported_max,
+            fields_per_look: if order.keyed { FIELDS_PER_LOOK_KEYED } else { per_look },
             metrics,
             done: Some(done),
         };
@@ -165,11 +167,10 @@ impl Work {
     fn begin(&mut self) -> Result<(), CallFailure> {
         let stage = std::mem::replace(&mut self.stage, Stage::Over);
         self.stage = match stage {
-            Stage::New(Task::Seal { writer, keyed, on_error }) => {
+            Stage::New(Task::Seal { writer, on_error }) => {
                 let writer = made(writer)?;
-                let per_look = if keyed { FIELDS_PER_LOOK_KEYED } else { FIELDS_PER_LOOK_SEAL };
                 let (ticket, faults) = (Arc::clone(&self.ticket), self.faults(on_error));
-                Stage::Sealing(SealFields { writer, ticket, faults }, per_look)
+                Stage::Sealing(SealFields { writer, ticket, faults })
             }
             Stage::New(Task::Open(reading)) => Stage::Opening(self.open_fields(reading)),
             Stage::New(Task::Rewrap(reading, writer)) => {
@@ -203,9 +204,9 @@ impl Work {
         self.begin()?;
         let (walk, payload, out) = (&mut self.walk, &self.payload[..], &mut self.out);
         match &mut self.stage {
-            Stage::Sealing(seal, per_look) => until(end, walk, payload, out, seal, *per_look),
-            Stage::Opening(open) => until(end, walk, payload, out, open, FIELDS_PER_LOOK_OPEN),
-            Stage::Rewrapping(rewrap) => until(end, walk, payload, out, &mut **rewrap, FIELDS_PER_LOOK_OPEN),
+            Stage::Sealing(seal) => until(end, walk, payload, out, seal, self.fields_per_look),
+            Stage::Opening(open) => until(end, walk, payload, out, open, self.fields_per_look),
+            Stage::Rewrapping(rewrap) => until(end, walk, payload, out, &mut **rewrap, self.fields_per_look),
             Stage::New(_) | Stage::Over => Err(CallFailure::Internal("work was resumed after its end")),
         }
     }
@@ -229,7 +230,7 @@ impl Work {
                 let faults = match &stage {
                     Stage::Opening(open) => Some(&open.faults),
                     Stage::Rewrapping(rewrap) => Some(&rewrap.open.faults),
-                    Stage::Sealing(seal, _) => Some(&seal.faults),
+                    Stage::Sealing(seal) => Some(&seal.faults),
                     Stage::New(_) | Stage::Over => None,
                 };
                 let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));

@@ -18,6 +18,17 @@ pub enum Writer {
 }
 
 impl Writer {
+    /// Gives what is written next the data role of what was opened. `false`: its format has no place for it.
+    #[inline]
+    pub fn carry_role(&mut self, datatype: Datatype, role: Option<&str>) -> bool {
+        match self {
+            Self::Evervault(sealer) if datatype != Datatype::Binary => sealer.carry_role(role),
+            // A role left from the value before would refuse a file.
+            Self::Evervault(sealer) => sealer.carry_role(None) && role.is_none(),
+            Self::Native(_) => role.is_none(),
+        }
+    }
+
     /// Appends a sealed field as a MessagePack value. `plaintext` is UTF-8 for a string and one MessagePack value for
     /// [`Datatype::Value`].
     ///

@@ -143,13 +143,15 @@ fn keys(map: &[u8]) -> Vec<String> {
 fn results() {
     let inspection = Inspection {
         format: Format::Native,
-        version: 1,
+        version: Some(1),
+        tag: Some(String::new()),
         curve: Curve::R1,
-        key_id: String::new(),
+        key_id: Some(String::new()),
         datatype: ValueKind::String,
-        sequence: 0,
+        sequence: Some(0),
         encoding: Encoding::Text,
         plaintext_bytes: 0,
+        debug: Some(false),
     };
     let mut out = Vec::new();
     inspection.encode(&mut out);

@@ -14,6 +14,7 @@ mod error;
 mod frame;
 mod header;
 mod limits;
+mod map;
 mod method;
 mod params;
 pub mod reply;

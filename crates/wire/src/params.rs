@@ -196,6 +196,9 @@ const SELECT: Param = param("select", "array of strings", Some("every leaf"), "1
 const SELECT_ENVELOPES: Param =
     param("select", "array of strings", Some("every envelope"), "1 to 64 paths of 1 to 1024 bytes");
 const CURVE: Param = param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\"");
+const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\"");
+const FORMAT: Param =
+    param("format", "string", Some("\"native\""), "\"native\" or \"evervault\" or \"evervault-bare\"");
 const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
 const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
 const ON_ERROR: Param = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
@@ -217,8 +220,8 @@ const ENCRYPT: &[Param] = &[
     PAYLOAD,
     SELECT,
     CURVE,
-    param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\""),
-    param("format", "string", Some("\"native\""), "\"native\" or \"evervault\" or \"evervault-bare\""),
+    KEY_SCOPE,
+    FORMAT,
     param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"),
     ENCODING,
     CONTEXT,
@@ -229,8 +232,19 @@ const ENCRYPT: &[Param] = &[
 
 const DECRYPT: &[Param] = &[APP, PAYLOAD, SELECT_ENVELOPES, CONTEXT, ON_ERROR, DEADLINE_MS, MIN_GENERATION];
 
-const REWRAP: &[Param] =
-    &[APP, PAYLOAD, SELECT_ENVELOPES, CURVE, ENCODING, CONTEXT, ON_ERROR, DEADLINE_MS, MIN_GENERATION];
+const REWRAP: &[Param] = &[
+    APP,
+    PAYLOAD,
+    SELECT_ENVELOPES,
+    CURVE,
+    KEY_SCOPE,
+    FORMAT,
+    ENCODING,
+    CONTEXT,
+    ON_ERROR,
+    DEADLINE_MS,
+    MIN_GENERATION,
+];
 
 const INSPECT: &[Param] = &[param("envelope", "string or binary", None, "one envelope in either encoding")];
 

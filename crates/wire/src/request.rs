@@ -6,9 +6,10 @@
 use sealwire_msgpack::{Malformed, Reader, write};
 
 use crate::answer::at_end;
+use crate::map::Map;
 use crate::method::{Method, Notice};
 use crate::params::{
-    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Inspect, KeyScope, OnError, Rewrap, Writing,
+    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Rewrap, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -40,12 +41,8 @@ fn document<W>(
     if let Some(writing) = writing {
         map.name("curve", writing.curve, Curve::name);
         map.name("key_scope", writing.key_scope, KeyScope::name);
-        if let Some(format) = writing.format {
-            map.text("format", format.name());
-        }
-        if let Some(role) = writing.role {
-            map.text("role", role);
-        }
+        map.optional_text("format", writing.format.map(Format::name));
+        map.optional_text("role", writing.role);
         map.name("encoding", writing.encoding, Encoding::name);
     }
     map.context(call.context);
@@ -105,65 +102,6 @@ fn begin(out: &mut Vec<u8>, msgid: u32, method: Method) {
     write::uint(out, u64::from(msgid));
     write::str(out, method.name());
     write::array_len(out, 1);
-}
-
-/// A params map whose header is counted up as keys are added. No method has more than 15 keys.
-struct Map<'o> {
-    out: &'o mut Vec<u8>,
-    header_at: usize,
-}
-
-impl<'o> Map<'o> {
-    fn begin(out: &'o mut Vec<u8>) -> Self {
-        let header_at = out.len();
-        write::map_len(out, 0);
-        Self { out, header_at }
-    }
-
-    fn key(&mut self, key: &str) {
-        self.out[self.header_at] += 1;
-        write::str(self.out, key);
-    }
-
-    fn text(&mut self, key: &str, text: &str) {
-        self.key(key);
-        write::str(self.out, text);
-    }
-
-    fn name<T: Default + PartialEq + Copy>(&mut self, key: &str, value: T, name: fn(T) -> &'static str) {
-        if value != T::default() {
-            self.text(key, name(value));
-        }
-    }
-
-    fn number(&mut self, key: &str, number: Option<u64>) {
-        if let Some(number) = number {
-            self.key(key);
-            write::uint(self.out, number);
-        }
-    }
-
-    fn select(&mut self, select: Option<&[&str]>) {
-        let Some(paths) = select else { return };
-        self.key("select");
-        // The server refuses more than 64, so a count that does not fit is refused as well.
-        write::array_len(self.out, u32::try_from(paths.len()).unwrap_or(u32::MAX));
-        for path in paths {
-            write::str(self.out, path);
-        }
-    }
-
-    fn context(&mut self, context: &[u8]) {
-        if !context.is_empty() {
-            self.key("context");
-            write::bin(self.out, context);
-        }
-    }
-
-    fn payload(&mut self, payload: &[u8]) {
-        self.key("payload");
-        self.out.extend_from_slice(payload);
-    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 //!
 //! Decoding ignores keys it does not know and refuses a result that lacks one it does.
 
-use sealwire_msgpack::{Malformed, Reader, write};
+use sealwire_msgpack::{Malformed, Reader, Token, write};
 
 use crate::answer::at_end;
+use crate::map::Map;
 use crate::params::{Curve, Encoding, Format, names};
 
 names! {
@@ -17,75 +18,90 @@ names! {
         Binary = "binary",
         /// Any other value, as MessagePack.
         Value = "value",
+        /// A number in decimal; Evervault strings only.
+        Number = "number",
+        /// `true` or `false`; Evervault strings only.
+        Boolean = "boolean",
     }
 }
 
 /// The result of `inspect`. All of it is written in the clear in the envelope; none of it has been authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// The envelope's format.
+    /// The envelope's format. [`Format::Evervault`] for every Evervault string and file.
     pub format: Format,
-    /// The format's version.
-    pub version: u32,
+    /// The version of the format. An Evervault string has a tag instead.
+    pub version: Option<u32>,
+    /// An Evervault string's tag; empty for one without.
+    pub tag: Option<String>,
     /// The curve of its key.
     pub curve: Curve,
-    /// The key's id in hexadecimal.
-    pub key_id: String,
+    /// The key's id in hexadecimal. Only native envelopes name their key.
+    pub key_id: Option<String>,
     /// What it holds.
     pub datatype: ValueKind,
-    /// Its place under its ephemeral key.
-    pub sequence: u64,
+    /// Its place under its ephemeral key. Only native envelopes have one.
+    pub sequence: Option<u64>,
     /// Whether it came as a string or as binary.
     pub encoding: Encoding,
-    /// Length of what it holds, in bytes.
+    /// Length of what it holds, in bytes; of an Evervault string with its metadata.
     pub plaintext_bytes: u64,
+    /// Whether it was made for Evervault's published debug key, and so never opens. Not for native envelopes.
+    pub debug: Option<bool>,
 }
 
 impl Inspection {
     /// Appends it as one map.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        write::map_len(out, 8);
-        text(out, "format", self.format.name());
-        number(out, "version", u64::from(self.version));
-        text(out, "curve", self.curve.name());
-        text(out, "key_id", &self.key_id);
-        text(out, "datatype", self.datatype.name());
-        number(out, "sequence", self.sequence);
-        text(out, "encoding", self.encoding.name());
-        number(out, "plaintext_bytes", self.plaintext_bytes);
+        let mut map = Map::begin(out);
+        map.text("format", self.format.name());
+        map.number("version", self.version.map(u64::from));
+        map.optional_text("tag", self.tag.as_deref());
+        map.text("curve", self.curve.name());
+        map.optional_text("key_id", self.key_id.as_deref());
+        map.text("datatype", self.datatype.name());
+        map.number("sequence", self.sequence);
+        map.text("encoding", self.encoding.name());
+        map.number("plaintext_bytes", Some(self.plaintext_bytes));
+        map.flag("debug", self.debug);
     }
 
     /// Decodes the outcome of an `inspect` reply.
     ///
     /// # Errors
-    /// [`Malformed`] if a key is missing or a value is not one of this build's.
+    /// [`Malformed`] if a key that every envelope has is missing or a value is not one of this build's.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(result);
-        let (mut format, mut version, mut curve, mut key_id) = (None, None, None, None);
+        let (mut format, mut version, mut tag, mut curve, mut key_id) = (None, None, None, None, None);
         let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) = (None, None, None, None);
+        let mut debug = None;
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "format" => format = Some(name(&mut reader, Format::from_name)?),
                 "version" => version = Some(reader.u32()?),
+                "tag" => tag = Some(reader.str_utf8()?.to_owned()),
                 "curve" => curve = Some(name(&mut reader, Curve::from_name)?),
                 "key_id" => key_id = Some(reader.str_utf8()?.to_owned()),
                 "datatype" => datatype = Some(name(&mut reader, ValueKind::from_name)?),
                 "sequence" => sequence = Some(reader.u64()?),
                 "encoding" => encoding = Some(name(&mut reader, Encoding::from_name)?),
                 "plaintext_bytes" => plaintext_bytes = Some(reader.u64()?),
+                "debug" => debug = Some(flag(&mut reader)?),
                 _ => reader.skip_value()?,
             }
         }
         at_end(&reader)?;
         Ok(Self {
             format: format.ok_or(MISSING)?,
-            version: version.ok_or(MISSING)?,
+            version,
+            tag,
             curve: curve.ok_or(MISSING)?,
-            key_id: key_id.ok_or(MISSING)?,
+            key_id,
             datatype: datatype.ok_or(MISSING)?,
-            sequence: sequence.ok_or(MISSING)?,
+            sequence,
             encoding: encoding.ok_or(MISSING)?,
             plaintext_bytes: plaintext_bytes.ok_or(MISSING)?,
+            debug,
         })
     }
 }
@@ -217,6 +233,13 @@ fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
+fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match reader.token()? {
+        Token::Bool(flag) => Ok(flag),
+        _ => Err(Malformed::Expected { expected: "a boolean", found: "another value" }),
+    }
+}
+
 fn name<T>(reader: &mut Reader<'_>, from_name: fn(&str) -> Option<T>) -> Result<T, Malformed> {
     let unknown = Malformed::Expected { expected: "a name of this contract", found: "another" };
     from_name(reader.str_utf8()?).ok_or(unknown)
@@ -243,20 +266,23 @@ mod tests {
 
     #[test]
     fn results_round_trip() {
-        for (datatype, curve) in ValueKind::ALL.iter().zip([Curve::R1, Curve::K1, Curve::R1]) {
+        for (datatype, curve) in ValueKind::ALL.iter().zip([Curve::R1, Curve::K1].into_iter().cycle()) {
+            let is_native = *datatype != ValueKind::Number;
             let inspection = Inspection {
-                format: Format::Native,
-                version: 1,
+                format: if is_native { Format::Native } else { Format::Evervault },
+                version: is_native.then_some(1),
+                tag: (!is_native).then(|| "QkTC".to_owned()),
                 curve,
-                key_id: "0123456789".to_owned(),
+                key_id: is_native.then(|| "0123456789".to_owned()),
                 datatype: *datatype,
-                sequence: u64::from(u32::MAX),
+                sequence: is_native.then_some(u64::from(u32::MAX)),
                 encoding: Encoding::Binary,
                 plaintext_bytes: 16,
+                debug: (!is_native).then_some(true),
             };
             let bytes = encoded(|out| inspection.encode(out));
             assert_eq!(Inspection::decode(&bytes), Ok(inspection));
-            for key in 1..8 {
+            for key in 1..bytes[0] & 15 {
                 // The same map with fewer pairs: trailing bytes, and each missing key, are noticed.
                 let mut cut = bytes.clone();
                 cut[0] = 0x80 | key;
@@ -287,5 +313,6 @@ mod tests {
         assert_eq!(Info::decode(b"\x81\xa4more\xc0"), Ok(Info::default()));
         assert!(Info::decode(b"\x81\xa4name\x01").is_err());
         assert!(Inspection::decode(b"\x81\xa5curve\xa4p521").is_err());
+        assert!(Inspection::decode(b"\x81\xa5debug\x01").is_err());
     }
 }

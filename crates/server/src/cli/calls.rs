@@ -11,7 +11,7 @@ use super::connect::Connect;
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
 pub(super) struct InspectArgs {
-    /// Envelope, as text: `sw1:...`
+    /// Envelope, as text: `sw1:...` or `ev:...`
     envelope: String,
     /// Print JSON
     #[arg(long)]
@@ -33,19 +33,22 @@ pub(super) struct PlainArgs {
 pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     let envelope = Envelope::Text(args.envelope.trim());
     let said = args.connect.run(async { Ok(args.connect.client().await?.inspect(Inspect { envelope }).await?) })?;
-    print(
-        args.json,
-        &json!({
-            "format": said.format.name(),
-            "version": said.version,
-            "curve": said.curve.name(),
-            "key_id": said.key_id,
-            "datatype": said.datatype.name(),
-            "sequence": said.sequence,
-            "encoding": said.encoding.name(),
-            "plaintext_bytes": said.plaintext_bytes,
-        }),
-    )
+    let mut said = json!({
+        "format": said.format.name(),
+        "version": said.version,
+        "tag": said.tag,
+        "curve": said.curve.name(),
+        "key_id": said.key_id,
+        "datatype": said.datatype.name(),
+        "sequence": said.sequence,
+        "encoding": said.encoding.name(),
+        "plaintext_bytes": said.plaintext_bytes,
+        "debug": said.debug,
+    });
+    if let Some(said) = said.as_object_mut() {
+        said.retain(|_, value| !value.is_null());
+    }
+    print(args.json, &said)
 }
 
 pub(super) fn health(args: &PlainArgs) -> Result<(), Failure> {

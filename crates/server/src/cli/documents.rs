@@ -78,6 +78,9 @@ pub(super) struct RewrapArgs {
     /// Curve of the key to move to; r1 is P-256, k1 is secp256k1
     #[arg(long, value_enum, default_value = "r1")]
     curve: CurveName,
+    /// What to write, whatever it was
+    #[arg(long, value_enum)]
+    format: Option<FormatName>,
     /// Leave fields that do not open as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
@@ -166,7 +169,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
             select: common.select(),
             context: common.context.as_bytes(),
             on_error,
-            writing: Writing { curve: args.curve.into(), ..Writing::default() },
+            writing: Writing { curve: args.curve.into(), format: args.format.map(Format::from), ..Writing::default() },
             ..Rewrap::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.rewrap(call).await?)

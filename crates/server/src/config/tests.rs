@@ -116,9 +116,9 @@ fn a_file_says_every_kind_of_value() {
     assert_eq!((config.limits.depth_max, config.limits.connections_max), (32, 2_048));
     assert_eq!(config.crypto.threads_on(8), 3);
     assert_eq!(config.log.format, LogFormat::Json);
-    let opens = |role| config.evervault.opens_role(role);
-    assert!(config.evervault.legacy && opens("support") && opens("card-number"));
-    assert!(!opens("") && !opens("*") && !opens("Support") && !Evervault::default().opens_role("support"));
+    let opens = |role| config.evervault.opens(Some(role));
+    assert!(config.evervault.legacy && opens("support") && opens("card-number") && config.evervault.opens(None));
+    assert!(!opens("") && !opens("*") && !opens("Support") && !Evervault::default().opens(Some("support")));
 }
 
 #[test]

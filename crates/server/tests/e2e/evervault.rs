@@ -1,6 +1,6 @@
 //! Evervault strings and files through a server: what others made opens, typed; roles are kept shut; nothing else moves.
 
-use sealwire_client::{Client, Document, Error, FieldError};
+use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap, ValueKind};
 use sealwire_crypto::Curve as KeyCurve;
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
 use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
@@ -397,5 +397,137 @@ fn what_the_format_cannot_do_is_refused_by_name() {
         let sealed =
             client.encrypt(Encrypt { writing: evervault, ..Encrypt::new(APP, &longest) }).await.unwrap().payload;
         assert!(decrypt(&client, &sealed).await.unwrap().payload == longest);
+    });
+}
+
+async fn rewrap(
+    client: &Client,
+    payload: &[u8],
+    format: Format,
+    context: &[u8],
+    on_error: OnError,
+) -> Result<Document, Error> {
+    let writing = Writing { format: Some(format), ..Writing::default() };
+    client.rewrap(Rewrap { writing, context, on_error, ..Rewrap::new(APP, payload) }).await
+}
+
+#[test]
+fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
+    run(Machine::Shared, 60, async {
+        let harness = server(true, &[]).await;
+        let client = harness.client().await;
+        let (sent, back): (Vec<_>, Vec<_>) = leaves().into_iter().unzip();
+        let document = array(&sent);
+        for curve in Curve::ALL {
+            let writing = Writing { curve: *curve, format: Some(Format::Evervault), ..Writing::default() };
+            let theirs = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &document) }).await.unwrap().payload;
+            // To native, bound from now on; what came unbound opens under any context here.
+            let moved = rewrap(&client, &theirs, Format::Native, b"row 7", OnError::Fail).await.unwrap().payload;
+            assert!(values(&moved).iter().all(|field| field.windows(4).any(|four| four == b"sw1:")));
+            let opened = client.decrypt(Decrypt { context: b"row 7", ..Decrypt::new(APP, &moved) }).await.unwrap();
+            assert_eq!(values(&opened.payload), back);
+            assert_eq!(rpc_error(decrypt(&client, &moved).await).code, ErrorCode::CannotOpen);
+            // And from native to each of the two forms, and on.
+            let native = rewrap(&client, &theirs, Format::Native, b"", OnError::Fail).await.unwrap().payload;
+            for format in [Format::Evervault, Format::EvervaultBare] {
+                let again = rewrap(&client, &native, format, b"", OnError::Fail).await.unwrap().payload;
+                let again = rewrap(&client, &again, format, b"", OnError::Fail).await.unwrap().payload;
+                assert!(
+                    values(&again).iter().all(|field| field.windows(3).any(|three| three == b"ev:" || three == b"%EV"))
+                );
+                assert_eq!(values(&decrypt(&client, &again).await.unwrap().payload), back);
+            }
+        }
+        // A binding cannot be kept, so it is not silently given up; nor has a container a form.
+        let error = rpc_error(rewrap(&client, &document, Format::Evervault, b"row 7", OnError::Fail).await);
+        assert_eq!(&*error.message, "context must be empty: the Evervault format binds none");
+        let select = Some(vec!["$[0]"]);
+        let container = array(&[b"\x91\x01".to_vec()]);
+        let sealed = client.encrypt(Encrypt { select, ..Encrypt::new(APP, &container) }).await.unwrap().payload;
+        let left = rewrap(&client, &sealed, Format::Evervault, b"", OnError::Report).await.unwrap();
+        assert_eq!((&left.payload, left.errors), (&sealed, listed(ErrorCode::BadRequest, &[0])));
+    });
+}
+
+#[test]
+fn a_role_goes_along_or_keeps_the_value_where_it_is() {
+    run(Machine::Shared, 60, async {
+        let document = array(&[
+            string(KeyCurve::P256, None, Datatype::String, "open"),
+            string(KeyCurve::Secp256k1, Some("support"), Datatype::Number, "42"),
+            string(KeyCurve::P256, Some("other"), Datatype::String, "x"),
+            string(KeyCurve::P256, None, Datatype::Boolean, "true"),
+        ]);
+        let harness = server(false, &["support"]).await;
+        let client = harness.client().await;
+        // Neither form without a role takes over one that this engine may not open.
+        for format in [Format::Native, Format::EvervaultBare] {
+            let moved = rewrap(&client, &document, format, b"", OnError::Report).await.unwrap();
+            assert_eq!(moved.errors, listed(ErrorCode::Forbidden, &[2]));
+            assert_eq!(values(&moved.payload)[2], values(&document)[2]);
+            assert_eq!(
+                rpc_error(rewrap(&client, &document, format, b"", OnError::Fail).await).code,
+                ErrorCode::Forbidden
+            );
+            let opened = values(&report(&client, &moved.payload).await.payload);
+            assert_eq!([&opened[0], &opened[1], &opened[3]], [&str("open"), &vec![42], &vec![0xc3]]);
+        }
+        // With metadata each keeps its own, and is as shut as before.
+        let moved = rewrap(&client, &document, Format::Evervault, b"", OnError::Fail).await.unwrap().payload;
+        assert!(values(&moved).iter().zip(values(&document)).all(|(new, old)| *new != old));
+        let opened = report(&client, &moved).await;
+        assert_eq!(opened.errors, listed(ErrorCode::Forbidden, &[2]));
+        assert_eq!(values(&opened.payload)[..2], [str("open"), vec![42]]);
+    });
+}
+
+#[test]
+fn inspect_says_what_a_string_says() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let said = async |envelope| client.inspect(Inspect { envelope }).await;
+        let evervault = |tag: Option<&str>, version, curve, datatype, encoding, plaintext_bytes| Inspection {
+            format: Format::Evervault,
+            version,
+            tag: tag.map(str::to_owned),
+            curve,
+            key_id: None,
+            datatype,
+            sequence: None,
+            encoding,
+            plaintext_bytes,
+            debug: Some(false),
+        };
+        let r1 = "ev:QkTC:number:AAECAwQFBgcICQoL:A9Zak5d8qj0bCBhS/1ennkZfFmBXcwS66tUF3TpIWJzz:vYj5I5ezaS4pmAruUZ8cD09ZioaTsR35ZbaHYSUxmBENbp1oSK5KlH3DLus2q6ss:$";
+        let k1 = "ev:RFVC:AAECAwQFBgcICQoL:AkZtf8rlY+XLCaDRhwu1gDRIBGF4eaFJSc8iKF8brj8n:IMG3MCrR2YRlEklKmZa7BJs6yKjS:$";
+        let untagged = k1.replace("RFVC:", "");
+        let debug = k1.replace("ev:", "ev:debug:boolean:").replace("RFVC:", "");
+        let file = unhex(
+            "254556454e4303370003d65a93977caa3d1b081852ff57a79e465f1660577304baead505dd3a48589cf3000102030405060708090a0b00c9ed16ed9c753b40c14c04dc81346a44526bb51c94dc44eaee",
+        );
+        let (text, number, boolean) = (ValueKind::String, ValueKind::Number, ValueKind::Boolean);
+        for (envelope, expected) in [
+            (Envelope::Text(r1), evervault(Some("QkTC"), None, Curve::R1, number, Encoding::Text, 32)),
+            (Envelope::Text(k1), evervault(Some("RFVC"), None, Curve::K1, text, Encoding::Text, 5)),
+            (Envelope::Text(&untagged), evervault(Some(""), None, Curve::K1, text, Encoding::Text, 5)),
+            (
+                Envelope::Text(&debug),
+                Inspection { debug: Some(true), ..evervault(Some(""), None, Curve::K1, boolean, Encoding::Text, 5) },
+            ),
+            (Envelope::Binary(&file), evervault(None, Some(3), Curve::R1, ValueKind::Binary, Encoding::Binary, 5)),
+        ] {
+            assert_eq!(said(envelope).await.unwrap(), expected, "{envelope:?}");
+        }
+        for none in [
+            Envelope::Text("ev:$"),
+            Envelope::Text(&k1[1..]),
+            Envelope::Binary(&file[..60]),
+            Envelope::Binary(r1.as_bytes()),
+        ] {
+            assert_eq!(rpc_error(said(none).await).code, ErrorCode::BadRequest, "{none:?}");
+        }
+        let info = client.info().await.unwrap();
+        assert_eq!(info.formats, ["native", "evervault", "evervault-bare"]);
     });
 }

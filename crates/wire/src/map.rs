@@ -1,0 +1,75 @@
+//! Writes a map key by key, leaving out what is absent.
+
+use sealwire_msgpack::write;
+
+/// A map whose header is counted up as keys are added. Ours have at most 15.
+pub(crate) struct Map<'o> {
+    pub(crate) out: &'o mut Vec<u8>,
+    header_at: usize,
+}
+
+impl<'o> Map<'o> {
+    pub(crate) fn begin(out: &'o mut Vec<u8>) -> Self {
+        let header_at = out.len();
+        write::map_len(out, 0);
+        Self { out, header_at }
+    }
+
+    pub(crate) fn key(&mut self, key: &str) {
+        self.out[self.header_at] += 1;
+        write::str(self.out, key);
+    }
+
+    pub(crate) fn text(&mut self, key: &str, text: &str) {
+        self.key(key);
+        write::str(self.out, text);
+    }
+
+    pub(crate) fn name<T: Default + PartialEq + Copy>(&mut self, key: &str, value: T, name: fn(T) -> &'static str) {
+        if value != T::default() {
+            self.text(key, name(value));
+        }
+    }
+
+    pub(crate) fn number(&mut self, key: &str, number: Option<u64>) {
+        if let Some(number) = number {
+            self.key(key);
+            write::uint(self.out, number);
+        }
+    }
+
+    pub(crate) fn optional_text(&mut self, key: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.text(key, text);
+        }
+    }
+
+    pub(crate) fn flag(&mut self, key: &str, flag: Option<bool>) {
+        if let Some(flag) = flag {
+            self.key(key);
+            write::bool(self.out, flag);
+        }
+    }
+
+    pub(crate) fn select(&mut self, select: Option<&[&str]>) {
+        let Some(paths) = select else { return };
+        self.key("select");
+        // The server refuses more than 64, so a count that does not fit is refused as well.
+        write::array_len(self.out, u32::try_from(paths.len()).unwrap_or(u32::MAX));
+        for path in paths {
+            write::str(self.out, path);
+        }
+    }
+
+    pub(crate) fn context(&mut self, context: &[u8]) {
+        if !context.is_empty() {
+            self.key("context");
+            write::bin(self.out, context);
+        }
+    }
+
+    pub(crate) fn payload(&mut self, payload: &[u8]) {
+        self.key("payload");
+        self.out.extend_from_slice(payload);
+    }
+}
