@@ -1,12 +1,14 @@
-"""Holds the engine's crypto crate against the published Evervault packages, and against a reader of our own.
+"""Holds the engine against the published Evervault packages, and against a reader of our own.
 
-    python proto/interop/evervault/check.py <evervault_interop example> <folder that check.sh made>
+    python proto/interop/evervault/check.py <evervault_interop example> <sealwire program> <folder that check.sh made>
 
 1. Every vector in proto/vectors/evervault.jsonl gets its verdict from evervault_format.py too. 2. What the Node and
 Python clients encrypt opens in the engine's crate: both curves, with and without a role, every datatype, documents,
 files, and the mixed derivations of a client that is used with a role and without; their older versions make what
-legacy reading is for. 3. What the crate writes opens in evervault_format.py. Copies with one character changed open
-nowhere. The clients get their public key from a server on loopback and reach nothing else.
+legacy reading is for. 3. What the crate writes opens in evervault_format.py. 4. Everything of 2 also
+travels through a running engine that was given the key by `apps import`, and what `encrypt` answers there opens in
+evervault_format.py. Copies with one character changed open nowhere. The clients get their public key from a server on
+loopback and reach nothing else.
 """
 
 import base64
@@ -14,13 +16,16 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 import evervault_format as ev  # noqa: E402
+from call import call, connect  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 VECTORS = HERE.parent.parent / "vectors" / "evervault.jsonl"
@@ -146,6 +151,7 @@ class Check:
         self.engine, self.scalar = engine, scalar
         self.strings = self.files = 0
         self.tags = set()
+        self.seen = []  # What each client made and what it must come back as.
 
     def open(self, sealed, legacy):
         return self.engine.ask(op="open", private_key=self.scalar.hex(), legacy=legacy, sealed=sealed)
@@ -163,6 +169,7 @@ class Check:
         bad = altered(sealed)
         assert self.open(bad, True) == {"refused": True} and refuses(self.scalar, bad), bad
         self.tags.add(sealed.split(":")[1])
+        self.seen.append((sealed, want))
         self.strings += 1
 
     def client_file(self, content, sealed, role, legacy):
@@ -170,6 +177,7 @@ class Check:
         assert opened == {"content": content.hex(), "role": role}, (opened, sealed[:14])
         assert ev.open_file(self.scalar, legacy, bytes.fromhex(sealed)) == (content, role)
         self.tags.add(f"file {bytes.fromhex(sealed)[6]}")
+        self.seen.append((bytes.fromhex(sealed), content))
         self.files += 1
 
 
@@ -229,8 +237,68 @@ def check_writer(engine, scalar):
     return strings
 
 
+class Server:
+    """A running engine with the key imported, that reads all there is and seals with the same key."""
+
+    def __init__(self, program, scalar):
+        self.folder = tempfile.TemporaryDirectory()
+        folder, program = self.folder.name, os.path.abspath(program)
+        environment = {**os.environ, "SEALWIRE_EVERVAULT_LEGACY": "true", "SEALWIRE_EVERVAULT_OPEN_ROLES": "*"}
+        command = [program, "dev", "--folder", folder, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        quiet = dict(check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run([*command, "--demo-only"], **quiet)
+        for curve in ev.CURVES:
+            add = [program, "apps", "import", "demo", "--config", f"{folder}/sealwire.toml", "--curve", curve, "--seals"]
+            subprocess.run([*add, "--key-file", "-"], input=scalar.hex(), text=True, **quiet)
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+        port = int(re.search(r"listens on 127\.0\.0\.1:(\d+)", self.child.stdout.readline()).group(1))
+        self.connection = connect(folder, "127.0.0.1", port)
+
+    def call(self, method, payload, **options):
+        return call(self.connection, method, {"app": "demo", "payload": payload, **options})
+
+    def close(self):
+        self.connection.close()
+        self.child.terminate()
+        self.child.stdout.read()
+        assert self.child.wait(30) == 0
+        self.folder.cleanup()
+
+
+def check_server(server, check, scalar):
+    """All that the clients made, through the engine in one document; then what the engine makes."""
+    sealed, wanted = map(list, zip(*check.seen))
+    opened = server.call("decrypt", sealed)["payload"]
+    for got, want, at in zip(opened, wanted, sealed):
+        assert got == want and isinstance(got, bool) == isinstance(want, bool), (got, want, at)
+    moved = server.call("rewrap", sealed, context="row 7")["payload"]
+    assert all(field[:4] in ("sw1:", b"sw1:") for field in moved)
+    assert server.call("decrypt", moved, context="row 7")["payload"] == opened
+    bad = [altered(text) for text in sealed if isinstance(text, str)]
+    for start in range(0, len(bad), 500):
+        part = bad[start : start + 500]
+        refused = server.call("decrypt", part, on_error="report")
+        assert refused["payload"] == part and {error["code"] for error in refused["errors"]} == {"cannot_open"}
+        assert len(refused["errors"]) == len(part)
+
+    made = 0
+    values = ["hello", "", "Zo\u00eb \U0001f511", 42, -1, 2**64 - 1, 1.5, -0.0, 1e300, True, False, b"\x00\xff"]
+    for curve in ("r1", "k1"):
+        for format, role in (("evervault", None), ("evervault", "card-number"), ("evervault-bare", None)):
+            plain = [value for value in values if not (role and isinstance(value, bytes))]
+            options = {"curve": curve, "format": format, **({"role": role} if role else {})}
+            for value, theirs in zip(plain, server.call("encrypt", plain, **options)["payload"]):
+                if isinstance(value, bytes):
+                    assert ev.open_file(scalar, False, theirs) == (value, None)
+                else:
+                    found = ev.open_string(scalar, False, theirs)
+                    assert str(value_of(found)) == str(value) and found.get("role") == role, (found, value)
+                made += 1
+    return len(sealed), made
+
+
 def main():
-    program, work = sys.argv[1], pathlib.Path(sys.argv[2])
+    program, sealwire, work = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     opened, refused = check_vectors()
     scalar = secrets.token_bytes(31).rjust(32, b"\x01")
     keys = {curve: ev.compressed(curve, scalar) for curve in ev.CURVES}
@@ -264,7 +332,11 @@ def main():
     written = check_writer(engine, scalar)
     engine.close()
     server.shutdown()
+    running = Server(sealwire, scalar)
+    travelled, made = check_server(running, check, scalar)
+    running.close()
     print(f"evervault interop: {opened} vectors open, {refused} refuse; {written} strings of ours open outside")
+    print(f"evervault interop: {travelled} values of theirs through a running engine, {made} of its own open outside")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 # Holds the engine against the published Evervault packages. Needs Node with npm, Python with venv, and a package
 # registry the first time; the packages themselves then talk to nobody but a key server on loopback.
 #
-#     proto/interop/evervault/check.sh [the evervault_interop example, built here if not given]
+#     proto/interop/evervault/check.sh [the evervault_interop example and the sealwire program, built here if not given]
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -31,9 +31,10 @@ if ! cmp -s "$here/package.json" "$work/node/pins"; then
     cp "$here/package.json" "$work/node/pins"
 fi
 
-program=${1:-}
-if [ -z "$program" ]; then
+release=${CARGO_TARGET_DIR:-target}/release
+if [ $# -lt 2 ]; then
     cargo build --release --package sealwire-crypto --example evervault_interop
-    program=${CARGO_TARGET_DIR:-target}/release/examples/evervault_interop
+    cargo build --release --package sealwire-server
+    set -- "$release/examples/evervault_interop" "$release/sealwire"
 fi
-"$work/venv/bin/python" "$here/check.py" "$program" "$work"
+"$work/venv/bin/python" "$here/check.py" "$1" "$2" "$work"
