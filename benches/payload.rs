@@ -8,18 +8,21 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_benches::document::{FIELD_BYTES, app_keys, document};
 use sealwire_benches::floor::{Aes, TAG_BYTES};
+use sealwire_crypto::evervault;
 use sealwire_crypto::{AppKeys, Curve, Encoding, KeyScope, Opener, Sealer};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
-use sealwire_server::ticket::Ticket;
-use sealwire_server::transform::{Faults, OpenFields, SealFields};
+use sealwire_server::faults::Faults;
+use sealwire_server::reader::{Evervault, Reader};
+use sealwire_server::transform::{OpenFields, SealFields};
+use sealwire_server::writer::Writer;
 use sealwire_wire::OnError;
 
 const FIELDS: [usize; 4] = [30, 100, 2_000, 60_000];
 /// As the engine slices its work.
 const FIELDS_PER_LOOK: usize = 32;
 /// What each field grows by at most: envelope and header.
-const GROWTH_BYTES: usize = 128;
+const GROWTH_BYTES: usize = 192;
 
 fn main() {
     let mut criterion = sealwire_benches::criterion();
@@ -121,13 +124,34 @@ fn walk(criterion: &mut Criterion) {
     }
 }
 
-fn sealing(keys: &AppKeys, curve: Curve, encoding: Encoding) -> SealFields {
-    let newest = Arc::clone(keys.newest(curve).expect("there is a key"));
-    let sealer = Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"").expect("makes a sealer");
-    SealFields { sealer, ticket: Arc::default() }
+/// What a call may write.
+#[derive(Clone, Copy)]
+enum Form {
+    Native(Encoding),
+    Evervault,
 }
 
-/// `r1_text` and `r1_binary` begin with the request's key; `warm` has it at hand, so it is the cost of the fields alone.
+/// The forms that are measured, by the names of their rows.
+const FORMS: [(&str, Form); 3] = [
+    ("r1_text", Form::Native(Encoding::Text)),
+    ("r1_binary", Form::Native(Encoding::Binary)),
+    ("r1_evervault", Form::Evervault),
+];
+
+fn sealing(keys: &AppKeys, form: Form) -> SealFields {
+    let newest = Arc::clone(keys.newest(Curve::P256).expect("there is a key"));
+    let writer = match form {
+        Form::Native(encoding) => Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"").map(Writer::Native),
+        Form::Evervault => {
+            let form = evervault::Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
+            evervault::Sealer::new(newest, KeyScope::Request, &form).map(|sealer| Writer::Evervault(sealer.into()))
+        }
+    };
+    let faults = Faults::new(OnError::Fail, 0, 0);
+    SealFields { writer: writer.expect("makes a sealer"), ticket: Arc::default(), faults }
+}
+
+/// The rows of [`FORMS`] begin with the request's key; `warm` has it at hand, so it is the cost of the fields alone.
 fn encrypt(criterion: &mut Criterion, keys: &AppKeys) {
     let everything = Arc::new(Selection::everything());
     let mut group = criterion.benchmark_group("payload/encrypt");
@@ -143,24 +167,26 @@ fn encrypt(criterion: &mut Criterion, keys: &AppKeys) {
                 }
             });
         });
-        for (variant, encoding) in [("r1_text", Encoding::Text), ("r1_binary", Encoding::Binary)] {
+        for (variant, form) in FORMS {
             group.bench_function(BenchmarkId::new(variant, fields), |b| {
                 b.iter(|| {
                     let mut out = Vec::with_capacity(capacity);
-                    let mut seal = sealing(keys, Curve::P256, encoding);
+                    let mut seal = sealing(keys, form);
                     run(&everything, Containers::Whole, &input, &mut out, &mut seal);
                     out
                 });
             });
         }
-        group.bench_function(BenchmarkId::new("warm_text", fields), |b| {
-            let mut out = Vec::with_capacity(capacity);
-            let mut seal = sealing(keys, Curve::P256, Encoding::Text);
-            b.iter(|| {
-                out.clear();
-                run(&everything, Containers::Whole, &input, &mut out, &mut seal);
+        for (variant, form) in [("warm_text", Form::Native(Encoding::Text)), ("warm_evervault", Form::Evervault)] {
+            group.bench_function(BenchmarkId::new(variant, fields), |b| {
+                let mut out = Vec::with_capacity(capacity);
+                let mut seal = sealing(keys, form);
+                b.iter(|| {
+                    out.clear();
+                    run(&everything, Containers::Whole, &input, &mut out, &mut seal);
+                });
             });
-        });
+        }
     }
 }
 
@@ -169,18 +195,19 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
     let mut group = criterion.benchmark_group("payload/decrypt");
     for fields in FIELDS {
         group.throughput(Throughput::Elements(fields as u64));
-        for (variant, encoding) in [("r1_text", Encoding::Text), ("r1_binary", Encoding::Binary)] {
+        for (variant, form) in FORMS {
             let input = document(fields);
             let mut sealed = Vec::new();
-            run(&everything, Containers::Whole, &input, &mut sealed, &mut sealing(keys, Curve::P256, encoding));
+            run(&everything, Containers::Whole, &input, &mut sealed, &mut sealing(keys, form));
             group.bench_function(BenchmarkId::new(variant, fields), |b| {
                 b.iter(|| {
                     let mut out = Vec::with_capacity(sealed.len());
+                    let native = Opener::new(Arc::clone(keys), b"");
+                    let evervault = Evervault::new(Arc::clone(keys), Arc::default());
                     let mut open = OpenFields {
-                        opener: Opener::new(Arc::clone(keys), b""),
-                        ticket: Arc::new(Ticket::default()),
+                        reader: Reader::new(native, evervault, 64),
+                        ticket: Arc::default(),
                         faults: Faults::new(OnError::Fail, 0, fields as u64),
-                        depth_max: 64,
                     };
                     run(&everything, Containers::Descend, &sealed, &mut out, &mut open);
                     assert_eq!(out.len(), input.len());
