@@ -25,6 +25,9 @@ pub enum Error {
     /// A key id is 10 hexadecimal digits. The caller's bug.
     #[error("a key id is 10 hexadecimal digits")]
     InvalidKeyId,
+    /// An epoch's lifetime is 1 to 15,000 ms. The operator's bug.
+    #[error("an epoch lasts 1 to 15000 ms")]
+    InvalidEpoch,
     /// The key-encryption key is not 32 bytes. The operator's to mend.
     #[error("a key-encryption key is 32 bytes, as 64 hexadecimal digits")]
     InvalidKek,

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sealwire_crypto::{AppKeys, OpenedSchedules};
-use sealwire_store::{AppStore, StoreError};
+use sealwire_store::{App, AppStore, StoreError};
 
 use crate::admin::{AdminState, Condition};
 
@@ -16,7 +16,7 @@ use crate::admin::{AdminState, Condition};
 /// at most.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
-/// Every app with its keys.
+/// Every app with its keys and settings.
 pub struct Apps {
     store: Arc<dyn AppStore>,
     table: RwLock<Arc<Table>>,
@@ -26,7 +26,7 @@ pub struct Apps {
 
 struct Table {
     generation: u64,
-    apps: HashMap<Box<str>, Arc<AppKeys>>,
+    apps: HashMap<Box<str>, App>,
 }
 
 impl Apps {
@@ -45,15 +45,15 @@ impl Apps {
         self.opened.as_ref()
     }
 
-    /// The keys of an app, if there is one of that name, and the generation this is true of.
-    pub fn find(&self, name: &str) -> (u64, Option<Arc<AppKeys>>) {
+    /// The app of that name, if there is one, and the generation this is true of.
+    pub fn find(&self, name: &str) -> (u64, Option<App>) {
         let table = self.table();
         (table.generation, table.apps.get(name).cloned())
     }
 
-    /// Every app.
+    /// The keys of every app.
     pub fn all(&self) -> Vec<Arc<AppKeys>> {
-        self.table().apps.values().cloned().collect()
+        self.table().apps.values().map(|app| Arc::clone(&app.keys)).collect()
     }
 
     /// The generation that calls are served under.
@@ -82,8 +82,8 @@ impl Apps {
     fn purge_changed(&self, before: &Table, after: &Table) {
         let Some(opened) = &self.opened else { return };
         for (name, old) in &before.apps {
-            if after.apps.get(name).is_none_or(|new| !Arc::ptr_eq(old, new)) {
-                opened.purge(old.app());
+            if after.apps.get(name).is_none_or(|new| !Arc::ptr_eq(&old.keys, &new.keys)) {
+                opened.purge(old.keys.app());
             }
         }
     }
@@ -115,15 +115,15 @@ impl Apps {
 impl Table {
     fn load(store: &dyn AppStore) -> Result<Self, StoreError> {
         let (generation, apps) = store.load()?;
-        let apps = apps.into_iter().map(|keys| (keys.app().as_str().into(), Arc::new(keys))).collect();
+        let apps = apps.into_iter().map(|app| (app.keys.app().as_str().into(), app)).collect();
         Ok(Self { generation, apps })
     }
 
-    /// Takes over the apps that did not change, with what was made ahead for them.
+    /// Takes over the keys that did not change, with what was made ahead for them. Settings are the new ones.
     fn keep_same(&mut self, before: &Self) {
-        for (name, keys) in &mut self.apps {
-            if let Some(old) = before.apps.get(name).filter(|old| old.is_same(keys)) {
-                *keys = Arc::clone(old);
+        for (name, app) in &mut self.apps {
+            if let Some(old) = before.apps.get(name).filter(|old| old.keys.is_same(&app.keys)) {
+                app.keys = Arc::clone(&old.keys);
             }
         }
     }
@@ -132,5 +132,36 @@ impl Table {
 impl std::fmt::Debug for Apps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Apps").field("generation", &self.generation()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
+    use sealwire_store::{FolderStore, Settings};
+
+    use super::*;
+
+    #[test]
+    fn a_setting_changes_alone_and_what_was_made_ahead_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = FolderStore::open(folder.path(), Kek::from_hex(&"5a".repeat(32)).unwrap()).unwrap();
+        let (store, shop) = (Arc::new(store), AppId::new("shop").unwrap());
+        store.create(&shop, &Curve::ALL).unwrap();
+        let apps = Apps::load(store.clone(), None).unwrap();
+        let find = || apps.find("shop").1.unwrap();
+        let before = find();
+        assert_eq!(before.settings, Settings::default());
+
+        let epoch = EpochLifetime::from_ms(5).ok();
+        store.configure(&shop, &|settings| settings.epoch = epoch).unwrap();
+        apps.refresh().unwrap();
+        assert_eq!((find().settings.epoch, apps.generation()), (epoch, 2));
+        assert!(Arc::ptr_eq(&before.keys, &find().keys));
+
+        store.rotate(&shop, Curve::P256).unwrap();
+        apps.refresh().unwrap();
+        assert_eq!(find().settings.epoch, epoch);
+        assert!(!Arc::ptr_eq(&before.keys, &find().keys), "other keys are taken");
     }
 }

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
+use sealwire_store::App;
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Writing};
 use tokio::sync::Semaphore;
 
@@ -95,7 +96,7 @@ impl Engine {
         writing: Option<&Writing<'_>>,
         task: impl FnOnce(Arc<crypto::AppKeys>) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
-        let (generation, keys) = self.find(call.app, call.min_generation)?;
+        let (generation, App { keys, .. }) = self.find(call.app, call.min_generation)?;
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
             task: task(keys)?,
@@ -116,12 +117,12 @@ impl Engine {
         Reading { reader: Box::new(reader), on_error: call.on_error }
     }
 
-    fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, Arc<crypto::AppKeys>), CallFailure> {
-        let (have, keys) = self.apps.find(app);
+    fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, App), CallFailure> {
+        let (have, app) = self.apps.find(app);
         if min_generation.is_some_and(|wanted| wanted > have) {
             return Err(CallFailure::OldGeneration { have });
         }
-        Ok((have, keys.ok_or(CallFailure::NoApp)?))
+        Ok((have, app.ok_or(CallFailure::NoApp)?))
     }
 
     fn deadline_ms(&self, wanted: Option<u32>) -> u64 {

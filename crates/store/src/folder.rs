@@ -10,14 +10,15 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealwire_crypto::{AppId, AppKeys, Curve, Kek, KeyId, KeyPair, KeyState, KeyVersion};
+use sealwire_crypto::{AppId, AppKeys, Curve, EpochLifetime, Kek, KeyId, KeyPair, KeyState, KeyVersion};
 use serde::{Deserialize, Serialize};
 
-use crate::{AppStore, AppSummary, KeySummary, StoreError};
+use crate::{App, AppStore, AppSummary, KeySummary, Settings, StoreError};
 
 /// See the module.
 #[derive(Debug)]
@@ -32,7 +33,18 @@ struct AppFile {
     /// Version of this file's shape.
     format: u32,
     app: String,
+    #[serde(default, skip_serializing_if = "is_default")]
+    settings: SettingsRecord,
     keys: Vec<KeyRecord>,
+}
+
+/// Holds only what differs from the default, so that a file without settings is one that older programs read.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettingsRecord {
+    /// 0 is off.
+    #[serde(default, skip_serializing_if = "is_default")]
+    epoch_ms: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -276,25 +288,21 @@ impl AppStore for FolderStore {
         Ok(generation.number)
     }
 
-    fn load(&self) -> Result<(u64, Vec<AppKeys>), StoreError> {
+    fn load(&self) -> Result<(u64, Vec<App>), StoreError> {
         // Read first: a change that lands meanwhile leaves an older number with newer content, so the next
         // look at the generation loads again. So does one that is under way.
         let Generation { number, changing } = self.read_generation()?;
         let generation = number - u64::from(changing);
         let load = |(path, app, file): (PathBuf, AppId, AppFile)| {
             let versions = file.keys.iter().map(|record| self.unwrap(&path, &app, record)).collect::<Result<_, _>>()?;
-            Ok(AppKeys::new(app, versions)?)
+            Ok(App { keys: Arc::new(AppKeys::new(app, versions)?), settings: file.settings.read(&path)? })
         };
-        let apps: Result<Vec<AppKeys>, StoreError> = self.read_all()?.into_iter().map(load).collect();
+        let apps: Result<Vec<App>, StoreError> = self.read_all()?.into_iter().map(load).collect();
         Ok((generation, apps?))
     }
 
     fn list(&self) -> Result<Vec<AppSummary>, StoreError> {
-        let summary = |(path, app, file): (PathBuf, AppId, AppFile)| {
-            let keys = file.keys.iter().map(|record| record.summary(&path)).collect::<Result<_, _>>()?;
-            Ok(AppSummary { app, keys })
-        };
-        self.read_all()?.into_iter().map(summary).collect()
+        self.read_all()?.into_iter().map(|(path, app, file)| file.summary(&path, app)).collect()
     }
 
     fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppSummary, StoreError> {
@@ -311,9 +319,10 @@ impl AppStore for FolderStore {
         for curve in curves {
             keys.push(self.new_key(app, *curve, 1, &keys)?);
         }
-        let summaries = keys.iter().map(|record| record.summary(&path)).collect::<Result<_, _>>()?;
-        self.commit(&lock, &path, &AppFile { format: FORMAT, app: app.as_str().into(), keys })?;
-        Ok(AppSummary { app: app.clone(), keys: summaries })
+        let settings = SettingsRecord::default();
+        let file = AppFile { format: FORMAT, app: app.as_str().into(), settings, keys };
+        self.commit(&lock, &path, &file)?;
+        file.summary(&path, app.clone())
     }
 
     fn rotate(&self, app: &AppId, curve: Curve) -> Result<KeySummary, StoreError> {
@@ -337,6 +346,43 @@ impl AppStore for FolderStore {
     fn enable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError> {
         self.set_state(app, key, StateName::Active)
     }
+
+    fn configure(&self, app: &AppId, change: &dyn Fn(&mut Settings)) -> Result<AppSummary, StoreError> {
+        let lock = self.write_lock()?;
+        let (path, mut file) = self.read_app(app)?;
+        let mut settings = file.settings.read(&path)?;
+        change(&mut settings);
+        file.settings = settings.into();
+        self.commit(&lock, &path, &file)?;
+        file.summary(&path, app.clone())
+    }
+}
+
+impl AppFile {
+    fn summary(&self, path: &Path, app: AppId) -> Result<AppSummary, StoreError> {
+        let keys = self.keys.iter().map(|record| record.summary(path)).collect::<Result<_, _>>()?;
+        Ok(AppSummary { app, settings: self.settings.read(path)?, keys })
+    }
+}
+
+impl SettingsRecord {
+    fn read(self, path: &Path) -> Result<Settings, StoreError> {
+        let epoch = match self.epoch_ms {
+            0 => None,
+            ms => Some(EpochLifetime::from_ms(ms).map_err(|error| damaged(path, error.to_string()))?),
+        };
+        Ok(Settings { epoch })
+    }
+}
+
+impl From<Settings> for SettingsRecord {
+    fn from(settings: Settings) -> Self {
+        Self { epoch_ms: settings.epoch.map_or(0, EpochLifetime::as_ms) }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl KeyRecord {
@@ -422,8 +468,8 @@ mod tests {
         let again = store(folder.path());
         let (generation, apps) = again.load().unwrap();
         assert_eq!(generation, 2);
-        assert_eq!(apps.iter().map(|keys| keys.app().as_str()).collect::<Vec<_>>(), ["a.b-c_D", "shop"]);
-        let ids: Vec<KeyId> = apps[1].versions().iter().map(|version| version.id).collect();
+        assert_eq!(apps.iter().map(|app| app.keys.app().as_str()).collect::<Vec<_>>(), ["a.b-c_D", "shop"]);
+        let ids: Vec<KeyId> = apps[1].keys.versions().iter().map(|version| version.id).collect();
         assert_eq!(ids, shop.keys.iter().map(|key| key.id).collect::<Vec<_>>());
         assert_eq!(again.list().unwrap()[1], shop);
     }
@@ -445,7 +491,7 @@ mod tests {
         let path = store.app_path(&app("shop"));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let text = fs::read_to_string(&path).unwrap();
-        for version in store.load().unwrap().1[0].versions() {
+        for version in store.load().unwrap().1[0].keys.versions() {
             let scalar = version.pair.scalar().unwrap();
             let hex: String = scalar.expose().iter().map(|byte| format!("{byte:02x}")).collect();
             assert!(!text.contains(&hex) && !text.contains(&STANDARD.encode(scalar.expose())));
@@ -477,8 +523,14 @@ mod tests {
         check(&good.replace(wrapped, "AAAA"), "does not open");
         check(&good.replace("\"shop\"", "\"pohs\""), "name is not its app's");
         check(&good.replace("\"number\"", "\"nummer\""), "unknown field");
-        fs::write(&path, &good).unwrap();
-        store.load().unwrap();
+        let with = |settings: &str| good.replace("\"keys\"", &format!("\"settings\": {settings}, \"keys\""));
+        check(&with(r#"{"epoch_ms": 15001}"#), "an epoch lasts 1 to 15000 ms");
+        check(&with(r#"{"epoch_ms": -1}"#), "damaged");
+        check(&with(r#"{"epoch_s": 1}"#), "unknown field");
+        for good in [with(r#"{"epoch_ms": 0}"#), with("{}"), good.clone()] {
+            fs::write(&path, &good).unwrap();
+            assert_eq!(store.load().unwrap().1[0].settings, Settings::default());
+        }
 
         let other = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
         let error = FolderStore::open(folder.path(), other).unwrap().load().unwrap_err();
@@ -503,8 +555,8 @@ mod tests {
         assert_eq!(numbers(keys, Curve::P256), [1, 2, 3]);
         assert_eq!(numbers(keys, Curve::Secp256k1), [1, 2]);
         let (generation, apps) = store.load().unwrap();
-        assert_eq!((generation, apps[0].newest(Curve::P256).unwrap().id), (4, third.id));
-        assert!([first, second, third].iter().all(|key| apps[0].reader(Curve::P256, key.id).is_some()));
+        assert_eq!((generation, apps[0].keys.newest(Curve::P256).unwrap().id), (4, third.id));
+        assert!([first, second, third].iter().all(|key| apps[0].keys.reader(Curve::P256, key.id).is_some()));
         // An app that was made without a curve gets one.
         store.create(&app("one"), &[Curve::P256]).unwrap();
         assert_eq!(store.rotate(&app("one"), Curve::Secp256k1).unwrap().number, 1);
@@ -517,8 +569,8 @@ mod tests {
         let shop = app("shop");
         let first = store.create(&shop, &[Curve::P256]).unwrap().keys[0];
         let second = store.rotate(&shop, Curve::P256).unwrap();
-        let active = |key: KeySummary| store.load().unwrap().1[0].reader(Curve::P256, key.id).is_some();
-        let newest = || store.load().unwrap().1[0].newest(Curve::P256).map(|version| version.id);
+        let active = |key: KeySummary| store.load().unwrap().1[0].keys.reader(Curve::P256, key.id).is_some();
+        let newest = || store.load().unwrap().1[0].keys.newest(Curve::P256).map(|version| version.id);
 
         assert_eq!(store.disable(&shop, second.id).unwrap(), KeySummary { state: KeyState::Disabled, ..second });
         assert_eq!((active(first), active(second), newest()), (true, false, Some(first.id)));
@@ -539,12 +591,12 @@ mod tests {
         let store = store(folder.path());
         let shop = app("shop");
         let made = store.create(&shop, &[Curve::P256]).unwrap().keys[0];
-        let newest = |curve| store.load().unwrap().1[0].newest(curve).map(|version| version.id);
+        let newest = |curve| store.load().unwrap().1[0].keys.newest(curve).map(|version| version.id);
         let pair = |curve, scalar| KeyPair::from_scalar(curve, &[scalar; 32]).unwrap();
 
         let opens = store.import(&shop, &pair(Curve::P256, 1), false).unwrap();
         assert_eq!((opens.number, opens.state, opens.seals), (2, KeyState::Active, false));
-        assert!(store.load().unwrap().1[0].reader(Curve::P256, opens.id).is_some());
+        assert!(store.load().unwrap().1[0].keys.reader(Curve::P256, opens.id).is_some());
         store.import(&shop, &pair(Curve::Secp256k1, 1), false).unwrap();
         assert_eq!((newest(Curve::P256), newest(Curve::Secp256k1)), (Some(made.id), None));
         // A disabled one that is enabled again still does not seal.
@@ -605,7 +657,33 @@ mod tests {
         let store = store(folder.path());
         let keys = &store.list().unwrap()[0].keys;
         assert_eq!(Curve::ALL.map(|curve| numbers(keys, curve)), [[1, 2, 3, 4, 5, 6, 7]; 2]);
-        assert_eq!((store.load().unwrap().0, store.load().unwrap().1[0].versions().len()), (13, 14));
+        assert_eq!((store.load().unwrap().0, store.load().unwrap().1[0].keys.versions().len()), (13, 14));
+    }
+
+    #[test]
+    fn settings_change_one_by_one_and_are_absent_by_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
+        let shop = app("shop");
+        let made = store.create(&shop, &[Curve::P256]).unwrap();
+        let file = || fs::read_to_string(store.app_path(&shop)).unwrap();
+        assert!(made.settings == Settings::default() && !file().contains("settings"), "an older program reads it");
+        let to = |ms| move |settings: &mut Settings| settings.epoch = EpochLifetime::from_ms(ms).ok();
+        for ms in [1, 15_000, 1_000] {
+            let summary = store.configure(&shop, &to(ms)).unwrap();
+            assert_eq!(summary.settings.epoch.map(EpochLifetime::as_ms), Some(ms));
+            assert_eq!(store.load().unwrap().1[0].settings, summary.settings);
+            assert_eq!(store.list().unwrap(), [summary]);
+        }
+        let rotated = store.rotate(&shop, Curve::P256).unwrap();
+        store.disable(&shop, rotated.id).unwrap();
+        assert_eq!(store.load().unwrap().1[0].settings.epoch, EpochLifetime::from_ms(1_000).ok(), "keys change alone");
+        assert_eq!(store.configure(&shop, &|_| ()).unwrap().settings.epoch, EpochLifetime::from_ms(1_000).ok());
+        let off = store.configure(&shop, &to(0)).unwrap();
+        assert!(off.settings == Settings::default() && off.keys.len() == 2 && !file().contains("settings"));
+        assert_eq!(store.generation().unwrap(), 8, "every change, a repetition too");
+        assert!(matches!(store.configure(&app("nobody"), &to(1)), Err(StoreError::NoApp { .. })));
+        assert_eq!(store.generation().unwrap(), 8);
     }
 
     #[test]

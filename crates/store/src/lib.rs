@@ -1,4 +1,4 @@
-//! Apps and their key versions at rest. Private keys lie there wrapped under a key-encryption key (KEK).
+//! Apps, their settings and their key versions at rest. Private keys lie there wrapped under a key-encryption key (KEK).
 //!
 //! One trait, [`AppStore`]; today one implementation, [`FolderStore`]. Calls block: the engine makes them off
 //! its network threads and keeps what it loaded in memory, watching [`AppStore::generation`] for change.
@@ -9,8 +9,25 @@ mod folder;
 pub use folder::FolderStore;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, Curve, KeyId, KeyPair, KeyState};
+use sealwire_crypto::{AppId, AppKeys, Curve, EpochLifetime, KeyId, KeyPair, KeyState};
+
+/// What an operator chose for an app.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// How long one ephemeral key serves the calls that ask for epoch scope; without it they are refused.
+    pub epoch: Option<EpochLifetime>,
+}
+
+/// An app as it is served.
+#[derive(Clone, Debug)]
+pub struct App {
+    /// Its keys, unwrapped.
+    pub keys: Arc<AppKeys>,
+    /// What its operator chose.
+    pub settings: Settings,
+}
 
 /// What is publicly known of one key version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +51,13 @@ pub struct KeySummary {
 pub struct AppSummary {
     /// Its name.
     pub app: AppId,
+    /// What its operator chose.
+    pub settings: Settings,
     /// Its key versions, oldest first.
     pub keys: Vec<KeySummary>,
 }
 
-/// Where apps and their key versions rest.
+/// Where apps, their settings and their key versions rest.
 pub trait AppStore: Send + Sync {
     /// Grows by at least one with every change. An equal generation means equal content.
     ///
@@ -50,7 +69,7 @@ pub trait AppStore: Send + Sync {
     ///
     /// # Errors
     /// Any [`StoreError`]; one app that cannot be read fails the whole, so that no app silently disappears.
-    fn load(&self) -> Result<(u64, Vec<AppKeys>), StoreError>;
+    fn load(&self) -> Result<(u64, Vec<App>), StoreError>;
 
     /// Every app, by name, without touching private keys.
     ///
@@ -93,6 +112,12 @@ pub trait AppStore: Send + Sync {
     /// # Errors
     /// As for [`AppStore::disable`].
     fn enable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError>;
+
+    /// Changes an app's settings; what `change` leaves alone stays. Durable when it returns, and safe to repeat.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`].
+    fn configure(&self, app: &AppId, change: &dyn Fn(&mut Settings)) -> Result<AppSummary, StoreError>;
 }
 
 /// Why the store could not do it.

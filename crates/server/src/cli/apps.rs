@@ -120,15 +120,14 @@ fn curve(name: &str) -> Result<Curve, String> {
 
 /// Rotates one curve, or each that the app has keys on. Gives the new keys.
 fn rotate(store: &impl AppStore, app: AppId, curve: Option<Curve>) -> Result<AppSummary, StoreError> {
-    let curves = match curve {
-        Some(curve) => vec![curve],
-        None => {
-            let keys = keys(store, &app)?;
-            Curve::ALL.into_iter().filter(|curve| keys.iter().any(|key| key.curve == *curve)).collect()
-        }
+    let found = find(store, &app)?;
+    let rotates = |wanted: &Curve| match curve {
+        Some(curve) => curve == *wanted,
+        None => found.keys.iter().any(|key| key.curve == *wanted),
     };
-    let keys = curves.into_iter().map(|curve| store.rotate(&app, curve)).collect::<Result<_, _>>()?;
-    Ok(AppSummary { app, keys })
+    let curves = Curve::ALL.into_iter().filter(rotates);
+    let keys = curves.map(|curve| store.rotate(&app, curve)).collect::<Result<_, _>>()?;
+    Ok(AppSummary { keys, ..found })
 }
 
 fn import(args: &ImportArgs) -> Result<(), Failure> {
@@ -138,7 +137,7 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
     let text = read_key(&args.key_file).map_err(named)?;
     let pair = KeyPair::import(args.curve, &text).map_err(|error| named(error.into()))?;
     let added = store.import(&app, &pair, args.seals)?;
-    print(args.common.json, &[AppSummary { app, keys: vec![added] }]);
+    print(args.common.json, &[AppSummary { keys: vec![added], ..find(&store, &app)? }]);
     Ok(())
 }
 
@@ -172,20 +171,20 @@ fn set(
     let store = open_store(&args.common.config.load()?)?;
     let changed = change(&store, &app, args.key)?;
     let seals = |key: &KeySummary| key.curve == changed.curve && key.state == KeyState::Active && key.seals;
-    if !keys(&store, &app)?.iter().any(seals) {
+    let found = find(&store, &app)?;
+    if !found.keys.iter().any(seals) {
         let curve = changed.curve.name();
         eprintln!(
             "{app} has no active key on {curve} now: encrypting on {curve} is answered not_found until one is made"
         );
     }
-    print(args.common.json, &[AppSummary { app, keys: vec![changed] }]);
+    print(args.common.json, &[AppSummary { keys: vec![changed], ..found }]);
     Ok(())
 }
 
-/// An app's keys, disabled ones too.
-fn keys(store: &impl AppStore, app: &AppId) -> Result<Vec<KeySummary>, StoreError> {
+fn find(store: &impl AppStore, app: &AppId) -> Result<AppSummary, StoreError> {
     let found = store.list()?.into_iter().find(|summary| summary.app == *app);
-    Ok(found.ok_or_else(|| StoreError::NoApp { app: app.clone() })?.keys)
+    found.ok_or_else(|| StoreError::NoApp { app: app.clone() })
 }
 
 fn print(as_json: bool, apps: &[AppSummary]) {

@@ -248,7 +248,7 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
             client.encrypt(Encrypt { context, ..Encrypt::new(APP, &document) }).await.unwrap().payload
         };
         // Whoever has the public key can seal what is no value; it must not get a fresh envelope.
-        let keys = open_store(&harness.config).unwrap().load().unwrap().1.remove(0);
+        let keys = open_store(&harness.config).unwrap().load().unwrap().1.remove(0).keys;
         let newest = Arc::clone(keys.newest(crypto::Curve::P256).unwrap());
         let mut sealer =
             crypto::Sealer::new(keys.app(), newest, KeyScope::Request, crypto::Encoding::Binary, b"row 1").unwrap();

@@ -9,10 +9,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, Encoding, Kek, KeyPair, KeyScope, Opener, Sealer};
+use sealwire_crypto::{
+    AppId, AppKeys, Curve, Datatype, Encoding, EpochLifetime, Kek, KeyPair, KeyScope, Opener, Sealer,
+};
 
 use super::FolderStore;
-use crate::{AppStore, AppSummary, KeySummary, StoreError};
+use crate::{App, AppStore, AppSummary, KeySummary, Settings, StoreError};
 
 thread_local! {
     /// Steps until the process ends.
@@ -45,12 +47,14 @@ fn store(folder: &Path) -> FolderStore {
 struct Engine {
     generation: u64,
     keys: Arc<AppKeys>,
+    settings: Settings,
 }
 
 impl Engine {
     fn start(store: &FolderStore) -> Self {
         let (generation, mut apps) = store.load().unwrap();
-        Self { generation, keys: Arc::new(apps.pop().unwrap()) }
+        let App { keys, settings } = apps.pop().unwrap();
+        Self { generation, keys, settings }
     }
 
     fn follow(&mut self, store: &FolderStore) {
@@ -77,7 +81,7 @@ impl Engine {
 
     fn has(&self, summary: &AppSummary) -> bool {
         let held = self.keys.versions().iter().map(|version| (version.id, version.number, version.state));
-        held.eq(summary.keys.iter().map(|key| (key.id, key.number, key.state)))
+        held.eq(summary.keys.iter().map(|key| (key.id, key.number, key.state))) && self.settings == summary.settings
     }
 }
 
@@ -159,6 +163,28 @@ fn a_stop_that_ends_anywhere_is_seen_by_all_once_it_is_repeated() {
             running.follow(&after);
             assert!(running.keys.reader(Curve::P256, key).is_none());
             assert_eq!(running.keys.versions().len(), 3);
+        },
+    );
+}
+
+#[test]
+fn a_setting_that_ends_anywhere_is_the_old_or_the_new_for_all() {
+    let lifetime = |ms| EpochLifetime::from_ms(ms).ok();
+    at_every_step(
+        |store, shop| store.configure(shop, &|settings| settings.epoch = lifetime(15_000)),
+        |folder, old, mut running, outcome| {
+            let after = store(folder);
+            let found = after.list().unwrap().pop().unwrap();
+            let settings = found.settings;
+            assert!(settings == old.settings || settings.epoch == lifetime(15_000));
+            assert!(outcome.is_err() || settings.epoch == lifetime(15_000), "what was promised is there");
+            running.follow(&after);
+            assert!(running.has(&found) && Engine::start(&after).has(&found));
+            assert_eq!(running.keys.versions().len(), 3, "no key is touched");
+
+            after.configure(old.keys.app(), &|settings| settings.epoch = lifetime(1)).unwrap();
+            running.follow(&after);
+            assert_eq!((running.settings.epoch, running.generation), (lifetime(1), after.generation().unwrap()));
         },
     );
 }
