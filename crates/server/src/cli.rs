@@ -58,7 +58,7 @@ enum Command {
     Info(calls::PlainArgs),
     /// Make certificates: an authority, and servers and clients under it
     Certs(certs::Args),
-    /// Make and list apps; rotate, import, disable and enable their keys
+    /// Make, list and set up apps; rotate, import, disable and enable their keys
     Apps(apps::Args),
     /// Check a configuration file, and say every problem in it at once
     CheckConfig(serve::Args),

@@ -339,6 +339,32 @@ fn an_imported_key_opens_what_was_sealed_elsewhere() {
 }
 
 #[test]
+fn settings_are_set_shown_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    ok(path, &["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    ok(path, &["apps", "create", "other"]);
+    let epochs = || {
+        let apps: serde_json::Value = serde_json::from_str(&ok(path, &["apps", "list", "--json"])).unwrap();
+        let epoch =
+            |app: &serde_json::Value| (app["app"].as_str().unwrap().to_owned(), app["epoch_ms"].as_u64().unwrap());
+        apps.as_array().unwrap().iter().map(epoch).collect::<Vec<_>>()
+    };
+    let both = |demo| [("demo".to_owned(), demo), ("other".to_owned(), 0)];
+    assert_eq!(epochs(), both(0));
+    assert!(ok(path, &["apps", "set", "demo", "--epoch-ms", "15000"]).contains("15000"));
+    assert_eq!(epochs(), both(15_000));
+    let rotated = ok(path, &["apps", "rotate", "demo", "--json"]);
+    assert!(rotated.contains("\"epoch_ms\":15000"), "{rotated}");
+    let set = ok(path, &["apps", "set", "demo", "--epoch-ms", "0", "--json"]);
+    assert_eq!((epochs(), keys(&set)), (both(0).to_vec(), listed(path)));
+    refused(path, &["apps", "set", "demo", "--epoch-ms", "15001"], 2, "0..=15000");
+    refused(path, &["apps", "set", "demo"], 2, "--epoch-ms");
+    refused(path, &["apps", "set", "nobody", "--epoch-ms", "1"], 1, "there is no app nobody");
+    assert_eq!(epochs(), both(0));
+}
+
+#[test]
 fn rotations_that_are_killed_lose_no_key() {
     const KILLS: u64 = 30;
     let dev = Dev::start();

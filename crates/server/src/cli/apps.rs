@@ -1,4 +1,4 @@
-//! `apps`: make and list apps and change their keys, in the store of a configuration. Works beside a running engine,
+//! `apps`: make and list apps, change their keys and settings, in the store of a configuration. Works beside a running engine,
 //! which follows within a second.
 
 use std::fs::File;
@@ -7,8 +7,8 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use sealwire_crypto::{AppId, Curve, KeyId, KeyPair, KeyState};
-use sealwire_store::{AppStore, AppSummary, FolderStore, KeySummary, StoreError};
+use sealwire_crypto::{AppId, Curve, EpochLifetime, KeyId, KeyPair, KeyState};
+use sealwire_store::{AppStore, AppSummary, FolderStore, KeySummary, Settings, StoreError};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
@@ -48,7 +48,16 @@ enum Command {
     Disable(KeyArgs),
     /// Take a mistaken `disable` back
     Enable(KeyArgs),
-    /// List apps and their key versions
+    /// Change an app's settings; what is not named stays. A running engine follows within a second
+    Set {
+        /// The app
+        name: String,
+        #[command(flatten)]
+        settings: SettingArgs,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// List apps with their settings and key versions
     List {
         #[command(flatten)]
         common: Common,
@@ -72,6 +81,16 @@ struct ImportArgs {
     seals: bool,
     #[command(flatten)]
     common: Common,
+}
+
+/// The settings that `set` changes.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct SettingArgs {
+    /// Allow calls of key scope `epoch`: they share one ephemeral key per curve for this many milliseconds, 1 to 15000.
+    /// A call of few fields then costs a fraction; whoever learns that key reads all fields sealed under it. 0 forbids it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(EpochLifetime::MS_MAX)))]
+    epoch_ms: Option<u32>,
 }
 
 /// Arguments of `disable` and `enable`.
@@ -107,11 +126,24 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             print(common.json, &[made]);
         }
         Command::Import(args) => import(args)?,
-        Command::Disable(args) => set(args, AppStore::disable)?,
-        Command::Enable(args) => set(args, AppStore::enable)?,
+        Command::Disable(args) => set_state(args, AppStore::disable)?,
+        Command::Enable(args) => set_state(args, AppStore::enable)?,
+        Command::Set { name, settings, common } => {
+            let app = AppId::new(name)?;
+            let made = open_store(&common.config.load()?)?.configure(&app, &|of| settings.apply(of))?;
+            print(common.json, &[made]);
+        }
         Command::List { common } => print(common.json, &open_store(&common.config.load()?)?.list()?),
     }
     Ok(())
+}
+
+impl SettingArgs {
+    fn apply(&self, settings: &mut Settings) {
+        if let Some(ms) = self.epoch_ms {
+            settings.epoch = EpochLifetime::from_ms(ms).ok(); // Only 0 is none: the rest is refused before.
+        }
+    }
 }
 
 fn curve(name: &str) -> Result<Curve, String> {
@@ -163,7 +195,7 @@ fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
 }
 
 /// Changes one key's state, and says so where a curve has no key left to seal with.
-fn set(
+fn set_state(
     args: &KeyArgs,
     change: fn(&FolderStore, &AppId, KeyId) -> Result<KeySummary, StoreError>,
 ) -> Result<(), Failure> {
@@ -192,6 +224,7 @@ fn print(as_json: bool, apps: &[AppSummary]) {
         KeyState::Active => "active",
         KeyState::Disabled => "disabled",
     };
+    let epoch_ms = |app: &AppSummary| app.settings.epoch.map_or(0, EpochLifetime::as_ms);
     if as_json {
         let key = |key: &sealwire_store::KeySummary| {
             json!({
@@ -205,18 +238,24 @@ fn print(as_json: bool, apps: &[AppSummary]) {
         };
         let list: Vec<Value> = apps
             .iter()
-            .map(|app| json!({ "app": app.app.as_str(), "keys": app.keys.iter().map(key).collect::<Vec<_>>() }))
+            .map(|app| {
+                json!({
+                    "app": app.app.as_str(),
+                    "epoch_ms": epoch_ms(app),
+                    "keys": app.keys.iter().map(key).collect::<Vec<_>>(),
+                })
+            })
             .collect();
         println!("{}", Value::from(list));
         return;
     }
-    println!("{:<24} {:<6} {:<8} {:<11} STATE", "APP", "CURVE", "VERSION", "KEY");
+    println!("{:<24} {:<8} {:<6} {:<8} {:<11} STATE", "APP", "EPOCH_MS", "CURVE", "VERSION", "KEY");
     for app in apps {
         for key in &app.keys {
-            let (curve, id) = (key.curve.name(), key.id.to_string());
+            let (name, epoch_ms) = (app.app.as_str(), epoch_ms(app));
+            let (curve, number, id, state) = (key.curve.name(), key.number, key.id.to_string(), state(key.state));
             let opens_only = if key.seals { "" } else { ", opens only" };
-            let state = state(key.state);
-            println!("{:<24} {curve:<6} {:<8} {id:<11} {state}{opens_only}", app.app.as_str(), key.number);
+            println!("{name:<24} {epoch_ms:<8} {curve:<6} {number:<8} {id:<11} {state}{opens_only}");
         }
     }
 }
