@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
-use sealwire_store::App;
+use sealwire_store::{self as store, App};
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Writing};
 use tokio::sync::Semaphore;
 
@@ -72,16 +72,16 @@ impl Engine {
     /// No such app or key, a select path that does not parse, or an older generation than demanded.
     pub fn plan(&self, frame: &Bytes, call: &Call<'_>) -> Result<Plan, CallFailure> {
         match call {
-            Call::Encrypt(call) => self.plan_on(frame, call, Some(&call.writing), |keys| {
-                Ok(Task::Seal { writer: writer(keys, call)?, on_error: call.on_error })
+            Call::Encrypt(call) => self.plan_on(frame, call, Some(&call.writing), |keys, format| {
+                Ok(Task::Seal { writer: writer(keys, call, format)?, on_error: call.on_error })
             }),
-            Call::Decrypt(call) => self.plan_on(frame, call, None, |keys| {
+            Call::Decrypt(call) => self.plan_on(frame, call, None, |keys, _| {
                 // What binds no context does not open for who asked for one.
                 Ok(Task::Open(self.reading(keys, call, !call.context.is_empty())))
             }),
-            Call::Rewrap(call) => self.plan_on(frame, call, Some(&call.writing), |keys| {
+            Call::Rewrap(call) => self.plan_on(frame, call, Some(&call.writing), |keys, format| {
                 // Here it opens, and is bound from now on.
-                Ok(Task::Rewrap(self.reading(Arc::clone(&keys), call, false), writer(keys, call)?))
+                Ok(Task::Rewrap(self.reading(Arc::clone(&keys), call, false), writer(keys, call, format)?))
             }),
             Call::Inspect(_) | Call::Info | Call::Health => {
                 Err(CallFailure::Internal("the scan and the decoder disagree on the method"))
@@ -94,14 +94,21 @@ impl Engine {
         frame: &Bytes,
         call: &DocumentCall<'_, W>,
         writing: Option<&Writing<'_>>,
-        task: impl FnOnce(Arc<crypto::AppKeys>) -> Result<Task, CallFailure>,
+        task: impl FnOnce(Arc<crypto::AppKeys>, wire::Format) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
-        let (generation, App { keys, .. }) = self.find(call.app, call.min_generation)?;
+        let (generation, App { keys, settings }) = self.find(call.app, call.min_generation)?;
+        let format = match writing {
+            Some(writing) => writing.format.unwrap_or(match settings.format {
+                store::Format::Native => wire::Format::Native,
+                store::Format::Evervault => wire::Format::Evervault,
+            }),
+            None => wire::Format::Native,
+        };
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
-            task: task(keys)?,
+            task: task(keys, format)?,
             selection: selection(call.select.as_deref())?,
-            format: writing.and_then(|writing| writing.format).unwrap_or_default(),
+            format,
             keyed: writing.is_some_and(|writing| writing.key_scope == wire::KeyScope::Field),
             generation,
             deadline_ms: self.deadline_ms(call.deadline_ms),
@@ -200,7 +207,11 @@ fn document_bytes_max(method: wire::Method, format: wire::Format, message_bytes:
 }
 
 /// How a call's writer is made, on a crypto thread. What is not there, and what the format cannot do, is found out here.
-fn writer(keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, Writing<'_>>) -> Result<MakeWriter, CallFailure> {
+fn writer(
+    keys: Arc<crypto::AppKeys>,
+    call: &DocumentCall<'_, Writing<'_>>,
+    format: wire::Format,
+) -> Result<MakeWriter, CallFailure> {
     let writing = call.writing;
     let curve = match writing.curve {
         wire::Curve::R1 => crypto::Curve::P256,
@@ -210,7 +221,7 @@ fn writer(keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, Writing<'_>>) -> R
         wire::KeyScope::Request => crypto::KeyScope::Request,
         wire::KeyScope::Field => crypto::KeyScope::Field,
     };
-    let form = evervault_form(call)?;
+    let form = evervault_form(call, format)?;
     let newest = Arc::clone(keys.newest(curve).ok_or(CallFailure::NoKey)?);
     let Some(form) = form else {
         let encoding = match writing.encoding {
@@ -226,9 +237,11 @@ fn writer(keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, Writing<'_>>) -> R
 }
 
 /// The form of Evervault strings a call writes; `None`: native envelopes.
-fn evervault_form(call: &DocumentCall<'_, Writing<'_>>) -> Result<Option<evervault::Form>, CallFailure> {
+fn evervault_form(
+    call: &DocumentCall<'_, Writing<'_>>,
+    format: wire::Format,
+) -> Result<Option<evervault::Form>, CallFailure> {
     let writing = call.writing;
-    let format = writing.format.unwrap_or_default();
     let refused = |name, rule| Err(CallFailure::Param { name, rule });
     if writing.role.is_some() && format != wire::Format::Evervault {
         return refused("role", "must be absent: only format \"evervault\" has one");

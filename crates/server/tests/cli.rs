@@ -358,6 +358,13 @@ fn settings_are_set_shown_and_checked() {
     assert!(rotated.contains("\"epoch_ms\":15000"), "{rotated}");
     let set = ok(path, &["apps", "set", "demo", "--epoch-ms", "0", "--json"]);
     assert_eq!((epochs(), keys(&set)), (both(0).to_vec(), listed(path)));
+    let set = ok(path, &["apps", "set", "demo", "--format", "evervault", "--json"]);
+    assert!(
+        set.contains("\"format\":\"evervault\"")
+            && ok(path, &["apps", "list"]).contains("demo                     evervault")
+    );
+    assert!(ok(path, &["apps", "list", "--json"]).contains("\"format\":\"native\""), "the other app's");
+    refused(path, &["apps", "set", "demo", "--format", "evervault-bare"], 2, "native or evervault");
     refused(path, &["apps", "set", "demo", "--epoch-ms", "15001"], 2, "0..=15000");
     refused(path, &["apps", "set", "demo"], 2, "--epoch-ms");
     refused(path, &["apps", "set", "nobody", "--epoch-ms", "1"], 1, "there is no app nobody");

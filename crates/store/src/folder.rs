@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use sealwire_crypto::{AppId, AppKeys, Curve, EpochLifetime, Kek, KeyId, KeyPair, KeyState, KeyVersion};
 use serde::{Deserialize, Serialize};
 
-use crate::{App, AppStore, AppSummary, KeySummary, Settings, StoreError};
+use crate::{App, AppStore, AppSummary, Format, KeySummary, Settings, StoreError};
 
 /// See the module.
 #[derive(Debug)]
@@ -45,6 +45,16 @@ struct SettingsRecord {
     /// 0 is off.
     #[serde(default, skip_serializing_if = "is_default")]
     epoch_ms: u32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    format: FormatName,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FormatName {
+    #[default]
+    Native,
+    Evervault,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -54,9 +64,9 @@ struct KeyRecord {
     curve: String,
     number: u32,
     state: StateName,
-    /// Left out where it is true.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
-    seals: bool,
+    /// It was imported to open, and seals nothing.
+    #[serde(default, skip_serializing_if = "is_default")]
+    opens_only: bool,
     created_unix_s: u64,
     /// SEC 1 compressed, base64: says which key this is without the KEK.
     public_key: String,
@@ -69,15 +79,6 @@ struct KeyRecord {
 enum StateName {
     Active,
     Disabled,
-}
-
-fn yes() -> bool {
-    true
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_yes(seals: &bool) -> bool {
-    *seals
 }
 
 const FORMAT: u32 = 1;
@@ -195,7 +196,7 @@ impl FolderStore {
             curve: curve.name().into(),
             number,
             state: StateName::Active,
-            seals,
+            opens_only: !seals,
             created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             public_key: STANDARD.encode(pair.public().compressed()),
             wrapped: STANDARD.encode(wrapped),
@@ -371,13 +372,21 @@ impl SettingsRecord {
             0 => None,
             ms => Some(EpochLifetime::from_ms(ms).map_err(|error| damaged(path, error.to_string()))?),
         };
-        Ok(Settings { epoch })
+        let format = match self.format {
+            FormatName::Native => Format::Native,
+            FormatName::Evervault => Format::Evervault,
+        };
+        Ok(Settings { epoch, format })
     }
 }
 
 impl From<Settings> for SettingsRecord {
     fn from(settings: Settings) -> Self {
-        Self { epoch_ms: settings.epoch.map_or(0, EpochLifetime::as_ms) }
+        let format = match settings.format {
+            Format::Native => FormatName::Native,
+            Format::Evervault => FormatName::Evervault,
+        };
+        Self { epoch_ms: settings.epoch.map_or(0, EpochLifetime::as_ms), format }
     }
 }
 
@@ -393,8 +402,8 @@ impl KeyRecord {
             StateName::Active => KeyState::Active,
             StateName::Disabled => KeyState::Disabled,
         };
-        let Self { number, seals, created_unix_s, .. } = *self;
-        Ok(KeySummary { id, curve, number, state, seals, created_unix_s })
+        let Self { number, opens_only, created_unix_s, .. } = *self;
+        Ok(KeySummary { id, curve, number, state, seals: !opens_only, created_unix_s })
     }
 }
 
@@ -527,7 +536,8 @@ mod tests {
         check(&with(r#"{"epoch_ms": 15001}"#), "an epoch lasts 1 to 15000 ms");
         check(&with(r#"{"epoch_ms": -1}"#), "damaged");
         check(&with(r#"{"epoch_s": 1}"#), "unknown field");
-        for good in [with(r#"{"epoch_ms": 0}"#), with("{}"), good.clone()] {
+        check(&with(r#"{"format": "pgp"}"#), "unknown variant");
+        for good in [with(r#"{"epoch_ms": 0}"#), with(r#"{"format": "native"}"#), with("{}"), good.clone()] {
             fs::write(&path, &good).unwrap();
             assert_eq!(store.load().unwrap().1[0].settings, Settings::default());
         }
@@ -679,11 +689,16 @@ mod tests {
         store.disable(&shop, rotated.id).unwrap();
         assert_eq!(store.load().unwrap().1[0].settings.epoch, EpochLifetime::from_ms(1_000).ok(), "keys change alone");
         assert_eq!(store.configure(&shop, &|_| ()).unwrap().settings.epoch, EpochLifetime::from_ms(1_000).ok());
+        let format = |format| store.configure(&shop, &|settings| settings.format = format).unwrap();
+        let set = format(Format::Evervault);
+        assert_eq!((set.settings.format, set.settings.epoch), (Format::Evervault, EpochLifetime::from_ms(1_000).ok()));
+        assert_eq!(store.load().unwrap().1[0].settings, set.settings);
+        format(Format::Native);
         let off = store.configure(&shop, &to(0)).unwrap();
         assert!(off.settings == Settings::default() && off.keys.len() == 2 && !file().contains("settings"));
-        assert_eq!(store.generation().unwrap(), 8, "every change, a repetition too");
+        assert_eq!(store.generation().unwrap(), 10, "every change, a repetition too");
         assert!(matches!(store.configure(&app("nobody"), &to(1)), Err(StoreError::NoApp { .. })));
-        assert_eq!(store.generation().unwrap(), 8);
+        assert_eq!(store.generation().unwrap(), 10);
     }
 
     #[test]

@@ -18,6 +18,38 @@ use sealwire_crypto::{AppId, AppKeys, Curve, EpochLifetime, KeyId, KeyPair, KeyS
 pub struct Settings {
     /// How long one ephemeral key serves the calls that ask for epoch scope; without it they are refused.
     pub epoch: Option<EpochLifetime>,
+    /// What is written for calls that name no format.
+    pub format: Format,
+}
+
+/// A format that an app may write by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Native envelopes.
+    #[default]
+    Native,
+    /// Evervault strings with metadata.
+    Evervault,
+}
+
+impl Format {
+    /// Both, the default first.
+    pub const ALL: [Self; 2] = [Self::Native, Self::Evervault];
+
+    /// The name in files and on the command line, the same as on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Evervault => "evervault",
+        }
+    }
+
+    /// The format of that name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
 }
 
 /// An app as it is served.

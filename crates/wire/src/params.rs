@@ -118,7 +118,7 @@ pub struct Writing<'a> {
     pub curve: Curve,
     /// How far one ephemeral key reaches.
     pub key_scope: KeyScope,
-    /// The format; `None` leaves it to the server.
+    /// The format; `None` is the app's.
     pub format: Option<Format>,
     /// The data role that Evervault strings carry. 1 to 20 of `a-z 0-9 -`.
     pub role: Option<&'a str>,
@@ -197,8 +197,7 @@ const SELECT_ENVELOPES: Param =
     param("select", "array of strings", Some("every envelope"), "1 to 64 paths of 1 to 1024 bytes");
 const CURVE: Param = param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\"");
 const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\"");
-const FORMAT: Param =
-    param("format", "string", Some("\"native\""), "\"native\" or \"evervault\" or \"evervault-bare\"");
+const FORMAT: Param = param("format", "string", Some("the app's"), "\"native\" or \"evervault\" or \"evervault-bare\"");
 const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
 const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
 const ON_ERROR: Param = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use sealwire_crypto::{AppId, Curve, EpochLifetime, KeyId, KeyPair, KeyState};
-use sealwire_store::{AppStore, AppSummary, FolderStore, KeySummary, Settings, StoreError};
+use sealwire_store::{AppStore, AppSummary, FolderStore, Format, KeySummary, Settings, StoreError};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
@@ -91,6 +91,9 @@ struct SettingArgs {
     /// A call of few fields then costs a fraction; whoever learns that key reads all fields sealed under it. 0 forbids it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(EpochLifetime::MS_MAX)))]
     epoch_ms: Option<u32>,
+    /// What is written for calls that name no format: native or evervault
+    #[arg(long, value_parser = format)]
+    format: Option<Format>,
 }
 
 /// Arguments of `disable` and `enable`.
@@ -143,7 +146,14 @@ impl SettingArgs {
         if let Some(ms) = self.epoch_ms {
             settings.epoch = EpochLifetime::from_ms(ms).ok(); // Only 0 is none: the rest is refused before.
         }
+        if let Some(format) = self.format {
+            settings.format = format;
+        }
     }
+}
+
+fn format(name: &str) -> Result<Format, String> {
+    Format::from_name(name).ok_or_else(|| "native or evervault".into())
 }
 
 fn curve(name: &str) -> Result<Curve, String> {
@@ -242,6 +252,7 @@ fn print(as_json: bool, apps: &[AppSummary]) {
                 json!({
                     "app": app.app.as_str(),
                     "epoch_ms": epoch_ms(app),
+                    "format": app.settings.format.name(),
                     "keys": app.keys.iter().map(key).collect::<Vec<_>>(),
                 })
             })
@@ -249,13 +260,14 @@ fn print(as_json: bool, apps: &[AppSummary]) {
         println!("{}", Value::from(list));
         return;
     }
-    println!("{:<24} {:<8} {:<6} {:<8} {:<11} STATE", "APP", "EPOCH_MS", "CURVE", "VERSION", "KEY");
+    println!("{:<24} {:<10} {:<8} {:<6} {:<8} {:<11} STATE", "APP", "FORMAT", "EPOCH_MS", "CURVE", "VERSION", "KEY");
     for app in apps {
         for key in &app.keys {
             let (name, epoch_ms) = (app.app.as_str(), epoch_ms(app));
             let (curve, number, id, state) = (key.curve.name(), key.number, key.id.to_string(), state(key.state));
             let opens_only = if key.seals { "" } else { ", opens only" };
-            println!("{name:<24} {epoch_ms:<8} {curve:<6} {number:<8} {id:<11} {state}{opens_only}");
+            let format = app.settings.format.name();
+            println!("{name:<24} {format:<10} {epoch_ms:<8} {curve:<6} {number:<8} {id:<11} {state}{opens_only}");
         }
     }
 }

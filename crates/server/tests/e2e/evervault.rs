@@ -3,8 +3,10 @@
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap, ValueKind};
 use sealwire_crypto::Curve as KeyCurve;
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
-use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
+use sealwire_crypto::{AppId, KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Reader, Token, write};
+use sealwire_server::server::open_store;
+use sealwire_store::AppStore as _;
 use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Writing};
 
 use crate::harness::{APP, Harness, Machine, rpc_error, run};
@@ -529,5 +531,39 @@ fn inspect_says_what_a_string_says() {
         }
         let info = client.info().await.unwrap();
         assert_eq!(info.formats, ["native", "evervault", "evervault-bare"]);
+    });
+}
+
+#[test]
+fn an_apps_format_holds_where_a_call_names_none() {
+    run(Machine::Shared, 60, async {
+        let app = AppId::new(APP).unwrap();
+        let choose = |harness: &Harness| {
+            let store = open_store(&harness.config).unwrap();
+            store.configure(&app, &|settings| settings.format = sealwire_store::Format::Evervault).unwrap();
+        };
+        let harness = Harness::prepared(|config| config.evervault.open_roles = vec!["support".into()], choose).await;
+        let client = harness.client().await;
+        let begins = |payload: &[u8], with: &str| payload.windows(with.len()).any(|part| part == with.as_bytes());
+        let call = |format, role| {
+            let writing = Writing { format, role, ..Writing::default() };
+            Encrypt { writing, ..Encrypt::new(APP, b"\xa1x") }
+        };
+        for (format, role, tag) in [
+            (None, None, "ev:QkTC:"),
+            (None, Some("support"), "ev:QkTC:"),
+            (Some(Format::EvervaultBare), None, "ev:Tk9D:"),
+            (Some(Format::Native), None, "sw1:"),
+        ] {
+            let sealed = client.encrypt(call(format, role)).await.unwrap().payload;
+            assert!(begins(&sealed, tag), "{format:?}");
+            assert_eq!(&decrypt(&client, &sealed).await.unwrap().payload[..], b"\xa1x");
+            let moved = client.rewrap(Rewrap::new(APP, &sealed)).await.unwrap().payload;
+            assert!(begins(&moved, "ev:QkTC:"), "{format:?}");
+        }
+        // What the app's format cannot do is refused by the param that asks for it.
+        let error = rpc_error(client.encrypt(Encrypt { context: b"row 7", ..call(None, None) }).await);
+        assert_eq!(&*error.message, "context must be empty: the Evervault format binds none");
+        client.encrypt(Encrypt { context: b"row 7", ..call(Some(Format::Native), None) }).await.unwrap();
     });
 }
