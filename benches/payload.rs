@@ -141,7 +141,8 @@ const FORMS: [(&str, Form); 3] = [
 fn sealing(keys: &AppKeys, form: Form) -> SealFields {
     let newest = Arc::clone(keys.newest(Curve::P256).expect("there is a key"));
     let writer = match form {
-        Form::Native(encoding) => Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"").map(Writer::Native),
+        Form::Native(encoding) => Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"")
+            .map(|sealer| Writer::Native(sealer.into())),
         Form::Evervault => {
             let form = evervault::Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
             evervault::Sealer::new(newest, KeyScope::Request, &form).map(|sealer| Writer::Evervault(sealer.into()))
@@ -205,7 +206,7 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     let native = Opener::new(Arc::clone(keys), b"");
                     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
                     let mut open = OpenFields {
-                        reader: Reader::new(native, evervault, 64),
+                        reader: Reader::new(native, evervault, 64).into(),
                         ticket: Arc::default(),
                         faults: Faults::new(OnError::Fail, 0, fields as u64),
                     };

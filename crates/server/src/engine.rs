@@ -230,7 +230,8 @@ fn writer(
         };
         let context: Box<[u8]> = call.context.into();
         return Ok(Box::new(move || {
-            crypto::Sealer::new(keys.app(), newest, scope, encoding, &context).map(Writer::Native)
+            crypto::Sealer::new(keys.app(), newest, scope, encoding, &context)
+                .map(|sealer| Writer::Native(sealer.into()))
         }));
     };
     Ok(Box::new(move || Ok(Writer::Evervault(Box::new(evervault::Sealer::new(newest, scope, &form)?)))))
@@ -290,7 +291,7 @@ mod tests {
         let native =
             crypto::Sealer::new(keys.app(), Arc::clone(&newest), KeyScope::Request, crypto::Encoding::Text, b"");
         let mut writers = [
-            (wire::Format::Native, Writer::Native(native.unwrap())),
+            (wire::Format::Native, Writer::Native(native.unwrap().into())),
             (wire::Format::Evervault, Writer::Evervault(Box::new(sealer(&form)))),
             (wire::Format::Evervault, Writer::Evervault(Box::new(sealer(&fileless)))),
             (wire::Format::EvervaultBare, Writer::Evervault(Box::new(sealer(&evervault::Form::Plain)))),

@@ -50,7 +50,7 @@ impl Transform for SealFields {
 #[derive(Debug)]
 pub struct OpenFields {
     /// The app's keys and the key schedules met so far.
-    pub reader: Reader,
+    pub reader: Box<Reader>,
     /// Tells when to stop.
     pub ticket: Arc<Ticket>,
     /// Fields that did not open.

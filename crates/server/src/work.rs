@@ -189,7 +189,7 @@ impl Work {
     }
 
     fn open_fields(&self, reading: Reading) -> OpenFields {
-        OpenFields { reader: *reading.reader, ticket: Arc::clone(&self.ticket), faults: self.faults(reading.on_error) }
+        OpenFields { reader: reading.reader, ticket: Arc::clone(&self.ticket), faults: self.faults(reading.on_error) }
     }
 
     fn faults(&self, on_error: OnError) -> Faults {

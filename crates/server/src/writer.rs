@@ -12,7 +12,7 @@ use crate::faults::{FieldFault, Refusal};
 #[derive(Debug)]
 pub enum Writer {
     /// Into native envelopes.
-    Native(Sealer),
+    Native(Box<Sealer>),
     /// Into Evervault strings, and binary into Evervault files.
     Evervault(Box<evervault::Sealer>),
 }

@@ -27,13 +27,13 @@ fn version(keys: &AppKeys, number: u32) -> Arc<KeyVersion> {
 
 fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> Writer {
     let sealer = Sealer::new(keys.app(), version(keys, number), KeyScope::Request, encoding, b"ctx").unwrap();
-    Writer::Native(sealer)
+    Writer::Native(sealer.into())
 }
 
 fn evervault_sealer(keys: &AppKeys, number: u32) -> Writer {
     let form = Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
     let sealer = evervault::Sealer::new(version(keys, number), KeyScope::Request, &form).unwrap();
-    Writer::Evervault(Box::new(sealer))
+    Writer::Evervault(sealer.into())
 }
 
 fn sealing(writer: Writer) -> SealFields {
@@ -44,7 +44,7 @@ fn opening(keys: &Arc<AppKeys>) -> OpenFields {
     let native = Opener::new(Arc::clone(keys), b"ctx");
     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
     OpenFields {
-        reader: Reader::new(native, evervault, 64),
+        reader: Reader::new(native, evervault, 64).into(),
         ticket: Arc::default(),
         faults: Faults::new(OnError::Fail, 10, 10),
     }
