@@ -1,8 +1,22 @@
-//! How long one ephemeral key may serve in epoch scope.
+//! An epoch: one ephemeral key of a key version that many calls seal under, for a bounded time and number of fields.
+//!
+//! Belongs to one app and key version, so to one curve; the callers' contexts go into each field's aad. Numbers are given
+//! out one at a time by an atomic addition on 64 bits, so none is given out twice, whoever asks on whatever thread and
+//! however a call ends: what a stopped call took is skipped. Time counts from before the key was made and is looked at
+//! for every field, so use does not prolong it and a long call changes over in the middle.
+//!
+//! This module has no clock: the [`Clock`] comes with each sealer. Nor has it a timer: the owner says
+//! [`AppKeys::end_epochs`] now and then, so that the key of an app that fell silent is wiped as well.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::Error;
+use crate::schedule::{Schedule, lock};
+use crate::{AppId, AppKeys, Error, KeyVersion};
+
+/// Tells the time, such as `Instant::now`.
+pub type Clock = fn() -> Instant;
 
 /// How long one ephemeral key may serve in epoch scope: 1 ms to 15 s, counted from when it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +42,65 @@ impl EpochLifetime {
     #[must_use]
     pub fn as_ms(self) -> u32 {
         u32::try_from(self.0.as_millis()).unwrap_or(Self::MS_MAX)
+    }
+}
+
+/// See the module. Its key is wiped when the last sealer lets go of it.
+pub(crate) struct Epoch {
+    pub(crate) schedule: Schedule,
+    app: AppId,
+    began: Instant,
+    /// The next number. Past 2^32 it only grows by one for each call that finds it used up.
+    pub(crate) next: AtomicU64,
+}
+
+impl Epoch {
+    /// A number that nothing else is sealed with; none when the time is over or all 2^32 are taken.
+    #[inline]
+    pub(crate) fn take_number(&self, lifetime: EpochLifetime, now: Instant) -> Option<u32> {
+        if !self.lasts(lifetime, now) {
+            return None;
+        }
+        // Only the addition must be one step; what is sealed is ordered by nothing.
+        u32::try_from(self.next.fetch_add(1, Ordering::Relaxed)).ok()
+    }
+
+    #[inline]
+    fn lasts(&self, lifetime: EpochLifetime, now: Instant) -> bool {
+        // By the lifetime of whoever asks: one that was shortened holds for the present epoch too.
+        now.saturating_duration_since(self.began) < lifetime.0
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.next.load(Ordering::Relaxed) > u32::MAX.into()
+    }
+}
+
+impl KeyVersion {
+    /// The present epoch, or the next one if that is over. Whoever else needs a new one meanwhile waits for it.
+    pub(crate) fn epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Result<Arc<Epoch>, Error> {
+        let mut present = lock(&self.ahead.epoch);
+        // A key version belongs to one app; if one were ever shared, its epochs would not be.
+        let serves = |epoch: &&Arc<Epoch>| epoch.app == *app && epoch.lasts(lifetime, now) && !epoch.is_used_up();
+        if let Some(epoch) = present.as_ref().filter(serves) {
+            return Ok(Arc::clone(epoch));
+        }
+        self.ahead.count_use();
+        // Never a ready one: those are made for one call, and before the epoch began.
+        let schedule = Schedule::make(app, self)?;
+        let epoch = Arc::new(Epoch { schedule, app: app.clone(), began: now, next: AtomicU64::new(0) });
+        *present = Some(Arc::clone(&epoch));
+        Ok(epoch)
+    }
+}
+
+impl AppKeys {
+    /// Ends the epochs that are over by then, or all if the app has no lifetime for them. A key is wiped at once, or with
+    /// the last sealer that holds it: that one lets go of it at its next field.
+    pub fn end_epochs(&self, lifetime: Option<EpochLifetime>, by: Instant) {
+        for version in self.versions() {
+            lock(&version.ahead.epoch).take_if(|epoch| !lifetime.is_some_and(|lifetime| epoch.lasts(lifetime, by)));
+        }
     }
 }
 

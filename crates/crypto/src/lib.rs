@@ -27,7 +27,7 @@ mod seal;
 pub use app::{AppId, AppKeys, KeyId, KeyState, KeyVersion};
 pub use curve::Curve;
 pub use envelope::{Datatype, Encoding, Envelope, looks_like_binary, looks_like_text};
-pub use epoch::EpochLifetime;
+pub use epoch::{Clock, EpochLifetime};
 pub use error::{CannotOpen, Error};
 pub use kek::Kek;
 pub use key::{KeyPair, PublicKey, Scalar};

@@ -14,23 +14,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sealwire_fixed_base::FixedBase;
 
 use crate::envelope::{HEADER_CHARS, Header, INFO_PREFIX};
+use crate::epoch::Epoch;
 use crate::hpke::Context;
 use crate::key::{Ephemeral, SharedX};
 use crate::{AppId, Curve, Error, KeyVersion};
 
-/// An ephemeral key's schedule and the numbers it has used. The ephemeral private key is already gone.
+/// An ephemeral key's schedule. The ephemeral private key is already gone.
 pub(crate) struct Schedule {
     pub(crate) context: Context,
     pub(crate) header: Header,
     pub(crate) header_chars: [u8; HEADER_CHARS],
-    /// Next sequence number; `None` once all 2^32 are used.
-    pub(crate) next: Option<u32>,
 }
 
 impl Schedule {
-    /// The next schedule to seal under: a ready one if there is one, else made now.
+    /// A schedule to seal one request or field under: a ready one if there is one, else made now.
     pub(crate) fn take(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
-        recipient.ahead.uses.fetch_add(1, Ordering::Relaxed);
+        recipient.ahead.count_use();
         match recipient.ahead.take_ready(app) {
             Some(schedule) => Ok(schedule),
             None => Self::make(app, recipient),
@@ -38,7 +37,7 @@ impl Schedule {
     }
 
     /// A fresh schedule: one key generation and one Diffie-Hellman, by table if there is one.
-    fn make(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
+    pub(crate) fn make(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
         Self::with_ephemeral(app, recipient, &Ephemeral::generate(recipient.pair.public().curve())?)
     }
 
@@ -52,19 +51,24 @@ impl Schedule {
         let public = recipient.pair.public();
         let context = Context::derive(public.curve(), shared, enc, public.uncompressed(), &info)?;
         let header = Header::new(public.curve(), recipient.id, enc);
-        Ok(Self { context, header, header_chars: header.chars(), next: Some(0) })
+        Ok(Self { context, header, header_chars: header.chars() })
     }
 }
 
-/// What has been made ahead for one key version.
+/// What has been made ahead for one key version, and the key of its epoch.
 #[derive(Default)]
 pub(crate) struct Ahead {
     uses: AtomicU64,
     table: Mutex<Option<Arc<FixedBase>>>,
     ready: Mutex<Vec<(AppId, Schedule)>>,
+    pub(crate) epoch: Mutex<Option<Arc<Epoch>>>,
 }
 
 impl Ahead {
+    pub(crate) fn count_use(&self) {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn table(&self) -> Option<Arc<FixedBase>> {
         lock(&self.table).clone()
     }
@@ -85,7 +89,7 @@ impl KeyVersion {
     /// A fresh ephemeral key for a format other than the envelope: its point, uncompressed, and the shared x
     /// coordinate. The private half is gone.
     pub(crate) fn agree_fresh(&self) -> Result<([u8; 65], SharedX), Error> {
-        self.ahead.uses.fetch_add(1, Ordering::Relaxed);
+        self.ahead.count_use();
         let ephemeral = Ephemeral::generate(self.pair.public().curve())?;
         Ok((*ephemeral.public(), self.agree(&ephemeral)?))
     }
@@ -125,21 +129,22 @@ impl KeyVersion {
         Ok(true)
     }
 
-    /// Drops its table and wipes its ready schedules.
+    /// Drops its table, wipes its ready schedules and ends its epoch.
     pub fn cool(&self) {
         *lock(&self.ahead.table) = None;
         lock(&self.ahead.ready).clear();
+        *lock(&self.ahead.epoch) = None;
     }
 }
 
 impl fmt::Debug for Ahead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, ready) = (self.table().is_some(), lock(&self.ready).len());
-        f.debug_struct("Ahead").field("table", &table).field("ready", &ready).finish()
+        let (table, ready, epoch) = (self.table().is_some(), lock(&self.ready).len(), lock(&self.epoch).is_some());
+        f.debug_struct("Ahead").field("table", &table).field("ready", &ready).field("epoch", &epoch).finish()
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is locked here is whole between any two statements.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

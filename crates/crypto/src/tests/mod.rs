@@ -3,6 +3,7 @@
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod assembly;
 mod contract;
+mod epochs;
 mod rfc9180;
 mod vectors;
 mod wycheproof;

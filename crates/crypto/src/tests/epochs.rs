@@ -1,0 +1,248 @@
+//! What callers of epoch scope rely on: a shared key, no number twice, and an end in time and in count.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier, LazyLock};
+use std::time::{Duration, Instant};
+
+use super::app;
+use crate::schedule::lock;
+use crate::{AppId, AppKeys, Clock, Curve, Datatype, Encoding, EpochLifetime, KeyScope, Opener, Sealer};
+
+thread_local! {
+    /// What the clock of this test shows.
+    static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+fn clock() -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *START + TIME.get()
+}
+
+fn at(ms: u64) {
+    TIME.set(Duration::from_millis(ms));
+}
+
+fn lifetime(ms: u32) -> EpochLifetime {
+    EpochLifetime::from_ms(ms).unwrap()
+}
+
+fn sealer(keys: &AppKeys, curve: Curve, lifetime_ms: u32, clock: Clock, context: &[u8]) -> Sealer {
+    let newest = keys.newest(curve).unwrap().clone();
+    Sealer::in_epoch(keys.app(), newest, lifetime(lifetime_ms), clock, Encoding::Binary, context).unwrap()
+}
+
+/// Under which header one field was sealed, and with which number.
+type Place = (Vec<u8>, u32);
+
+fn place(envelope: &[u8]) -> Place {
+    (envelope[3..42].to_vec(), u32::from_be_bytes(*envelope[43..].first_chunk().unwrap()))
+}
+
+fn seal(sealer: &mut Sealer) -> Vec<u8> {
+    let mut out = Vec::new();
+    sealer.seal(Datatype::String, b"4242", &mut out).unwrap();
+    out
+}
+
+/// Where the only field of a call ends up.
+fn one(keys: &AppKeys, curve: Curve, lifetime_ms: u32) -> Place {
+    place(&seal(&mut sealer(keys, curve, lifetime_ms, clock, b"")))
+}
+
+fn opens(keys: &Arc<AppKeys>, context: &[u8], envelope: &[u8]) -> bool {
+    Opener::new(keys.clone(), context).open_binary(envelope).is_ok_and(|opened| opened.plaintext == b"4242")
+}
+
+#[test]
+fn calls_share_a_key_whatever_their_context_and_never_a_number() {
+    let keys = app("shop");
+    for curve in Curve::ALL {
+        let mut calls = [b"row 1", b"row 2"].map(|context| (context, sealer(&keys, curve, 15_000, clock, context)));
+        let mut places = Vec::new();
+        for _ in 0..3 {
+            for (context, sealer) in &mut calls {
+                let envelope = seal(sealer);
+                assert!(opens(&keys, *context, &envelope) && !opens(&keys, b"row 3", &envelope));
+                places.push(place(&envelope));
+            }
+        }
+        places.push(one(&keys, curve, 15_000));
+        assert!(places.iter().all(|(header, _)| *header == places[0].0), "one key");
+        assert!(places.iter().map(|(_, number)| *number).eq(0..7), "each number once");
+    }
+    assert_ne!(one(&keys, Curve::P256, 15_000).0, one(&keys, Curve::Secp256k1, 15_000).0);
+    assert_ne!(one(&keys, Curve::P256, 15_000).0, one(&app("shop"), Curve::P256, 15_000).0, "other keys");
+}
+
+#[test]
+fn an_epoch_is_one_apps_alone() {
+    let (keys, other) = (app("shop"), AppId::new("other").unwrap());
+    let version = keys.newest(Curve::P256).unwrap();
+    let mut headers = HashSet::new();
+    for app in [keys.app(), &other, keys.app()] {
+        let made = Sealer::in_epoch(app, version.clone(), lifetime(9), clock, Encoding::Binary, b"");
+        assert!(headers.insert(place(&seal(&mut made.unwrap())).0));
+    }
+}
+
+#[test]
+fn other_scopes_never_touch_it_nor_it_a_ready_key() {
+    let keys = app("shop");
+    for curve in Curve::ALL {
+        let version = keys.newest(curve).unwrap();
+        while version.make_ready(keys.app(), 2).unwrap() {}
+        let uses = version.uses();
+        let (shared, _) = one(&keys, curve, 15_000);
+        assert_eq!(version.uses(), uses + 1);
+        assert_eq!(version.make_ready(keys.app(), 2), Ok(false), "both ready keys are still there");
+        let mut headers = HashSet::from([shared.clone()]);
+        for scope in [KeyScope::Request, KeyScope::Field, KeyScope::Request] {
+            let made = Sealer::new(keys.app(), version.clone(), scope, Encoding::Binary, b"");
+            assert!(headers.insert(place(&seal(&mut made.unwrap())).0), "two ready, one fresh, each its own");
+        }
+        assert_eq!(one(&keys, curve, 15_000), (shared, 1));
+        assert_eq!(version.uses(), uses + 4, "the second call of the epoch made no key");
+    }
+}
+
+#[test]
+fn threads_that_begin_at_once_share_one_key_and_lose_no_number() {
+    const THREADS: usize = 4;
+    let keys = app("shop");
+    let version = keys.newest(Curve::P256).unwrap();
+    let (now, lifetime, begin) = (Instant::now(), lifetime(15_000), Barrier::new(THREADS));
+    let epoch = || version.epoch(keys.app(), lifetime, now).unwrap();
+    let take = || {
+        begin.wait();
+        let (epoch, mut taken, mut last) = (epoch(), 0, None);
+        // Long enough to meet the others on a busy machine.
+        while now.elapsed() < Duration::from_millis(300) {
+            for _ in 0..1_000 {
+                let number = epoch.take_number(lifetime, now);
+                assert!(number > last, "numbers grow");
+                last = number;
+            }
+            taken += 1_000;
+        }
+        taken
+    };
+    let taken: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(take)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(epoch().next.load(Ordering::Relaxed), taken, "as many as were taken: none was given out twice");
+    assert_eq!(version.uses(), 1);
+}
+
+#[test]
+fn many_threads_never_get_the_same_number() {
+    const THREADS: usize = 4;
+    const CALLS: usize = 400;
+    let keys = app("shop");
+    let call = |thread: usize, call: usize| {
+        // The shortest epoch, so that they end in the middle of calls; and calls of every length.
+        let mut sealer = sealer(&keys, Curve::P256, 1, Instant::now, b"");
+        (0..1 + (thread + call) % 7).map(|_| seal(&mut sealer)).collect::<Vec<_>>()
+    };
+    let sealed: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let calls = |thread| (0..CALLS).flat_map(move |n| call(thread, n)).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || calls(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let places: HashSet<Place> = sealed.iter().map(|envelope| place(envelope)).collect();
+    assert_eq!(places.len(), sealed.len(), "every key and number once");
+    let headers = places.iter().map(|(header, _)| header).collect::<HashSet<_>>().len();
+    assert!((2..sealed.len() / 4).contains(&headers), "{headers} epochs for {} fields", sealed.len());
+    let mut opener = Opener::new(keys.clone(), b"");
+    assert!(sealed.iter().all(|envelope| opener.open_binary(envelope).is_ok()));
+}
+
+#[test]
+fn the_end_of_the_numbers_makes_a_new_key_also_within_a_call() {
+    let keys = app("shop");
+    let version = keys.newest(Curve::P256).unwrap();
+    for (next, left) in [(u64::from(u32::MAX) - 2, 3), (u64::from(u32::MAX) + 1, 0), (u64::MAX / 2, 0)] {
+        version.cool();
+        let (old, _) = one(&keys, Curve::P256, 15_000);
+        let mut calls = [(); 2].map(|()| sealer(&keys, Curve::P256, 15_000, clock, b""));
+        lock(&version.ahead.epoch).as_ref().unwrap().next.store(next, Ordering::Relaxed);
+        let places: Vec<Place> = (0..10).map(|n| place(&seal(&mut calls[n % 2]))).collect();
+        let (before, after) = places.split_at(left);
+        let numbers = |places: &[Place]| places.iter().map(|(_, number)| *number).collect::<Vec<_>>();
+        assert_eq!(numbers(before), (u32::MAX - 2..=u32::MAX).take(left).collect::<Vec<_>>());
+        assert!(before.iter().all(|(header, _)| *header == old));
+        assert!(after.iter().all(|(header, _)| *header != old && *header == after[0].0), "one new key for both");
+        assert!(numbers(after).into_iter().eq(0..10 - u32::try_from(left).unwrap()));
+        assert_eq!(one(&keys, Curve::P256, 15_000).0, after[0].0);
+    }
+}
+
+#[test]
+fn the_end_of_the_time_makes_a_new_key_also_within_a_call() {
+    let keys = app("shop");
+    for curve in Curve::ALL {
+        at(0);
+        let mut long = sealer(&keys, curve, 100, clock, b"");
+        let first = place(&seal(&mut long));
+        for (ms, number) in [(50, 1), (99, 2)] {
+            at(ms);
+            assert_eq!(place(&seal(&mut long)), (first.0.clone(), number), "use does not prolong it");
+        }
+        assert_eq!(one(&keys, curve, 100), (first.0.clone(), 3));
+        at(100);
+        let second = place(&seal(&mut long));
+        assert!(second.0 != first.0 && second.1 == 0, "the long call changes over");
+        assert_eq!(one(&keys, curve, 100), (second.0.clone(), 1), "and the others with it");
+
+        // Another lifetime holds for the present epoch, counted from its beginning.
+        at(140);
+        assert_eq!(one(&keys, curve, 41), (second.0.clone(), 2));
+        assert_eq!(one(&keys, curve, 15_000), (second.0.clone(), 3));
+        let third = one(&keys, curve, 40);
+        assert!(third.0 != second.0 && third.1 == 0);
+        at(0);
+        assert_eq!(one(&keys, curve, 1), (third.0, 1), "who read the clock just before it was made may use it");
+    }
+}
+
+#[test]
+fn what_is_over_is_freed_without_another_call() {
+    let keys = app("shop");
+    for curve in Curve::ALL {
+        let version = keys.newest(curve).unwrap();
+        let begin = || {
+            at(0);
+            version.cool();
+            one(&keys, curve, 100);
+            Arc::downgrade(lock(&version.ahead.epoch).as_ref().unwrap())
+        };
+        let is_held_after = |lifetime_ms: Option<u32>, ms: u64| {
+            let epoch = begin();
+            at(ms);
+            keys.end_epochs(lifetime_ms.map(lifetime), clock());
+            epoch.strong_count() == 1
+        };
+        for (lifetime_ms, ms, held) in
+            [(Some(100), 99, true), (Some(100), 100, false), (Some(50), 50, false), (None, 0, false)]
+        {
+            assert_eq!(is_held_after(lifetime_ms, ms), held, "{lifetime_ms:?} {ms}");
+        }
+
+        // A call in its middle holds the key until its next field, or until it ends.
+        for ends in [false, true] {
+            let epoch = begin();
+            let mut long = sealer(&keys, curve, 100, clock, b"");
+            version.cool();
+            assert_eq!(epoch.strong_count(), 1);
+            at(100);
+            if ends {
+                drop(long);
+            } else {
+                seal(&mut long);
+            }
+            assert!(epoch.upgrade().is_none());
+        }
+    }
+}
