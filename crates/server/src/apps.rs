@@ -5,16 +5,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sealwire_crypto::{AppKeys, OpenedSchedules};
 use sealwire_store::{App, AppStore, StoreError};
 
 use crate::admin::{AdminState, Condition};
 
-/// How often the store's generation is looked at, and what is kept grows older. A change is served this much later
-/// at most.
+/// How often the store's generation is looked at. A change is served this much later at most.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// How often what is kept grows older.
+const AGE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Every app with its keys and settings.
 pub struct Apps {
@@ -79,12 +80,33 @@ impl Apps {
         Ok(())
     }
 
+    /// Wipes what was kept and made ahead for keys that changed or went.
     fn purge_changed(&self, before: &Table, after: &Table) {
-        let Some(opened) = &self.opened else { return };
         for (name, old) in &before.apps {
             if after.apps.get(name).is_none_or(|new| !Arc::ptr_eq(&old.keys, &new.keys)) {
-                opened.purge(old.keys.app());
+                old.keys.versions().iter().for_each(|version| version.cool());
+                if let Some(opened) = &self.opened {
+                    opened.purge(old.keys.app());
+                }
             }
+        }
+    }
+
+    /// Wipes what is past its time until dropped, however long the store takes to answer meanwhile.
+    pub async fn age(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(AGE_PERIOD).await;
+            if let Some(opened) = &self.opened {
+                opened.tick();
+            }
+            self.end_epochs(Instant::now());
+        }
+    }
+
+    /// Ends every epoch that would be over at the next look: rather early than late.
+    fn end_epochs(&self, now: Instant) {
+        for app in self.table().apps.values() {
+            app.keys.end_epochs(app.settings.epoch, now + AGE_PERIOD);
         }
     }
 
@@ -93,9 +115,6 @@ impl Apps {
         let mut failing = false;
         loop {
             tokio::time::sleep(WATCH_PERIOD).await;
-            if let Some(opened) = &self.opened {
-                opened.tick();
-            }
             let apps = Arc::clone(&self);
             let refreshed = tokio::task::spawn_blocking(move || apps.refresh()).await;
             let failure = match refreshed {
@@ -137,7 +156,7 @@ impl std::fmt::Debug for Apps {
 
 #[cfg(test)]
 mod tests {
-    use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
+    use sealwire_crypto::{AppId, Curve, Encoding, EpochLifetime, Kek, Sealer};
     use sealwire_store::{FolderStore, Settings};
 
     use super::*;
@@ -163,5 +182,48 @@ mod tests {
         apps.refresh().unwrap();
         assert_eq!(find().settings.epoch, epoch);
         assert!(!Arc::ptr_eq(&before.keys, &find().keys), "other keys are taken");
+    }
+
+    #[test]
+    fn an_epoch_ends_with_its_keys_its_setting_and_rather_early_than_late() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = FolderStore::open(folder.path(), Kek::from_hex(&"5a".repeat(32)).unwrap()).unwrap();
+        let (store, shop) = (Arc::new(store), AppId::new("shop").unwrap());
+        store.create(&shop, &[Curve::P256]).unwrap();
+        let lifetime = EpochLifetime::from_ms(15_000).unwrap();
+        store.configure(&shop, &|settings| settings.epoch = Some(lifetime)).unwrap();
+        let apps = Apps::load(store.clone(), None).unwrap();
+        let begin = || {
+            let keys = apps.find("shop").1.unwrap().keys;
+            let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
+            Sealer::in_epoch(&shop, newest, lifetime, Instant::now, Encoding::Text, b"").unwrap();
+            keys
+        };
+        let has_epoch = |keys: &AppKeys| format!("{keys:?}").contains("epoch: true");
+        let keys = begin();
+        let now = Instant::now();
+        for (later_ms, lives) in [(0, true), (13_000, true), (14_000, false)] {
+            apps.end_epochs(now + Duration::from_millis(later_ms));
+            assert_eq!(has_epoch(&keys), lives, "{later_ms}");
+        }
+
+        store.configure(&shop, &|settings| settings.epoch = None).unwrap();
+        begin();
+        apps.refresh().unwrap();
+        assert!(has_epoch(&keys), "no call gets it any more");
+        apps.end_epochs(now);
+        assert!(!has_epoch(&keys));
+
+        let first = keys.versions()[0].id;
+        for change in 0..2 {
+            let keys = begin();
+            assert!(has_epoch(&keys));
+            match change {
+                0 => store.rotate(&shop, Curve::P256).map(drop).unwrap(),
+                _ => store.disable(&shop, first).map(drop).unwrap(),
+            }
+            apps.refresh().unwrap();
+            assert!(!has_epoch(&keys), "at once");
+        }
     }
 }

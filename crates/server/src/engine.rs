@@ -1,7 +1,7 @@
 //! What every connection shares, and how a decoded call becomes work.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
@@ -72,16 +72,16 @@ impl Engine {
     /// No such app or key, a select path that does not parse, or an older generation than demanded.
     pub fn plan(&self, frame: &Bytes, call: &Call<'_>) -> Result<Plan, CallFailure> {
         match call {
-            Call::Encrypt(call) => self.plan_on(frame, call, Some(&call.writing), |keys, format| {
-                Ok(Task::Seal { writer: writer(keys, call, format)?, on_error: call.on_error })
+            Call::Encrypt(call) => self.plan_on(frame, call, Some(&call.writing), |app, format| {
+                Ok(Task::Seal { writer: writer(app, call, format)?, on_error: call.on_error })
             }),
-            Call::Decrypt(call) => self.plan_on(frame, call, None, |keys, _| {
+            Call::Decrypt(call) => self.plan_on(frame, call, None, |app, _| {
                 // What binds no context does not open for who asked for one.
-                Ok(Task::Open(self.reading(keys, call, !call.context.is_empty())))
+                Ok(Task::Open(self.reading(app.keys, call, !call.context.is_empty())))
             }),
-            Call::Rewrap(call) => self.plan_on(frame, call, Some(&call.writing), |keys, format| {
+            Call::Rewrap(call) => self.plan_on(frame, call, Some(&call.writing), |app, format| {
                 // Here it opens, and is bound from now on.
-                Ok(Task::Rewrap(self.reading(Arc::clone(&keys), call, false), writer(keys, call, format)?))
+                Ok(Task::Rewrap(self.reading(Arc::clone(&app.keys), call, false), writer(app, call, format)?))
             }),
             Call::Inspect(_) | Call::Info | Call::Health => {
                 Err(CallFailure::Internal("the scan and the decoder disagree on the method"))
@@ -94,11 +94,11 @@ impl Engine {
         frame: &Bytes,
         call: &DocumentCall<'_, W>,
         writing: Option<&Writing<'_>>,
-        task: impl FnOnce(Arc<crypto::AppKeys>, wire::Format) -> Result<Task, CallFailure>,
+        task: impl FnOnce(App, wire::Format) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
-        let (generation, App { keys, settings }) = self.find(call.app, call.min_generation)?;
+        let (generation, app) = self.find(call.app, call.min_generation)?;
         let format = match writing {
-            Some(writing) => writing.format.unwrap_or(match settings.format {
+            Some(writing) => writing.format.unwrap_or(match app.settings.format {
                 store::Format::Native => wire::Format::Native,
                 store::Format::Evervault => wire::Format::Evervault,
             }),
@@ -106,7 +106,7 @@ impl Engine {
         };
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
-            task: task(keys, format)?,
+            task: task(app, format)?,
             selection: selection(call.select.as_deref())?,
             format,
             keyed: writing.is_some_and(|writing| writing.key_scope == wire::KeyScope::Field),
@@ -206,9 +206,15 @@ fn document_bytes_max(method: wire::Method, format: wire::Format, message_bytes:
     }
 }
 
+/// Whose ephemeral keys a call seals under.
+enum Scope {
+    Own(crypto::KeyScope),
+    Epoch(crypto::EpochLifetime),
+}
+
 /// How a call's writer is made, on a crypto thread. What is not there, and what the format cannot do, is found out here.
 fn writer(
-    keys: Arc<crypto::AppKeys>,
+    App { keys, settings }: App,
     call: &DocumentCall<'_, Writing<'_>>,
     format: wire::Format,
 ) -> Result<MakeWriter, CallFailure> {
@@ -218,8 +224,9 @@ fn writer(
         wire::Curve::K1 => crypto::Curve::Secp256k1,
     };
     let scope = match writing.key_scope {
-        wire::KeyScope::Request => crypto::KeyScope::Request,
-        wire::KeyScope::Field => crypto::KeyScope::Field,
+        wire::KeyScope::Request => Scope::Own(crypto::KeyScope::Request),
+        wire::KeyScope::Field => Scope::Own(crypto::KeyScope::Field),
+        wire::KeyScope::Epoch => Scope::Epoch(settings.epoch.ok_or(CallFailure::NoEpoch)?),
     };
     let form = evervault_form(call, format)?;
     let newest = Arc::clone(keys.newest(curve).ok_or(CallFailure::NoKey)?);
@@ -230,9 +237,17 @@ fn writer(
         };
         let context: Box<[u8]> = call.context.into();
         return Ok(Box::new(move || {
-            crypto::Sealer::new(keys.app(), newest, scope, encoding, &context)
-                .map(|sealer| Writer::Native(sealer.into()))
+            let sealer = match scope {
+                Scope::Own(scope) => crypto::Sealer::new(keys.app(), newest, scope, encoding, &context),
+                Scope::Epoch(lifetime) => {
+                    crypto::Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, encoding, &context)
+                }
+            };
+            sealer.map(|sealer| Writer::Native(sealer.into()))
         }));
+    };
+    let Scope::Own(scope) = scope else {
+        return Err(CallFailure::Param { name: "key_scope", rule: "must be \"request\" or \"field\" in this format" });
     };
     Ok(Box::new(move || Ok(Writer::Evervault(Box::new(evervault::Sealer::new(newest, scope, &form)?)))))
 }

@@ -55,6 +55,11 @@ pub enum CallFailure {
     /// The app has no active key on that curve.
     #[error("the app has no active key on that curve")]
     NoKey,
+    /// The app's operator has not allowed epoch scope. Another scope would be another promise, so there is no falling back.
+    #[error(
+        "key_scope \"epoch\" is off for this app: the operator can allow it with `sealwire apps set APP --epoch-ms N`"
+    )]
+    NoEpoch,
     /// One field was refused.
     #[error("{refusal}")]
     Field {
@@ -92,6 +97,7 @@ impl CallFailure {
             Self::Select(_) | Self::Param { .. } | Self::Payload(_) => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey => ErrorCode::NotFound,
+            Self::NoEpoch => ErrorCode::Forbidden,
             Self::Field { refusal, .. } => refusal.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
             Self::Overloaded { .. } => ErrorCode::Overloaded,
@@ -123,7 +129,7 @@ impl CallFailure {
             Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),
             Self::Internal(_) => plain("internal error".into()),
-            Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::NoApp | Self::NoKey => {
+            Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::NoApp | Self::NoKey | Self::NoEpoch => {
                 plain(self.to_string())
             }
         }

@@ -71,7 +71,7 @@ pub struct Server {
     engine: Arc<Engine>,
     draining: watch::Sender<bool>,
     accepting: JoinHandle<()>,
-    watching: [JoinHandle<()>; 2],
+    watching: [JoinHandle<()>; 3],
     connections: Arc<Semaphore>,
 }
 
@@ -121,10 +121,20 @@ impl Server {
         };
         let accepting = tokio::spawn(acceptor.run());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
+        let aging = tokio::spawn(Arc::clone(&apps).age());
         let watching = tokio::spawn(apps.watch(Arc::clone(&state)));
         state.readiness.enter(Phase::Ready);
         tracing::info!(%address, admin = %admin.address(), generation = engine.apps.generation(), "ready");
-        Ok(Self { address, admin, state, engine, draining, accepting, watching: [watching, following], connections })
+        Ok(Self {
+            address,
+            admin,
+            state,
+            engine,
+            draining,
+            accepting,
+            watching: [watching, aging, following],
+            connections,
+        })
     }
 
     /// Where calls are taken, with the port the system chose.

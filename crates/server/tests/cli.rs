@@ -339,10 +339,12 @@ fn an_imported_key_opens_what_was_sealed_elsewhere() {
 }
 
 #[test]
-fn settings_are_set_shown_and_checked() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
-    ok(path, &["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+fn settings_are_set_shown_checked_and_followed() {
+    let dev = Dev::start();
+    let path = dev.path();
+    dev.write("mine.json", r#"{"card":"4242"}"#);
+    let shared = ["encrypt", "mine.json", "--key-scope", "epoch", "--compact"];
+    dev.refused(&shared, "sealwire apps set APP --epoch-ms N");
     ok(path, &["apps", "create", "other"]);
     let epochs = || {
         let apps: serde_json::Value = serde_json::from_str(&ok(path, &["apps", "list", "--json"])).unwrap();
@@ -354,6 +356,9 @@ fn settings_are_set_shown_and_checked() {
     assert_eq!(epochs(), both(0));
     assert!(ok(path, &["apps", "set", "demo", "--epoch-ms", "15000"]).contains("15000"));
     assert_eq!(epochs(), both(15_000));
+    soon(|| sealwire(path, &dev.arguments(&shared)).status.success());
+    dev.write("sealed.json", &dev.ok(&shared));
+    assert!(dev.ok(&["decrypt", "sealed.json", "--compact"]).contains("4242"));
     let rotated = ok(path, &["apps", "rotate", "demo", "--json"]);
     assert!(rotated.contains("\"epoch_ms\":15000"), "{rotated}");
     let set = ok(path, &["apps", "set", "demo", "--epoch-ms", "0", "--json"]);
@@ -369,6 +374,8 @@ fn settings_are_set_shown_and_checked() {
     refused(path, &["apps", "set", "demo"], 2, "--epoch-ms");
     refused(path, &["apps", "set", "nobody", "--epoch-ms", "1"], 1, "there is no app nobody");
     assert_eq!(epochs(), both(0));
+    soon(|| !sealwire(path, &dev.arguments(&shared)).status.success());
+    dev.stop();
 }
 
 #[test]

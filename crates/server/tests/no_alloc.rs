@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which lints only know in unit tests")]
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use allocation_counter::measure;
 use sealwire_crypto::evervault::{self, Form};
-use sealwire_crypto::{AppId, AppKeys, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer};
+use sealwire_crypto::{
+    AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
+};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
 use sealwire_server::faults::{Faults, FieldFault};
@@ -38,6 +41,14 @@ fn evervault_sealer(keys: &AppKeys, number: u32) -> Writer {
 
 fn sealing(writer: Writer) -> SealFields {
     SealFields { writer, ticket: Arc::default(), faults: Faults::new(OnError::Fail, 10, 10) }
+}
+
+/// One that shares the key of the epoch.
+fn sharing(keys: &AppKeys, encoding: Encoding) -> Writer {
+    let (newest, lifetime) =
+        (keys.newest(Curve::P256).unwrap(), EpochLifetime::from_ms(EpochLifetime::MS_MAX).unwrap());
+    let sealer = Sealer::in_epoch(keys.app(), Arc::clone(newest), lifetime, Instant::now, encoding, b"ctx").unwrap();
+    Writer::Native(sealer.into())
 }
 
 fn opening(keys: &Arc<AppKeys>) -> OpenFields {
@@ -81,12 +92,13 @@ fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
         let allocations = [20, 2_000].map(|fields| {
             let plain = document(fields);
             let seal = sealing(sealer(&keys, 1, read));
-            let (sealed, sealing) = walk(&plain, Containers::Whole, seal);
+            let (sealed, own) = walk(&plain, Containers::Whole, seal);
+            let (_, shared) = walk(&plain, Containers::Whole, sealing(sharing(&keys, read)));
             let rewrap = RewrapFields { open: opening(&keys), writer: sealer(&keys, 2, written) };
             let (moved, rewrapping) = walk(&sealed, Containers::Descend, rewrap);
             let (opened, open) = walk(&moved, Containers::Descend, opening(&keys));
             assert!(opened == plain && moved != sealed);
-            [sealing, rewrapping, open]
+            [own, shared, rewrapping, open]
         });
         assert_eq!(allocations[0], allocations[1]);
     }

@@ -58,7 +58,11 @@ fn enumerated_params_list_every_name() {
     }
     let names = [
         ("curve", rule(&[Curve::R1.name(), Curve::K1.name()]), Curve::ALL.len()),
-        ("key_scope", rule(&[KeyScope::Request.name(), KeyScope::Field.name()]), KeyScope::ALL.len()),
+        (
+            "key_scope",
+            rule(&[KeyScope::Request.name(), KeyScope::Field.name(), KeyScope::Epoch.name()]),
+            KeyScope::ALL.len(),
+        ),
         (
             "format",
             rule(&[Format::Native.name(), Format::Evervault.name(), Format::EvervaultBare.name()]),

@@ -52,6 +52,8 @@ names! {
         Request = "request",
         /// One field.
         Field = "field",
+        /// All calls of the app's present epoch on that curve; only where its operator allows it.
+        Epoch = "epoch",
     }
 }
 
@@ -196,7 +198,7 @@ const SELECT: Param = param("select", "array of strings", Some("every leaf"), "1
 const SELECT_ENVELOPES: Param =
     param("select", "array of strings", Some("every envelope"), "1 to 64 paths of 1 to 1024 bytes");
 const CURVE: Param = param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\"");
-const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\"");
+const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\" or \"epoch\"");
 const FORMAT: Param = param("format", "string", Some("the app's"), "\"native\" or \"evervault\" or \"evervault-bare\"");
 const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
 const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");

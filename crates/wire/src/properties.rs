@@ -173,7 +173,7 @@ proptest! {
         app in "[A-Za-z0-9._-]{1,64}",
         payload in value(),
         select in paths(),
-        (curve, key_scope, encoding, on_error) in (0..2_usize, 0..2_usize, 0..2_usize, 0..2_usize),
+        (curve, key_scope, encoding, on_error) in (0..2_usize, 0..3_usize, 0..2_usize, 0..2_usize),
         context in vec(any::<u8>(), 0..100),
         deadline_ms in prop::option::of(1..=DEADLINE_MS_MAX),
         min_generation in prop::option::of(any::<u64>()),

@@ -49,7 +49,8 @@ pub(super) struct EncryptArgs {
     /// r1 is P-256, k1 is secp256k1
     #[arg(long, value_enum, default_value = "r1")]
     curve: CurveName,
-    /// How far one ephemeral key reaches: the whole document, or one field
+    /// How far one ephemeral key reaches: the document, one field, or all calls of the app's present epoch, which
+    /// `sealwire apps set APP --epoch-ms N` allows
     #[arg(long, value_enum, default_value = "request")]
     key_scope: ScopeName,
     /// What to write; evervault-bare is without metadata, so that nothing authenticates what kind of value it is
@@ -122,12 +123,14 @@ impl From<FormatName> for Format {
 enum ScopeName {
     Request,
     Field,
+    Epoch,
 }
 
 pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
     let key_scope = match args.key_scope {
         ScopeName::Request => KeyScope::Request,
         ScopeName::Field => KeyScope::Field,
+        ScopeName::Epoch => KeyScope::Epoch,
     };
     let common = &args.common;
     common.convert("encrypting", async |payload| {

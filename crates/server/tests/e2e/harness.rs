@@ -6,12 +6,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
-use sealwire_crypto::{AppId, Curve, Kek, KeyPair};
+use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
 use sealwire_msgpack::write;
 use sealwire_server::config::{Config, Kek as KekFrom};
 use sealwire_server::pki::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_server::server::{Server, open_store};
-use sealwire_store::AppStore as _;
+use sealwire_store::{AppStore, Settings};
 use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -127,6 +127,26 @@ impl Harness {
             let pair = KeyPair::from_scalar(curve, scalar).unwrap();
             open_store(&self.config).unwrap().import(&AppId::new(APP).unwrap(), &pair, seals).unwrap();
         }
+    }
+
+    /// Changes the app as another process would, and waits until the engine serves the change.
+    pub(crate) async fn change<T>(&self, change: impl FnOnce(&dyn AppStore, &AppId) -> T) -> T {
+        let store = open_store(&self.config).unwrap();
+        let changed = change(&store, &AppId::new(APP).unwrap());
+        let generation = store.generation().unwrap();
+        let client = self.client().await;
+        let end = Instant::now() + Duration::from_secs(5);
+        while client.info().await.unwrap().generation < generation {
+            assert!(Instant::now() < end, "the change is not served");
+            sleep(Duration::from_millis(20)).await;
+        }
+        changed
+    }
+
+    /// Sets how long the app's epochs last; 0 forbids them.
+    pub(crate) async fn set_epoch(&self, ms: u32) {
+        let set = |settings: &mut Settings| settings.epoch = EpochLifetime::from_ms(ms).ok();
+        self.change(|store, app| store.configure(app, &set).unwrap()).await;
     }
 
     /// Takes the server out, to shut it down.

@@ -10,6 +10,7 @@ mod bad_input;
 mod cancel;
 mod documents;
 mod drain;
+mod epoch;
 mod evervault;
 mod harness;
 mod health;

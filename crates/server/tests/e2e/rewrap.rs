@@ -3,36 +3,21 @@
 use std::sync::Arc;
 
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap};
-use sealwire_crypto::{self as crypto, AppId, Datatype, KeyId, KeyScope};
+use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Reader, Token, write};
 use sealwire_server::server::open_store;
 use sealwire_store::{AppStore, KeySummary};
 use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError, Writing};
-use tokio::time::{Duration, Instant, sleep};
 
 use crate::documents::{contains, samples, value};
 use crate::harness::{APP, Harness, Machine, code, rpc_error, run};
 
-/// Changes the keys of the app as another process would, and waits until the engine serves the change.
-async fn change<T>(harness: &Harness, change: impl FnOnce(&dyn AppStore, &AppId) -> T) -> T {
-    let store = open_store(&harness.config).unwrap();
-    let changed = change(&store, &AppId::new(APP).unwrap());
-    let generation = store.generation().unwrap();
-    let client = harness.client().await;
-    let end = Instant::now() + Duration::from_secs(5);
-    while client.info().await.unwrap().generation < generation {
-        assert!(Instant::now() < end, "the change is not served");
-        sleep(Duration::from_millis(20)).await;
-    }
-    changed
-}
-
 async fn rotate(harness: &Harness, curve: crypto::Curve) -> KeySummary {
-    change(harness, |store, app| store.rotate(app, curve).unwrap()).await
+    harness.change(|store, app| store.rotate(app, curve).unwrap()).await
 }
 
 async fn disable(harness: &Harness, key: KeyId) {
-    change(harness, |store, app| store.disable(app, key).unwrap()).await;
+    harness.change(|store, app| store.disable(app, key).unwrap()).await;
 }
 
 fn first_key(harness: &Harness, curve: crypto::Curve) -> KeyId {
@@ -106,7 +91,7 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
             "and says no more than decrypt"
         );
 
-        change(&harness, |store, app| store.enable(app, old_key).unwrap()).await;
+        harness.change(|store, app| store.enable(app, old_key).unwrap()).await;
         assert_eq!(open(&client, &old.payload).await.unwrap().payload, document);
         disable(&harness, old_key).await;
         disable(&harness, made.id).await;

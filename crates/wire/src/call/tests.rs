@@ -181,7 +181,9 @@ fn types_and_rules() {
     check_each(b"\xa8on_error\x01", Err("on_error must be of type string"));
     check("encrypt", &with(b"\xa5curve\xa2k1"), Ok(()));
     check("encrypt", &with(b"\xa5curve\xa4p521"), Err("curve must be \"r1\" or \"k1\""));
-    check("encrypt", &with(b"\xa9key_scope\xa5epoch"), Err("key_scope must be \"request\" or \"field\""));
+    check("encrypt", &with(b"\xa9key_scope\xa5epoch"), Ok(()));
+    let scopes = "key_scope must be \"request\" or \"field\" or \"epoch\"";
+    check("encrypt", &with(b"\xa9key_scope\xa7forever"), Err(scopes));
     check("encrypt", &with(b"\xa6format\xa9evervault"), Ok(()));
     check("encrypt", &with(b"\xa6format\xaeevervault-bare"), Ok(()));
     let formats = "format must be \"native\" or \"evervault\" or \"evervault-bare\"";
