@@ -5,7 +5,7 @@
 //! CPU time as well, before and after the load; their mean is the unit that the budgets are ratios of.
 //!
 //! `cargo bench -p sealwire-benches --bench cpu -- [--cold] [--json] [--seconds 5] [--only encrypt_text/c4/2000]`.
-//! The app is warm, with its table and ready keys made, unless `--cold` switches those off.
+//! The app is warm, with its table and ready keys made, unless `--cold` switches those off; it allows epochs.
 //! Closed loop: each caller sends its next request when it has the reply to the last.
 
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use sealwire_benches::document::{APP, FIELD_BYTES, document};
 use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
 use sealwire_benches::thread_cpu;
 use sealwire_benches::world::{CRYPTO, NETWORK, World};
-use sealwire_client::{Client, Decrypt, Encoding, Encrypt, Writing};
+use sealwire_client::{Client, Decrypt, Encoding, Encrypt, KeyScope, Writing};
 use serde_json::json;
 
 /// OpenBao transit, CPU nanoseconds per field by batch size, measured on the reference machine.
@@ -29,7 +29,7 @@ const FIELDS_PER_CPU_SECOND_MIN: f64 = 1_500_000.0;
 const OPENBAO_FACTOR_MIN: f64 = 10.0;
 /// A request of one field may cost this many bare key generations with a Diffie-Hellman, cold.
 const KEYGENS_MAX: f64 = 1.5;
-/// And this much of that, warm.
+/// And this much of that, warm or in an epoch.
 const WARM_SHARE_MAX: f64 = 0.5;
 /// Longer than the engine takes to find an app busy and make its table.
 const WARM_UP: Duration = Duration::from_millis(2_500);
@@ -37,6 +37,8 @@ const WARM_UP: Duration = Duration::from_millis(2_500);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     EncryptText,
+    /// Under the key of the app's epoch.
+    EncryptEpoch,
     EncryptBinary,
     DecryptText,
 }
@@ -45,6 +47,7 @@ impl Operation {
     const fn name(self) -> &'static str {
         match self {
             Self::EncryptText => "encrypt_text",
+            Self::EncryptEpoch => "encrypt_epoch",
             Self::EncryptBinary => "encrypt_binary",
             Self::DecryptText => "decrypt_text",
         }
@@ -66,9 +69,11 @@ impl Load {
     }
 }
 
-const LOADS: [Load; 10] = [
+const LOADS: [Load; 12] = [
     Load { operation: Operation::EncryptText, fields: 1, callers: 1 },
     Load { operation: Operation::EncryptText, fields: 1, callers: 64 },
+    Load { operation: Operation::EncryptEpoch, fields: 1, callers: 1 },
+    Load { operation: Operation::EncryptEpoch, fields: 1, callers: 64 },
     Load { operation: Operation::EncryptText, fields: 30, callers: 8 },
     Load { operation: Operation::EncryptText, fields: 100, callers: 8 },
     Load { operation: Operation::EncryptText, fields: 2_000, callers: 4 },
@@ -191,7 +196,7 @@ fn measure(world: &World, load: Load, time: Duration) -> io::Result<Measured> {
             let sealed = world.callers().block_on(client.encrypt(Encrypt::new(APP, &payload)));
             sealed.expect("encrypts").payload.to_vec()
         }
-        Operation::EncryptText | Operation::EncryptBinary => payload,
+        Operation::EncryptText | Operation::EncryptEpoch | Operation::EncryptBinary => payload,
     };
     world.callers().block_on(run(&client, load, &payload, time / 10));
     let (crypto, network) = (thread_cpu::of_threads(CRYPTO)?, thread_cpu::of_threads(NETWORK)?);
@@ -230,6 +235,10 @@ async fn run(client: &Client, load: Load, payload: &[u8], time: Duration) -> u64
 async fn call(client: &Client, operation: Operation, payload: &[u8]) {
     let reply = match operation {
         Operation::EncryptText => client.encrypt(Encrypt::new(APP, payload)).await,
+        Operation::EncryptEpoch => {
+            let writing = Writing { key_scope: KeyScope::Epoch, ..Writing::default() };
+            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
+        }
         Operation::EncryptBinary => {
             let writing = Writing { encoding: Encoding::Binary, ..Writing::default() };
             client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
@@ -247,14 +256,12 @@ struct Verdict {
 }
 
 fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<Verdict> {
-    let encrypt = |fields: usize, callers: Option<usize>| {
-        measured.iter().filter(move |one| {
-            let Load { operation, fields: f, callers: c } = one.load;
-            operation == Operation::EncryptText && f == fields && callers.is_none_or(|callers| callers == c)
-        })
+    let of = |operation: Operation, fields: usize| {
+        measured.iter().filter(move |one| one.load.operation == operation && one.load.fields == fields)
     };
+    let encrypt = |fields| of(Operation::EncryptText, fields);
     let mut verdicts = Vec::new();
-    for one in encrypt(2_000, None) {
+    for one in encrypt(2_000) {
         let seals = one.cpu_ns() / floors.seal;
         verdicts.push(Verdict {
             budget: format!("2,000 fields: CPU per field <= {SEALS_MAX} seals"),
@@ -272,7 +279,7 @@ fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<Verdict> {
         });
     }
     for (fields, openbao_ns) in OPENBAO_NS {
-        for one in encrypt(fields, None) {
+        for one in encrypt(fields) {
             let factor = openbao_ns / one.cpu_ns();
             verdicts.push(Verdict {
                 budget: format!("{fields} fields, {} callers: >= {OPENBAO_FACTOR_MIN}x OpenBao", one.load.callers),
@@ -281,9 +288,13 @@ fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<Verdict> {
             });
         }
     }
-    for one in encrypt(1, None) {
+    for one in encrypt(1).chain(of(Operation::EncryptEpoch, 1)) {
         let keygens = one.cpu_ns() / floors.keygen_ecdh;
-        let (max, state) = if cold { (KEYGENS_MAX, "cold") } else { (KEYGENS_MAX * WARM_SHARE_MAX, "warm") };
+        let (max, state) = match one.load.operation {
+            Operation::EncryptEpoch => (KEYGENS_MAX * WARM_SHARE_MAX, "epoch"),
+            _ if cold => (KEYGENS_MAX, "cold"),
+            _ => (KEYGENS_MAX * WARM_SHARE_MAX, "warm"),
+        };
         verdicts.push(Verdict {
             budget: format!("1 field, {} callers, {state}: CPU <= {max}x (keygen + ECDH)", one.load.callers),
             measured: format!("{keygens:.2}x"),

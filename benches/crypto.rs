@@ -5,11 +5,12 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_benches::document::app_keys;
 use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
-use sealwire_crypto::{AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, Opener, Sealer};
+use sealwire_crypto::{AppKeys, Curve, Datatype, Encoding, EpochLifetime, KeyPair, KeyScope, Opener, Sealer};
 
 const SIZES: [(usize, &str); 3] = [(16, "16B"), (64, "64B"), (1_024, "1KiB")];
 const SCOPES: [(KeyScope, &str); 2] = [(KeyScope::Request, "request"), (KeyScope::Field, "field")];
@@ -22,6 +23,7 @@ fn main() {
     keygen(&mut criterion);
     first_field(&mut criterion, &keys);
     seal(&mut criterion, &keys);
+    seal_in_epoch(&mut criterion, &keys);
     open(&mut criterion, &keys);
     criterion.final_summary();
 }
@@ -55,18 +57,28 @@ fn sealer(keys: &AppKeys, curve: Curve, scope: KeyScope, encoding: Encoding) -> 
     Sealer::new(keys.app(), newest, scope, encoding, b"").expect("makes a sealer")
 }
 
-/// A request of one field: key generation, Diffie-Hellman, key schedule, and the field.
+/// One that shares the key of the app's epoch.
+fn sharing(keys: &AppKeys, curve: Curve) -> Sealer {
+    let newest = Arc::clone(keys.newest(curve).expect("there is a key"));
+    let lifetime = EpochLifetime::from_ms(EpochLifetime::MS_MAX).expect("in range");
+    Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, Encoding::Text, b"").expect("makes a sealer")
+}
+
+/// A request of one field: key generation, Diffie-Hellman, key schedule, and the field. In an epoch only the field.
 fn first_field(criterion: &mut Criterion, keys: &AppKeys) {
     let mut group = criterion.benchmark_group("crypto/first_field");
     for curve in Curve::ALL {
         let mut out = Vec::with_capacity(4_096);
-        group.bench_function(BenchmarkId::new(format!("{}_text", curve.name()), "16B"), |b| {
-            b.iter(|| {
-                out.clear();
-                let mut sealer = sealer(keys, curve, KeyScope::Request, Encoding::Text);
-                sealer.seal(Datatype::String, black_box(&[b'x'; 16]), &mut out).expect("seals");
+        let mut first = |variant: &str, make: &dyn Fn() -> Sealer| {
+            group.bench_function(BenchmarkId::new(format!("{}_{variant}", curve.name()), "16B"), |b| {
+                b.iter(|| {
+                    out.clear();
+                    make().seal(Datatype::String, black_box(&[b'x'; 16]), &mut out).expect("seals");
+                });
             });
-        });
+        };
+        first("text", &|| sealer(keys, curve, KeyScope::Request, Encoding::Text));
+        first("epoch_text", &|| sharing(keys, curve));
     }
 }
 
@@ -86,6 +98,19 @@ fn seal(criterion: &mut Criterion, keys: &AppKeys) {
             });
         });
     }
+}
+
+/// Under a shared key: a look at the clock and an atomic addition on top of request scope.
+fn seal_in_epoch(criterion: &mut Criterion, keys: &AppKeys) {
+    let mut group = criterion.benchmark_group("crypto/seal");
+    group.throughput(Throughput::Bytes(16));
+    let (mut sealer, mut out) = (sharing(keys, Curve::P256), Vec::with_capacity(4_096));
+    group.bench_function(BenchmarkId::new("r1_epoch_text", "16B"), |b| {
+        b.iter(|| {
+            out.clear();
+            sealer.seal(Datatype::String, black_box(&[b'x'; 16]), &mut out).expect("seals");
+        });
+    });
 }
 
 /// In request scope the key is met before; in field scope every field brings a new one.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Pem};
-use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
 use sealwire_server::config::Config;
 use sealwire_server::pki::{self, Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_server::server::Server;
@@ -136,6 +136,9 @@ fn configure(folder: &Path) -> Config {
     write(&kek_file, &kek);
     config.kek = sealwire_server::config::Kek::File(kek_file);
     let store = FolderStore::open(&config.state.folder, Kek::from_hex(&kek).expect("a key")).expect("a store");
-    store.create(&AppId::new(APP).expect("a good name"), &Curve::ALL).expect("an app");
+    let app = AppId::new(APP).expect("a good name");
+    store.create(&app, &Curve::ALL).expect("an app");
+    let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
+    store.configure(&app, &|settings| settings.epoch = epoch).expect("is set");
     config
 }
