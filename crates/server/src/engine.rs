@@ -206,12 +206,6 @@ fn document_bytes_max(method: wire::Method, format: wire::Format, message_bytes:
     }
 }
 
-/// Whose ephemeral keys a call seals under.
-enum Scope {
-    Own(crypto::KeyScope),
-    Epoch(crypto::EpochLifetime),
-}
-
 /// How a call's writer is made, on a crypto thread. What is not there, and what the format cannot do, is found out here.
 fn writer(
     App { keys, settings }: App,
@@ -223,33 +217,37 @@ fn writer(
         wire::Curve::R1 => crypto::Curve::P256,
         wire::Curve::K1 => crypto::Curve::Secp256k1,
     };
-    let scope = match writing.key_scope {
-        wire::KeyScope::Request => Scope::Own(crypto::KeyScope::Request),
-        wire::KeyScope::Field => Scope::Own(crypto::KeyScope::Field),
-        wire::KeyScope::Epoch => Scope::Epoch(settings.epoch.ok_or(CallFailure::NoEpoch)?),
+    let own = match writing.key_scope {
+        wire::KeyScope::Request => Some(crypto::KeyScope::Request),
+        wire::KeyScope::Field => Some(crypto::KeyScope::Field),
+        wire::KeyScope::Epoch => None,
     };
-    let form = evervault_form(call, format)?;
-    let newest = Arc::clone(keys.newest(curve).ok_or(CallFailure::NoKey)?);
-    let Some(form) = form else {
-        let encoding = match writing.encoding {
-            wire::Encoding::Text => crypto::Encoding::Text,
-            wire::Encoding::Binary => crypto::Encoding::Binary,
-        };
-        let context: Box<[u8]> = call.context.into();
-        return Ok(Box::new(move || {
-            let sealer = match scope {
-                Scope::Own(scope) => crypto::Sealer::new(keys.app(), newest, scope, encoding, &context),
-                Scope::Epoch(lifetime) => {
-                    crypto::Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, encoding, &context)
-                }
-            };
-            sealer.map(|sealer| Writer::Native(sealer.into()))
-        }));
+    let newest = || keys.newest(curve).cloned().ok_or(CallFailure::NoKey);
+    if let Some(form) = evervault_form(call, format)? {
+        let rule = "must be \"request\" or \"field\" in this format";
+        let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
+        let newest = newest()?;
+        return Ok(Box::new(move || Ok(Writer::Evervault(Box::new(evervault::Sealer::new(newest, scope, &form)?)))));
+    }
+    let encoding = match writing.encoding {
+        wire::Encoding::Text => crypto::Encoding::Text,
+        wire::Encoding::Binary => crypto::Encoding::Binary,
     };
-    let Scope::Own(scope) = scope else {
-        return Err(CallFailure::Param { name: "key_scope", rule: "must be \"request\" or \"field\" in this format" });
-    };
-    Ok(Box::new(move || Ok(Writer::Evervault(Box::new(evervault::Sealer::new(newest, scope, &form)?)))))
+    let context: Box<[u8]> = call.context.into();
+    let newest = newest()?;
+    Ok(match own {
+        Some(scope) => Box::new(move || {
+            let sealer = crypto::Sealer::new(keys.app(), newest, scope, encoding, &context)?;
+            Ok(Writer::Native(sealer.into()))
+        }),
+        None => {
+            let lifetime = settings.epoch.ok_or(CallFailure::NoEpoch)?;
+            Box::new(move || {
+                let sealer = crypto::Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, encoding, &context)?;
+                Ok(Writer::Native(sealer.into()))
+            })
+        }
+    })
 }
 
 /// The form of Evervault strings a call writes; `None`: native envelopes.
