@@ -1,7 +1,7 @@
 //! Decodes one complete message into a call, borrowing everything from it.
 //!
 //! Refuses whatever the method's table does not list: an unknown, missing or repeated key, a wrong type, a value
-//! beyond its rule, text that is not UTF-8. Does not look into `payload`: it is skipped by its extent and the payload
+//! beyond its rule, text that is not UTF-8. Does not look into `payload`: its extent is known and the payload
 //! walk reads it once. Messages name keys and rules; the only text of the peer's they repeat is the name of an
 //! unknown key or method, cut and cleaned.
 
@@ -96,7 +96,7 @@ fn document<'a>(params: &mut Params<'a>) -> Result<DocumentCall<'a, Writing<'a>>
     while let Some(param) = params.next()? {
         match param.name {
             "app" => call.app = params.app(param)?,
-            "payload" => call.payload = params.reader.value()?,
+            "payload" => call.payload = params.payload()?,
             "select" => call.select = Some(params.paths(param)?),
             "curve" => writing.curve = params.name(param, Curve::from_name)?,
             "key_scope" => writing.key_scope = params.name(param, KeyScope::from_name)?,
@@ -186,6 +186,12 @@ impl<'a> Params<'a> {
             Ok(_) => CallError::UnknownKey { method: self.method, key: cleaned(key) },
             Err(_) => CallError::NotUtf8 { place: "a parameter name" },
         }
+    }
+
+    /// The document. One that comes last ends where the scan has found the message to end: passing over it again would
+    /// double what a large call costs before its first slice.
+    fn payload(&mut self) -> Result<&'a [u8], CallError> {
+        if self.left == 0 { Ok(self.reader.rest()) } else { Ok(self.reader.value()?) }
     }
 
     fn text(&mut self, param: &'static Param) -> Result<&'a str, CallError> {

@@ -97,7 +97,7 @@ names! {
 pub struct DocumentCall<'a, W> {
     /// The app whose keys open and seal. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub app: &'a str,
-    /// The document: one MessagePack value. Its content has not been checked, only its extent.
+    /// The document: one MessagePack value. Its content has not been checked, and its extent by the scan alone.
     pub payload: &'a [u8],
     /// Paths of what to work on; `None` for every leaf or envelope. 1 to 64 paths of 1 to 1,024 bytes.
     pub select: Option<Vec<&'a str>>,

@@ -242,6 +242,17 @@ fn bytes_that_are_not_the_promised_message() {
 }
 
 #[test]
+fn a_payload_in_any_place_is_the_same() {
+    let (app, payload, curve) = (b"\xa3app\xa1a", b"\xa7payload\x92\x01\x91\xa1x", b"\xa5curve\xa2k1");
+    let places: [[&[u8]; 3]; 3] = [[payload, app, curve], [app, payload, curve], [app, curve, payload]];
+    let decoded = places.map(|params| message("encrypt", &map(&params)));
+    let calls = decoded.each_ref().map(|bytes| Call::decode(bytes));
+    assert!(calls.iter().all(|call| *call == calls[0]));
+    let Ok(Call::Encrypt(call)) = &calls[0] else { panic!("{:?}", calls[0]) };
+    assert_eq!(call.payload, b"\x92\x01\x91\xa1x");
+}
+
+#[test]
 fn cancels() {
     let mut bytes = Vec::new();
     request::cancel(&mut bytes, u32::MAX);
