@@ -16,7 +16,7 @@ use sealwire_benches::document::{APP, FIELD_BYTES, document};
 use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
 use sealwire_benches::thread_cpu;
 use sealwire_benches::world::{CRYPTO, NETWORK, World};
-use sealwire_client::{Client, Decrypt, Encoding, Encrypt, KeyScope, Writing};
+use sealwire_client::{Client, Curve, Decrypt, Encoding, Encrypt, KeyScope, Writing};
 use serde_json::json;
 
 /// OpenBao transit, CPU nanoseconds per field by batch size, measured on the reference machine.
@@ -31,12 +31,18 @@ const OPENBAO_FACTOR_MIN: f64 = 10.0;
 const KEYGENS_MAX: f64 = 1.5;
 /// And this much of that, warm or in an epoch.
 const WARM_SHARE_MAX: f64 = 0.5;
+/// A field on secp256k1 may cost this many times what it costs on P-256.
+const K1_FACTOR_MAX: f64 = 2.0;
+/// Opening a field of a request may cost this many times what sealing it does.
+const DECRYPT_FACTOR_MAX: f64 = 1.3;
 /// Longer than the engine takes to find an app busy and make its table.
 const WARM_UP: Duration = Duration::from_millis(2_500);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     EncryptText,
+    /// On secp256k1.
+    EncryptK1,
     /// Under the key of the app's epoch.
     EncryptEpoch,
     EncryptBinary,
@@ -47,6 +53,7 @@ impl Operation {
     const fn name(self) -> &'static str {
         match self {
             Self::EncryptText => "encrypt_text",
+            Self::EncryptK1 => "encrypt_k1",
             Self::EncryptEpoch => "encrypt_epoch",
             Self::EncryptBinary => "encrypt_binary",
             Self::DecryptText => "decrypt_text",
@@ -69,7 +76,7 @@ impl Load {
     }
 }
 
-const LOADS: [Load; 12] = [
+const LOADS: [Load; 15] = [
     Load { operation: Operation::EncryptText, fields: 1, callers: 1 },
     Load { operation: Operation::EncryptText, fields: 1, callers: 64 },
     Load { operation: Operation::EncryptEpoch, fields: 1, callers: 1 },
@@ -78,6 +85,9 @@ const LOADS: [Load; 12] = [
     Load { operation: Operation::EncryptText, fields: 100, callers: 8 },
     Load { operation: Operation::EncryptText, fields: 2_000, callers: 4 },
     Load { operation: Operation::EncryptText, fields: 60_000, callers: 2 },
+    Load { operation: Operation::EncryptK1, fields: 1, callers: 64 },
+    Load { operation: Operation::EncryptK1, fields: 30, callers: 8 },
+    Load { operation: Operation::EncryptK1, fields: 2_000, callers: 4 },
     Load { operation: Operation::EncryptBinary, fields: 2_000, callers: 4 },
     Load { operation: Operation::DecryptText, fields: 1, callers: 64 },
     Load { operation: Operation::DecryptText, fields: 100, callers: 8 },
@@ -196,7 +206,7 @@ fn measure(world: &World, load: Load, time: Duration) -> io::Result<Measured> {
             let sealed = world.callers().block_on(client.encrypt(Encrypt::new(APP, &payload)));
             sealed.expect("encrypts").payload.to_vec()
         }
-        Operation::EncryptText | Operation::EncryptEpoch | Operation::EncryptBinary => payload,
+        Operation::EncryptText | Operation::EncryptK1 | Operation::EncryptEpoch | Operation::EncryptBinary => payload,
     };
     world.callers().block_on(run(&client, load, &payload, time / 10));
     let (crypto, network) = (thread_cpu::of_threads(CRYPTO)?, thread_cpu::of_threads(NETWORK)?);
@@ -235,6 +245,10 @@ async fn run(client: &Client, load: Load, payload: &[u8], time: Duration) -> u64
 async fn call(client: &Client, operation: Operation, payload: &[u8]) {
     let reply = match operation {
         Operation::EncryptText => client.encrypt(Encrypt::new(APP, payload)).await,
+        Operation::EncryptK1 => {
+            let writing = Writing { curve: Curve::K1, ..Writing::default() };
+            client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
+        }
         Operation::EncryptEpoch => {
             let writing = Writing { key_scope: KeyScope::Epoch, ..Writing::default() };
             client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
@@ -300,6 +314,25 @@ fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<Verdict> {
             measured: format!("{keygens:.2}x"),
             met: keygens <= max,
         });
+    }
+    for (operation, what, factor_max) in [
+        (Operation::EncryptK1, "on secp256k1: CPU <= {}x P-256", K1_FACTOR_MAX),
+        (Operation::DecryptText, "to decrypt: CPU <= {}x encrypt", DECRYPT_FACTOR_MAX),
+    ] {
+        for one in measured.iter().filter(|one| one.load.operation == operation) {
+            let Load { fields, callers, .. } = one.load;
+            for text in encrypt(fields).filter(|text| text.load.callers == callers) {
+                let factor = one.cpu_ns() / text.cpu_ns();
+                verdicts.push(Verdict {
+                    budget: format!(
+                        "{fields} fields, {callers} callers, {}",
+                        what.replace("{}", &factor_max.to_string())
+                    ),
+                    measured: format!("{factor:.2}x"),
+                    met: factor <= factor_max,
+                });
+            }
+        }
     }
     verdicts
 }
