@@ -4,12 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use super::derive::Derived;
 use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES};
 use super::metadata::{CARRIED_ROLE_BYTES_MAX, ORIGIN, Role, Stamp};
-use super::text::{Aad, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, Tag, compressed};
+use super::text::{Aad, BASE64, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, Tag, compressed};
 use crate::aead::{NONCE_BYTES, TAG_BYTES};
 use crate::envelope::base64_chars;
 use crate::key::SharedX;
@@ -78,7 +77,7 @@ impl Ephemeral {
     fn new((uncompressed, x): ([u8; 65], SharedX)) -> Self {
         let compressed = compressed(&uncompressed);
         let mut chars = [0; POINT_CHARS];
-        STANDARD_NO_PAD.encode_slice(compressed, &mut chars).expect("33 bytes are 44 characters");
+        BASE64.encode_slice(compressed, &mut chars).expect("33 bytes are 44 characters");
         Self { compressed, uncompressed, chars, derived: Derived::new(x), used: 0 }
     }
 }
@@ -286,7 +285,7 @@ impl Sealer {
 fn append_base64(bytes: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + base64_chars(bytes.len()), 0);
-    STANDARD_NO_PAD.encode_slice(bytes, &mut out[start..]).expect("the room is base64_chars long");
+    BASE64.encode_slice(bytes, &mut out[start..]).expect("the room is base64_chars long");
 }
 
 impl fmt::Debug for Sealer {

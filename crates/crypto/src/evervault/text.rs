@@ -4,12 +4,19 @@
 //! ev:[debug:][TAG:][TYPE:]IV:EPH:CT:$
 //! ```
 
+use std::sync::LazyLock;
+
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use base64::engine::general_purpose::{NO_PAD, PAD};
+use base64::engine::simd::Simd;
 
 use super::derive::Kdf;
 use crate::aead::{NONCE_BYTES, TAG_BYTES};
 use crate::{CannotOpen, Curve};
+
+/// Standard base64 as the format writes it, without padding, and with it as some of its examples have it.
+pub(super) static BASE64: LazyLock<Simd> = LazyLock::new(|| Simd::standard(NO_PAD));
+static PADDED: LazyLock<Simd> = LazyLock::new(|| Simd::standard(PAD));
 
 pub(super) const PREFIX: &[u8; 3] = b"ev:";
 pub(super) const SUFFIX: &[u8; 2] = b":$";
@@ -222,7 +229,7 @@ impl<'a> Parts<'a> {
     #[inline]
     pub(super) fn nonce(&self) -> Result<[u8; NONCE_BYTES], CannotOpen> {
         let mut nonce = [0; NONCE_BYTES];
-        STANDARD_NO_PAD.decode_slice(self.iv, &mut nonce).map_err(|_| CannotOpen)?;
+        BASE64.decode_slice(self.iv, &mut nonce).map_err(|_| CannotOpen)?;
         Ok(nonce)
     }
 
@@ -230,7 +237,7 @@ impl<'a> Parts<'a> {
     /// Padding is exact or absent: the published clients strip it, the vendor's examples show it.
     #[inline]
     pub(super) fn decode_sealed(&self, body: &mut [u8]) -> Result<usize, CannotOpen> {
-        let engine = if self.sealed.ends_with(b"=") { &STANDARD } else { &STANDARD_NO_PAD };
+        let engine = if self.sealed.ends_with(b"=") { &PADDED } else { &BASE64 };
         engine.decode_slice(self.sealed, body).map_err(|_| CannotOpen)
     }
 }
@@ -246,7 +253,7 @@ pub(super) fn compressed(point: &[u8; 65]) -> [u8; POINT_BYTES] {
 /// Decodes the characters of a compressed point.
 pub(super) fn point(chars: &[u8; POINT_CHARS]) -> Result<[u8; POINT_BYTES], CannotOpen> {
     let mut point = [0; POINT_BYTES];
-    STANDARD_NO_PAD.decode_slice(chars, &mut point).map_err(|_| CannotOpen)?;
+    BASE64.decode_slice(chars, &mut point).map_err(|_| CannotOpen)?;
     Ok(point)
 }
 
