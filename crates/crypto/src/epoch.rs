@@ -9,7 +9,7 @@
 //! [`AppKeys::end_epochs`] now and then, so that the key of an app that fell silent is wiped as well.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::schedule::{Schedule, lock};
@@ -52,6 +52,7 @@ pub(crate) struct Epoch {
     began: Instant,
     /// The next number. Past 2^32 it only grows by one for each call that finds it used up.
     pub(crate) next: AtomicU64,
+    is_revoked: AtomicBool,
 }
 
 impl Epoch {
@@ -63,6 +64,12 @@ impl Epoch {
         }
         // Only the addition must be one step; what is sealed is ordered by nothing.
         u32::try_from(self.next.fetch_add(1, Ordering::Relaxed)).ok()
+    }
+
+    /// Whether its owner has ended it for good: who still holds it must not begin another.
+    #[inline]
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.is_revoked.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -88,18 +95,34 @@ impl KeyVersion {
         self.ahead.count_use();
         // Never a ready one: those are made for one call, and before the epoch began.
         let schedule = Schedule::make(app, self)?;
-        let epoch = Arc::new(Epoch { schedule, app: app.clone(), began: now, next: AtomicU64::new(0) });
+        let epoch = Arc::new(Epoch {
+            schedule,
+            app: app.clone(),
+            began: now,
+            next: AtomicU64::new(0),
+            is_revoked: AtomicBool::new(false),
+        });
         *present = Some(Arc::clone(&epoch));
         Ok(epoch)
+    }
+
+    /// Ends its epoch for good. Calls that hold it let go of it at their next field.
+    pub(crate) fn revoke_epoch(&self) {
+        if let Some(epoch) = lock(&self.ahead.epoch).take() {
+            epoch.is_revoked.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 impl AppKeys {
-    /// Ends the epochs that are over by then, or all if the app has no lifetime for them. A key is wiped at once, or with
-    /// the last sealer that holds it: that one lets go of it at its next field.
+    /// Ends the epochs that are over by then, or all, for good, if the app has no lifetime for them. A key is wiped at once,
+    /// or with the last sealer that holds it: that one lets go of it at its next field, or the first that is too late.
     pub fn end_epochs(&self, lifetime: Option<EpochLifetime>, by: Instant) {
         for version in self.versions() {
-            lock(&version.ahead.epoch).take_if(|epoch| !lifetime.is_some_and(|lifetime| epoch.lasts(lifetime, by)));
+            match lifetime {
+                Some(lifetime) => drop(lock(&version.ahead.epoch).take_if(|epoch| !epoch.lasts(lifetime, by))),
+                None => version.revoke_epoch(),
+            }
         }
     }
 }

@@ -133,7 +133,7 @@ impl KeyVersion {
     pub fn cool(&self) {
         *lock(&self.ahead.table) = None;
         lock(&self.ahead.ready).clear();
-        *lock(&self.ahead.epoch) = None;
+        self.revoke_epoch();
     }
 }
 

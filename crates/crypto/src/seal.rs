@@ -51,9 +51,14 @@ enum Keys {
 
 impl Keys {
     /// A schedule and a number that nothing else is sealed with: under a new key where the scope, the end of the
-    /// numbers or the end of the epoch asks for one.
+    /// numbers or the end of the epoch asks for one, and under the call's own once epochs are forbidden.
     #[inline]
     fn next(&mut self, app: &AppId, recipient: &KeyVersion) -> Result<(&Schedule, u32), Error> {
+        if let Self::Shared { epoch, .. } = self
+            && epoch.is_revoked()
+        {
+            *self = Self::Own { scope: KeyScope::Request, schedule: Schedule::take(app, recipient)?, next: Some(0) };
+        }
         match self {
             Self::Own { scope, schedule, next } => {
                 let used = *next != Some(0);

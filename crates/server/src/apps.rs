@@ -76,6 +76,8 @@ impl Apps {
             tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
             *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&table);
             self.purge_changed(&before, &table);
+            // Those of apps whose setting is off now.
+            self.end_epochs(Instant::now());
         }
         Ok(())
     }
@@ -210,9 +212,7 @@ mod tests {
         store.configure(&shop, &|settings| settings.epoch = None).unwrap();
         begin();
         apps.refresh().unwrap();
-        assert!(has_epoch(&keys), "no call gets it any more");
-        apps.end_epochs(now);
-        assert!(!has_epoch(&keys));
+        assert!(!has_epoch(&keys), "at once");
 
         let first = keys.versions()[0].id;
         for change in 0..2 {

@@ -230,19 +230,27 @@ fn what_is_over_is_freed_without_another_call() {
             assert_eq!(is_held_after(lifetime_ms, ms), held, "{lifetime_ms:?} {ms}");
         }
 
-        // A call in its middle holds the key until its next field, or until it ends.
-        for ends in [false, true] {
-            let epoch = begin();
-            let mut long = sealer(&keys, curve, 100, clock, b"");
-            version.cool();
-            assert_eq!(epoch.strong_count(), 1);
-            at(100);
-            if ends {
-                drop(long);
-            } else {
-                seal(&mut long);
+        // A call in its middle holds the key until its next field, or until it ends, however much time was left.
+        let by_cooling = || version.cool();
+        let by_setting = || keys.end_epochs(None, clock());
+        for end in [&by_cooling as &dyn Fn(), &by_setting] {
+            for ends in [false, true] {
+                let epoch = begin();
+                let mut long = sealer(&keys, curve, 100, clock, b"");
+                end();
+                assert_eq!(epoch.strong_count(), 1);
+                if ends {
+                    drop(long);
+                } else {
+                    // It goes on under a key of its own: no epoch begins that was forbidden.
+                    seal(&mut long);
+                    assert!(lock(&version.ahead.epoch).is_none());
+                    at(1_000);
+                    seal(&mut long);
+                    assert!(lock(&version.ahead.epoch).is_none());
+                }
+                assert!(epoch.upgrade().is_none());
             }
-            assert!(epoch.upgrade().is_none());
         }
     }
 }
