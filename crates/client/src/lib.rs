@@ -23,5 +23,6 @@ pub use config::{ClientConfig, Pem};
 pub use error::Error;
 pub use sealwire_wire::{
     Curve, Decrypt, Detail, DetailValue, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format,
-    Health, Info, Inspect, Inspection, KeyScope, Malformed, OnError, Rewrap, RpcError, ScanError, ValueKind, Writing,
+    Health, Info, Inspect, Inspection, KeyScope, Malformed, OnError, Rewrap, RpcError, ScanError, Unbound, ValueKind,
+    Writing,
 };

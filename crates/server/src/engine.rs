@@ -80,8 +80,8 @@ impl Engine {
                 Ok(Task::Open(self.reading(app.keys, call, !call.context.is_empty())))
             }),
             Call::Rewrap(call) => self.plan_on(frame, call, Some(&call.writing), |app, format| {
-                // Here it opens, and is bound from now on.
-                Ok(Task::Rewrap(self.reading(Arc::clone(&app.keys), call, false), writer(app, call, format)?))
+                let native_only = !call.context.is_empty() && call.writing.unbound == wire::Unbound::Refuse;
+                Ok(Task::Rewrap(self.reading(Arc::clone(&app.keys), call, native_only), writer(app, call, format)?))
             }),
             Call::Inspect(_) | Call::Info | Call::Health => {
                 Err(CallFailure::Internal("the scan and the decoder disagree on the method"))

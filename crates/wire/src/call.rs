@@ -14,7 +14,7 @@ use crate::limits::{
 use crate::method::{Method, Notice};
 use crate::params::{
     Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap,
-    Writing,
+    Unbound, Writing,
 };
 
 /// A request that is valid as far as the wire can tell.
@@ -102,6 +102,7 @@ fn document<'a>(params: &mut Params<'a>) -> Result<DocumentCall<'a, Writing<'a>>
             "key_scope" => writing.key_scope = params.name(param, KeyScope::from_name)?,
             "format" => writing.format = Some(params.name(param, Format::from_name)?),
             "role" => writing.role = Some(params.role(param)?),
+            "unbound" => writing.unbound = params.name(param, Unbound::from_name)?,
             "encoding" => writing.encoding = params.name(param, Encoding::from_name)?,
             "context" => call.context = params.context(param)?,
             "on_error" => call.on_error = params.name(param, OnError::from_name)?,

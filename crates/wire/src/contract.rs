@@ -69,6 +69,7 @@ fn enumerated_params_list_every_name() {
             Format::ALL.len(),
         ),
         ("encoding", rule(&[Encoding::Text.name(), Encoding::Binary.name()]), Encoding::ALL.len()),
+        ("unbound", rule(&[Unbound::Refuse.name(), Unbound::Bind.name()]), Unbound::ALL.len()),
         ("on_error", rule(&[OnError::Fail.name(), OnError::Report.name()]), OnError::ALL.len()),
     ];
     for (key, rule, count) in names {

@@ -39,7 +39,7 @@ pub use limits::{
 pub use method::{Method, Notice};
 pub use params::{
     Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap,
-    Writing,
+    Unbound, Writing,
 };
 pub use results::{Health, Info, Inspection, ValueKind};
 pub use scan::Scanner;

@@ -92,6 +92,17 @@ names! {
     }
 }
 
+names! {
+    /// What becomes of a value that its format binds to no context, in a `rewrap` that names one.
+    Unbound {
+        /// It does not open: whoever can write the document could have taken it from anywhere. The default.
+        #[default]
+        Refuse = "refuse",
+        /// It opens, and is bound to the context from then on.
+        Bind = "bind",
+    }
+}
+
 /// The params of a call on a document. `W` is what it says of what it writes: [`Writing`], or `()` where it only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentCall<'a, W> {
@@ -126,6 +137,8 @@ pub struct Writing<'a> {
     pub role: Option<&'a str>,
     /// String or binary envelopes.
     pub encoding: Encoding,
+    /// Of a `rewrap` with a context: whether it takes in what came without one.
+    pub unbound: Unbound,
 }
 
 /// The params of `encrypt`.
@@ -242,6 +255,7 @@ const REWRAP: &[Param] = &[
     FORMAT,
     ENCODING,
     CONTEXT,
+    param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\""),
     ON_ERROR,
     DEADLINE_MS,
     MIN_GENERATION,

@@ -195,6 +195,7 @@ proptest! {
                 format: format.map(|format| Format::ALL[format]),
                 role: role.as_deref(),
                 encoding: Encoding::ALL[encoding],
+                ..Writing::default()
             },
         };
         let mut bytes = Vec::new();
@@ -229,7 +230,7 @@ proptest! {
             context: &context,
             on_error: sent.on_error,
             deadline_ms,
-            writing: Writing { curve: if report { Curve::K1 } else { Curve::R1 }, ..Writing::default() },
+            writing: Writing { curve: if report { Curve::K1 } else { Curve::R1 }, unbound: Unbound::ALL[usize::from(report)], ..Writing::default() },
             ..Rewrap::new("a", &payload)
         };
         bytes.clear();

@@ -9,7 +9,8 @@ use crate::answer::at_end;
 use crate::map::Map;
 use crate::method::{Method, Notice};
 use crate::params::{
-    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Rewrap, Writing,
+    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Rewrap, Unbound,
+    Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -44,6 +45,7 @@ fn document<W>(
         map.optional_text("format", writing.format.map(Format::name));
         map.optional_text("role", writing.role);
         map.name("encoding", writing.encoding, Encoding::name);
+        map.name("unbound", writing.unbound, Unbound::name);
     }
     map.context(call.context);
     map.name("on_error", call.on_error, OnError::name);

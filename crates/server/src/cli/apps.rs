@@ -117,6 +117,8 @@ struct Common {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    // It holds the key-encryption key, and exported ones.
+    super::serve::no_core_dumps();
     match &args.command {
         Command::Create { name, common } => {
             let app = AppId::new(name)?;

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{
     Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Rewrap,
-    Writing,
+    Unbound, Writing,
 };
 use sealwire_payload::{Limits, json};
 
@@ -82,6 +82,10 @@ pub(super) struct RewrapArgs {
     /// What to write, whatever it was
     #[arg(long, value_enum)]
     format: Option<FormatName>,
+    /// With --context: open Evervault values too, which are bound to no place, and bind them to it from now on. For
+    /// bringing them in, once: whoever can write the file can have put any value of the app there
+    #[arg(long)]
+    bind_unbound: bool,
     /// Leave fields that do not open as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
@@ -172,7 +176,12 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
             select: common.select(),
             context: common.context.as_bytes(),
             on_error,
-            writing: Writing { curve: args.curve.into(), format: args.format.map(Format::from), ..Writing::default() },
+            writing: Writing {
+                curve: args.curve.into(),
+                format: args.format.map(Format::from),
+                unbound: if args.bind_unbound { Unbound::Bind } else { Unbound::Refuse },
+                ..Writing::default()
+            },
             ..Rewrap::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.rewrap(call).await?)

@@ -7,7 +7,9 @@ use sealwire_crypto::{AppId, KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Reader, Token, write};
 use sealwire_server::server::open_store;
 use sealwire_store::AppStore as _;
-use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Writing};
+use sealwire_wire::{
+    Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Unbound, Writing,
+};
 
 use crate::harness::{APP, Harness, Machine, rpc_error, run};
 
@@ -412,7 +414,7 @@ async fn rewrap(
     context: &[u8],
     on_error: OnError,
 ) -> Result<Document, Error> {
-    let writing = Writing { format: Some(format), ..Writing::default() };
+    let writing = Writing { format: Some(format), unbound: Unbound::Bind, ..Writing::default() };
     client.rewrap(Rewrap { writing, context, on_error, ..Rewrap::new(APP, payload) }).await
 }
 
@@ -426,7 +428,11 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
         for curve in Curve::ALL {
             let writing = Writing { curve: *curve, format: Some(Format::Evervault), ..Writing::default() };
             let theirs = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &document) }).await.unwrap().payload;
-            // To native, bound from now on; what came unbound opens under any context here.
+            // What is bound to no place does not open where one is named, unless that is asked for: then it is bound from now on.
+            let call = Rewrap { context: b"row 7", on_error: OnError::Report, ..Rewrap::new(APP, &theirs) };
+            let left = client.rewrap(call).await.unwrap();
+            let claiming: Vec<usize> = (0..values(&theirs).len()).collect();
+            assert_eq!((left.payload == theirs, left.errors), (true, listed(ErrorCode::CannotOpen, &claiming)));
             let moved = rewrap(&client, &theirs, Format::Native, b"row 7", OnError::Fail).await.unwrap().payload;
             assert!(values(&moved).iter().all(|field| field.windows(4).any(|four| four == b"sw1:")));
             let opened = client.decrypt(Decrypt { context: b"row 7", ..Decrypt::new(APP, &moved) }).await.unwrap();

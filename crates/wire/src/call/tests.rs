@@ -62,6 +62,7 @@ fn every_key_is_read() {
             format: Some(Format::Native),
             role: Some("card-number"),
             encoding: Encoding::Binary,
+            ..Writing::default()
         },
         ..Encrypt::new("shop.eu_1-x", &[0x81, 0xa1, b'a', 0x01])
     };
@@ -74,7 +75,7 @@ fn every_key_is_read() {
         on_error: OnError::Report,
         deadline_ms: Some(1),
         min_generation: Some(7),
-        writing: Writing { curve: Curve::K1, encoding: Encoding::Binary, ..Writing::default() },
+        writing: Writing { curve: Curve::K1, encoding: Encoding::Binary, unbound: Unbound::Bind, ..Writing::default() },
         ..Rewrap::new("shop", &[0xc3])
     };
     let mut bytes = Vec::new();
@@ -195,6 +196,9 @@ fn types_and_rules() {
     check("encrypt", &with(b"\xa4role\xa2Ab"), role);
     check("encrypt", &with(b"\xa4role\xa3a_b"), role);
     check("encrypt", &with(b"\xa4role\x01"), Err("role must be of type string"));
+    check("encrypt", &with(b"\xa7unbound\xa4bind"), Err("encrypt has no parameter \"unbound\""));
+    check("rewrap", &with(b"\xa7unbound\xa4bind"), Ok(()));
+    check("rewrap", &with(b"\xa7unbound\xa3yes"), Err("unbound must be \"refuse\" or \"bind\""));
     check("encrypt", &with(b"\xa8encoding\xa3hex"), Err("encoding must be \"text\" or \"binary\""));
     check("inspect", &map(&[b"\xa8envelope\xa1x"]), Ok(()));
     check("inspect", &map(&[b"\xa8envelope\xc4\x01x"]), Ok(()));
