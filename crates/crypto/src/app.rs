@@ -9,9 +9,9 @@ use sha2::{Digest, Sha256};
 use crate::schedule::Ahead;
 use crate::{Curve, Error, KeyPair, PublicKey};
 
-/// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log.
+/// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. A clone is a reference count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AppId(Box<str>);
+pub struct AppId(Arc<str>);
 
 impl AppId {
     /// Longest name in bytes.

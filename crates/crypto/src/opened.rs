@@ -87,16 +87,24 @@ impl OpenedSchedules {
         self.len() == 0
     }
 
+    /// What is kept under a name, if anything.
     pub(crate) fn get(&self, app: &AppId, name: Name) -> Option<Schedule> {
+        self.lock().take_use(app, name)
+    }
+
+    /// Gives `found` what is kept under each of several names, with its place among them. One lock for all.
+    pub(crate) fn get_each(
+        &self,
+        app: &AppId,
+        names: impl IntoIterator<Item = Name>,
+        mut found: impl FnMut(usize, Schedule),
+    ) {
         let mut inner = self.lock();
-        let key = (app.clone(), name);
-        let entry = inner.entries.get_mut(&key)?;
-        entry.uses_left -= 1;
-        let schedule = entry.schedule.clone();
-        if entry.uses_left == 0 {
-            inner.entries.pop(&key);
+        for (place, name) in names.into_iter().enumerate() {
+            if let Some(schedule) = inner.take_use(app, name) {
+                found(place, schedule);
+            }
         }
-        Some(schedule)
     }
 
     pub(crate) fn keep(&self, app: &AppId, name: Name, schedule: Schedule) {
@@ -116,6 +124,17 @@ impl OpenedSchedules {
 }
 
 impl Inner {
+    fn take_use(&mut self, app: &AppId, name: Name) -> Option<Schedule> {
+        let key = (app.clone(), name);
+        let entry = self.entries.get_mut(&key)?;
+        entry.uses_left -= 1;
+        let schedule = entry.schedule.clone();
+        if entry.uses_left == 0 {
+            self.entries.pop(&key);
+        }
+        Some(schedule)
+    }
+
     fn drop_where(&mut self, gone: impl Fn(&(AppId, Name), &Entry) -> bool) {
         let keys: Vec<_> =
             self.entries.iter().filter(|(key, entry)| gone(key, entry)).map(|(key, _)| key.clone()).collect();

@@ -147,19 +147,19 @@ impl Ring {
         let mut likely = [0; 2];
         let Some(kept) = &self.kept else { return Point { ephemeral, versions, likely } };
         let count = versions.len();
-        for (place, version) in self.versions[curve as usize].iter().enumerate() {
-            for kdf in Kdf::ALL {
-                let name = Name::Evervault { key: version.id, ephemeral: *ephemeral.compressed(), kdf };
-                if let Some(Schedule::Evervault(key)) = kept.get(&self.app, name) {
-                    versions[place].kept[kdf as usize] = Some(key);
-                    likely[kdf as usize] = place;
-                    // A value that names the other derivation was made with this one, unless that one is kept too.
-                    if versions[place].kept[kdf.other() as usize].is_none() {
-                        likely[kdf.other() as usize] = count + place;
-                    }
-                }
+        let names = self.versions[curve as usize].iter().flat_map(|version| {
+            Kdf::ALL.map(|kdf| Name::Evervault { key: version.id, ephemeral: *ephemeral.compressed(), kdf })
+        });
+        kept.get_each(&self.app, names, |at, schedule| {
+            let (place, kdf) = (at / Kdf::ALL.len(), Kdf::ALL[at % Kdf::ALL.len()]);
+            let Schedule::Evervault(key) = schedule else { return };
+            versions[place].kept[kdf as usize] = Some(key);
+            likely[kdf as usize] = place;
+            // A value that names the other derivation was made with this one, unless that one is kept too.
+            if versions[place].kept[kdf.other() as usize].is_none() {
+                likely[kdf.other() as usize] = count + place;
             }
-        }
+        });
         Point { ephemeral, versions, likely }
     }
 
