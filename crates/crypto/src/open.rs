@@ -13,12 +13,8 @@ use crate::envelope::{
     TEXT_PREFIX,
 };
 use crate::hpke::Context;
-use crate::opened::{Name, Schedule};
+use crate::opened::{HELD_MAX, Name, Schedule};
 use crate::{AppKeys, CannotOpen, Datatype, OpenedSchedules, PublicKey};
-
-/// Key schedules one request may hold open at once, about 1 KiB each. A request with more ephemeral keys
-/// than this still opens; it derives some of them again.
-const SCHEDULES_MAX: usize = 1024;
 
 /// A field that opened.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,6 +68,11 @@ impl Opener {
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
         Self { kept, ..self }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.schedules.len()
     }
 
     /// Opens a text envelope.
@@ -165,7 +166,7 @@ impl Opener {
                 Slot { context: Arc::new(context), header, is_kept: false }
             }
         };
-        if self.schedules.len() == SCHEDULES_MAX {
+        if self.schedules.len() == HELD_MAX {
             self.schedules.clear();
             self.by_header.clear();
             self.last = None;

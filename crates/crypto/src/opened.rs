@@ -18,6 +18,11 @@ use crate::evervault::Kdf;
 use crate::hpke::Context;
 use crate::{AppId, KeyId};
 
+/// Key schedules that one request holds at hand, of each format: envelopes' about 1 KiB each, Evervault's about 2 KiB. They
+/// lie outside any budget of bytes, so there are few; a request with more still opens. What opened something and was let
+/// go is found again in [`OpenedSchedules`], and the rest is derived again.
+pub(crate) const HELD_MAX: usize = 32;
+
 /// Requests that one kept schedule serves. Beyond it one Diffie-Hellman is a fair price for a fresh start.
 const USES_MAX: u32 = 1 << 20;
 

@@ -82,13 +82,15 @@ limits! {
     /// 256 calls of 1 ms keep a core busy over a round trip of 256 ms.
     in_flight_per_connection_max: usize, "calls", 1..=65_536, 256;
     /// Calls in flight over all connections. Beyond it a call is answered `overloaded`.
-    /// 4,096 calls of 100 fields are about 0.3 s of work for one core.
+    /// 4,096 calls of 100 fields are about 0.3 s of work for one core. Beside its bytes a call that opens holds 32
+    /// key schedules of each format at most, 1 and 2 KiB each.
     in_flight_max: usize, "calls", 1..=1_048_576, 4_096;
     /// Bytes of requests and replies held for one connection. Reading pauses there. Room for the longest
     /// message and its longest reply (64 + 256 MiB), and one more message to read meanwhile.
     bytes_per_connection_max: usize, "bytes", 65_536..=1 << 34, 384 << 20;
     /// Bytes of requests and replies held over all connections. Beyond it a call is answered `overloaded`.
-    /// With `connections_max` x 50 KiB it bounds the memory of the engine: 1 GiB + 50 MiB.
+    /// With `connections_max` x 50 KiB, and the keys that opening calls hold (`in_flight_max` x 96 KiB), it bounds the
+    /// memory of the engine: 1 GiB + 50 MiB + 384 MiB at the worst.
     bytes_max: usize, "bytes", 65_536..=1 << 40, 1 << 30;
     /// Time from a message's first byte to its last. The longest message then needs 1.1 MB/s; a slower or
     /// stalled writer loses its connection, and the bytes it held are free.

@@ -82,6 +82,11 @@ impl Opener {
         self.ring.agreements()
     }
 
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.ring.held()
+    }
+
     /// Opens a string.
     ///
     /// # Errors

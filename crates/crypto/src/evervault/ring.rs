@@ -10,12 +10,8 @@ use std::sync::Arc;
 use super::derive::{Derived, Kdf};
 use super::text::{POINT_BYTES, POINT_CHARS, point};
 use crate::aead::AeadKey;
-use crate::opened::{Name, Schedule};
+use crate::opened::{HELD_MAX, Name, Schedule};
 use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, PublicKey};
-
-/// Diffie-Hellman results one request may hold at once, about 2 KiB each at most. A request with more still opens;
-/// it computes some of them again.
-const DERIVED_MAX: usize = 1024;
 
 /// Active versions of `curve`, newest first.
 pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
@@ -69,6 +65,12 @@ struct Known {
     kept: [Option<Arc<AeadKey>>; 2],
 }
 
+impl Known {
+    fn is_held(&self) -> bool {
+        self.derived.is_some() || self.kept.iter().any(Option::is_some)
+    }
+}
+
 pub(super) struct Ring {
     app: AppId,
     versions: [Vec<Arc<KeyVersion>>; 2],
@@ -78,7 +80,10 @@ pub(super) struct Ring {
     by_point: HashMap<(Curve, [u8; POINT_BYTES]), usize>,
     /// The point seen last, as text: in a document made by one client, every point.
     last: Option<(Curve, [u8; POINT_CHARS], usize)>,
-    derived: usize,
+    /// Diffie-Hellmans so far.
+    agreements: usize,
+    /// Versions of [`Ring::points`] with which anything is known, or a few more.
+    held: usize,
 }
 
 impl Ring {
@@ -90,7 +95,8 @@ impl Ring {
             points: Vec::new(),
             by_point: HashMap::new(),
             last: None,
-            derived: 0,
+            agreements: 0,
+            held: 0,
         }
     }
 
@@ -101,7 +107,12 @@ impl Ring {
     /// Diffie-Hellmans so far.
     #[cfg(test)]
     pub(super) fn agreements(&self) -> usize {
-        self.derived
+        self.agreements
+    }
+
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.points.iter().flat_map(|point| &point.versions).filter(|known| known.is_held()).count()
     }
 
     pub(super) fn app(&self) -> &AppId {
@@ -128,13 +139,15 @@ impl Ring {
             return Ok(*place);
         }
         let ephemeral = PublicKey::from_sec1(curve, &point).map_err(|_| CannotOpen)?;
-        if self.derived >= DERIVED_MAX || self.points.len() >= DERIVED_MAX {
+        // The last point overshoots it by as many versions as it is tried with.
+        if self.held >= HELD_MAX || self.points.len() >= HELD_MAX {
             self.points.clear();
             self.by_point.clear();
             self.last = None;
-            self.derived = 0;
+            self.held = 0;
         }
         let new = self.known(curve, ephemeral);
+        self.held += new.versions.iter().filter(|known| known.is_held()).count();
         self.points.push(new);
         let place = self.points.len() - 1;
         self.by_point.insert((curve, point), place);
@@ -183,7 +196,8 @@ impl Ring {
             Some(key) => key,
             None => {
                 if derived.is_none() {
-                    self.derived += 1;
+                    self.agreements += 1;
+                    self.held += 1;
                     *derived = Some(Derived::new(own.agree(&point.ephemeral).map_err(|_| CannotOpen)?));
                 }
                 let derived = derived.as_mut().ok_or(CannotOpen)?;

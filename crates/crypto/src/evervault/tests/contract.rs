@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::opened::HELD_MAX;
 use crate::{CannotOpen, Error, KeyScope, PublicKey};
 
 fn opens(keys: &Arc<AppKeys>, legacy: Legacy, string: &str) -> Option<(String, Option<String>)> {
@@ -380,20 +381,40 @@ fn one_text_of_a_point_on_two_curves_is_two_keys() {
     }
 }
 
+/// An app with this many active versions on each curve, the first of which is [`app`]'s.
+fn versions(count: u8) -> Arc<AppKeys> {
+    let version = |number: u8, curve| {
+        let pair = KeyPair::from_scalar(curve, &[0x10 + number; 32]).unwrap();
+        KeyVersion::new(number.into(), KeyState::Active, pair)
+    };
+    let versions = (1..=count).flat_map(|number| Curve::ALL.map(|curve| version(number, curve)));
+    Arc::new(AppKeys::new(AppId::new("shop").unwrap(), versions.collect()).unwrap())
+}
+
 #[test]
-fn more_ephemeral_keys_than_are_kept_still_open() {
-    let keys = app([0x11; 32]);
-    let mut sealer = Sealer::new(newest(&keys, Curve::Secp256k1), KeyScope::Field, &Form::Plain).unwrap();
-    let strings: Vec<Vec<u8>> = (0..1100)
-        .map(|n| {
-            let mut out = Vec::new();
-            sealer.seal(Datatype::Number, &n.to_string(), &mut out).unwrap();
-            out
-        })
-        .collect();
-    let mut opener = Opener::new(&keys, Legacy::Refused);
-    for (n, string) in (0..).zip(&strings).chain((0..).zip(&strings).take(3)) {
-        assert_eq!(opener.open(string).unwrap().value, Value::Number(Number::Unsigned(n)));
+fn more_ephemeral_keys_than_are_held_still_open_and_are_let_go() {
+    for curve in Curve::ALL {
+        for count in [1, 3] {
+            let keys = versions(count);
+            let strings: Vec<String> = (1..=100u8)
+                .map(|n| {
+                    let tag = if curve == Curve::P256 { Tag::Tk9d } else { Tag::Rfvc };
+                    Forge { ephemeral: [n; 32], ..forge_for(tag) }.string(tag, Datatype::String, b"hello")
+                })
+                .collect();
+            // The first half of each pair opens nothing: its IV is another one.
+            let strings = strings.iter().flat_map(|good| [good.replace(":AAECAwQF", ":AAECAwQG"), good.clone()]);
+            let kept = Arc::new(OpenedSchedules::new(256.try_into().unwrap(), 3));
+            for kept in [None, Some(&kept), Some(&kept)] {
+                let mut opener = Opener::new(&keys, Legacy::Refused).keeping(kept.cloned());
+                for (n, string) in strings.clone().chain(strings.clone().take(6)).enumerate() {
+                    let opened = opener.open(string.as_bytes()).map(|opened| opened.value);
+                    assert_eq!(opened, if n % 2 == 1 { Ok(Value::Text("hello")) } else { Err(CannotOpen) });
+                    assert!(opener.held() <= HELD_MAX + 2 * usize::from(count), "{}", opener.held());
+                }
+                assert!(opener.held() > 0);
+            }
+        }
     }
 }
 
