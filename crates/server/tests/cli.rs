@@ -443,3 +443,22 @@ fn rotations_of_several_processes_get_a_number_each() {
         assert_eq!(numbers(&keys, curve), (1..=9).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn more_than_four_active_keys_on_a_curve_are_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    ok(folder.path(), &["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let warned = |arguments: &[&str]| {
+        let output = sealwire(folder.path(), arguments);
+        assert!(output.status.success(), "{arguments:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        ["r1", "k1"].map(|curve| said.contains(&format!("demo has 5 active keys on {curve}")))
+    };
+    for _ in 2..=4 {
+        assert_eq!(warned(&["apps", "rotate", "demo", "--curve", "r1"]), [false, false]);
+    }
+    assert_eq!(warned(&["apps", "rotate", "demo"]), [true, false]);
+    let oldest = listed(folder.path()).into_iter().find(|key| key.1 == "r1").unwrap().0;
+    assert_eq!(warned(&["apps", "disable", "demo", &oldest]), [false, false]);
+    assert_eq!(warned(&["apps", "enable", "demo", &oldest]), [true, false]);
+}

@@ -170,7 +170,9 @@ fn rotate(store: &impl AppStore, app: AppId, curve: Option<Curve>) -> Result<App
         None => found.keys.iter().any(|key| key.curve == *wanted),
     };
     let curves = Curve::ALL.into_iter().filter(rotates);
-    let keys = curves.map(|curve| store.rotate(&app, curve)).collect::<Result<_, _>>()?;
+    let keys = curves.map(|curve| store.rotate(&app, curve)).collect::<Result<Vec<_>, _>>()?;
+    let found = find(store, &app)?;
+    warn_of_many(&found, &keys);
     Ok(AppSummary { keys, ..found })
 }
 
@@ -181,8 +183,28 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
     let text = read_key(&args.key_file).map_err(named)?;
     let pair = KeyPair::import(args.curve, &text).map_err(|error| named(error.into()))?;
     let added = store.import(&app, &pair, args.seals)?;
-    print(args.common.json, &[AppSummary { keys: vec![added], ..find(&store, &app)? }]);
+    let found = find(&store, &app)?;
+    let keys = vec![added];
+    warn_of_many(&found, &keys);
+    print(args.common.json, &[AppSummary { keys, ..found }]);
     Ok(())
+}
+
+/// Active keys on a curve beyond which an app is warned of: 0.25 ms for each Evervault key that opens nothing.
+const ACTIVE_KEYS_FINE: usize = 4;
+
+/// Says so where a curve of one of the `changed` keys has many active keys: an Evervault value names none of them.
+fn warn_of_many(app: &AppSummary, changed: &[KeySummary]) {
+    for curve in Curve::ALL.into_iter().filter(|curve| changed.iter().any(|key| key.curve == *curve)) {
+        let active = app.keys.iter().filter(|key| key.curve == curve && key.state == KeyState::Active).count();
+        if active > ACTIVE_KEYS_FINE {
+            let (app, curve) = (&app.app, curve.name());
+            eprintln!(
+                "{app} has {active} active keys on {curve}: each new key in Evervault values may be tried with all of \
+                 them; disable those that no data needs"
+            );
+        }
+    }
 }
 
 /// Longest file that holds a private key. PEM of one takes 300 bytes.
@@ -222,7 +244,11 @@ fn set_state(
             "{app} has no active key on {curve} now: encrypting on {curve} is answered not_found until one is made"
         );
     }
-    print(args.common.json, &[AppSummary { keys: vec![changed], ..found }]);
+    let keys = vec![changed];
+    if keys[0].state == KeyState::Active {
+        warn_of_many(&found, &keys);
+    }
+    print(args.common.json, &[AppSummary { keys, ..found }]);
     Ok(())
 }
 
