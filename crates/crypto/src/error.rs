@@ -34,6 +34,9 @@ pub enum Error {
     /// A wrapped private key does not unwrap: another key-encryption key, or altered bytes.
     #[error("wrapped key does not open: another key-encryption key, or an altered record")]
     Unwrap,
+    /// A text beyond [`TEXT_BYTES_MAX`](crate::evervault::TEXT_BYTES_MAX) for an Evervault string. The caller's to split.
+    #[error("an Evervault string holds at most 25 MiB")]
+    TextTooLong,
     /// Two key versions of one app share a key id (chance 2^-40). Make another key.
     #[error("key id is taken")]
     KeyIdTaken,

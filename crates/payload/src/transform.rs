@@ -16,6 +16,13 @@ pub trait Transform {
     /// Any; it goes to [`Transform::failed`] with the field's path.
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, Self::Error>;
 
+    /// Whether the last field took so long that the walk pauses behind it, whatever is left of its budget. Asked once
+    /// behind each field.
+    #[inline]
+    fn pauses(&mut self) -> bool {
+        false
+    }
+
     /// Decides what the failure of one field means: `Ok` keeps the field's original bytes and goes on.
     ///
     /// # Errors

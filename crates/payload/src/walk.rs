@@ -151,11 +151,13 @@ impl Walk {
         let mut bytes_left = budget.bytes_max;
         loop {
             let before = self.position;
+            let fields = self.fields;
             if !self.step(pass)? {
                 return Ok(Progress::Done { consumed: self.position });
             }
             let cost = (self.position - before).max(TOKEN_BYTES_MIN);
-            if self.fields >= fields_end || bytes_left <= cost {
+            let pauses = self.fields > fields && pass.transform.pauses();
+            if pauses || self.fields >= fields_end || bytes_left <= cost {
                 return Ok(Progress::More);
             }
             bytes_left -= cost;
@@ -516,6 +518,41 @@ mod tests {
                 assert_eq!(drained, [b"prefix", whole.as_slice()].concat());
             }
         }
+    }
+
+    /// Pauses behind every third field.
+    struct Slow(usize);
+
+    impl Transform for Slow {
+        type Error = ();
+
+        fn field(&mut self, _: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
+            self.0 += 1;
+            Ok(Outcome::Keep)
+        }
+
+        fn pauses(&mut self) -> bool {
+            self.0.is_multiple_of(3)
+        }
+
+        fn failed(&mut self, _: &Path<'_>, (): ()) -> Result<(), ()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_slow_field_ends_its_slice() {
+        // Each field with a nil behind it, which is none.
+        let input = [&[0x9c][..], &[0x01, 0xc0].repeat(6)].concat();
+        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+        let (mut out, mut slow) = (Vec::new(), Slow(0));
+        let mut fields = || {
+            let progress = walk.advance(&input, &mut out, &mut slow, WIDE).expect("walks");
+            (walk.fields(), progress)
+        };
+        assert_eq!(fields(), (3, Progress::More));
+        assert_eq!(fields(), (6, Progress::More));
+        assert_eq!(fields(), (6, Progress::Done { consumed: input.len() }));
     }
 
     #[test]

@@ -21,9 +21,9 @@ pub enum Refusal {
     /// Binary under a call's role.
     #[error("the format has no role for binary")]
     FileRole,
-    /// Binary beyond what the format's readers take.
-    #[error("the format holds at most 25 MiB of binary")]
-    FileTooLong,
+    /// Text or binary beyond what the format's readers take.
+    #[error("the format holds at most 25 MiB in a value")]
+    TooLong,
 }
 
 impl Refusal {
@@ -33,7 +33,7 @@ impl Refusal {
             Self::CannotOpen => ErrorCode::CannotOpen,
             Self::Role => ErrorCode::Forbidden,
             Self::NoForm | Self::FileRole => ErrorCode::BadRequest,
-            Self::FileTooLong => ErrorCode::TooLarge,
+            Self::TooLong => ErrorCode::TooLarge,
         }
     }
 }

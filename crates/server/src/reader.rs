@@ -14,6 +14,8 @@ use zeroize::Zeroizing;
 
 use crate::config;
 use crate::faults::Refusal;
+use crate::ticket::Ticket;
+use crate::work::AGREEMENTS_PER_LOOK;
 
 /// What a field held.
 #[derive(Clone, Copy)]
@@ -52,6 +54,17 @@ impl Reader {
     /// A reader of native envelopes and of Evervault values.
     pub fn new(native: Opener, evervault: Evervault, depth_max: usize) -> Self {
         Self { native, evervault, depth_max }
+    }
+
+    /// Gives up a value that takes several keys to try once the call is stopped.
+    pub fn stop_with(&mut self, ticket: Arc<Ticket>) {
+        self.evervault.ticket = ticket;
+    }
+
+    /// Whether the Diffie-Hellmans since the last time it was so are as many as go between two looks at the clock.
+    #[inline]
+    pub fn pauses(&mut self) -> bool {
+        self.evervault.pauses()
     }
 
     /// What is in a field; `None` if it does not claim to be an envelope.
@@ -98,6 +111,10 @@ pub struct Evervault {
     /// What earlier requests opened, if it is to be used.
     kept: Option<Arc<OpenedSchedules>>,
     opener: Option<Box<evervault::Opener>>,
+    /// Tells when to stop.
+    ticket: Arc<Ticket>,
+    /// The opener's Diffie-Hellmans when it last paused.
+    paused_at: usize,
     /// A number or boolean that opened, as MessagePack.
     value: Zeroizing<Vec<u8>>,
 }
@@ -105,7 +122,8 @@ pub struct Evervault {
 impl Evervault {
     /// With an app's keys, under the operator's rules.
     pub fn new(keys: Arc<AppKeys>, rules: Arc<config::Evervault>) -> Self {
-        Self { keys, rules, refuses_all: false, kept: None, opener: None, value: Zeroizing::new(Vec::new()) }
+        let (ticket, value) = (Arc::default(), Zeroizing::new(Vec::new()));
+        Self { keys, rules, refuses_all: false, kept: None, opener: None, ticket, paused_at: 0, value }
     }
 
     /// The same, which also uses and feeds the keys that other requests opened.
@@ -150,6 +168,16 @@ impl Evervault {
         Ok(Found { datatype: Datatype::Binary, plaintext: content, role, role_is_open: rules.opens(role) })
     }
 
+    #[inline]
+    fn pauses(&mut self) -> bool {
+        let agreements = self.opener.as_ref().map_or(0, |opener| opener.agreements());
+        let pauses = agreements - self.paused_at >= AGREEMENTS_PER_LOOK;
+        if pauses {
+            self.paused_at = agreements;
+        }
+        pauses
+    }
+
     /// Makes the opener, at the first value.
     #[inline]
     fn begin(&mut self) -> Result<(), Refusal> {
@@ -159,6 +187,8 @@ impl Evervault {
         if self.opener.is_none() {
             let legacy = if self.rules.legacy { Legacy::Allowed } else { Legacy::Refused };
             let opener = evervault::Opener::new(&self.keys, legacy).keeping(self.kept.take());
+            let ticket = Arc::clone(&self.ticket);
+            let opener = opener.stopping(move || ticket.stop_reason().is_some());
             self.opener = Some(Box::new(opener));
         }
         Ok(())
@@ -204,7 +234,28 @@ impl Transform for KeepAll {
 
 #[cfg(test)]
 mod tests {
+    use sealwire_crypto::{AppId, Curve, KeyPair, KeyScope, KeyState, KeyVersion};
+
     use super::*;
+
+    #[test]
+    fn many_agreements_end_a_slice_however_few_the_fields() {
+        let version = |number| KeyVersion::new(number, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
+        let mut sealer = evervault::Sealer::new(version(1).into(), KeyScope::Field, &evervault::Form::Plain).unwrap();
+        for (versions, pauses) in
+            [(1, [false, false, false, true, false]), (3, [false, true, false, true, false]), (9, [true; 5])]
+        {
+            let keys = AppKeys::new(AppId::new("shop").unwrap(), (1..=versions).map(version).collect()).unwrap();
+            let mut evervault = Evervault::new(Arc::new(keys), Arc::default());
+            assert!(!evervault.pauses());
+            for pauses in pauses {
+                let mut string = Vec::new();
+                sealer.seal(evervault::Datatype::String, "x", &mut string).unwrap();
+                assert!(evervault.open(&string).is_err(), "sealed to another key");
+                assert_eq!((evervault.pauses(), evervault.pauses()), (pauses, false), "{versions} versions");
+            }
+        }
+    }
 
     #[test]
     fn a_sealed_value_is_one_sound_value_of_its_kind() {

@@ -64,7 +64,12 @@ impl OpenFields {
         if let Some(reason) = self.ticket.stop_reason() {
             return Err(FieldFault::Stopped(reason));
         }
-        Ok(self.reader.open(token)?)
+        // What is given up because the call was stopped did not fail to open.
+        let ticket = &self.ticket;
+        self.reader.open(token).map_err(|refusal| match ticket.stop_reason() {
+            Some(reason) => FieldFault::Stopped(reason),
+            None => refusal.into(),
+        })
     }
 }
 
@@ -84,6 +89,11 @@ impl Transform for OpenFields {
             Datatype::Value => out.extend_from_slice(found.plaintext),
         }
         Ok(Outcome::Replaced)
+    }
+
+    #[inline]
+    fn pauses(&mut self) -> bool {
+        self.reader.pauses()
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
@@ -113,6 +123,11 @@ impl Transform for RewrapFields {
         }
         self.writer.write(found.datatype, found.plaintext, out)?;
         Ok(Outcome::Replaced)
+    }
+
+    #[inline]
+    fn pauses(&mut self) -> bool {
+        self.open.pauses()
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {

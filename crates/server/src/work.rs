@@ -26,9 +26,10 @@ use crate::writer::Writer;
 pub const SLICE: Duration = Duration::from_micros(100);
 
 /// Fields between two looks at the clock, by what one of them may cost: about 0.15 us under a key at hand, and
-/// about 60 us where each may need a Diffie-Hellman.
+/// about 60 us where each may need a Diffie-Hellman. An Evervault value may need one per active key version.
 const FIELDS_PER_LOOK_SEAL: usize = 32;
-const FIELDS_PER_LOOK_OPEN: usize = 4;
+const FIELDS_PER_LOOK_OPEN: usize = AGREEMENTS_PER_LOOK;
+pub(crate) const AGREEMENTS_PER_LOOK: usize = 4;
 const FIELDS_PER_LOOK_KEYED: usize = 1;
 
 /// What to do with the fields. Key material is made in the first slice, never on a network thread.
@@ -188,7 +189,8 @@ impl Work {
         Ok(())
     }
 
-    fn open_fields(&self, reading: Reading) -> OpenFields {
+    fn open_fields(&self, mut reading: Reading) -> OpenFields {
+        reading.reader.stop_with(Arc::clone(&self.ticket));
         OpenFields { reader: reading.reader, ticket: Arc::clone(&self.ticket), faults: self.faults(reading.on_error) }
     }
 

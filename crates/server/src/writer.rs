@@ -3,7 +3,7 @@
 //! Takes a value in the words of the native envelope and appends one MessagePack value, or nothing when it refuses.
 
 use sealwire_crypto::evervault::{self, FileError, Number, NumberText};
-use sealwire_crypto::{Datatype, Encoding, Sealer};
+use sealwire_crypto::{Datatype, Encoding, Error, Sealer};
 use sealwire_msgpack::{Reader as Tokens, Token, write};
 
 use crate::faults::{FieldFault, Refusal};
@@ -63,7 +63,7 @@ fn write_evervault(
         Datatype::Binary => {
             write::bin_header(out, sealer.sealed_file_bytes(plaintext.len()));
             return sealer.seal_file(plaintext, out).map_err(|error| match error {
-                FileError::TooLong => Refusal::FileTooLong.into(),
+                FileError::TooLong => Refusal::TooLong.into(),
                 FileError::Role => Refusal::FileRole.into(),
                 FileError::Library => FieldFault::Library,
             });
@@ -77,7 +77,10 @@ fn write_evervault(
         },
     };
     write::str_header(out, sealer.sealed_bytes(datatype, text.len()));
-    sealer.seal(datatype, text, out).map_err(|_| FieldFault::Library)
+    sealer.seal(datatype, text, out).map_err(|error| match error {
+        Error::TextTooLong => Refusal::TooLong.into(),
+        _ => FieldFault::Library,
+    })
 }
 
 /// Maps, arrays and extensions are no numbers.

@@ -28,7 +28,7 @@ pub use number::{Number, NumberText};
 pub use open::{Legacy, Opened, OpenedFile, Opener, Value};
 pub use seal::{Form, Sealer};
 pub use stream::{FileOpener, FileSealer};
-pub use text::{Datatype, Inspection, Tag, inspect, looks_like};
+pub use text::{Datatype, Inspection, TEXT_BYTES_MAX, Tag, inspect, looks_like};
 
 #[cfg(test)]
 mod tests;

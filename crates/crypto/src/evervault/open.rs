@@ -9,7 +9,7 @@ use super::file::{self, FileHeader, TRAILER_BYTES};
 use super::metadata::Metadata;
 use super::number::{Number, Parsed, parse};
 use super::ring::{Ring, Scheme};
-use super::text::{Aad, Datatype, Parts, Tag};
+use super::text::{Aad, Datatype, Parts, SEALED_CHARS_MAX, Tag};
 use crate::aead::TAG_BYTES;
 use crate::{AppKeys, CannotOpen, OpenedSchedules};
 
@@ -77,8 +77,16 @@ impl Opener {
         Self { ring: self.ring.keeping(kept), ..self }
     }
 
-    #[cfg(test)]
-    pub(super) fn agreements(&self) -> usize {
+    /// The same, which gives a value up between two attempts once `stop` says so. It is not asked before the first.
+    #[must_use]
+    pub fn stopping(self, stop: impl Fn() -> bool + Send + 'static) -> Self {
+        Self { ring: self.ring.stopping(stop), ..self }
+    }
+
+    /// Diffie-Hellmans so far: what takes the time. One value may take as many as its curve has active versions.
+    #[must_use]
+    #[inline]
+    pub fn agreements(&self) -> usize {
         self.ring.agreements()
     }
 
@@ -95,7 +103,11 @@ impl Opener {
     pub fn open(&mut self, text: &[u8]) -> Result<Opened<'_>, CannotOpen> {
         let parts = Parts::of(text).ok_or(CannotOpen)?;
         let Parts { tag, datatype, .. } = parts;
-        if parts.is_debug || (tag.is_legacy() && self.legacy == Legacy::Refused) {
+        // Each attempt goes over the whole text.
+        if parts.sealed.len() > SEALED_CHARS_MAX
+            || parts.is_debug
+            || (tag.is_legacy() && self.legacy == Legacy::Refused)
+        {
             return Err(CannotOpen);
         }
         let nonce = parts.nonce()?;

@@ -82,6 +82,8 @@ pub(super) struct Ring {
     last: Option<(Curve, [u8; POINT_CHARS], usize)>,
     /// Diffie-Hellmans so far.
     agreements: usize,
+    /// Asked before each attempt but a value's first.
+    stop: Option<Box<dyn Fn() -> bool + Send>>,
     /// Versions of [`Ring::points`] with which anything is known, or a few more.
     held: usize,
 }
@@ -96,6 +98,7 @@ impl Ring {
             by_point: HashMap::new(),
             last: None,
             agreements: 0,
+            stop: None,
             held: 0,
         }
     }
@@ -104,8 +107,11 @@ impl Ring {
         Self { kept, ..self }
     }
 
+    pub(super) fn stopping(self, stop: impl Fn() -> bool + Send + 'static) -> Self {
+        Self { stop: Some(Box::new(stop)), ..self }
+    }
+
     /// Diffie-Hellmans so far.
-    #[cfg(test)]
     pub(super) fn agreements(&self) -> usize {
         self.agreements
     }
@@ -183,9 +189,12 @@ impl Ring {
         if scheme.is_mixed || likely < point.versions.len() { likely } else { 0 }
     }
 
-    /// The `turn`-th key to try, the likeliest first; [`CannotOpen`] when all were tried.
+    /// The `turn`-th key to try, the likeliest first; [`CannotOpen`] when all were tried, or the request was stopped.
     #[inline]
     pub(super) fn candidate(&mut self, place: usize, scheme: Scheme, turn: usize) -> Result<Candidate<'_>, CannotOpen> {
+        if turn > 0 && self.stop.as_ref().is_some_and(|stop| stop()) {
+            return Err(CannotOpen);
+        }
         let turn = reordered(self.likely(place, scheme), turn);
         let point = &mut self.points[place];
         let curve = point.ephemeral.curve();

@@ -8,7 +8,9 @@ use base64::Engine as _;
 use super::derive::Derived;
 use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES};
 use super::metadata::{CARRIED_ROLE_BYTES_MAX, ORIGIN, Role, Stamp};
-use super::text::{Aad, BASE64, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, Tag, compressed};
+use super::text::{
+    Aad, BASE64, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, TEXT_BYTES_MAX, Tag, compressed,
+};
 use crate::aead::{NONCE_BYTES, TAG_BYTES};
 use crate::envelope::base64_chars;
 use crate::key::SharedX;
@@ -211,9 +213,13 @@ impl Sealer {
     /// number's [`NumberText`](super::NumberText), or `true` or `false`.
     ///
     /// # Errors
-    /// [`Error::Library`] when the crypto library fails; `out` is then as it was.
+    /// [`Error::TextTooLong`] beyond [`TEXT_BYTES_MAX`], [`Error::Library`] when the crypto library fails; `out` is then
+    /// as it was.
     #[inline]
     pub fn seal(&mut self, datatype: Datatype, text: &str, out: &mut Vec<u8>) -> Result<(), Error> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(Error::TextTooLong);
+        }
         self.take_use()?;
         let iv = self.ivs.next()?;
         let app = self.recipient.pair.public();

@@ -24,6 +24,11 @@ pub(super) const IV_CHARS: usize = 16;
 pub(super) const POINT_BYTES: usize = 33;
 pub(super) const POINT_CHARS: usize = 44;
 
+/// Longest text that is sealed: 25 MiB, as of a file's content. A reader goes over it once per key that it tries.
+pub const TEXT_BYTES_MAX: usize = 25 << 20;
+/// Its characters once sealed, with the longest metadata there is in front, and padded.
+pub(super) const SEALED_CHARS_MAX: usize = (2 + u16::MAX as usize + TEXT_BYTES_MAX + TAG_BYTES).div_ceil(3) * 4;
+
 /// Whether a string claims to be one. What claims to be one must open or fail; it is never data.
 #[must_use]
 #[inline]

@@ -419,6 +419,47 @@ fn more_ephemeral_keys_than_are_held_still_open_and_are_let_go() {
 }
 
 #[test]
+fn a_stopped_request_gives_a_value_up_between_attempts() {
+    let keys = versions(5);
+    for tag in [Tag::Qktc, Tag::S0ls] {
+        let good =
+            |app| Forge { app: [app; 32], ..forge_for(tag) }.string(tag, Datatype::String, &payload(tag, None, "x"));
+        // The newest version, the oldest, and none.
+        for (string, opens, agreements) in [
+            (good(0x15), [true, true], [1, 1]),
+            (good(0x11), [true, false], [5, 1]),
+            (good(0x10), [false, false], [5, 1]),
+        ] {
+            for stopped in [false, true] {
+                let mut opener = Opener::new(&keys, Legacy::Refused).stopping(move || stopped);
+                assert_eq!(opener.open(string.as_bytes()).is_ok(), opens[usize::from(stopped)], "{string} {stopped}");
+                assert_eq!(opener.agreements(), agreements[usize::from(stopped)], "{string} {stopped}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_longest_text_opens_and_a_longer_one_is_neither_written_nor_read() {
+    let keys = app([0x11; 32]);
+    let mut opener = Opener::new(&keys, Legacy::Refused);
+    for form in [Form::Plain, with_metadata(Some("pan"))] {
+        let longest = "x".repeat(TEXT_BYTES_MAX);
+        let string = sealed(&keys, Curve::P256, &form, Datatype::String, &longest);
+        assert!(opener.open(string.as_bytes()).is_ok_and(|opened| opened.value == Value::Text(&longest)));
+        let mut sealer = Sealer::new(newest(&keys, Curve::P256), KeyScope::Request, &form).unwrap();
+        let mut out = Vec::new();
+        assert_eq!(sealer.seal(Datatype::String, &(longest + "x"), &mut out), Err(Error::TextTooLong));
+        assert!(out.is_empty());
+    }
+    // Longer even without the longest metadata that a text may have in front.
+    let longer = vec![b'x'; TEXT_BYTES_MAX + (64 << 10) + 8];
+    let string = forge_for(Tag::Tk9d).string(Tag::Tk9d, Datatype::String, &longer);
+    let before = opener.agreements();
+    assert_eq!((opener.open(string.as_bytes()).err(), opener.agreements()), (Some(CannotOpen), before));
+}
+
+#[test]
 fn a_key_serves_a_request_or_a_field_and_no_iv_twice() {
     let keys = app([0x11; 32]);
     for (scope, expected) in [(KeyScope::Request, 1), (KeyScope::Field, 100)] {
