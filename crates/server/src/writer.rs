@@ -65,6 +65,7 @@ fn write_evervault(
             return sealer.seal_file(plaintext, out).map_err(|error| match error {
                 FileError::TooLong => Refusal::TooLong.into(),
                 FileError::Role => Refusal::FileRole.into(),
+                FileError::Ambiguous => Refusal::NoForm.into(),
                 FileError::Library => FieldFault::Library,
             });
         }

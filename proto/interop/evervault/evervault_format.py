@@ -123,6 +123,22 @@ def metadata(map_bytes):
     return found
 
 
+def unmarked(content):
+    """Metadata that a file's content begins with and nothing marks: a map of just its length that names a key of ours."""
+    length = int.from_bytes(content[:2], "little")
+    front = content[2 : 2 + length]
+    reader = msgpack.Unpacker(raw=False, strict_map_key=False, unicode_errors="surrogateescape")
+    reader.feed(front)
+    named = False
+    try:
+        for _ in range(reader.read_map_header()):
+            named |= reader.unpack() in ("dr", "eo", "et")
+            reader.skip()
+    except (msgpack.UnpackException, ValueError):
+        return {}
+    return metadata(front) if named and reader.tell() == len(front) == length else {}
+
+
 def unbase64(text):
     if text.endswith("=") and len(text) % 4:
         raise Refused
@@ -222,5 +238,7 @@ def open_file(scalar, legacy, file):
         parts = [file[55:-4]]
     aad = compressed(curve, scalar) if bound else None
     opened = gcm(keys(curve, scalar, file[9:42], derived, curve == "k1"), file[42:54], aad, *parts)
-    role = metadata(opened[0]).get("dr") if has_metadata else None
-    return opened[-1], role
+    found = metadata(opened[0]) if has_metadata else unmarked(opened[0])
+    if found and not legacy:
+        raise Refused
+    return opened[-1], found.get("dr")

@@ -39,6 +39,9 @@ pub enum FileError {
     /// This format has no role for a file that cannot be stripped, so none is written. The caller's to decide.
     #[error("a file takes no role")]
     Role,
+    /// The content begins as metadata does, and readers would judge it by that. The caller's to put in another form.
+    #[error("the content begins as metadata does")]
+    Ambiguous,
     /// The system's random source or the crypto library failed. Stop using this process.
     #[error("the crypto library failed")]
     Library,
@@ -202,10 +205,25 @@ pub fn inspect_file(file: &[u8]) -> Option<FileInspection> {
     Some(FileInspection { version, is_debug, content_bytes: content.len().checked_sub(TRAILER_BYTES)? })
 }
 
-/// The role in opened metadata, its spent tag still behind it; no metadata, no role.
+/// The role in the opened metadata of versions 4 and 5, its spent tag still behind it.
 pub(super) fn role(opened: &[u8]) -> Result<Option<&str>, CannotOpen> {
-    match opened.len().checked_sub(TAG_BYTES) {
-        None => Ok(None),
-        Some(length) => Metadata::parse(&opened[..length]).map(|metadata| metadata.role).ok_or(CannotOpen),
+    let map = opened.split_last_chunk::<TAG_BYTES>().map(|(map, _)| map);
+    map.and_then(Metadata::parse).map(|metadata| metadata.role).ok_or(CannotOpen)
+}
+
+/// The role in metadata that the content of versions 2 and 3 begins with: some Android clients put it there, and so
+/// does whoever makes a file of a `TENZ` string, which has the same key and additional data as version 3.
+pub(super) fn unmarked_role(content: &[u8], legacy: Legacy) -> Result<Option<&str>, CannotOpen> {
+    match Metadata::in_front(content)? {
+        Some(_) if legacy == Legacy::Refused => Err(CannotOpen),
+        metadata => Ok(metadata.and_then(|metadata| metadata.role)),
+    }
+}
+
+/// Refuses content that would be read as having metadata.
+pub(super) fn check_front(content: &[u8]) -> Result<(), FileError> {
+    match Metadata::in_front(content) {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) | Err(CannotOpen) => Err(FileError::Ambiguous),
     }
 }

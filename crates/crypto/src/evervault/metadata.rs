@@ -4,6 +4,9 @@
 //! in anything but a string refuses the whole value rather than giving it out without a role.
 
 use sealwire_msgpack::{Reader, Token, write};
+use zeroize::Zeroizing;
+
+use crate::CannotOpen;
 
 /// What we write as a value's origin: the ASCII letter S. Published clients use 5 to 13.
 pub const ORIGIN: u8 = b'S';
@@ -57,19 +60,26 @@ impl<'a> Metadata<'a> {
         Some((Self::parse(map)?, text))
     }
 
+    /// Metadata that a file's content begins with and nothing marks: a length and a map of just that length in which
+    /// a key of ours occurs. Random bytes begin so by less than one chance in 2^32.
+    ///
+    /// # Errors
+    /// [`CannotOpen`] when it is such a map and [`Metadata::parse`] does not take it.
+    pub(super) fn in_front(content: &'a [u8]) -> Result<Option<Self>, CannotOpen> {
+        let map = content.split_first_chunk().and_then(|(length, rest)| rest.get(..u16::from_le_bytes(*length).into()));
+        match map.filter(|map| names_a_key(map) == Some(true)) {
+            None => Ok(None),
+            Some(map) => Self::parse(map).map(Some).ok_or(CannotOpen),
+        }
+    }
+
     /// Reads a map: keys in any order, unknown ones ignored, nothing behind it.
     pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(map);
         let mut metadata = Self::default();
         let mut seen = [false; 3];
         for _ in 0..reader.map_len().ok()? {
-            let known = match reader.peek().ok()? {
-                Token::Str(b"dr") => Some(0),
-                Token::Str(b"eo") => Some(1),
-                Token::Str(b"et") => Some(2),
-                _ => None,
-            };
-            reader.skip_value().ok()?;
+            let known = key(&mut reader)?;
             match known {
                 Some(key) if seen[key] => return None,
                 Some(0) => metadata.role = Some(reader.str_utf8().ok()?),
@@ -83,6 +93,55 @@ impl<'a> Metadata<'a> {
             }
         }
         reader.is_at_end().then_some(metadata)
+    }
+}
+
+/// Reads a key; the number of one of ours.
+fn key(reader: &mut Reader<'_>) -> Option<Option<usize>> {
+    let known = match reader.peek().ok()? {
+        Token::Str(b"dr") => Some(0),
+        Token::Str(b"eo") => Some(1),
+        Token::Str(b"et") => Some(2),
+        _ => None,
+    };
+    reader.skip_value().ok()?;
+    Some(known)
+}
+
+/// Whether this is one whole map, to its last byte, in which a key of ours occurs.
+fn names_a_key(map: &[u8]) -> Option<bool> {
+    let mut reader = Reader::new(map);
+    let mut is_ours = false;
+    for _ in 0..reader.map_len().ok()? {
+        is_ours |= key(&mut reader)?.is_some();
+        reader.skip_value().ok()?;
+    }
+    Some(is_ours && reader.is_at_end())
+}
+
+/// Collects the first bytes of a content that comes in pieces, until [`Metadata::in_front`] can judge them.
+#[derive(Default)]
+pub(super) struct Front(Zeroizing<Vec<u8>>);
+
+impl Front {
+    /// Takes the next bytes; `true` once there are enough. Content that ends before has no metadata.
+    pub(super) fn take(&mut self, mut content: &[u8]) -> bool {
+        loop {
+            let length = self.0.first_chunk().map_or(0, |length| u16::from_le_bytes(*length).into());
+            let missing = 2 + length - self.0.len();
+            if missing == 0 || content.is_empty() {
+                return missing == 0;
+            }
+            let (now, later) = content.split_at(missing.min(content.len()));
+            // Once for the length and once for the map, so that no more than the length is left behind unwiped.
+            self.0.reserve_exact(missing);
+            self.0.extend_from_slice(now);
+            content = later;
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 

@@ -18,7 +18,8 @@ use crate::{AppKeys, CannotOpen, OpenedSchedules};
 pub enum Legacy {
     /// They do not open. The default to choose: whoever holds the app's public key can strip the role of some.
     Refused,
-    /// They open: tags `QlJV`, `TENZ`, `T1JL`, untagged strings, and files of versions 4 and 5.
+    /// They open: tags `QlJV`, `TENZ`, `T1JL`, untagged strings, files of versions 4 and 5, and files whose content
+    /// begins with metadata.
     Allowed,
 }
 
@@ -49,9 +50,9 @@ pub struct Opened<'a> {
 /// A file that opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedFile<'a> {
-    /// The bytes.
+    /// The bytes, metadata that they begin with included.
     pub content: &'a [u8],
-    /// The data role; only files of versions 4 and 5 have any.
+    /// The data role: that of versions 4 and 5, and that of metadata which the content of other versions begins with.
     pub role: Option<&'a str>,
 }
 
@@ -164,8 +165,13 @@ impl Opener {
             turn += 1;
         };
         self.ring.opened(place, scheme, turn);
-        let role = file::role(&self.body[..metadata.len()])?;
-        Ok(OpenedFile { content: &self.body[metadata.len()..][..length], role })
+        let (opened, rest) = self.body.split_at(metadata.len());
+        let content = &rest[..length];
+        let role = match header.version.is_legacy() {
+            true => file::role(opened)?,
+            false => file::unmarked_role(content, self.legacy)?,
+        };
+        Ok(OpenedFile { content, role })
     }
 
     /// The body buffer gets at least `bytes` of length. It is replaced, not grown, so that the old one is wiped.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 
 use super::derive::Derived;
-use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES};
+use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES, check_front};
 use super::metadata::{CARRIED_ROLE_BYTES_MAX, ORIGIN, Role, Stamp};
 use super::text::{
     Aad, BASE64, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, TEXT_BYTES_MAX, Tag, compressed,
@@ -247,8 +247,8 @@ impl Sealer {
     /// Appends a whole file to `out`: [`Sealer::sealed_file_bytes`] bytes.
     ///
     /// # Errors
-    /// [`FileError::Role`] when the sealer writes a role, [`FileError::TooLong`], [`FileError::Library`]; `out` is
-    /// then as it was.
+    /// [`FileError::Role`] when the sealer writes a role, [`FileError::TooLong`], [`FileError::Ambiguous`],
+    /// [`FileError::Library`]; `out` is then as it was.
     pub fn seal_file(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<(), FileError> {
         if !self.role.is_empty() {
             return Err(FileError::Role);
@@ -256,6 +256,7 @@ impl Sealer {
         if content.len() as u64 > FILE_BYTES_MAX {
             return Err(FileError::TooLong);
         }
+        check_front(content)?;
         self.take_use()?;
         let iv = self.ivs.next()?;
         let Ephemeral { compressed, uncompressed, derived, .. } = &mut self.ephemeral;

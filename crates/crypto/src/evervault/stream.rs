@@ -13,7 +13,8 @@ use openssl::cipher::Cipher;
 use openssl::cipher_ctx::CipherCtx;
 
 use super::derive::Derived;
-use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES};
+use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES, check_front};
+use super::metadata::Front;
 use super::open::Legacy;
 use super::ring::{active, attempt};
 use super::text::compressed;
@@ -30,6 +31,9 @@ pub struct FileOpener {
     checksum: crc32fast::Hasher,
     /// Set until the encrypted metadata of versions 4 and 5 has been read.
     metadata: Option<MetadataPart>,
+    /// Set until the first of the content of versions 2 and 3 has been judged.
+    front: Option<Front>,
+    legacy: Legacy,
     role: Option<Box<str>>,
     /// The last bytes seen: tag and checksum, if nothing follows.
     held: Vec<u8>,
@@ -59,13 +63,13 @@ impl FileOpener {
             let own = &versions[version].pair;
             let derived = Derived::new(own.agree(&ephemeral).map_err(|_| CannotOpen)?);
             let key = derived.key_bytes(kdf, ephemeral.curve(), ephemeral.uncompressed());
-            Self::new(header, &key, header.version.aad(own.public().compressed()))
+            Self::new(header, &key, header.version.aad(own.public().compressed()), legacy)
         });
         let openers = openers.collect::<Result<Vec<_>, _>>()?;
         if openers.is_empty() { Err(CannotOpen) } else { Ok(openers) }
     }
 
-    fn new(header: &FileHeader, key: &[u8; 32], aad: &[u8]) -> Result<Self, CannotOpen> {
+    fn new(header: &FileHeader, key: &[u8; 32], aad: &[u8], legacy: Legacy) -> Result<Self, CannotOpen> {
         let mut context = CipherCtx::new().map_err(|_| CannotOpen)?;
         context.decrypt_init(Some(Cipher::aes_256_gcm()), Some(key), Some(&header.iv)).map_err(|_| CannotOpen)?;
         bind(&mut context, aad).map_err(|_| CannotOpen)?;
@@ -80,13 +84,14 @@ impl FileOpener {
         };
         let mut checksum = crc32fast::Hasher::new();
         checksum.update(&header.bytes);
-        Ok(Self { context, checksum, metadata, role: None, held: Vec::with_capacity(TRAILER_BYTES) })
+        let front = metadata.is_none().then(Front::default);
+        Ok(Self { context, checksum, metadata, front, legacy, role: None, held: Vec::with_capacity(TRAILER_BYTES) })
     }
 
     /// Takes the next bytes of the file, of any length, and appends what they decrypt to: **not authenticated yet**.
     ///
     /// # Errors
-    /// [`CannotOpen`] when encrypted metadata does not open; wrong content shows only at the end.
+    /// [`CannotOpen`] when metadata does not open or is refused; wrong content shows only at the end.
     pub fn update(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), CannotOpen> {
         let chunk = match &mut self.metadata {
             None => chunk,
@@ -103,6 +108,9 @@ impl FileOpener {
         for piece in out[start..].chunks_mut(CALL_BYTES_MAX) {
             let length = piece.len();
             self.context.cipher_update_inplace(piece, length).map_err(|_| CannotOpen)?;
+        }
+        if let Some(front) = self.front.take_if(|front| front.take(&out[start..])) {
+            self.role = super::file::unmarked_role(front.bytes(), self.legacy)?.map(Into::into);
         }
         Ok(())
     }
@@ -125,7 +133,7 @@ impl FileOpener {
         Ok(rest)
     }
 
-    /// The data role, once the first bytes behind the header were taken; only versions 4 and 5 have any.
+    /// The data role, as far as it is known: ask once all was taken.
     #[must_use]
     pub fn role(&self) -> Option<&str> {
         self.role.as_deref()
@@ -161,6 +169,8 @@ pub struct FileSealer {
     context: CipherCtx,
     checksum: crc32fast::Hasher,
     content_bytes: u64,
+    /// Set until the first of the content has been judged.
+    front: Option<Front>,
 }
 
 impl FileSealer {
@@ -190,17 +200,21 @@ impl FileSealer {
         let header = FileHeader::write(version, &compressed(ephemeral), iv);
         let mut checksum = crc32fast::Hasher::new();
         checksum.update(&header);
-        Ok((Self { context, checksum, content_bytes: 0 }, header))
+        Ok((Self { context, checksum, content_bytes: 0, front: Some(Front::default()) }, header))
     }
 
     /// Encrypts the next bytes, of any length, where they lie.
     ///
     /// # Errors
-    /// [`FileError::TooLong`] beyond [`FILE_BYTES_MAX`] in all, [`FileError::Library`]; the file is then void.
+    /// [`FileError::TooLong`] beyond [`FILE_BYTES_MAX`] in all, [`FileError::Ambiguous`], [`FileError::Library`]; the
+    /// file is then void.
     pub fn update(&mut self, chunk: &mut [u8]) -> Result<(), FileError> {
         self.content_bytes = self.content_bytes.saturating_add(chunk.len() as u64);
         if self.content_bytes > FILE_BYTES_MAX {
             return Err(FileError::TooLong);
+        }
+        if let Some(front) = self.front.take_if(|front| front.take(chunk)) {
+            check_front(front.bytes())?;
         }
         let length = chunk.len();
         self.context.cipher_update_inplace(chunk, length).map_err(|_| FileError::Library)?;

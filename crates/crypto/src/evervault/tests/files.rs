@@ -133,6 +133,105 @@ fn mixed_derivations_open_on_secp256k1_only() {
     }
 }
 
+/// A string with the header and checksum of a file around its parts.
+fn as_file(string: &str, version: FileVersion) -> Vec<u8> {
+    let mut parts = string.trim_end_matches(":$").rsplit(':').map(|part| STANDARD_NO_PAD.decode(part).unwrap());
+    let mut next = || parts.next().unwrap();
+    let (sealed, ephemeral, iv) = (next(), next(), next());
+    let header = FileHeader::write(version, &ephemeral.try_into().unwrap(), iv.try_into().unwrap());
+    checksummed([&header[..], &sealed].concat())
+}
+
+/// A `TENZ` string and a version 3 file have the same key and additional data, and a file's content need not be text.
+#[test]
+fn a_role_cannot_be_shed_by_making_a_string_a_file() {
+    let keys = app([0x11; 32]);
+    for role in [None, Some("a"), Some("card-number"), Some("aaaaaaaaaaaaaaaaaaaa")] {
+        for text in ["", "4242424242424242", &"x".repeat(100_000)] {
+            let payload = payload(Tag::Tenz, role, text);
+            let string = forge_for(Tag::Tenz).string(Tag::Tenz, Datatype::String, &payload);
+            let file = as_file(&string, FileVersion::V3);
+            let with_role = Some((payload, role.map(Into::into)));
+            assert_eq!(whole(&keys, Legacy::Refused, &file), None);
+            assert_eq!(whole(&keys, Legacy::Allowed, &file), with_role);
+            let step = if text.len() > 100 { 4096 } else { 1 };
+            for piece in [step, 17, 21, usize::MAX] {
+                assert_eq!(pieces(&keys, Legacy::Refused, &file, piece), None, "{piece}");
+                assert_eq!(pieces(&keys, Legacy::Allowed, &file, piece), with_role, "{piece}");
+            }
+        }
+    }
+}
+
+/// Strings without metadata have no role to lose: as a file they hold their text.
+#[test]
+fn a_string_without_metadata_is_a_file_too() {
+    let keys = app([0x11; 32]);
+    for (tag, version) in [(Tag::Tk9d, FileVersion::V3), (Tag::Rfvc, FileVersion::V2), (Tag::Untagged, FileVersion::V2)]
+    {
+        let file = as_file(&forge_for(tag).string(tag, Datatype::String, b"hello"), version);
+        assert_eq!(whole(&keys, Legacy::Refused, &file), Some((b"hello".to_vec(), None)), "{tag:?}");
+    }
+    for (tag, version) in [(Tag::T1jl, FileVersion::V3), (Tag::Qljv, FileVersion::V2), (Tag::Qktc, FileVersion::V3)] {
+        let file = as_file(&forge_for(tag).string(tag, Datatype::String, &payload(tag, None, "hello")), version);
+        assert_eq!(whole(&keys, Legacy::Allowed, &file), None, "{tag:?}");
+    }
+}
+
+/// What some Android clients write. Content that only resembles it is content.
+#[test]
+fn unmarked_metadata_needs_the_legacy_switch_and_keeps_its_role() {
+    let keys = app([0x11; 32]);
+    let some = Some::<Option<&str>>;
+    for version in [FileVersion::V2, FileVersion::V3] {
+        for (map, refused, allowed) in [
+            (&b"\x81\xa2dr\xa3pan"[..], None, some(Some("pan"))),
+            (b"\x81\xa2eo\x05", None, some(None)),
+            (b"\x81\xa2et\xce\x65\x53\xf1\x00", None, some(None)),
+            (b"\x82\xa1x\x01\xa2dr\xa3pan", None, some(Some("pan"))),
+            (b"\xde\x00\x01\xa2dr\xd9\x03pan", None, some(Some("pan"))),
+            // A role there is, and nobody can say which.
+            (b"\x82\xa2dr\xa3pan\xa2dr\xa3ban", None, None),
+            (b"\x81\xa2dr\xc0", None, None),
+            (b"\x81\xa2dr\xa1\xff", None, None),
+            (b"\x81\xa2dr\xa3pan\xc0", some(None), some(None)),
+            (b"\x82\xa2dr\xa3pan", some(None), some(None)),
+            (b"", some(None), some(None)),
+            (b"\x80", some(None), some(None)),
+            (b"\x81\xa1x\x01", some(None), some(None)),
+            (b"\x92\xa2dr\xa3pan", some(None), some(None)),
+            (b"\xa2dr\xa3pan", some(None), some(None)),
+        ] {
+            let content = [&u16::try_from(map.len()).unwrap().to_le_bytes()[..], map, b"\x89PNG"].concat();
+            let file = forge(version, &content);
+            for (legacy, role) in [(Legacy::Refused, refused), (Legacy::Allowed, allowed)] {
+                let expected = role.map(|role| (content.clone(), role.map(Into::into)));
+                assert_eq!(whole(&keys, legacy, &file), expected, "{map:02x?}");
+                for piece in [1, 2, 3, 21, 1000] {
+                    assert_eq!(pieces(&keys, legacy, &file, piece), expected, "{map:02x?} {piece}");
+                }
+            }
+            // What would not open is not written either.
+            let recipient = newest(&keys, version.curve());
+            let expected = if refused.is_some() { Ok(()) } else { Err(FileError::Ambiguous) };
+            let mut sealer = Sealer::new(recipient.clone(), KeyScope::Request, &with_metadata(None)).unwrap();
+            let mut out = b"before".to_vec();
+            assert_eq!(sealer.seal_file(&content, &mut out), expected, "{map:02x?}");
+            assert_eq!(out == b"before", expected.is_err());
+            for piece in [1, 3, 1000] {
+                let (mut sealer, _) = FileSealer::new(&recipient).unwrap();
+                let sealed = content.clone().chunks_mut(piece).try_for_each(|chunk| sealer.update(chunk));
+                assert_eq!(sealed, expected, "{map:02x?} {piece}");
+            }
+        }
+        for content in [&b""[..], b"\x0b", b"\x0b\x00", b"\x0b\x00\x81\xa2dr\xa3pa", b"\xff\xff\x81\xa2dr\xa3pan"] {
+            let expected = Some((content.to_vec(), None));
+            assert_eq!(whole(&keys, Legacy::Refused, &forge(version, content)), expected);
+            assert_eq!(pieces(&keys, Legacy::Refused, &forge(version, content), 1), expected);
+        }
+    }
+}
+
 /// A weakness of the format that no reader can close: the role of version 5 is not bound to the content. It is why
 /// version 5 is legacy, and why roles are not written into files.
 #[test]

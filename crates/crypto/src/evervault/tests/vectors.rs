@@ -52,6 +52,10 @@ fn opens_to(value: Value<'_>) -> OpensTo {
     OpensTo { r#type: r#type.into(), value, role: None, origin: None, encrypted_at: None }
 }
 
+fn content_of(content: &[u8]) -> OpensTo {
+    OpensTo { r#type: "file".into(), value: hex(content), role: None, origin: None, encrypted_at: None }
+}
+
 fn forge_named(name: &str, kdf: Kdf) -> Forge {
     let mut iv = [0; 12];
     iv.copy_from_slice(&Sha256::digest(format!("iv {name}"))[..12]);
@@ -100,14 +104,8 @@ fn file(version: FileVersion, role: Option<&str>, content: &[u8]) -> Vector {
     let forge = forge_named(&name, version.scheme().kdf);
     let map = super::metadata(role);
     let sealed = forge.file(version, version.is_legacy().then_some(&map[2..]), content);
-    let content = OpensTo {
-        r#type: "file".into(),
-        value: hex(content),
-        role: role.map(Into::into),
-        origin: None,
-        encrypted_at: None,
-    };
-    vector(&name, "file", version.is_legacy(), hex(&sealed), content)
+    let opens_to = OpensTo { role: role.map(Into::into), ..content_of(content) };
+    vector(&name, "file", version.is_legacy(), hex(&sealed), opens_to)
 }
 
 /// The same vector with something changed, which must refuse.
@@ -245,6 +243,44 @@ fn odd_metadata() -> Vec<Vector> {
     all
 }
 
+/// Content that begins with metadata nothing marks, as some Android clients write it, and as a string has it that was
+/// made a file.
+fn unmarked_metadata() -> Vec<Vector> {
+    let mut all = Vec::new();
+    for (name, version, role) in [
+        ("TENZ made a file", FileVersion::V3, Some("card-number")),
+        ("Android file of version 2", FileVersion::V2, Some("card-number")),
+        ("Android file of version 3 without a role", FileVersion::V3, None),
+    ] {
+        let content = [&super::metadata(role)[..], b"hello"].concat();
+        let forge = forge_named(name, version.scheme().kdf);
+        let to = OpensTo { role: role.map(Into::into), ..content_of(&content) };
+        let base = vector(name, "file", true, hex(&forge.file(version, None, &content)), to);
+        all.push(spoilt(&base, "legacy off", |v| v.legacy = false));
+        for (how, map) in [
+            ("role twice", &b"\x82\xa2dr\xa3pan\xa2dr\xa3ban"[..]),
+            ("role nil", b"\x81\xa2dr\xc0"),
+            ("role not UTF-8", b"\x81\xa2dr\xa1\xff"),
+        ] {
+            let content = [&[u8::try_from(map.len()).unwrap(), 0][..], map, b"hello"].concat();
+            all.push(spoilt(&base, how, |v| v.sealed = hex(&forge.file(version, None, &content))));
+        }
+        for (how, content) in [
+            ("a map that names no key is content", &b"\x04\x00\x81\xa1x\x01hello"[..]),
+            ("a byte behind the map makes it content", b"\x09\x00\x81\xa2dr\xa3pan\xc0hello"),
+            ("an entry short makes it content", b"\x08\x00\x82\xa2dr\xa3panhello"),
+        ] {
+            all.push(varied(&base, how, |v| {
+                v.sealed = hex(&forge.file(version, None, content));
+                v.opens_to = Some(content_of(content));
+                v.legacy = false;
+            }));
+        }
+        all.push(base);
+    }
+    all
+}
+
 fn generate() -> Vec<Vector> {
     use Datatype as D;
     let mut all = Vec::new();
@@ -341,6 +377,7 @@ fn generate() -> Vec<Vector> {
         }
         more.push(base);
     }
+    more.extend(unmarked_metadata());
     all.extend(more);
     all
 }
@@ -351,13 +388,7 @@ fn open(vector: &Vector) -> Option<OpensTo> {
     let mut opener = Opener::new(&keys, legacy);
     if vector.kind == "file" {
         let opened = opener.open_file(&unhex(&vector.sealed)).ok()?;
-        return Some(OpensTo {
-            r#type: "file".into(),
-            value: hex(opened.content),
-            role: opened.role.map(Into::into),
-            origin: None,
-            encrypted_at: None,
-        });
+        return Some(OpensTo { role: opened.role.map(Into::into), ..content_of(opened.content) });
     }
     let opened = opener.open(vector.sealed.as_bytes()).ok()?;
     Some(OpensTo {
