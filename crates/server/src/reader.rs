@@ -7,7 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, Value};
-use sealwire_crypto::{AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, looks_like_binary, looks_like_text};
+use sealwire_crypto::{
+    self as crypto, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, looks_like_binary, looks_like_text,
+};
 use sealwire_msgpack::{Reader as Tokens, Token, write};
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
 use zeroize::Zeroizing;
@@ -24,6 +26,8 @@ pub struct Found<'a> {
     pub datatype: Datatype,
     /// The plaintext; valid UTF-8 when the datatype is a string.
     pub plaintext: &'a [u8],
+    /// What an Evervault string said, in the words of its own format.
+    pub said: Option<(evervault::Datatype, &'a str)>,
     /// The data role that its writer gave it. Only Evervault values have any.
     pub role: Option<&'a str>,
     /// Whether the operator lets the role go: always, where there is none.
@@ -86,7 +90,8 @@ impl Reader {
         if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
             return Err(Refusal::CannotOpen);
         }
-        Ok(Some(Found { datatype: opened.datatype, plaintext: opened.plaintext, role: None, role_is_open: true }))
+        let crypto::Opened { datatype, plaintext } = opened;
+        Ok(Some(Found { datatype, plaintext, said: None, role: None, role_is_open: true }))
     }
 }
 
@@ -158,14 +163,16 @@ impl Evervault {
                 (Datatype::Value, &value[..])
             }
         };
-        Ok(Found { datatype, plaintext, role: opened.role, role_is_open: rules.opens(opened.role) })
+        let evervault::Opened { role, datatype: said, text, .. } = opened;
+        Ok(Found { datatype, plaintext, said: Some((said, text)), role, role_is_open: rules.opens(role) })
     }
 
     fn open_file(&mut self, file: &[u8]) -> Result<Found<'_>, Refusal> {
         self.begin()?;
         let Self { opener: Some(opener), rules, .. } = self else { return Err(Refusal::CannotOpen) };
         let OpenedFile { content, role } = opener.open_file(file)?;
-        Ok(Found { datatype: Datatype::Binary, plaintext: content, role, role_is_open: rules.opens(role) })
+        let (datatype, role_is_open) = (Datatype::Binary, rules.opens(role));
+        Ok(Found { datatype, plaintext: content, said: None, role, role_is_open })
     }
 
     #[inline]

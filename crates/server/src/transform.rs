@@ -117,11 +117,7 @@ impl Transform for RewrapFields {
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
         let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
-        if !self.writer.carry_role(found.datatype, found.role) {
-            found.without_role()?;
-            self.writer.carry_role(found.datatype, None);
-        }
-        self.writer.write(found.datatype, found.plaintext, out)?;
+        self.writer.rewrite(&found, out)?;
         Ok(Outcome::Replaced)
     }
 

@@ -7,6 +7,7 @@ use sealwire_crypto::{Datatype, Encoding, Error, Sealer};
 use sealwire_msgpack::{Reader as Tokens, Token, write};
 
 use crate::faults::{FieldFault, Refusal};
+use crate::reader::Found;
 
 /// Seals the fields of one call.
 #[derive(Debug)]
@@ -18,14 +19,36 @@ pub enum Writer {
 }
 
 impl Writer {
-    /// Gives what is written next the data role of what was opened. `false`: its format has no place for it.
+    /// Gives what is written next the data role of what was opened; where there is no place for it, only a role that
+    /// is open is given up.
+    fn carry_role(&mut self, found: &Found<'_>) -> Result<(), Refusal> {
+        if let Self::Evervault(sealer) = self {
+            // A file has no place for any, and a role left from the value before would refuse it.
+            let role = found.role.filter(|_| found.datatype != Datatype::Binary);
+            if sealer.carry_role(role) && role == found.role {
+                return Ok(());
+            }
+        }
+        found.without_role()?;
+        if let Self::Evervault(sealer) = self {
+            let _ = sealer.carry_role(None);
+        }
+        Ok(())
+    }
+
+    /// Appends what was opened, sealed again, as a MessagePack value, with its data role. Inside the Evervault format
+    /// datatype and text stay as they were: another way to say the value would have another length, and tell of it
+    /// although its role is shut.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::write`]; and [`Refusal::Role`] when the role cannot go along and may not be left behind.
     #[inline]
-    pub fn carry_role(&mut self, datatype: Datatype, role: Option<&str>) -> bool {
-        match self {
-            Self::Evervault(sealer) if datatype != Datatype::Binary => sealer.carry_role(role),
-            // A role left from the value before would refuse a file.
-            Self::Evervault(sealer) => sealer.carry_role(None) && role.is_none(),
-            Self::Native(_) => role.is_none(),
+    pub fn rewrite(&mut self, found: &Found<'_>, out: &mut Vec<u8>) -> Result<(), FieldFault> {
+        self.carry_role(found)?;
+        match (self, found.said) {
+            (Self::Evervault(sealer), Some((datatype, text))) => write_string(sealer, datatype, text, out),
+            (writer, _) => writer.write(found.datatype, found.plaintext, out),
         }
     }
 
@@ -77,6 +100,15 @@ fn write_evervault(
             }
         },
     };
+    write_string(sealer, datatype, text, out)
+}
+
+fn write_string(
+    sealer: &mut evervault::Sealer,
+    datatype: evervault::Datatype,
+    text: &str,
+    out: &mut Vec<u8>,
+) -> Result<(), FieldFault> {
     write::str_header(out, sealer.sealed_bytes(datatype, text.len()));
     sealer.seal(datatype, text, out).map_err(|error| match error {
         Error::TextTooLong => Refusal::TooLong.into(),

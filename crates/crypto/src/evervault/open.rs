@@ -39,6 +39,10 @@ pub enum Value<'a> {
 pub struct Opened<'a> {
     /// The value.
     pub value: Value<'a>,
+    /// The datatype it was sealed as.
+    pub datatype: Datatype,
+    /// The text that was sealed, which says the value in its writer's way.
+    pub text: &'a str,
     /// The data role its writer gave it, for a policy to judge.
     pub role: Option<&'a str>,
     /// Which client wrote it, by number.
@@ -208,7 +212,7 @@ fn read(tag: Tag, datatype: Datatype, payload: &[u8]) -> Result<Opened<'_>, Cann
         },
     };
     let Metadata { role, origin, encrypted_at } = metadata;
-    Ok(Opened { value, role, origin, encrypted_at })
+    Ok(Opened { value, datatype, text, role, origin, encrypted_at })
 }
 
 impl fmt::Debug for Opener {

@@ -493,6 +493,42 @@ fn a_role_goes_along_or_keeps_the_value_where_it_is() {
     });
 }
 
+/// The length of what is written would tell a value whose role is shut, if its text were written in another way.
+#[test]
+fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
+    run(Machine::Shared, 60, async {
+        let harness = server(false, &[]).await;
+        let client = harness.client().await;
+        let texts = [
+            (Datatype::Boolean, "1"),
+            (Datatype::Boolean, "0"),
+            (Datatype::Boolean, "true"),
+            (Datatype::Boolean, "false"),
+            (Datatype::Number, "1.50"),
+            (Datatype::Number, "1e3"),
+            (Datatype::Number, "NaN"),
+            (Datatype::Number, "007"),
+            (Datatype::Number, "null"),
+            (Datatype::Number, "18446744073709551617"),
+            (Datatype::String, "x"),
+        ];
+        for role in [None, Some("other")] {
+            for curve in KeyCurve::ALL {
+                let document = array(&texts.map(|(datatype, text)| string(curve, role, datatype, text)));
+                let moved = rewrap(&client, &document, Format::Evervault, b"", OnError::Fail).await.unwrap().payload;
+                for (before, after) in values(&document).iter().zip(values(&moved)) {
+                    assert_ne!(*before, after);
+                    let [before, after] = [before, &after].map(|field| match Reader::new(field).token() {
+                        Ok(Token::Str(text)) => sealwire_crypto::evervault::inspect(text).unwrap(),
+                        other => panic!("{other:?}"),
+                    });
+                    assert_eq!((after.datatype, after.payload_bytes), (before.datatype, before.payload_bytes));
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn inspect_says_what_a_string_says() {
     run(Machine::Shared, 60, async {

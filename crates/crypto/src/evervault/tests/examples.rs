@@ -69,7 +69,8 @@ fn strings_open_and_are_made_again() {
         let opened = opener.open(string.as_bytes()).unwrap();
         let (role, origin) = metadata.map_or((None, None), |(role, origin)| (role, Some(u64::from(origin))));
         let encrypted_at = metadata.map(|_| u64::from(TIME));
-        assert_eq!(opened, Opened { value, role, origin, encrypted_at }, "{string}");
+        let expected = Opened { value, datatype, text, role, origin, encrypted_at };
+        assert_eq!(opened, expected, "{string}");
         assert_eq!(Opener::new(&other, Legacy::Allowed).open(string.as_bytes()), Err(CannotOpen));
 
         let form = metadata.map_or(Form::Plain, |(role, _)| with_metadata(role));
