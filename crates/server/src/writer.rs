@@ -19,21 +19,21 @@ pub enum Writer {
 }
 
 impl Writer {
-    /// Gives what is written next the data role of what was opened; where there is no place for it, only a role that
-    /// is open is given up.
+    /// Gives what is written next the data role of what was opened. A role that is open is given up where the format
+    /// has no place for any, and only there.
     fn carry_role(&mut self, found: &Found<'_>) -> Result<(), Refusal> {
         if let Self::Evervault(sealer) = self {
-            // A file has no place for any, and a role left from the value before would refuse it.
-            let role = found.role.filter(|_| found.datatype != Datatype::Binary);
-            if sealer.carry_role(role) && role == found.role {
+            // A file has no place for a role, and one left from the value before would refuse it.
+            let is_file = found.datatype == Datatype::Binary;
+            let carried = sealer.carry_role(if is_file { None } else { found.role });
+            if !carried && sealer.tag().has_metadata() {
+                return Err(Refusal::Role);
+            }
+            if carried && !is_file {
                 return Ok(());
             }
         }
-        found.without_role()?;
-        if let Self::Evervault(sealer) = self {
-            let _ = sealer.carry_role(None);
-        }
-        Ok(())
+        found.without_role()
     }
 
     /// Appends what was opened, sealed again, as a MessagePack value, with its data role. Inside the Evervault format

@@ -100,6 +100,12 @@ fn string(curve: KeyCurve, role: Option<&str>, datatype: Datatype, text: &str) -
     str(std::str::from_utf8(&out).unwrap())
 }
 
+/// The string of the one vector whose name ends so.
+fn vector(name: &str) -> Vec<u8> {
+    let mut vectors = VECTORS.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    str(vectors.find(|vector| vector["name"].as_str().unwrap().ends_with(name)).unwrap()["sealed"].as_str().unwrap())
+}
+
 #[test]
 fn every_vector_opens_typed_or_is_left_and_listed() {
     run(Machine::Shared, 60, async {
@@ -526,6 +532,33 @@ fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn a_listed_role_is_not_lost_where_it_could_be_kept() {
+    run(Machine::Shared, 60, async {
+        let names = [": role alone", ": a role of 80 bytes", ": a role of 81 bytes", ": an empty role"];
+        let document = array(&names.map(vector));
+        let first: serde_json::Value = serde_json::from_str(VECTORS.lines().next().unwrap()).unwrap();
+        let key = unhex(first["private_key"].as_str().unwrap());
+        let with_roles = async |open_roles| with_key(false, open_roles, key.as_slice().try_into().unwrap()).await;
+        let opened = [(); 4].map(|()| str("metadata"));
+        let harness = with_roles(&["*"]).await;
+        let client = harness.client().await;
+        assert_eq!(values(&decrypt(&client, &document).await.unwrap().payload), opened);
+        let moved = rewrap(&client, &document, Format::Evervault, b"", OnError::Report).await.unwrap();
+        assert_eq!(moved.errors, listed(ErrorCode::Forbidden, &[2, 3]));
+        assert_eq!(values(&moved.payload)[2..], values(&document)[2..]);
+        assert!((0..2).all(|at| values(&moved.payload)[at] != values(&document)[at]));
+        // Forms without a place for any role give up those that are listed.
+        for format in [Format::Native, Format::EvervaultBare] {
+            let moved = rewrap(&client, &document, format, b"", OnError::Fail).await.unwrap().payload;
+            assert_eq!(values(&decrypt(&client, &moved).await.unwrap().payload), opened);
+        }
+        let shut = with_roles(&[]).await;
+        let moved = rewrap(&shut.client().await, &document, Format::Evervault, b"", OnError::Report).await.unwrap();
+        assert_eq!(moved.errors, listed(ErrorCode::Forbidden, &[2, 3]));
     });
 }
 

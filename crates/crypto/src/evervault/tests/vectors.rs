@@ -236,6 +236,18 @@ fn odd_metadata() -> Vec<Vector> {
     ] {
         all.push(varied(&base, how, |v| v.sealed = with(map)));
     }
+    for (how, role) in [
+        ("a role of 80 bytes", "r".repeat(80)),
+        ("a role of 81 bytes", "r".repeat(81)),
+        ("an empty role", String::new()),
+    ] {
+        all.push(varied(&base, how, |v| {
+            let forge = forge_named(&base.name, Kdf::X963);
+            v.sealed =
+                forge.string(Tag::Qktc, Datatype::String, &[&super::metadata(Some(&role)), &b"metadata"[..]].concat());
+            v.opens_to.as_mut().unwrap().role = Some(role);
+        }));
+    }
     all.push(varied(&base, "role alone", |v| {
         v.sealed = with(b"\x81\xa2dr\xa3pan");
         bare(v);
