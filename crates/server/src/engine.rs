@@ -287,55 +287,118 @@ fn selection(paths: Option<&[&str]>) -> Result<Selection, CallFailure> {
 
 #[cfg(test)]
 mod tests {
-    use sealwire_crypto::evervault::Role;
-    use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, KeyPair, KeyScope, KeyState, KeyVersion};
+    use sealwire_crypto::evervault::{Form, Role};
+    use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion};
+    use sealwire_msgpack::Reader as Tokens;
 
     use super::*;
+    use crate::faults::Refusal;
+
+    fn keys() -> Arc<AppKeys> {
+        let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap());
+        Arc::new(AppKeys::new(AppId::new("shop").unwrap(), Curve::ALL.map(version).into()).unwrap())
+    }
+
+    fn evervault_sealer(keys: &AppKeys, curve: Curve, form: &Form) -> Box<evervault::Sealer> {
+        let newest = Arc::clone(keys.newest(curve).unwrap());
+        Box::new(evervault::Sealer::new(newest, KeyScope::Request, form).unwrap())
+    }
+
+    fn native_sealer(keys: &AppKeys, encoding: Encoding) -> Box<crypto::Sealer> {
+        let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
+        crypto::Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"").unwrap().into()
+    }
+
+    fn with_metadata(role: Option<&str>) -> Form {
+        Form::Metadata { role: role.map(|role| Role::new(role).unwrap()), encrypted_at: u32::MAX }
+    }
+
+    /// Values whose text is long beside their MessagePack, and the bytes of that.
+    fn leaves() -> Vec<(Datatype, Vec<u8>, usize)> {
+        let doubles = [f64::MIN, -f64::MIN_POSITIVE, -1.2345678901234567e-300];
+        let singles = [f32::MIN, 1.2345679e-30];
+        let value = |bytes: Vec<u8>| (Datatype::Value, bytes.len(), bytes);
+        let values = doubles
+            .map(|float| value([&[0xcb], &float.to_be_bytes()[..]].concat()))
+            .into_iter()
+            .chain(singles.map(|float| value([&[0xca], &float.to_be_bytes()[..]].concat())))
+            .chain([
+                value(vec![0xcf, 255, 255, 255, 255, 255, 255, 255, 255]),
+                value(vec![0xd3, 128, 0, 0, 0, 0, 0, 0, 0]),
+                value(vec![0xc2]),
+                value(vec![0xd0, 0x80]),
+            ]);
+        let lengths = [0, 1, 2, 3, 31, 32, 70_000].into_iter().flat_map(|length| {
+            [(Datatype::String, length + 1), (Datatype::Binary, length + 2)]
+                .map(|(datatype, bytes)| (datatype, bytes, vec![b'x'; length]))
+        });
+        values.chain(lengths).map(|(datatype, bytes, plaintext)| (datatype, plaintext, bytes)).collect()
+    }
 
     #[test]
     fn no_sealed_leaf_is_longer_than_what_is_set_aside_for_it() {
-        let version = KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
-        let keys = AppKeys::new(AppId::new("shop").unwrap(), vec![version]).unwrap();
-        let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
-        let role = Some(Role::new(&"r".repeat(20)).unwrap());
-        let form = evervault::Form::Metadata { role: role.clone(), encrypted_at: u32::MAX };
-        let fileless = evervault::Form::Metadata { role: None, encrypted_at: u32::MAX };
-        let sealer = |form| evervault::Sealer::new(Arc::clone(&newest), KeyScope::Request, form).unwrap();
-        let native =
-            crypto::Sealer::new(keys.app(), Arc::clone(&newest), KeyScope::Request, crypto::Encoding::Text, b"");
-        let mut writers = [
-            (wire::Format::Native, Writer::Native(native.unwrap().into())),
-            (wire::Format::Evervault, Writer::Evervault(Box::new(sealer(&form)))),
-            (wire::Format::Evervault, Writer::Evervault(Box::new(sealer(&fileless)))),
-            (wire::Format::EvervaultBare, Writer::Evervault(Box::new(sealer(&evervault::Form::Plain)))),
+        let keys = keys();
+        let evervault = |form| Writer::Evervault(evervault_sealer(&keys, Curve::P256, form));
+        let role = "r".repeat(20);
+        let writers = [
+            (wire::Format::Native, Writer::Native(native_sealer(&keys, Encoding::Text)), false),
+            (wire::Format::Evervault, evervault(&with_metadata(Some(&role))), true),
+            (wire::Format::Evervault, evervault(&with_metadata(None)), false),
+            (wire::Format::EvervaultBare, evervault(&Form::Plain), false),
         ];
-        let floats = [f64::MIN, -f64::MIN_POSITIVE, -1.2345678901234567e-300];
-        let mut leaves: Vec<(Datatype, Vec<u8>, usize)> = floats
-            .iter()
-            .map(|float| (Datatype::Value, [&[0xcb], &float.to_be_bytes()[..]].concat(), 9))
-            .chain(
-                [f32::MIN, 1.2345679e-30]
-                    .iter()
-                    .map(|float| (Datatype::Value, [&[0xca], &float.to_be_bytes()[..]].concat(), 5)),
-            )
-            .collect();
-        leaves.push((Datatype::Value, vec![0xcf, 255, 255, 255, 255, 255, 255, 255, 255], 9));
-        leaves.push((Datatype::Value, vec![0xd3, 128, 0, 0, 0, 0, 0, 0, 0], 9));
-        leaves.push((Datatype::Value, vec![0xc2], 1));
-        leaves.push((Datatype::Value, vec![0xd0, 0x80], 2));
-        for length in [0, 1, 2, 3, 31, 32, 70_000] {
-            leaves.push((Datatype::String, vec![b'x'; length], length + 1));
-            leaves.push((Datatype::Binary, vec![b'x'; length], length + 2));
-        }
-        for (format, writer) in &mut writers {
-            for (datatype, plaintext, message_bytes) in &leaves {
+        for (format, mut writer, has_role) in writers {
+            for (datatype, plaintext, message_bytes) in leaves() {
                 let mut out = Vec::new();
-                match writer.write(*datatype, plaintext, &mut out) {
-                    Ok(()) => {
-                        let room = document_bytes_max(wire::Method::Encrypt, *format, *message_bytes, 1);
-                        assert!(out.len() <= room, "{format:?} {datatype:?} {message_bytes}: {} > {room}", out.len());
-                    }
-                    Err(error) => assert!(*datatype == Datatype::Binary && role.is_some(), "{error}"),
+                let written = writer.write(datatype, &plaintext, &mut out);
+                if has_role && datatype == Datatype::Binary {
+                    assert_eq!(written, Err(Refusal::FileRole.into()));
+                    continue;
+                }
+                assert_eq!(written, Ok(()), "{format:?} {datatype:?} {message_bytes}");
+                let room = document_bytes_max(wire::Method::Encrypt, format, message_bytes, 1);
+                assert!(out.len() <= room, "{format:?} {datatype:?} {message_bytes}: {} > {room}", out.len());
+            }
+        }
+    }
+
+    #[test]
+    fn no_leaf_that_is_sealed_again_is_longer_than_what_is_set_aside_for_it() {
+        let keys = keys();
+        let longest = "r".repeat(80);
+        let mut sources: Vec<(&str, Writer)> = vec![
+            ("native text", Writer::Native(native_sealer(&keys, Encoding::Text))),
+            ("native binary", Writer::Native(native_sealer(&keys, Encoding::Binary))),
+        ];
+        let evervault = |curve, form: &Form| Writer::Evervault(evervault_sealer(&keys, curve, form));
+        for curve in Curve::ALL {
+            let mut with_role = evervault_sealer(&keys, curve, &with_metadata(None));
+            assert!(with_role.carry_role(Some(&longest)));
+            sources.push(("with the longest role", Writer::Evervault(with_role)));
+            sources.push(("without a role", evervault(curve, &with_metadata(None))));
+            sources.push(("bare", evervault(curve, &Form::Plain)));
+        }
+        let rules = config::Evervault { legacy: false, open_roles: vec!["*".into()] };
+        let native = crypto::Opener::new(Arc::clone(&keys), b"");
+        let mut reader = Reader::new(native, Evervault::new(Arc::clone(&keys), Arc::new(rules)), 64);
+        for (source, writer) in &mut sources {
+            for (datatype, plaintext, _) in leaves() {
+                let mut sent = Vec::new();
+                if writer.write(datatype, &plaintext, &mut sent) == Err(Refusal::FileRole.into()) {
+                    assert!(datatype == Datatype::Binary && *source == "with the longest role");
+                    continue;
+                }
+                let targets = [
+                    (wire::Format::Native, Writer::Native(native_sealer(&keys, Encoding::Text))),
+                    (wire::Format::Evervault, evervault(Curve::P256, &with_metadata(None))),
+                    (wire::Format::Evervault, evervault(Curve::Secp256k1, &with_metadata(None))),
+                    (wire::Format::EvervaultBare, evervault(Curve::P256, &Form::Plain)),
+                ];
+                for (format, mut target) in targets {
+                    let found = reader.open(Tokens::new(&sent).token().unwrap()).unwrap().unwrap();
+                    let mut out = Vec::new();
+                    assert_eq!(target.rewrite(&found, &mut out), Ok(()), "{source} {datatype:?}");
+                    let room = document_bytes_max(wire::Method::Rewrap, format, sent.len(), 1);
+                    assert!(out.len() <= room, "{source} {datatype:?} to {format:?}: {} > {room}", out.len());
                 }
             }
         }
