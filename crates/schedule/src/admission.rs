@@ -1,0 +1,319 @@
+//! What may begin, in time: the predicted wait decides, and between two thresholds the delay grows smoothly.
+//!
+//! All of it is per tenant: another tenant's backlog does not delay a call, so it does not hold one back either.
+//!
+//! ```text
+//! R        = max(S - work admitted of others, S * w / sum of weights)  what a tenant can have, in ns of work per ns
+//! S        = workers * speed                                           what there is
+//! T(k)     = admitted work in classes <= k / R                         wait ahead of a call of class k
+//! H(k)     = waiting work in classes <= k / R
+//! t_max(c) = max(wait_max, 4 c / R),  t_min(c) = t_max(c) / 4          thresholds grow with the call's own work c
+//! ```
+//!
+//! * `T <= t_min`: admitted at once. So is everything while a worker has nothing to do.
+//! * `t_min < T < t_max`: waits. For each nanosecond of the tenant's work that is done, `(t_max - T) / (T - t_min)` of
+//!   waiting work is admitted: the curve of the OpenZFS write throttle (2014, `dmu_tx_delay`), turned from a delay into
+//!   a rate and driven by the work itself. So it needs no scale, no timer and no clock; a stall admits nothing, and no
+//!   sleep that was fixed on arrival goes stale. At saturation T settles halfway between the thresholds.
+//! * `T >= t_max`, or as much waiting: a call of ordinary size (`c / R <= wait_max / 16`) is refused. A larger one
+//!   waits on, since it need not even be read.
+//!
+//! Refused is also what would not be done by its deadline. Smaller work that keeps arriving (`r`, as a part of R) goes
+//! first, and one call runs on one worker at a time:
+//!
+//! ```text
+//! finish = now + (T + H) / f + c / min(f R, speed),  f = max(1 - r, 1/16)
+//! ```
+//!
+//! And refused is what exceeds its proportion. Smallest first would serve only the small under lasting overload, since
+//! predictions refuse the large alone. So while a tenant has more than `wait_max / 4` of work and offers more than R,
+//! each class is refused the fraction that the worst class is, up to what must be refused in all (`1 - R / offered`).
+//! What this turns away of the small makes room for the large, until all are refused alike.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::arena::Id;
+use crate::class::{CLASSES, Class};
+use crate::fading::Fading;
+use crate::knobs::{Knobs, Tuning};
+use crate::units::{Time, Work, nanos};
+
+/// Why a call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The tenant has too much ahead of it.
+    Backlog,
+    /// It would not be done by its deadline.
+    Deadline,
+    /// The tenant offers more than its rate, and this size of calls has had its part.
+    Proportion,
+    /// The tenant holds its share of the memory.
+    Memory,
+}
+
+impl Reason {
+    /// Every reason, in the order of [`Gauges::refused`](crate::Gauges::refused).
+    pub const ALL: [Self; 4] = [Self::Backlog, Self::Deadline, Self::Proportion, Self::Memory];
+}
+
+/// A refusal, and when to come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// When what is in the way will have gone: at least 5 ms, spread over half as much again so that callers do not
+    /// return together. The connection is not read for as long.
+    pub retry_after: Duration,
+    /// How long the call would have taken, from now to its end.
+    pub predicted: Duration,
+}
+
+/// Shortest time to stay away: what an answer and a new request take anyway.
+const RETRY_AFTER_MIN: f64 = 5e6;
+
+/// What admission knows of a tenant. Work is in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    /// Admitted and not done, by class of what is left.
+    backlog: [u64; CLASSES],
+    /// Waiting, by class.
+    held: [u64; CLASSES],
+    /// Who waits, oldest first.
+    waiting: [BTreeSet<Id>; CLASSES],
+    /// What may be admitted of each class; negative after a call larger than that.
+    credit: [f64; CLASSES],
+    offered: Fading,
+    refused: Fading,
+    admitted: Fading,
+}
+
+/// What admission needs to know beside the lanes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    wait_max: f64,
+    wait_min: f64,
+    ordinary: f64,
+    smaller_max: f64,
+    window: f64,
+    overload: f64,
+}
+
+/// One call's way through the backlog, in nanoseconds from now.
+#[derive(Clone, Copy, Debug)]
+struct Forecast {
+    /// Own work at the tenant's rate.
+    own: f64,
+    /// Admitted work ahead.
+    ahead: f64,
+    /// Waiting work ahead.
+    held: f64,
+    /// Until it is done.
+    finish: f64,
+}
+
+impl Rules {
+    pub(crate) fn new(knobs: &Knobs, tuning: &Tuning) -> Self {
+        Self {
+            wait_max: nanos(knobs.wait_max) as f64,
+            wait_min: tuning.wait_min,
+            ordinary: tuning.ordinary,
+            smaller_max: tuning.smaller_max,
+            window: tuning.window,
+            overload: tuning.overload,
+        }
+    }
+
+    /// In nanoseconds.
+    pub(crate) fn window(&self) -> f64 {
+        self.window
+    }
+
+    /// The rate that a faded sum amounts to, in ns of work per ns.
+    pub(crate) fn rate(&self, sum: f64) -> f64 {
+        sum / self.window
+    }
+
+    /// The thresholds `(t_min, t_max)` for a call whose own work takes `own`.
+    fn thresholds(&self, own: f64) -> (f64, f64) {
+        let max = self.wait_max.max(own / self.wait_min);
+        (max * self.wait_min, max)
+    }
+}
+
+/// Work admitted for each nanosecond of work done, where the wait is `ahead`: none at `max`, all at `min`.
+fn curve(ahead: f64, min: f64, max: f64) -> f64 {
+    if ahead >= max {
+        0.0
+    } else if ahead <= min {
+        f64::INFINITY
+    } else {
+        (max - ahead) / (ahead - min)
+    }
+}
+
+impl Lanes {
+    pub(crate) fn new(now: Time) -> Self {
+        Self {
+            backlog: [0; CLASSES],
+            held: [0; CLASSES],
+            waiting: Default::default(),
+            credit: [0.0; CLASSES],
+            offered: Fading::new(now),
+            refused: Fading::new(now),
+            admitted: Fading::new(now),
+        }
+    }
+
+    /// Counts an offer and says whether it may be admitted (`true`), is to wait (`false`) or is refused.
+    pub(crate) fn judge(&mut self, offer: &Offer, rules: &Rules) -> Result<bool, Refusal> {
+        let &Offer { class, work, rate, deadline, now, idle, .. } = offer;
+        self.offered.fade(now, rules);
+        self.refused.fade(now, rules);
+        self.offered.add(class.index(), work);
+        let forecast = self.forecast(class, work, rate, rules);
+        let (min, max) = rules.thresholds(forecast.own);
+        let ordinary = forecast.own <= rules.wait_max * rules.ordinary;
+        let full = forecast.ahead >= max || forecast.held >= max;
+        let reason = if now + Duration::from_nanos(forecast.finish as u64) > deadline {
+            Some(Reason::Deadline)
+        } else if ordinary && full {
+            Some(Reason::Backlog)
+        } else if self.is_behind(rate, rules) && self.owes(class, rate, rules) {
+            Some(Reason::Proportion)
+        } else {
+            None
+        };
+        match reason {
+            Some(reason) => Err(self.refuse(reason, offer, rules)),
+            None => Ok(idle || (self.waiting[class.index()].is_empty() && forecast.ahead <= min)),
+        }
+    }
+
+    /// Counts a refusal and writes it out.
+    pub(crate) fn refuse(&mut self, reason: Reason, offer: &Offer, rules: &Rules) -> Refusal {
+        let &Offer { class, work, rate, spread, .. } = offer;
+        self.refused.add(class.index(), work);
+        let forecast = self.forecast(class, work, rate, rules);
+        let (min, _) = rules.thresholds(forecast.own);
+        // Time for the backlog to shrink, and for the offered rate to fade, if nobody adds to them.
+        let excess = rules.rate(self.offered.sum()) / rate.tenant;
+        let fades = if reason == Reason::Proportion { rules.window * excess.ln() } else { 0.0 };
+        let gone = (forecast.ahead - min).max(forecast.held).max(fades).max(RETRY_AFTER_MIN);
+        Refusal {
+            reason,
+            retry_after: Duration::from_nanos((gone * (1.0 + spread / 2.0)) as u64),
+            predicted: Duration::from_nanos(forecast.finish as u64),
+        }
+    }
+
+    /// Work admitted of late, faded until `now`.
+    pub(crate) fn admitted(&mut self, now: Time, rules: &Rules) -> f64 {
+        self.admitted.fade(now, rules);
+        self.admitted.sum()
+    }
+
+    /// Whether `class` is refused less than the worst class, and less than the tenant must be to fit its rate.
+    fn owes(&self, class: Class, rate: Rate, rules: &Rules) -> bool {
+        let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
+        let worst = (0..CLASSES).map(fraction).fold(0.0, f64::max);
+        let excess = 1.0 - rules.overload * rate.tenant / rules.rate(self.offered.sum());
+        fraction(class.index()) < worst.min(excess)
+    }
+
+    /// Whether all its work, admitted or waiting, would take the tenant long enough for calls to be delayed.
+    fn is_behind(&self, rate: Rate, rules: &Rules) -> bool {
+        let all = self.backlog.iter().chain(&self.held).sum::<u64>() as f64;
+        all / rate.tenant > rules.wait_max * rules.wait_min
+    }
+
+    fn forecast(&self, class: Class, work: Work, rate: Rate, rules: &Rules) -> Forecast {
+        let k = class.index();
+        let work = work.as_nanos() as f64;
+        let up_to = |sums: &[u64; CLASSES]| sums[..=k].iter().sum::<u64>() as f64 / rate.tenant;
+        let (ahead, held) = (up_to(&self.backlog), up_to(&self.held));
+        let smaller = rules.rate(self.admitted.sums()[..k].iter().sum()) / rate.tenant;
+        let free = rate.tenant * (1.0 - smaller.min(rules.smaller_max));
+        let finish = (ahead + held) * rate.tenant / free + work / free.min(rate.worker);
+        Forecast { own: work / rate.tenant, ahead, held, finish }
+    }
+
+    /// Counts work as admitted. It leaves by [`Self::progress`].
+    pub(crate) fn admit(&mut self, class: Class, work: Work, now: Time, rules: &Rules) {
+        self.admitted.fade(now, rules);
+        self.admitted.add(class.index(), work);
+        self.backlog[class.index()] += work.as_nanos();
+    }
+
+    /// Admitted work went from one remainder to another.
+    pub(crate) fn progress(&mut self, (from, left): (Class, Work), (to, now_left): (Class, Work)) {
+        self.backlog[from.index()] -= left.as_nanos();
+        self.backlog[to.index()] += now_left.as_nanos();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn backlog(&self) -> u64 {
+        self.backlog.iter().sum()
+    }
+
+    pub(crate) fn wait(&mut self, class: Class, work: Work, id: Id) {
+        self.held[class.index()] += work.as_nanos();
+        self.waiting[class.index()].insert(id);
+    }
+
+    /// A call waits no more, whether admitted or gone.
+    pub(crate) fn leave(&mut self, class: Class, work: Work, id: Id) {
+        self.held[class.index()] -= work.as_nanos();
+        self.waiting[class.index()].remove(&id);
+    }
+
+    pub(crate) fn any_waits(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.is_empty())
+    }
+
+    /// The oldest of `class` that waits.
+    pub(crate) fn oldest(&self, class: Class) -> Option<Id> {
+        self.waiting[class.index()].first().copied()
+    }
+
+    /// Whether the oldest of `class`, of `work`, may be admitted now that `done` nanoseconds of the tenant's work are
+    /// done. Ask once with what was done and, after each that was admitted, with zero.
+    pub(crate) fn may_admit(&mut self, class: Class, work: Work, done: u64, rate: Rate, rules: &Rules) -> bool {
+        let ahead = self.backlog[..=class.index()].iter().sum::<u64>() as f64 / rate.tenant;
+        let (min, max) = rules.thresholds(work.as_nanos() as f64 / rate.tenant);
+        let credit = &mut self.credit[class.index()];
+        if ahead <= min {
+            *credit = work.as_nanos() as f64;
+        } else {
+            *credit += done as f64 * curve(ahead, min, max);
+        }
+        let may = *credit > 0.0;
+        if may {
+            *credit -= work.as_nanos() as f64;
+        }
+        may
+    }
+}
+
+/// How fast work gets done, in ns of work per ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    /// The tenant's: what the others leave, and at least its fair part.
+    pub(crate) tenant: f64,
+    /// One worker's, and so one call's at most.
+    pub(crate) worker: f64,
+}
+
+/// A call at the gate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    pub(crate) class: Class,
+    pub(crate) work: Work,
+    pub(crate) rate: Rate,
+    pub(crate) deadline: Time,
+    pub(crate) now: Time,
+    /// A worker has nothing to do.
+    pub(crate) idle: bool,
+    /// Spreads the times at which callers come again, in `0..1`.
+    pub(crate) spread: f64,
+}

@@ -1,0 +1,71 @@
+//! What goes into the core and comes out of it.
+
+use crate::admission::Refusal;
+use crate::arena::Id;
+use crate::class::CLASSES;
+use crate::units::{Time, Work};
+
+/// What a call's head tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a, K> {
+    /// Whose it is: the identity in the client's certificate, however many connections it has.
+    pub tenant: &'a K,
+    /// The tenant's weight, at least 1; one of 2 gets twice the share. A change counts once the tenant had no calls for
+    /// long enough to be forgotten.
+    pub weight: u32,
+    /// What it will cost ([`CostModel::estimate`](crate::CostModel::estimate)); above an hour it is taken as an hour.
+    pub cost: Work,
+    /// Bytes it will hold, request and reply.
+    pub bytes: u64,
+    /// When its answer is of no more use.
+    pub deadline: Time,
+}
+
+/// What becomes of an offered call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// Read it and submit it.
+    Admitted(Id),
+    /// Do not read it yet: [`Core::promoted`](crate::Core::promoted) will name it, or its deadline passes first and it
+    /// is closed. There is nothing to ask again and no timer to set, since what changes the answer passes through the
+    /// core.
+    Waiting(Id),
+    /// Answer that, and read no more of its connection for [`Refusal::retry_after`].
+    Refused(Refusal),
+}
+
+/// A slice to run.
+#[derive(Debug)]
+pub struct Slice<T> {
+    /// The call.
+    pub id: Id,
+    /// Its work.
+    pub work: T,
+    /// How much of it to do.
+    pub budget: Work,
+}
+
+/// What there is to see. Arrays are by class, smallest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Gauges {
+    /// Tenants that are remembered.
+    pub tenants: usize,
+    /// Calls not closed.
+    pub calls: usize,
+    /// Slices running.
+    pub running: u32,
+    /// Calls that wait for admission, by their whole work.
+    pub waiting: [u32; CLASSES],
+    /// Calls ready to run, by the work they have left.
+    pub ready: [u32; CLASSES],
+    /// Work admitted and not done, by the work its calls have left, in nanoseconds.
+    pub backlog: [u64; CLASSES],
+    /// Bytes held.
+    pub bytes: u64,
+    /// Nanoseconds of work that one worker does in one. [`Self::backlog`] over this and the number of workers is how
+    /// long what there is will take.
+    pub speed: f64,
+    /// Calls refused since the start, in the order of [`Reason::ALL`](crate::Reason::ALL).
+    pub refused: [u64; 4],
+}

@@ -1,0 +1,53 @@
+//! Size classes: how much work a call has left, on a scale of fours.
+//!
+//! Shortest remaining processing time first (Schrage 1968) gives the least mean waiting time of all orders, but an
+//! order by the exact remainder leaves nothing to compare tenants by. Classes do: within one, tenants take turns by
+//! their share. A factor of 4 costs the small and medium at most 12 % of p99 against a factor of 2, 10 costs 21 %.
+
+use crate::units::Work;
+
+/// How many classes there are.
+pub(crate) const CLASSES: usize = 8;
+
+/// A size class: `0` is at most 0.1 ms of work left, each further one four times as much, the last (`7`) all above
+/// 410 ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class(u8);
+
+impl Class {
+    /// The classes, smallest first.
+    pub fn all() -> impl DoubleEndedIterator<Item = Self> {
+        (0..CLASSES as u8).map(Self)
+    }
+
+    /// Its place among the classes, `0..8`.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The class of `left`, where class 0 reaches up to `first` (0.1 ms, except in tests).
+    pub(crate) fn of(left: Work, first: Work) -> Self {
+        let mut bound = first.as_nanos();
+        let mut class = 0;
+        while left.as_nanos() > bound && (class as usize) < CLASSES - 1 {
+            bound = bound.saturating_mul(4);
+            class += 1;
+        }
+        Self(class)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_a_factor_of_four_apart_and_the_last_has_no_end() {
+        let micros = [(0, 0), (1, 0), (100, 0), (101, 1), (400, 1), (401, 2), (1_600, 2), (6_400, 3), (25_600, 4)];
+        let millis = [(103, 6), (409, 6), (410, 7), (10_000_000, 7)];
+        let millis = millis.map(|(left, class)| (left * 1_000, class));
+        for (left, class) in micros.into_iter().chain(millis) {
+            assert_eq!(Class::of(Work::from_nanos(left * 1_000), Work::from_nanos(100_000)).0, class, "{left} us");
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! The core: calls from their offer to their end.
+//!
+//! A call is offered with what its head tells, then waits, is admitted or is refused. An admitted one is submitted once
+//! its body is there, runs slice by slice, and holds its bytes until it is closed, which may happen at any time and
+//! in any state. Nothing here blocks, reads a clock or does I/O: the owner puts it behind a mutex.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::Hash;
+
+use crate::admission::{Offer, Rate, Reason, Rules};
+use crate::arena::{Arena, Id};
+use crate::call::{Call, Gauges, Slice, Verdict};
+use crate::class::Class;
+use crate::fading::Fading;
+use crate::fair::{Standing, Turns};
+use crate::knobs::{Knobs, Tuning};
+use crate::share::Memory;
+use crate::speed::Speed;
+use crate::tenant::{ReadyPlaces, Tenant};
+use crate::units::{Time, Work};
+
+/// An hour. No estimate is longer, so that sums of a million do not overflow.
+const COST_MAX: Work = Work::from_nanos(3_600_000_000_000);
+
+struct Entry<W, T> {
+    tenant: Id,
+    class: Class,
+    left: Work,
+    spent: Work,
+    bytes: u64,
+    stage: Stage<W, T>,
+}
+
+enum Stage<W, T> {
+    /// Not admitted.
+    Waiting(W),
+    /// Its body is being read.
+    Admitted,
+    Ready(T),
+    /// Since.
+    Running(Time),
+    /// Closed while a slice runs, which began then.
+    Closing(Time),
+    Done,
+}
+
+/// Decides what may begin and what runs next. `K` names a tenant, `W` wakes a call that waited, `T` is a call's work.
+///
+/// Time per operation is logarithmic in the calls of a tenant and in the tenants with work.
+pub struct Core<K, W, T> {
+    workers: u32,
+    slice: Work,
+    class_first: Work,
+    guard: u32,
+    rules: Rules,
+    turns: Turns,
+    speed: Speed,
+    /// Work admitted of all tenants.
+    admitted: Fading<1>,
+    memory: Memory,
+    entries: Arena<Entry<W, T>>,
+    tenants: Arena<Tenant<K>>,
+    by_key: HashMap<K, Id>,
+    ready_places: ReadyPlaces,
+    /// All that wait, oldest first.
+    waiters: BTreeSet<Id>,
+    promoted: VecDeque<(Id, W)>,
+    picks: u32,
+    offers: u64,
+    gauges: Gauges,
+}
+
+impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
+    /// A core without calls.
+    pub fn new(knobs: Knobs) -> Self {
+        Self::tuned(knobs, &Tuning::default())
+    }
+
+    pub(crate) fn tuned(knobs: Knobs, tuning: &Tuning) -> Self {
+        Self {
+            workers: knobs.workers.get(),
+            slice: knobs.slice.max(Work::from_nanos(1)),
+            class_first: tuning.class_first,
+            guard: tuning.guard,
+            rules: Rules::new(&knobs, tuning),
+            turns: Turns::new(tuning),
+            speed: Speed::new(tuning.speed_gain),
+            admitted: Fading::new(Time::default()),
+            memory: Memory::new(knobs.memory_bytes_max, tuning.memory_alpha),
+            entries: Arena::new(),
+            tenants: Arena::new(),
+            by_key: HashMap::new(),
+            ready_places: ReadyPlaces::default(),
+            waiters: BTreeSet::new(),
+            promoted: VecDeque::new(),
+            picks: 0,
+            offers: 0,
+            gauges: Gauges::default(),
+        }
+    }
+
+    /// Decides on a call. `wake` makes what [`Self::promoted`] gives back, if the call has to wait.
+    pub fn offer(&mut self, now: Time, call: &Call<'_, K>, wake: impl FnOnce() -> W) -> Verdict {
+        self.offers += 1;
+        let tenant = self.tenant(now, call);
+        let work = call.cost.min(COST_MAX);
+        let class = Class::of(work, self.class_first);
+        let rate = self.rate(now, tenant);
+        let idle = self.turns.is_empty() && self.gauges.running < self.workers;
+        // Multiples of the golden ratio fall evenly into 0..1, any number of them in a row.
+        let spread = (self.offers as f64 * 0.618_033_988_749_895).fract();
+        let offer = Offer { class, work, rate, deadline: call.deadline, now, idle, spread };
+        let owner = &mut self.tenants[tenant];
+        let verdict = match owner.lanes.judge(&offer, &self.rules) {
+            Ok(_) if !self.memory.take(owner.bytes, call.bytes) => {
+                Err(owner.lanes.refuse(Reason::Memory, &offer, &self.rules))
+            }
+            verdict => verdict,
+        };
+        let at_once = match verdict {
+            Ok(at_once) => at_once,
+            Err(refusal) => {
+                self.gauges.refused[refusal.reason as usize] += 1;
+                self.settle(tenant);
+                return Verdict::Refused(refusal);
+            }
+        };
+        owner.bytes += call.bytes;
+        owner.calls += 1;
+        let stage = if at_once { Stage::Admitted } else { Stage::Waiting(wake()) };
+        let entry = Entry { tenant, class, left: work, spent: Work::default(), bytes: call.bytes, stage };
+        let id = self.entries.insert(entry);
+        if at_once {
+            self.admit(now, id);
+        } else {
+            self.tenants[tenant].lanes.wait(class, work, id);
+            self.waiters.insert(id);
+            self.gauges.waiting[class.index()] += 1;
+        }
+        self.settle(tenant);
+        if at_once { Verdict::Admitted(id) } else { Verdict::Waiting(id) }
+    }
+
+    /// A call that waited and is now admitted, with what it was to be woken by. To be asked until there is none, after
+    /// [`Self::pick`], [`Self::done`] and [`Self::close`].
+    pub fn promoted(&mut self) -> Option<(Id, W)> {
+        self.promoted.pop_front()
+    }
+
+    /// Hands over the work of an admitted call. Given back when the call is closed, or not admitted.
+    pub fn submit(&mut self, id: Id, work: T) -> Result<(), T> {
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Admitted)) else {
+            return Err(work);
+        };
+        entry.stage = Stage::Ready(work);
+        let (tenant, class) = (entry.tenant, entry.class);
+        self.gauges.ready[class.index()] += 1;
+        let owner = &mut self.tenants[tenant];
+        if owner.unfinished == 0 {
+            self.turns.begin(&owner.account);
+        }
+        owner.unfinished += 1;
+        owner.ready.insert(&mut self.ready_places, id, class);
+        self.settle(tenant);
+        Ok(())
+    }
+
+    /// The next slice for a worker that has none, or `None` if there is nothing to run. In that case somebody who waits
+    /// is promoted: no worker idles while a call waits for admission.
+    pub fn pick(&mut self, now: Time) -> Option<Slice<T>> {
+        self.picks = self.picks.wrapping_add(1);
+        let guarded = self.guard > 0 && self.picks.is_multiple_of(self.guard);
+        let tenant = if guarded { self.turns.least_served() } else { self.turns.next() };
+        let Some(tenant) = tenant else {
+            if let Some(id) = self.waiters.first().copied() {
+                self.promote(now, id);
+            }
+            return None;
+        };
+        let owner = &mut self.tenants[tenant];
+        let id = if guarded { owner.ready.oldest() } else { owner.ready.smallest() }?;
+        let entry = &mut self.entries[id];
+        let Stage::Ready(work) = std::mem::replace(&mut entry.stage, Stage::Running(now)) else {
+            unreachable!("only calls that are ready are listed")
+        };
+        owner.ready.remove(&mut self.ready_places, id);
+        self.gauges.ready[entry.class.index()] -= 1;
+        self.gauges.running += 1;
+        self.settle(tenant);
+        Some(Slice { id, work, budget: self.slice })
+    }
+
+    /// Takes back a slice that cost `spent`: units done times what they cost by the model, rather than time passed, so
+    /// that a tenant does not pay for a core that was taken away. `unfinished` is the work, if there is more of it.
+    ///
+    /// A call that needs more than it was estimated at is taken to need as much again as it had.
+    ///
+    /// Given back is what nobody wants any more: work whose call was closed meanwhile.
+    pub fn done(&mut self, now: Time, id: Id, spent: Work, unfinished: Option<T>) -> Option<T> {
+        let Some(entry) = self.entries.get_mut(id) else { return unfinished };
+        let (since, closing) = match entry.stage {
+            Stage::Running(since) => (since, false),
+            Stage::Closing(since) => (since, true),
+            Stage::Waiting(_) | Stage::Admitted | Stage::Ready(_) | Stage::Done => return unfinished,
+        };
+        self.speed.observe(spent, now.since(since));
+        self.gauges.running -= 1;
+        let tenant = entry.tenant;
+        let owner = &mut self.tenants[tenant];
+        self.turns.charge(&mut owner.account, entry.class, spent);
+        let before = (entry.class, entry.left);
+        entry.spent = Work::from_nanos(entry.spent.as_nanos().saturating_add(spent.as_nanos())).min(COST_MAX);
+        let mut unwanted = None;
+        match unfinished {
+            Some(work) if !closing => {
+                entry.left = Work::from_nanos(entry.left.as_nanos().saturating_sub(spent.as_nanos()));
+                if entry.left == Work::default() {
+                    entry.left = entry.spent.max(Work::from_nanos(1));
+                }
+                entry.class = Class::of(entry.left, self.class_first);
+                entry.stage = Stage::Ready(work);
+                self.gauges.ready[entry.class.index()] += 1;
+                owner.ready.insert(&mut self.ready_places, id, entry.class);
+            }
+            unfinished => {
+                unwanted = unfinished;
+                (entry.class, entry.left) = (Class::default(), Work::default());
+                entry.stage = Stage::Done;
+            }
+        }
+        let ended = matches!(entry.stage, Stage::Done);
+        let after = (entry.class, entry.left);
+        self.progress(tenant, before, after);
+        if ended {
+            self.finish(tenant);
+        }
+        if closing {
+            self.retire(id);
+        }
+        self.promote_from(now, tenant, spent);
+        self.settle(tenant);
+        unwanted
+    }
+
+    /// Ends a call in whatever state it is, and gives back its bytes: at once, or when the slice that runs is done. Of
+    /// a call that is gone already there is nothing to end. Returns its work, to be dropped outside the lock.
+    pub fn close(&mut self, now: Time, id: Id) -> Option<T> {
+        let entry = self.entries.get_mut(id)?;
+        let (tenant, class, left) = (entry.tenant, entry.class, entry.left);
+        let owner = &mut self.tenants[tenant];
+        let mut work = None;
+        match std::mem::replace(&mut entry.stage, Stage::Done) {
+            Stage::Waiting(_) => {
+                owner.lanes.leave(class, left, id);
+                self.waiters.remove(&id);
+                self.gauges.waiting[class.index()] -= 1;
+            }
+            Stage::Admitted => self.progress(tenant, (class, left), Default::default()),
+            Stage::Ready(ready) => {
+                work = Some(ready);
+                owner.ready.remove(&mut self.ready_places, id);
+                self.gauges.ready[class.index()] -= 1;
+                self.finish(tenant);
+                self.progress(tenant, (class, left), Default::default());
+            }
+            Stage::Running(since) | Stage::Closing(since) => {
+                entry.stage = Stage::Closing(since);
+                return None;
+            }
+            Stage::Done => (),
+        }
+        self.retire(id);
+        self.promote_from(now, tenant, Work::default());
+        self.settle(tenant);
+        work
+    }
+
+    /// Changes what a call holds to `bytes`; `false`, and no change, when that is more than its tenant's share, or when
+    /// the call is closed.
+    pub fn resize(&mut self, id: Id, bytes: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(id) else { return false };
+        let owner = &mut self.tenants[entry.tenant];
+        if bytes > entry.bytes && !self.memory.take(owner.bytes, bytes - entry.bytes) {
+            return false;
+        }
+        self.memory.give_back(entry.bytes.saturating_sub(bytes));
+        owner.bytes = owner.bytes - entry.bytes + bytes;
+        entry.bytes = bytes;
+        true
+    }
+
+    /// What there is to see.
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            tenants: self.tenants.len(),
+            calls: self.entries.len(),
+            bytes: self.memory.used(),
+            speed: self.speed.rate(),
+            ..self.gauges
+        }
+    }
+
+    fn tenant(&mut self, now: Time, call: &Call<'_, K>) -> Id {
+        if let Some(id) = self.by_key.get(call.tenant) {
+            return *id;
+        }
+        let account = self.turns.join(call.weight);
+        let id = self.tenants.insert(Tenant::new(call.tenant.clone(), account, now));
+        self.by_key.insert(call.tenant.clone(), id);
+        id
+    }
+
+    /// What the others leave to a tenant, and at least its fair part.
+    fn rate(&mut self, now: Time, tenant: Id) -> Rate {
+        let owner = &mut self.tenants[tenant];
+        let weight = u64::from(owner.account.weight());
+        let weights = self.turns.weights() + if owner.unfinished == 0 { weight } else { 0 };
+        let worker = self.speed.rate();
+        let all = f64::from(self.workers) * worker;
+        self.admitted.fade(now, &self.rules);
+        let others = self.rules.rate(self.admitted.sum() - owner.lanes.admitted(now, &self.rules));
+        Rate { tenant: (all - others).max(all * weight as f64 / weights as f64), worker }
+    }
+
+    /// Lists a tenant where it belongs now, and forgets those that would not be missed.
+    fn settle(&mut self, tenant: Id) {
+        let owner = &mut self.tenants[tenant];
+        let standing = match owner.ready.smallest() {
+            Some(id) => Standing::Ready(self.entries[id].class),
+            None if owner.calls > 0 => Standing::Busy,
+            None => Standing::Idle,
+        };
+        self.turns.place(tenant, &mut owner.account, standing);
+        while let Some(gone) = self.turns.forgettable() {
+            if let Some(gone) = self.tenants.remove(gone) {
+                self.by_key.remove(&gone.key);
+            }
+        }
+    }
+
+    /// A tenant has one call less to run.
+    fn finish(&mut self, tenant: Id) {
+        let owner = &mut self.tenants[tenant];
+        owner.unfinished -= 1;
+        if owner.unfinished == 0 {
+            self.turns.end(&owner.account);
+        }
+    }
+
+    /// A call of a tenant went from one remainder to another.
+    fn progress(&mut self, tenant: Id, from: (Class, Work), to: (Class, Work)) {
+        self.gauges.backlog[from.0.index()] -= from.1.as_nanos();
+        self.gauges.backlog[to.0.index()] += to.1.as_nanos();
+        self.tenants[tenant].lanes.progress(from, to);
+    }
+
+    /// Forgets a call and gives its bytes back.
+    fn retire(&mut self, id: Id) {
+        if let Some(entry) = self.entries.remove(id) {
+            let owner = &mut self.tenants[entry.tenant];
+            owner.bytes -= entry.bytes;
+            owner.calls -= 1;
+            self.memory.give_back(entry.bytes);
+        }
+    }
+
+    fn admit(&mut self, now: Time, id: Id) {
+        let entry = &self.entries[id];
+        self.admitted.fade(now, &self.rules);
+        self.admitted.add(0, entry.left);
+        self.gauges.backlog[entry.class.index()] += entry.left.as_nanos();
+        self.tenants[entry.tenant].lanes.admit(entry.class, entry.left, now, &self.rules);
+    }
+
+    /// Admits one that waits.
+    fn promote(&mut self, now: Time, id: Id) {
+        let entry = &mut self.entries[id];
+        let (tenant, class, left) = (entry.tenant, entry.class, entry.left);
+        let Stage::Waiting(wake) = std::mem::replace(&mut entry.stage, Stage::Admitted) else {
+            unreachable!("only calls that wait are listed")
+        };
+        self.tenants[tenant].lanes.leave(class, left, id);
+        self.waiters.remove(&id);
+        self.gauges.waiting[class.index()] -= 1;
+        self.admit(now, id);
+        self.promoted.push_back((id, wake));
+    }
+
+    /// Admits of a tenant's calls that wait what `done` makes room for.
+    fn promote_from(&mut self, now: Time, tenant: Id, done: Work) {
+        if !self.tenants[tenant].lanes.any_waits() {
+            return;
+        }
+        let rate = self.rate(now, tenant);
+        for class in Class::all() {
+            let mut done = done.as_nanos();
+            while let Some(id) = self.tenants[tenant].lanes.oldest(class) {
+                let left = self.entries[id].left;
+                if !self.tenants[tenant].lanes.may_admit(class, left, std::mem::take(&mut done), rate, &self.rules) {
+                    break;
+                }
+                self.promote(now, id);
+            }
+        }
+    }
+}
+
+impl<K, W, T> std::fmt::Debug for Core<K, W, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("gauges", &self.gauges).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

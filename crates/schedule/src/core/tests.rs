@@ -1,0 +1,390 @@
+//! The core under random orders of everything that can happen to it.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+type TestCore = Core<u32, u32, u32>;
+
+const NS_PER_US: u64 = 1_000;
+
+fn knobs(workers: u32) -> Knobs {
+    Knobs { memory_bytes_max: 1_000, ..Knobs::new(NonZeroU32::new(workers).unwrap()) }
+}
+
+fn call(tenant: &u32, micros: u64) -> Call<'_, u32> {
+    let cost = Work::from_nanos(micros * NS_PER_US);
+    Call { tenant, weight: 1, cost, bytes: 0, deadline: Time::NEVER }
+}
+
+fn admitted(verdict: Verdict) -> Id {
+    match verdict {
+        Verdict::Admitted(id) => id,
+        other => panic!("not admitted: {other:?}"),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Offer {
+        tenant: u32,
+        weight: u32,
+        micros: u64,
+        bytes: u64,
+        patience_ms: u64,
+    },
+    Submit(usize),
+    Pick,
+    /// Ends a slice that did `part` percent of its budget; the call is done once it did `needs` percent of its cost.
+    Done {
+        of: usize,
+        part: u64,
+    },
+    Close(usize),
+    Resize {
+        of: usize,
+        bytes: u64,
+    },
+    Wait {
+        micros: u64,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let cost = prop_oneof![1..100_u64, 100..2_000_u64, 2_000..1_000_000_u64, Just(0)];
+    let offer = (0..6_u32, 1..4_u32, cost, 0..300_u64, prop_oneof![Just(u64::MAX / 2_000_000), 1..500_u64]);
+    let any = any::<usize>;
+    prop_oneof![
+        6 => offer.prop_map(|(tenant, weight, micros, bytes, patience_ms)| {
+            Op::Offer { tenant, weight, micros, bytes, patience_ms }
+        }),
+        6 => any().prop_map(Op::Submit),
+        8 => Just(Op::Pick),
+        8 => (any(), 0..300_u64).prop_map(|(of, part)| Op::Done { of, part }),
+        2 => any().prop_map(Op::Close),
+        2 => (any(), 0..600_u64).prop_map(|(of, bytes)| Op::Resize { of, bytes }),
+        2 => (0..50_000_u64).prop_map(|micros| Op::Wait { micros }),
+    ]
+}
+
+/// What the core's owner knows.
+#[derive(Default)]
+struct Owner {
+    now: u64,
+    tokens: u32,
+    waiting: HashMap<u32, Id>,
+    admitted: Vec<Id>,
+    /// Work handed over and not running, by token.
+    ready: HashMap<u32, Id>,
+    running: Vec<Slice<u32>>,
+    /// Work still to do, in ns; costs are estimates.
+    left: HashMap<Id, u64>,
+    done: Vec<Id>,
+    closed: HashSet<Id>,
+}
+
+impl Owner {
+    fn time(&self) -> Time {
+        Time::from_nanos(self.now)
+    }
+
+    fn has_nothing_to_do(&self) -> bool {
+        self.waiting.is_empty() && self.admitted.is_empty() && self.ready.is_empty() && self.running.is_empty()
+    }
+
+    fn live(&self) -> Vec<Id> {
+        let waiting = self.waiting.values().chain(&self.admitted).chain(self.ready.values()).chain(&self.done);
+        let mut live: Vec<_> = waiting.copied().chain(self.running.iter().map(|slice| slice.id)).collect();
+        live.retain(|id| !self.closed.contains(id));
+        live.sort_unstable();
+        live
+    }
+
+    fn apply(&mut self, core: &mut TestCore, workers: u32, op: Op) {
+        match op {
+            Op::Offer { tenant, weight, micros, bytes, patience_ms } => {
+                let deadline = self.time() + Duration::from_millis(patience_ms);
+                let call = Call { weight, bytes, deadline, ..call(&tenant, micros) };
+                self.tokens += 1;
+                let token = self.tokens;
+                match core.offer(self.time(), &call, || token) {
+                    Verdict::Admitted(id) => self.admitted.push(id),
+                    Verdict::Waiting(id) => assert!(self.waiting.insert(token, id).is_none()),
+                    Verdict::Refused(refusal) => {
+                        let reach = Duration::from_millis(5)..Duration::from_secs(600);
+                        assert!(reach.contains(&refusal.retry_after), "{refusal:?}");
+                        return;
+                    }
+                }
+                let id = *self.admitted.iter().chain(self.waiting.values()).max().unwrap();
+                // Estimates are off by up to two either way.
+                self.left.insert(id, micros * NS_PER_US * (50 + u64::from(self.tokens * 37 % 150)) / 100);
+            }
+            Op::Submit(index) if !self.admitted.is_empty() => {
+                let id = self.admitted.swap_remove(index % self.admitted.len());
+                self.tokens += 1;
+                let closed = self.closed.contains(&id);
+                assert_eq!(core.submit(id, self.tokens).is_err(), closed);
+                if !closed {
+                    self.ready.insert(self.tokens, id);
+                }
+                assert!(core.submit(id, 0).is_err(), "work is handed over once");
+            }
+            Op::Pick if self.running.len() < workers as usize => match core.pick(self.time()) {
+                Some(slice) => {
+                    assert_eq!(self.ready.remove(&slice.work), Some(slice.id), "what runs was ready, once");
+                    self.running.push(slice);
+                }
+                None => {
+                    assert!(self.ready.is_empty(), "no worker idles beside work");
+                    assert_eq!(core.promoted.is_empty(), self.waiting.is_empty(), "nor beside who waits");
+                }
+            },
+            Op::Done { of, part } if !self.running.is_empty() => {
+                let slice = self.running.swap_remove(of % self.running.len());
+                let left = self.left.get_mut(&slice.id).unwrap();
+                let spent = (slice.budget.as_nanos() * part / 100).min(*left);
+                *left -= spent;
+                let unfinished = (*left > 0).then_some(slice.work);
+                self.now += spent;
+                let back = core.done(self.time(), slice.id, Work::from_nanos(spent), unfinished);
+                let closed = self.closed.contains(&slice.id);
+                assert_eq!(back, unfinished.filter(|_| closed), "work that is closed comes back");
+                match unfinished {
+                    _ if closed => assert!(core.close(self.time(), slice.id).is_none()),
+                    Some(work) => assert!(self.ready.insert(work, slice.id).is_none()),
+                    None => self.done.push(slice.id),
+                }
+                let again = core.done(self.time(), slice.id, Work::from_nanos(spent), Some(0));
+                assert_eq!(again, Some(0), "a slice ends once");
+            }
+            Op::Close(of) => self.close(core, of),
+            Op::Resize { of, bytes } => {
+                let live = self.live();
+                if !live.is_empty() {
+                    let _ = core.resize(live[of % live.len()], bytes);
+                }
+            }
+            Op::Wait { micros } => self.now += micros * NS_PER_US,
+            Op::Submit(_) | Op::Pick | Op::Done { .. } => (),
+        }
+        while let Some((id, token)) = core.promoted() {
+            assert_eq!(self.waiting.remove(&token), Some(id), "who waited is promoted once");
+            self.admitted.push(id);
+        }
+    }
+
+    fn close(&mut self, core: &mut TestCore, of: usize) {
+        let live = self.live();
+        if live.is_empty() {
+            return;
+        }
+        let id = live[of % live.len()];
+        let token = self.ready.iter().find(|(_, ready)| **ready == id).map(|(token, _)| *token);
+        assert_eq!(core.close(self.time(), id), token, "work that did not run comes back");
+        self.ready.retain(|_, ready| *ready != id);
+        self.waiting.retain(|_, waiting| *waiting != id);
+        self.done.retain(|done| *done != id);
+        self.closed.insert(id);
+        assert_eq!(core.close(self.time(), id), None, "a call ends once");
+        let runs = self.running.iter().any(|slice| slice.id == id);
+        assert_eq!(core.resize(id, 0), runs, "a call that is gone holds nothing");
+    }
+}
+
+/// What must hold at any time.
+fn check(core: &TestCore, memory_max: u64) {
+    let gauges = core.gauges();
+    let mut bytes = HashMap::<Id, u64>::new();
+    let mut backlog = HashMap::<Id, u64>::new();
+    let mut unfinished = HashMap::<Id, usize>::new();
+    for (_, entry) in core.entries.iter() {
+        *bytes.entry(entry.tenant).or_default() += entry.bytes;
+        let admitted = !matches!(entry.stage, Stage::Waiting(_));
+        *backlog.entry(entry.tenant).or_default() += if admitted { entry.left.as_nanos() } else { 0 };
+        let active = matches!(entry.stage, Stage::Ready(_) | Stage::Running(_) | Stage::Closing(_));
+        *unfinished.entry(entry.tenant).or_default() += usize::from(active);
+        assert_eq!(entry.class, Class::of(entry.left, core.class_first));
+    }
+    assert_eq!(gauges.bytes, bytes.values().sum());
+    assert!(gauges.bytes <= memory_max);
+    assert_eq!(gauges.backlog.iter().sum::<u64>(), backlog.values().sum());
+    let mut weights = 0;
+    for (id, tenant) in core.tenants.iter() {
+        assert_eq!(tenant.bytes, bytes.remove(&id).unwrap_or(0));
+        assert_eq!(tenant.lanes.backlog(), backlog.remove(&id).unwrap_or(0));
+        assert_eq!(tenant.unfinished, unfinished.remove(&id).unwrap_or(0));
+        weights += if tenant.unfinished > 0 { u64::from(tenant.account.weight()) } else { 0 };
+        core.turns.check(&tenant.account);
+    }
+    assert_eq!(core.turns.weights(), weights);
+    assert_eq!(core.by_key.len(), gauges.tenants);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    /// Nothing is lost or run twice, workers do not idle beside work, sums are sums, memory is bounded; and whatever
+    /// happened, all that is admitted comes to its end and leaves nothing behind.
+    #[test]
+    fn whatever_happens_nothing_is_lost_or_run_twice(
+        workers in 1..4_u32,
+        ops in prop::collection::vec(op(), 1..250),
+    ) {
+        let knobs = knobs(workers);
+        let (mut core, mut owner) = (TestCore::new(knobs), Owner::default());
+        for op in ops {
+            owner.apply(&mut core, workers, op);
+            check(&core, knobs.memory_bytes_max);
+        }
+        let index = || 0;
+        for _ in 0..2_000 {
+            owner.apply(&mut core, workers, Op::Submit(index()));
+            owner.apply(&mut core, workers, Op::Pick);
+            owner.apply(&mut core, workers, Op::Done { of: index(), part: 10_000_000 });
+            if owner.has_nothing_to_do() {
+                break;
+            }
+        }
+        prop_assert!(owner.has_nothing_to_do());
+        while !owner.live().is_empty() {
+            owner.close(&mut core, index());
+        }
+        check(&core, knobs.memory_bytes_max);
+        let gauges = core.gauges();
+        prop_assert_eq!((gauges.calls, gauges.bytes, gauges.running), (0, 0, 0));
+        prop_assert_eq!((gauges.backlog, gauges.ready, gauges.waiting), ([0; 8], [0; 8], [0; 8]));
+    }
+
+    /// Tenants that always have calls of one size get work in proportion to their weights, within what may be saved up
+    /// and owed, from any moment on.
+    #[test]
+    fn tenants_with_work_get_their_shares(
+        weights in prop::collection::vec(1..5_u32, 2..6),
+        micros in 50..5_000_u64,
+        spent in prop::collection::vec(10..150_u64, 1..20),
+        slices in 100..5_000_usize,
+    ) {
+        let mut core = TestCore::new(Knobs { wait_max: Duration::from_secs(1_000), ..knobs(1) });
+        let mut now = 0;
+        let tenants: Vec<u32> = (0..weights.len() as u32).collect();
+        let submit = |core: &mut TestCore, tenant: u32, now| {
+            let call = Call { weight: weights[tenant as usize], ..call(&tenants[tenant as usize], micros) };
+            let id = admitted(core.offer(Time::from_nanos(now), &call, || 0));
+            core.submit(id, tenant).unwrap();
+        };
+        for tenant in &tenants {
+            (0..2).for_each(|_| submit(&mut core, *tenant, now));
+        }
+        let (mut got, mut left) = (vec![0; tenants.len()], HashMap::new());
+        for slice in 0..slices {
+            let picked = core.pick(Time::from_nanos(now)).unwrap();
+            let left = left.entry(picked.id).or_insert(micros * NS_PER_US);
+            let spent = (spent[slice % spent.len()] * NS_PER_US).min(*left);
+            *left -= spent;
+            now += spent;
+            got[picked.work as usize] += spent / u64::from(weights[picked.work as usize]);
+            let unfinished = (*left > 0).then_some(picked.work);
+            core.done(Time::from_nanos(now), picked.id, Work::from_nanos(spent), unfinished);
+            if unfinished.is_none() {
+                core.close(Time::from_nanos(now), picked.id);
+                submit(&mut core, picked.work, now);
+            }
+            let apart = got.iter().max().unwrap() - got.iter().min().unwrap();
+            prop_assert!(apart <= 60_000_000, "{apart} ns of service apart after {slice} slices");
+        }
+    }
+}
+
+#[test]
+fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
+    let mut core = TestCore::new(knobs(2));
+    let mut most = 0;
+    for tenant in 0..100_000_u32 {
+        let now = u64::from(tenant) * 1_000_000;
+        let id = admitted(core.offer(Time::from_nanos(now), &call(&tenant, 1_500), || 0));
+        core.submit(id, tenant).unwrap();
+        for _ in 0..15 {
+            let slice = core.pick(Time::from_nanos(now)).unwrap();
+            core.done(Time::from_nanos(now + 50_000), slice.id, slice.budget, Some(slice.work));
+        }
+        core.close(Time::from_nanos(now + 900_000), id);
+        most = most.max(core.gauges().tenants);
+    }
+    assert!(most <= 30, "{most} tenants remembered");
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_admits_who_waits() {
+    let mut core = TestCore::new(knobs(2));
+    let now = Time::default();
+    let offer = |core: &mut TestCore, micros| core.offer(now, &call(&0, micros), || 7);
+    let large = admitted(offer(&mut core, 400_000));
+    let unread = admitted(offer(&mut core, 400_000));
+    let small = admitted(offer(&mut core, 50));
+    for id in [large, small] {
+        core.submit(id, 0).unwrap();
+        assert!(core.pick(now).is_some());
+    }
+    // Both workers are busy, and 400 ms of the tenant's work are ahead.
+    let Verdict::Waiting(waits) = offer(&mut core, 110_000) else { panic!("not made to wait") };
+    core.done(now, small, Work::from_nanos(50_000), None);
+    assert!(core.promoted().is_none(), "what was done makes no room");
+    assert!(core.pick(now).is_none());
+    assert_eq!((core.promoted(), core.promoted()), (Some((waits, 7)), None));
+    assert!(core.submit(waits, 0).is_ok() && core.submit(unread, 0).is_ok());
+}
+
+#[test]
+fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
+    let mut core = TestCore::new(knobs(1));
+    for (token, micros) in [(0, 90_000), (1, 300), (2, 50), (3, 200), (4, 60)] {
+        let id = admitted(core.offer(Time::default(), &call(&0, micros), || 0));
+        core.submit(id, token).unwrap();
+    }
+    let order: Vec<_> = std::iter::from_fn(|| {
+        let slice = core.pick(Time::default())?;
+        core.done(Time::default(), slice.id, Work::from_nanos(1), None);
+        Some(slice.work)
+    })
+    .collect();
+    assert_eq!(order, [2, 4, 1, 3, 0]);
+}
+
+#[test]
+fn a_call_that_needs_more_than_estimated_is_no_longer_small() {
+    let mut core = TestCore::new(knobs(1));
+    let id = admitted(core.offer(Time::default(), &call(&0, 100), || 0));
+    core.submit(id, 0).unwrap();
+    let mut classes = Vec::new();
+    for _ in 0..64 {
+        let slice = core.pick(Time::default()).unwrap();
+        core.done(Time::default(), id, slice.budget, Some(slice.work));
+        classes.push(core.gauges().ready.iter().position(|ready| *ready > 0).unwrap());
+    }
+    assert_eq!(classes[0], 0);
+    assert_eq!(classes.iter().max(), Some(&3), "what was twice misjudged had 6.4 ms");
+}
+
+#[test]
+fn a_refusal_says_why() {
+    let second = Time::default() + Duration::from_secs(1);
+    let mut core = TestCore::new(knobs(1));
+    let small = |deadline, bytes| Call { deadline, bytes, ..call(&7, 10_000) };
+    let mut offer = |call: &Call<'_, u32>| core.offer(Time::default(), call, || 0);
+    let reason = |verdict| match verdict {
+        Verdict::Refused(refusal) => Some(refusal.reason),
+        Verdict::Admitted(_) | Verdict::Waiting(_) => None,
+    };
+    assert_eq!(reason(offer(&small(Time::NEVER, 501))), Some(Reason::Memory), "one tenant gets a half");
+    assert_eq!(reason(offer(&small(Time::from_nanos(9_000_000), 0))), Some(Reason::Deadline));
+    let verdicts: Vec<_> = (0..60).map(|_| reason(offer(&small(second, 0)))).collect();
+    let first = verdicts.iter().position(|verdict| verdict.is_some()).unwrap();
+    assert!((25..=35).contains(&first), "refused from 250 ms of waiting work on: {first}");
+    assert_eq!(verdicts[first], Some(Reason::Backlog));
+    assert_eq!(core.gauges().refused.iter().sum::<u64>(), 2 + (60 - first as u64));
+}

@@ -1,0 +1,40 @@
+//! Sums of work that fade with time, so that over the window they are rates.
+
+use crate::admission::Rules;
+use crate::class::CLASSES;
+use crate::units::{Time, Work, nanos};
+
+/// `N` sums, faded exponentially until one point in time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fading<const N: usize = CLASSES> {
+    at: Time,
+    sums: [f64; N],
+}
+
+impl<const N: usize> Fading<N> {
+    pub(crate) fn new(now: Time) -> Self {
+        Self { at: now, sums: [0.0; N] }
+    }
+
+    /// Lets the sums fade until `now`.
+    pub(crate) fn fade(&mut self, now: Time, rules: &Rules) {
+        let passed = nanos(now.since(self.at));
+        if passed > 0 {
+            self.at = now;
+            let factor = (-(passed as f64) / rules.window()).exp();
+            self.sums.iter_mut().for_each(|sum| *sum *= factor);
+        }
+    }
+
+    pub(crate) fn add(&mut self, index: usize, work: Work) {
+        self.sums[index] += work.as_nanos() as f64;
+    }
+
+    pub(crate) fn sums(&self) -> &[f64; N] {
+        &self.sums
+    }
+
+    pub(crate) fn sum(&self) -> f64 {
+        self.sums.iter().sum()
+    }
+}

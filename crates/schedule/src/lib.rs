@@ -1,0 +1,65 @@
+//! Decides which call may begin and which runs next, so that the small are not kept waiting by the large, nor one
+//! tenant by another, and overload makes everybody a little later rather than some very late.
+//!
+//! A [`Core`] is bookkeeping only: no I/O, no threads, no async, and time is an argument, so what runs in production is
+//! what the simulation in this crate's tests runs. It refuses to know what a call does: it sees a tenant, an estimate,
+//! a number of bytes and a deadline. What a reader may get wrong: waiting for admission needs no timer, since whatever
+//! may end a wait (work done, a call closed, an idle worker) passes through the core.
+//!
+//! ```
+//! use std::num::NonZeroU32;
+//! use sealwire_schedule::{Call, Core, Knobs, Slice, Time, Verdict, Work};
+//!
+//! let mut core = Core::<&str, (), &str>::new(Knobs::new(NonZeroU32::MIN));
+//! let now = Time::from_nanos(0);
+//! // From a call's head, before its body is read.
+//! let cost = Work::from_nanos(150_000);
+//! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, deadline: Time::NEVER };
+//! let Verdict::Admitted(id) = core.offer(now, &call, || ()) else { panic!("nothing else is there") };
+//! // With its body. Then any worker takes slices until the work ends.
+//! core.submit(id, "work").unwrap();
+//! let Some(Slice { id, work, budget }) = core.pick(now) else { panic!("there is one") };
+//! assert_eq!(core.done(now, id, budget, Some(work)), None); // 100 us done, 50 us left
+//! let Some(Slice { id, .. }) = core.pick(now) else { panic!("and again") };
+//! assert_eq!(core.done(now, id, Work::from_nanos(50_000), None), None);
+//! assert!(core.promoted().is_none(), "nobody waited for this");
+//! // With its reply written, or whenever nobody wants it any more.
+//! core.close(now, id);
+//! assert_eq!(core.gauges().bytes, 0);
+//! ```
+//!
+//! | file | its one concern |
+//! | --- | --- |
+//! | `core.rs`, `call.rs` | calls from their offer to their end; what goes in and comes out |
+//! | `cost.rs` | what a call costs |
+//! | `class.rs` | size classes by what is left |
+//! | `fair.rs` | whose turn it is: classes first, tenant fairness as a gate |
+//! | `admission.rs` | what may begin, what waits, what is refused |
+//! | `share.rs` | bytes, with a share per tenant |
+//! | `speed.rs`, `fading.rs` | how fast work gets done; rates of work |
+//! | `tenant.rs`, `heap.rs`, `arena.rs` | what a tenant has; order with removal; names |
+//! | `knobs.rs` | what an operator may turn |
+
+mod admission;
+mod arena;
+mod call;
+mod class;
+mod core;
+mod cost;
+mod fading;
+mod fair;
+mod heap;
+mod knobs;
+mod share;
+mod speed;
+mod tenant;
+mod units;
+
+pub use self::core::Core;
+pub use admission::{Reason, Refusal};
+pub use arena::Id;
+pub use call::{Call, Gauges, Slice, Verdict};
+pub use class::Class;
+pub use cost::{Coefficients, CostModel, Shape};
+pub use knobs::Knobs;
+pub use units::{Time, Work};

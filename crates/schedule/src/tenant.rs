@@ -1,0 +1,64 @@
+//! What one tenant has: its calls by size and by age, its standing, its lanes and its bytes.
+
+use crate::admission::Lanes;
+use crate::arena::Id;
+use crate::class::Class;
+use crate::fair::Account;
+use crate::heap::{Heap, Places};
+use crate::units::Time;
+
+/// One tenant.
+#[derive(Debug)]
+pub(crate) struct Tenant<K> {
+    pub(crate) key: K,
+    pub(crate) account: Account,
+    pub(crate) lanes: Lanes,
+    pub(crate) ready: Ready,
+    /// Calls submitted and not done.
+    pub(crate) unfinished: usize,
+    /// Calls not closed.
+    pub(crate) calls: usize,
+    pub(crate) bytes: u64,
+}
+
+impl<K> Tenant<K> {
+    pub(crate) fn new(key: K, account: Account, now: Time) -> Self {
+        Self { key, account, lanes: Lanes::new(now), ready: Ready::default(), unfinished: 0, calls: 0, bytes: 0 }
+    }
+}
+
+/// A tenant's calls that are ready to run.
+#[derive(Debug, Default)]
+pub(crate) struct Ready {
+    by_size: Heap,
+    by_age: Heap,
+}
+
+/// Where calls are in that of their tenant.
+#[derive(Debug, Default)]
+pub(crate) struct ReadyPlaces {
+    by_size: Places,
+    by_age: Places,
+}
+
+impl Ready {
+    pub(crate) fn insert(&mut self, places: &mut ReadyPlaces, id: Id, class: Class) {
+        self.by_size.insert(&mut places.by_size, class.index() as u64, id);
+        // Equal keys are in order of age.
+        self.by_age.insert(&mut places.by_age, 0, id);
+    }
+
+    pub(crate) fn remove(&mut self, places: &mut ReadyPlaces, id: Id) {
+        self.by_size.remove(&mut places.by_size, id);
+        self.by_age.remove(&mut places.by_age, id);
+    }
+
+    /// The oldest call of the smallest class.
+    pub(crate) fn smallest(&self) -> Option<Id> {
+        self.by_size.first().map(|(_, id)| id)
+    }
+
+    pub(crate) fn oldest(&self) -> Option<Id> {
+        self.by_age.first().map(|(_, id)| id)
+    }
+}
