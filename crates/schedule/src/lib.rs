@@ -51,6 +51,8 @@ mod fair;
 mod heap;
 mod knobs;
 mod share;
+#[cfg(test)]
+mod sim;
 mod speed;
 mod tenant;
 mod units;

@@ -1,0 +1,132 @@
+//! Small calls beside large ones: the founding story, the mix at three loads; what slices, classes and the guard do.
+
+use super::{Arrivals, MS, Report, Scenario, Scope, Source, mixed};
+use crate::units::Work;
+
+const SEEDS: [u64; 2] = [1, 2];
+
+/// A caller of 100 fields, 20 times a second, and what it has to itself.
+fn synthetic(tenant: u32, scope: Scope) -> Source {
+    Source::new(tenant, 0, scope, &[(100, 1.0)], Arrivals::Poisson(20.0))
+}
+
+/// Two callers that keep so many calls of 10,000 fields outstanding.
+fn batches(scope: Scope, outstanding: usize) -> Vec<Source> {
+    let batch = |tenant| Source::new(tenant, 1, scope, &[(10_000, 1.0)], Arrivals::Closed(outstanding));
+    vec![batch(1), batch(2)]
+}
+
+/// The p99 of the synthetic caller over its p99 without the batches.
+fn times_idle(beside: &Report, idle: &Report) -> f64 {
+    beside.row(0, 0).ms(0.99) / idle.row(0, 0).ms(0.99)
+}
+
+#[test]
+fn a_small_call_beside_two_batches_takes_at_most_twice_as_long() {
+    for scope in [Scope::Field, Scope::Request] {
+        let idle = Scenario::new(vec![synthetic(0, scope)], 60_000).run();
+        idle.show(&format!("E1 {scope:?} alone"), 0);
+        for (outstanding, tenant) in [(1, 0), (8, 0), (1, 1), (8, 1)] {
+            let millis = if scope == Scope::Field { 40_000 } else { 25_000 };
+            let batch = Scenario::new(batches(scope, outstanding), millis).run().goodput(1);
+            for seed in SEEDS {
+                let sources = [vec![synthetic(tenant, scope)], batches(scope, outstanding)].concat();
+                let scenario = Scenario::new(sources, millis).seed(seed);
+                // A call shorter than a slice waits for about the slice that runs: 70 us + 100 us are more than twice.
+                let (times, half) = if scope == Scope::Field { (2.0, 1.3) } else { (2.5, 1.6) };
+                let beside = scenario.clone().run();
+                beside.show(&format!("E1 {scope:?} beside 2 x {outstanding}, tenant {tenant}, seed {seed}"), 0);
+                assert!(times_idle(&beside, &idle) <= times);
+                assert!(beside.row(0, 0).ms(0.5) <= half * idle.row(0, 0).ms(0.5));
+                assert!(beside.row(0, 0).max_ms() <= 5.0 * idle.row(0, 0).ms(0.99));
+                assert!(beside.goodput_all() >= 0.97 * batch, "{} of {batch}", beside.goodput_all());
+                assert_eq!(beside.refused_read(1), 0, "a batch that fits its deadline waits, it is not refused");
+                assert!(beside.backlog_max <= 5_000 * MS, "and what waits is not read: {}", beside.backlog_max);
+                if seed == 1 {
+                    // What each mechanism is for shows without it.
+                    let queue = scenario.clone().first_come_first_served().run();
+                    queue.show("   without a scheduler", 0);
+                    assert!(times_idle(&queue, &idle) >= 25.0 * outstanding.min(2) as f64);
+                    if scope == Scope::Request {
+                        let long = scenario.with(|s| s.knobs.slice = Work::from_nanos(5 * MS)).run();
+                        long.show("   slices of 5 ms", 0);
+                        assert!(times_idle(&long, &idle) > 2.0 * times);
+                    } else if outstanding == 8 {
+                        assert!(scenario.without_admission().run().backlog_max > 7_000 * MS);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn in_a_mix_the_small_and_medium_are_hardly_delayed_and_the_large_pay_little() {
+    for scope in [Scope::Field, Scope::Request] {
+        for (load, tenants) in [(0.5, 1), (0.5, 20), (0.8, 1), (0.8, 20), (0.95, 1), (0.95, 20)] {
+            let millis = if scope == Scope::Field { 40_000 } else { 4_000 };
+            let [small, medium, _] = [30, 150, 2_000].map(|fields| scope.work(fields) as f64 / MS as f64);
+            for seed in SEEDS {
+                let scenario = Scenario::new(mixed(0..tenants, 0, scope, load), millis).seed(seed);
+                let report = scenario.clone().run();
+                report.show(&format!("E2 {scope:?} load {load}, {tenants} tenants, seed {seed}"), 0);
+                assert_eq!((report.refused_read(0), report.idle_while_waiting), (0, 0));
+                let queue = scenario.clone().first_come_first_served().run();
+                if seed == 1 {
+                    queue.show("   without a scheduler", 0);
+                }
+                let p99 = |report: &Report, size| report.row(0, size).ms(0.99);
+                if scope == Scope::Request {
+                    // Nearly every call is one slice here, so there is less to gain.
+                    assert!(load < 0.8 || p99(&report, 0) <= 0.75 * p99(&queue, 0));
+                } else if load <= 0.8 {
+                    assert!(p99(&report, 0) <= 3.0 * small && p99(&report, 1) <= 5.0 * medium);
+                }
+                if scope == Scope::Field && load >= 0.8 {
+                    assert!(p99(&report, 0) <= p99(&queue, 0) / 50.0);
+                    assert!(load > 0.8 || p99(&report, 2) <= 3.0 * p99(&queue, 2), "{}", p99(&queue, 2));
+                    let flat = scenario.with(|s| s.tuning.class_first = Work::from_nanos(u64::MAX)).run();
+                    if seed == 1 {
+                        flat.show("   one class", 0);
+                    }
+                    assert!(p99(&flat, 0) > 3.0 * small, "one class of calls is not enough");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_large_call_ends_beside_a_loop_of_small_ones_of_the_same_tenant() {
+    for scope in [Scope::Field, Scope::Request] {
+        let large = Source::new(0, 0, scope, &[(2_000, 1.0)], Arrivals::Closed(1));
+        let loop_of_small = Source::new(0, 1, scope, &[(30, 1.0)], Arrivals::Closed(64));
+        let scenario = Scenario::new(vec![large, loop_of_small], 20_000);
+        let report = scenario.clone().run();
+        report.show(&format!("guard {scope:?}"), 0);
+        // One turn in 16 of two workers is an eighth of the speed it has alone.
+        assert!(report.row(0, 0).ms(0.99) <= 17.0 * scope.work(2_000) as f64 / MS as f64);
+        let unguarded = scenario.with(|s| s.tuning.guard = 0).run();
+        unguarded.show("   no guard", 0);
+        assert!(unguarded.row(0, 0).done() <= report.row(0, 0).done() / 20);
+    }
+}
+
+#[test]
+fn estimates_may_be_wrong_by_a_factor_of_two() {
+    for (factor, times) in [(2.0, 1.3), (4.0, 2.5)] {
+        let scenario = Scenario::new(mixed(0..20, 0, Scope::Field, 0.8), 60_000);
+        let exact = scenario.clone().run();
+        let wrong = scenario.with(|s| s.misjudged = factor).run();
+        wrong.show(&format!("E2 Field load 0.8, estimates within x{factor}"), 0);
+        assert!(wrong.row(0, 0).ms(0.99) <= times * exact.row(0, 0).ms(0.99));
+    }
+}
+
+#[test]
+fn a_worker_that_stands_still_delays_only_what_it_runs() {
+    let report = Scenario::new(mixed(0..20, 0, Scope::Field, 0.5), 20_000).with(|s| s.stall = Some((10_000, 50))).run();
+    report.show("stall of 50 ms", 0);
+    assert_eq!(report.refused_read(0), 0);
+    assert!(report.row(0, 0).ms(0.99) <= 3.0 * 1.5);
+}

@@ -1,0 +1,499 @@
+//! A discrete-event simulation of workers, callers and time around the core that runs in production.
+//!
+//! Costs are those of the crypto: 50 us for a key agreement and 0.2 us for a field; with a key per field the 0.2 us do
+//! not count. A slice costs its work and 1 us; a call that is read costs a network thread 10 us where a scenario
+//! says so, which come out of a busy worker's time. Everything random comes from the scenario's seed.
+
+mod fairness;
+mod latency;
+mod overload;
+mod stats;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+pub(crate) use stats::{Report, Row};
+
+use crate::arena::Id;
+use crate::call::{Call, Verdict};
+use crate::core::Core;
+use crate::knobs::{Knobs, Tuning};
+use crate::units::{Time, Work, nanos};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+const PICK: u64 = US;
+const KEY: u64 = 50 * US;
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In `0..1`.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn exponential(&mut self, mean: f64) -> u64 {
+        (-(1.0 - self.unit()).ln() * mean) as u64
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.unit() * bound as f64) as usize
+    }
+}
+
+/// How far an ephemeral key reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Field,
+    Request,
+}
+
+impl Scope {
+    pub(crate) fn work(self, fields: u64) -> u64 {
+        match self {
+            Self::Field => fields * KEY,
+            Self::Request => KEY + fields * 200,
+        }
+    }
+
+    /// What one slice of `budget` does of `left`: whole fields, at least one.
+    fn slice(self, budget: u64, left: u64) -> u64 {
+        match self {
+            Self::Field => (budget / KEY).max(1).saturating_mul(KEY).min(left),
+            Self::Request => budget.max(200).min(left),
+        }
+    }
+}
+
+/// Sizes in fields, and how often each comes.
+pub(crate) type Mix = &'static [(u64, f64)];
+
+/// The small, medium and large of the experiments.
+pub(crate) const MIX: Mix = &[(30, 0.80), (150, 0.18), (2_000, 0.02)];
+
+/// Mean work of a mix, in ns.
+pub(crate) fn mean(mix: Mix, scope: Scope) -> f64 {
+    mix.iter().map(|(fields, part)| scope.work(*fields) as f64 * part).sum()
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arrivals {
+    /// Open loop: so many a second, at random.
+    Poisson(f64),
+    /// So many outstanding at any time.
+    Closed(usize),
+}
+
+/// A tenant's stream of calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) tenant: u32,
+    /// Reports are by group.
+    pub(crate) group: usize,
+    pub(crate) scope: Scope,
+    pub(crate) mix: Mix,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) timeout_ms: Option<u64>,
+    pub(crate) connections: usize,
+    pub(crate) weight: u32,
+    pub(crate) bytes: u64,
+    /// From when to when, in ms.
+    pub(crate) active: (u64, u64),
+}
+
+impl Source {
+    pub(crate) fn new(tenant: u32, group: usize, scope: Scope, mix: Mix, arrivals: Arrivals) -> Self {
+        let active = (0, u64::MAX / MS);
+        Self { tenant, group, scope, mix, arrivals, timeout_ms: None, connections: 1, weight: 1, bytes: 0, active }
+    }
+}
+
+/// Tenants that each send a part of what makes `load` of two workers.
+pub(crate) fn mixed(tenants: std::ops::Range<u32>, group: usize, scope: Scope, load: f64) -> Vec<Source> {
+    let per_second = load * 2.0 * SECOND as f64 / mean(MIX, scope) / tenants.len() as f64;
+    tenants.map(|tenant| Source::new(tenant, group, scope, MIX, Arrivals::Poisson(per_second))).collect()
+}
+
+/// What is run, and what of the core is replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) sources: Vec<Source>,
+    pub(crate) millis: u64,
+    /// Calls that arrive earlier are not reported.
+    pub(crate) warm_up_millis: u64,
+    pub(crate) seed: u64,
+    pub(crate) knobs: Knobs,
+    pub(crate) tuning: Tuning,
+    /// All calls are those of one tenant.
+    pub(crate) one_tenant: bool,
+    /// The core is told when answers are of no more use.
+    pub(crate) deadlines: bool,
+    /// A refusal stops the reading of its connection.
+    pub(crate) pause: bool,
+    /// A call that is refused is offered again, once, after it was told to.
+    pub(crate) retry: bool,
+    /// CPU time to read or refuse a call.
+    pub(crate) read: u64,
+    /// Estimates are wrong by up to this factor either way.
+    pub(crate) misjudged: f64,
+    /// Everything takes this many times as long as the core is told.
+    pub(crate) slowness: u64,
+    /// Worker 0 stands still from a time for a while, in ms.
+    pub(crate) stall: Option<(u64, u64)>,
+}
+
+impl Scenario {
+    pub(crate) fn new(sources: Vec<Source>, millis: u64) -> Self {
+        Self {
+            sources,
+            millis,
+            warm_up_millis: millis / 10,
+            seed: 1,
+            knobs: Knobs::new(NonZeroU32::new(2).unwrap()),
+            tuning: Tuning::default(),
+            one_tenant: false,
+            deadlines: true,
+            pause: true,
+            retry: false,
+            read: 0,
+            misjudged: 1.0,
+            slowness: 1,
+            stall: None,
+        }
+    }
+
+    pub(crate) fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    /// What overload is like: 64 connections a source, callers that wait a second, and calls that cost to be read.
+    pub(crate) fn under_overload(self) -> Self {
+        self.with(|s| {
+            s.read = 10 * US;
+            s.warm_up_millis = 2_000;
+            for source in &mut s.sources {
+                (source.timeout_ms, source.connections) = (Some(1_000), 64);
+            }
+        })
+    }
+
+    /// Nobody is held back.
+    pub(crate) fn without_admission(self) -> Self {
+        self.with(|s| {
+            s.knobs.wait_max = Duration::from_secs(1 << 30);
+            s.tuning.overload = f64::INFINITY;
+            s.deadlines = false;
+        })
+    }
+
+    /// Whole calls in the order they came, from all alike, none refused: the engine before it had a scheduler.
+    pub(crate) fn first_come_first_served(self) -> Self {
+        self.without_admission().with(|s| {
+            s.knobs.slice = Work::from_nanos(u64::MAX);
+            s.tuning.guard = 1;
+            s.one_tenant = true;
+        })
+    }
+
+    pub(crate) fn run(self) -> Report {
+        World::new(self).run()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrive { source: usize },
+    Again { call: usize },
+    SliceEnd { worker: usize },
+    Timeout { call: usize },
+}
+
+struct Issued {
+    source: usize,
+    size: usize,
+    arrived: u64,
+    connection: usize,
+    work: u64,
+    left: u64,
+    id: Option<Id>,
+    retried: bool,
+    over: bool,
+}
+
+struct World {
+    scenario: Scenario,
+    core: Core<u32, usize, usize>,
+    now: u64,
+    end: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    scheduled: u64,
+    random: Random,
+    calls: Vec<Issued>,
+    /// What each worker runs: the call, the id it runs under, and the work in the slice.
+    workers: Vec<Option<(usize, Id, u64)>>,
+    paused_until: Vec<Vec<u64>>,
+    stolen: u64,
+    report: Report,
+}
+
+impl World {
+    fn new(scenario: Scenario) -> Self {
+        let groups = scenario.sources.iter().map(|source| source.group + 1).max().unwrap_or(0);
+        let sizes = scenario.sources.iter().map(|source| source.mix.len()).max().unwrap_or(0);
+        let workers = scenario.knobs.workers.get() as usize;
+        let report = Report::new(groups, sizes, scenario.millis - scenario.warm_up_millis, workers);
+        Self {
+            core: Core::tuned(scenario.knobs, &scenario.tuning),
+            now: 0,
+            end: scenario.millis * MS,
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            random: Random(scenario.seed),
+            calls: Vec::new(),
+            workers: vec![None; workers],
+            paused_until: scenario.sources.iter().map(|source| vec![0; source.connections]).collect(),
+            stolen: 0,
+            report,
+            scenario,
+        }
+    }
+
+    fn run(mut self) -> Report {
+        for source in 0..self.scenario.sources.len() {
+            let Source { arrivals, active, .. } = self.scenario.sources[source];
+            match arrivals {
+                Arrivals::Poisson(_) => self.after(active.0 * MS, Event::Arrive { source }),
+                Arrivals::Closed(outstanding) => {
+                    for _ in 0..outstanding {
+                        // Not all in one instant.
+                        let at = active.0 * MS + self.random.below(10 * MS as usize) as u64;
+                        self.after(at, Event::Arrive { source });
+                    }
+                }
+            }
+        }
+        while let Some(Reverse((at, _, event))) = self.events.pop() {
+            if at > self.end {
+                break;
+            }
+            self.now = at;
+            match event {
+                Event::Arrive { source } => self.arrive(source),
+                Event::Again { call } => self.offer(call),
+                Event::SliceEnd { worker } => self.slice_end(worker),
+                Event::Timeout { call } => self.timeout(call),
+            }
+            self.start_workers();
+        }
+        self.report.finish(self.core.gauges());
+        self.report
+    }
+
+    fn after(&mut self, span: u64, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse((self.now.saturating_add(span), self.scheduled, event)));
+    }
+
+    fn arrive(&mut self, index: usize) {
+        let source = &self.scenario.sources[index];
+        if let Arrivals::Poisson(per_second) = source.arrivals {
+            let next = self.random.exponential(SECOND as f64 / per_second);
+            if self.now + next < source.active.1.saturating_mul(MS) {
+                self.after(next, Event::Arrive { source: index });
+            }
+        }
+        let source = &self.scenario.sources[index];
+        if self.now >= source.active.1.saturating_mul(MS) {
+            return;
+        }
+        let mut at = self.random.unit();
+        let mut size = 0;
+        while at >= source.mix[size].1 && size + 1 < source.mix.len() {
+            at -= source.mix[size].1;
+            size += 1;
+        }
+        let work = source.scope.work(source.mix[size].0);
+        let connection = self.random.below(source.connections);
+        self.calls.push(Issued {
+            source: index,
+            size,
+            arrived: self.now,
+            connection,
+            work,
+            left: work,
+            id: None,
+            retried: false,
+            over: false,
+        });
+        let call = self.calls.len() - 1;
+        if let Some(timeout) = source.timeout_ms {
+            self.after(timeout * MS, Event::Timeout { call });
+        }
+        self.row(call, |row| {
+            row.offered += 1;
+            row.offered_work += work;
+        });
+        self.offer(call);
+    }
+
+    /// The caller sends. It holds back, and fails by itself, where it was told to stay away.
+    fn offer(&mut self, call: usize) {
+        let Issued { source: index, connection, arrived, work, .. } = self.calls[call];
+        if self.scenario.pause && self.paused_until[index][connection] > self.now {
+            return self.refused(call, self.paused_until[index][connection] - self.now);
+        }
+        if self.workers.iter().all(Option::is_some) {
+            self.stolen += self.scenario.read;
+        }
+        let spread = self.scenario.misjudged.ln() * (2.0 * self.random.unit() - 1.0);
+        let source = &self.scenario.sources[index];
+        let deadline = match source.timeout_ms {
+            Some(timeout) if self.scenario.deadlines => Time::from_nanos(arrived + timeout * MS),
+            _ => Time::NEVER,
+        };
+        let offered = Call {
+            tenant: if self.scenario.one_tenant { &0 } else { &source.tenant },
+            weight: source.weight,
+            cost: Work::from_nanos((work as f64 * spread.exp()) as u64),
+            bytes: source.bytes,
+            deadline,
+        };
+        match self.core.offer(Time::from_nanos(self.now), &offered, || call) {
+            Verdict::Admitted(id) => {
+                self.calls[call].id = Some(id);
+                self.row(call, |row| row.at_once += 1);
+                self.core.submit(id, call).expect("just admitted");
+            }
+            Verdict::Waiting(id) => self.calls[call].id = Some(id),
+            Verdict::Refused(refusal) => {
+                assert!(refusal.retry_after >= Duration::from_millis(5), "no refusal without a time to come again");
+                let span = nanos(refusal.retry_after);
+                self.paused_until[index][connection] = self.now + span.min(SECOND);
+                self.row(call, |row| row.refused_read += 1);
+                self.refused(call, span);
+            }
+        }
+    }
+
+    fn refused(&mut self, call: usize, span: u64) {
+        if self.scenario.retry && !self.calls[call].retried {
+            self.calls[call].retried = true;
+            return self.after(span, Event::Again { call });
+        }
+        let retried = self.calls[call].retried;
+        self.row(call, |row| {
+            row.refused += 1;
+            row.refused_twice += u64::from(retried);
+        });
+        self.over(call, span);
+    }
+
+    /// A closed loop goes on.
+    fn over(&mut self, call: usize, pause: u64) {
+        let issued = &mut self.calls[call];
+        issued.over = true;
+        let source = issued.source;
+        if let Arrivals::Closed(_) = self.scenario.sources[source].arrivals {
+            self.after(pause, Event::Arrive { source });
+        }
+    }
+
+    fn timeout(&mut self, call: usize) {
+        if self.calls[call].over {
+            return;
+        }
+        self.row(call, |row| row.late += 1);
+        if let Some(id) = self.calls[call].id {
+            self.core.close(Time::from_nanos(self.now), id);
+            self.submit_promoted();
+        }
+        self.over(call, 0);
+    }
+
+    fn slice_end(&mut self, worker: usize) {
+        let (call, id, work) = self.workers[worker].take().expect("a slice ends once");
+        let issued = &mut self.calls[call];
+        issued.left -= work;
+        let done = issued.left == 0;
+        let now = Time::from_nanos(self.now);
+        let unwanted = self.core.done(now, id, Work::from_nanos(work), (!done).then_some(call));
+        assert_eq!(unwanted.is_some(), !done && self.calls[call].over, "what is given back is what was closed");
+        if done && !self.calls[call].over {
+            assert!(self.core.close(now, id).is_none(), "what is done has no work left");
+            let Issued { source, size, arrived, work, .. } = self.calls[call];
+            let latency = self.now - arrived;
+            self.row(call, |row| row.finish(latency));
+            if self.now >= self.scenario.warm_up_millis * MS {
+                self.report.rows[self.scenario.sources[source].group][size].done_work += work;
+            }
+            self.over(call, 0);
+        }
+        self.submit_promoted();
+    }
+
+    fn submit_promoted(&mut self) {
+        while let Some((id, call)) = self.core.promoted() {
+            assert_eq!(self.calls[call].id, Some(id));
+            // A call may have timed out in the same instant; the core then knows it no more.
+            assert_eq!(self.core.submit(id, call).is_err(), self.calls[call].over);
+        }
+    }
+
+    fn start_workers(&mut self) {
+        for worker in 0..self.workers.len() {
+            if self.workers[worker].is_some() {
+                continue;
+            }
+            let now = Time::from_nanos(self.now);
+            let slice = self.core.pick(now).or_else(|| {
+                self.submit_promoted();
+                self.core.pick(now)
+            });
+            let Some(slice) = slice else {
+                self.report.idle_while_waiting += u64::from(self.core.gauges().waiting.iter().any(|n| *n > 0));
+                continue;
+            };
+            let issued = &self.calls[slice.work];
+            let work = self.scenario.sources[issued.source].scope.slice(slice.budget.as_nanos(), issued.left);
+            self.workers[worker] = Some((slice.work, slice.id, work));
+            let mut span = PICK + work * self.scenario.slowness + std::mem::take(&mut self.stolen);
+            if let Some((at, stall)) = self.scenario.stall
+                && worker == 0
+                && (at * MS..(at + stall) * MS).contains(&self.now)
+            {
+                span += (at + stall) * MS - self.now;
+            }
+            self.after(span, Event::SliceEnd { worker });
+        }
+        let backlog = self.core.gauges().backlog.iter().sum();
+        self.report.backlog_max = self.report.backlog_max.max(backlog);
+    }
+
+    /// The row of a call that counts.
+    fn row(&mut self, call: usize, change: impl FnOnce(&mut Row)) {
+        let Issued { source, size, arrived, .. } = self.calls[call];
+        if arrived >= self.scenario.warm_up_millis * MS {
+            change(&mut self.report.rows[self.scenario.sources[source].group][size]);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! More than can be done: what is served, in what proportion, how late, and what is refused.
+
+use std::time::Duration;
+
+use super::{Arrivals, Report, Scenario, Scope, Source, US, mean, mixed};
+
+fn scenario(scope: Scope, load: f64, millis: u64) -> Scenario {
+    Scenario::new(mixed(0..1, 0, scope, load), millis).under_overload()
+}
+
+/// The most that can be done when every call that is served costs 10 us to read and 1 us a slice.
+fn attainable(scope: Scope) -> f64 {
+    match scope {
+        Scope::Field => 0.98,
+        Scope::Request => mean(super::MIX, scope) / (mean(super::MIX, scope) + 11.0 * US as f64),
+    }
+}
+
+fn least(proportions: &[f64]) -> f64 {
+    proportions.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn overload_costs_no_throughput_and_hits_all_sizes_alike() {
+    for (scope, load, proportion) in [
+        (Scope::Field, 1.2, 0.85),
+        (Scope::Field, 1.5, 0.85),
+        (Scope::Field, 2.0, 0.85),
+        (Scope::Field, 10.0, 0.85),
+        (Scope::Request, 2.0, 0.8),
+        (Scope::Request, 10.0, 0.6),
+    ] {
+        for seed in [1, 2, 3] {
+            let millis = if scope == Scope::Field { 30_000 } else { 8_000 };
+            let report = scenario(scope, load, millis).seed(seed).run();
+            report.show(&format!("E4 {scope:?} x{load}, seed {seed}"), 0);
+            assert!(report.goodput(0) >= 0.94 * attainable(scope), "{}", report.goodput(0));
+            assert!(least(&report.proportions(0)) >= proportion, "{:?}", report.proportions(0));
+            assert_eq!(report.idle_while_waiting, 0);
+            let small = report.row(0, 0);
+            assert!(small.late == 0 && small.ms(0.99) <= 250.0 + 62.5, "the knob bounds what the small wait");
+            if scope == Scope::Field {
+                assert!(small.ms(0.99) <= 4.0 * small.ms(0.5));
+                assert!(report.rows[0].iter().all(|row| row.modes() == 1), "late are all a little, not some very");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_part_of_admission_is_missed_when_it_is_not_there() {
+    let check = |name: &str, load: f64, change: fn(&mut Scenario), fails: fn(&Report) -> bool| {
+        let scenario = scenario(Scope::Request, load, 8_000);
+        let (with, without) = (scenario.clone().run(), scenario.with(change).run());
+        without.show(&format!("E4 Request x{load}, {name}"), 0);
+        assert!(!fails(&with) && fails(&without), "{name}");
+    };
+    let large_starve = |report: &Report| report.proportions(0)[2] < 0.5;
+    let small_wait = |report: &Report| report.row(0, 0).ms(0.99) > 500.0;
+    let nothing_done = |report: &Report| report.goodput(0) < 0.1;
+    check("nothing refused", 10.0, |s| *s = s.clone().without_admission(), nothing_done);
+    check("no pause", 10.0, |s| s.pause = false, nothing_done);
+    check("no thresholds", 10.0, |s| s.knobs.wait_max = Duration::from_secs(1 << 30), small_wait);
+    check("no curve", 10.0, |s| s.tuning.wait_min = 1.0, large_starve);
+    check("no proportion", 10.0, |s| s.tuning.overload = f64::INFINITY, large_starve);
+    check("no speed", 10.0, |s| s.tuning.speed_gain = 0.0, large_starve);
+}
+
+#[test]
+fn what_cannot_be_done_in_time_is_refused_before_it_is_begun() {
+    let scenario = scenario(Scope::Field, 1.2, 30_000);
+    let late = |report: &Report| report.rows[0].iter().map(|row| row.late).sum::<u64>();
+    let with = scenario.clone().run();
+    assert!(late(&with) <= 5 && with.proportions(0)[2] >= 0.85);
+    for (name, change) in [
+        ("no deadlines", (|s| s.deadlines = false) as fn(&mut Scenario)),
+        ("smaller calls ignored", |s| s.tuning.smaller_max = 0.0),
+    ] {
+        let without = scenario.clone().with(change).run();
+        without.show(&format!("E4 Field x1.2, {name}"), 0);
+        assert!(late(&without) >= 100 && without.goodput(0) < with.goodput(0));
+        assert!(without.proportions(0)[2] < 0.7);
+    }
+}
+
+#[test]
+fn a_machine_three_times_slower_than_its_model_is_noticed() {
+    let slow = scenario(Scope::Field, 2.0, 30_000).with(|s| s.slowness = 3);
+    let late = |report: &Report| report.rows[0].iter().map(|row| row.late).sum::<u64>();
+    let report = slow.clone().run();
+    report.show("E4 Field x2, three times slower", 0);
+    let unnoticed = slow.with(|s| s.tuning.speed_gain = 0.0).run();
+    unnoticed.show("   no speed", 0);
+    assert!(late(&report) * 3 <= late(&unnoticed), "{} {}", late(&report), late(&unnoticed));
+}
+
+#[test]
+fn a_closed_loop_that_fits_is_delayed_and_not_refused() {
+    // 80 calls of 7.5 ms are 300 ms of two workers: more than may be admitted, less than may be admitted and wait.
+    let source = Source::new(0, 0, Scope::Field, &[(150, 1.0)], Arrivals::Closed(80));
+    let scenario = Scenario::new(vec![source], 20_000);
+    let report = scenario.clone().run();
+    report.show("closed loop of 80", 0);
+    assert_eq!(report.refused_read(0), 0);
+    assert!(report.goodput(0) >= 0.97);
+    let steep = scenario.with(|s| s.tuning.wait_min = 1.0).run();
+    steep.show("   no curve", 0);
+    assert!(steep.refused_read(0) > 1_000);
+}
+
+#[test]
+fn who_comes_again_after_the_time_it_was_told_is_mostly_admitted() {
+    // Ten times what can be done, for 300 ms: 3 s of work.
+    let mut sources = mixed(0..1, 0, Scope::Field, 10.0);
+    (sources[0].active, sources[0].connections) = ((0, 300), 64);
+    let scenario = Scenario::new(sources, 10_000).with(|s| {
+        (s.retry, s.pause, s.warm_up_millis) = (true, false, 0);
+        s.sources[0].timeout_ms = Some(5_000);
+    });
+    for seed in [1, 2, 3] {
+        let report = scenario.clone().seed(seed).run();
+        let sum = |of: fn(&super::Row) -> u64| report.rows[0].iter().map(of).sum::<u64>();
+        let (first, again) = (sum(|row| row.refused_read), sum(|row| row.refused_twice));
+        println!(
+            "retry, seed {seed}: {} offered, {} refused, {again} of them twice",
+            sum(|row| row.offered),
+            first - again
+        );
+        assert!(first - again >= 500 && again * 2 <= first - again, "of those that come again, half are admitted");
+    }
+}
+
+#[test]
+fn what_is_cancelled_leaves_nothing_behind() {
+    let mut sources = mixed(0..5, 0, Scope::Field, 3.0);
+    for source in &mut sources {
+        (source.timeout_ms, source.active, source.bytes) = (Some(30), (0, 5_000), 100_000);
+    }
+    let report = Scenario::new(sources, 10_000).with(|s| (s.deadlines, s.warm_up_millis) = (false, 0)).run();
+    assert!(report.rows[0].iter().map(|row| row.late).sum::<u64>() > 1_000, "many were cancelled");
+    let last = report.last;
+    assert_eq!((last.calls, last.running, last.bytes), (0, 0, 0));
+    assert_eq!((last.waiting, last.ready, last.backlog), ([0; 8], [0; 8], [0; 8]));
+}
