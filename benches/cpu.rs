@@ -47,6 +47,8 @@ enum Operation {
     EncryptEpoch,
     EncryptBinary,
     DecryptText,
+    /// Every field under a key of its own, as if each came from another request.
+    DecryptKeyed,
 }
 
 impl Operation {
@@ -57,6 +59,7 @@ impl Operation {
             Self::EncryptEpoch => "encrypt_epoch",
             Self::EncryptBinary => "encrypt_binary",
             Self::DecryptText => "decrypt_text",
+            Self::DecryptKeyed => "decrypt_keyed",
         }
     }
 }
@@ -76,7 +79,7 @@ impl Load {
     }
 }
 
-const LOADS: [Load; 15] = [
+const LOADS: [Load; 16] = [
     Load { operation: Operation::EncryptText, fields: 1, callers: 1 },
     Load { operation: Operation::EncryptText, fields: 1, callers: 64 },
     Load { operation: Operation::EncryptEpoch, fields: 1, callers: 1 },
@@ -91,6 +94,7 @@ const LOADS: [Load; 15] = [
     Load { operation: Operation::EncryptBinary, fields: 2_000, callers: 4 },
     Load { operation: Operation::DecryptText, fields: 1, callers: 64 },
     Load { operation: Operation::DecryptText, fields: 100, callers: 8 },
+    Load { operation: Operation::DecryptKeyed, fields: 100, callers: 8 },
     Load { operation: Operation::DecryptText, fields: 2_000, callers: 4 },
 ];
 
@@ -202,8 +206,11 @@ fn measure(world: &World, load: Load, time: Duration) -> io::Result<Measured> {
     let client = world.client(2);
     let payload = document(load.fields);
     let payload = match load.operation {
-        Operation::DecryptText => {
-            let sealed = world.callers().block_on(client.encrypt(Encrypt::new(APP, &payload)));
+        Operation::DecryptText | Operation::DecryptKeyed => {
+            let keyed = load.operation == Operation::DecryptKeyed;
+            let key_scope = if keyed { KeyScope::Field } else { KeyScope::Request };
+            let writing = Writing { key_scope, ..Writing::default() };
+            let sealed = world.callers().block_on(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }));
             sealed.expect("encrypts").payload.to_vec()
         }
         Operation::EncryptText | Operation::EncryptK1 | Operation::EncryptEpoch | Operation::EncryptBinary => payload,
@@ -257,7 +264,7 @@ async fn call(client: &Client, operation: Operation, payload: &[u8]) {
             let writing = Writing { encoding: Encoding::Binary, ..Writing::default() };
             client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
         }
-        Operation::DecryptText => client.decrypt(Decrypt::new(APP, payload)).await,
+        Operation::DecryptText | Operation::DecryptKeyed => client.decrypt(Decrypt::new(APP, payload)).await,
     };
     reply.expect("is answered");
 }
