@@ -3,6 +3,7 @@
 use std::fmt;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroizing;
 
 use crate::{CannotOpen, Error};
 
@@ -52,8 +53,36 @@ impl AeadKey {
     }
 }
 
+/// Up to here a buffer is made larger than it must be, so that fields that grow by bits do not make one each.
+const ROUNDED_BYTES_MAX: usize = 64 << 10;
+
+/// Gives a buffer, in which ciphertext becomes plaintext, a length of at least `bytes`. It is replaced, not grown, so that
+/// the old one is wiped.
+#[inline]
+pub(crate) fn room(buffer: &mut Zeroizing<Vec<u8>>, bytes: usize) {
+    if buffer.len() < bytes {
+        let length = if bytes > ROUNDED_BYTES_MAX { bytes } else { bytes.next_power_of_two() };
+        *buffer = Zeroizing::new(vec![0; length]);
+    }
+}
+
 impl fmt::Debug for AeadKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AeadKey")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_field_takes_no_more_room_than_it_has_bytes() {
+        let mut buffer = Zeroizing::new(Vec::new());
+        for (bytes, length) in [(0, 0), (1, 1), (100, 128), (90, 128), (65_536, 65_536), (65_537, 65_537), (10, 65_537)]
+        {
+            room(&mut buffer, bytes);
+            assert_eq!(buffer.len(), length, "{bytes}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use zeroize::Zeroizing;
 
-use crate::aead::TAG_BYTES;
+use crate::aead::{TAG_BYTES, room};
 use crate::envelope::{
     BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, HEADER_BYTES, HEADER_CHARS, Header, INFO_PREFIX,
     TEXT_PREFIX,
@@ -87,7 +87,7 @@ impl Opener {
             Some((_, last, schedule)) if last == chars => *schedule,
             _ => self.schedule(Header::from_chars(chars)?)?,
         };
-        self.room(body.len());
+        room(&mut self.body, body.len());
         let bytes = BASE64.decode_slice(body, &mut self.body).map_err(|_| CannotOpen)?;
         self.open_body(schedule, bytes)
     }
@@ -104,17 +104,9 @@ impl Opener {
             Some((last, _, schedule)) if last.0 == *header => *schedule,
             _ => self.schedule(Header(*header))?,
         };
-        self.room(body.len());
+        room(&mut self.body, body.len());
         self.body[..body.len()].copy_from_slice(body);
         self.open_body(schedule, body.len())
-    }
-
-    /// The body buffer gets at least `bytes` of length. It is replaced, not grown, so that the old one is wiped.
-    #[inline]
-    fn room(&mut self, bytes: usize) {
-        if self.body.len() < bytes {
-            self.body = Zeroizing::new(vec![0; bytes.next_power_of_two()]);
-        }
     }
 
     #[inline]

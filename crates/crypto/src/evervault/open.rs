@@ -10,7 +10,7 @@ use super::metadata::Metadata;
 use super::number::{Number, Parsed, parse};
 use super::ring::{Ring, Scheme};
 use super::text::{Aad, Datatype, Parts, SEALED_CHARS_MAX, Tag};
-use crate::aead::TAG_BYTES;
+use crate::aead::{TAG_BYTES, room};
 use crate::{AppKeys, CannotOpen, OpenedSchedules};
 
 /// Whether the formats that the vendor has given up are read.
@@ -118,7 +118,7 @@ impl Opener {
         let nonce = parts.nonce()?;
         let scheme = Scheme { kdf: tag.kdf(), is_mixed: tag.mixes_derivations() };
         let place = self.ring.place_of_chars(tag.curve(), parts.ephemeral)?;
-        self.room(parts.sealed.len());
+        room(&mut self.body, parts.sealed.len());
         let mut turn = 0;
         let length = loop {
             let candidate = self.ring.candidate(place, scheme, turn)?;
@@ -151,7 +151,7 @@ impl Opener {
         }
         let scheme = header.version.scheme();
         let place = self.ring.place(header.version.curve(), header.ephemeral)?;
-        self.room(metadata.len() + content.len());
+        room(&mut self.body, metadata.len() + content.len());
         let (for_metadata, for_content) = self.body.split_at_mut(metadata.len());
         let mut turn = 0;
         let length = loop {
@@ -176,14 +176,6 @@ impl Opener {
             false => file::unmarked_role(content, self.legacy)?,
         };
         Ok(OpenedFile { content, role })
-    }
-
-    /// The body buffer gets at least `bytes` of length. It is replaced, not grown, so that the old one is wiped.
-    #[inline]
-    fn room(&mut self, bytes: usize) {
-        if self.body.len() < bytes {
-            self.body = Zeroizing::new(vec![0; bytes.next_power_of_two()]);
-        }
     }
 }
 
