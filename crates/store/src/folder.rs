@@ -239,7 +239,8 @@ impl FolderStore {
     /// Replaces one app's file, under the next generation.
     fn commit(&self, _lock: &File, path: &Path, file: &AppFile) -> Result<(), StoreError> {
         let text = serde_json::to_vec_pretty(file).map_err(|error| damaged(path, error.to_string()))?;
-        let number = self.read_generation()?.number + 1;
+        let no_number = || damaged(&self.folder.join("generation"), "no number left".into());
+        let number = self.read_generation()?.number.checked_add(1).ok_or_else(no_number)?;
         self.write_generation(Generation { number, changing: true })?;
         replace(path, &text)?;
         self.write_generation(Generation { number, changing: false })
@@ -699,6 +700,18 @@ mod tests {
         assert_eq!(store.generation().unwrap(), 10, "every change, a repetition too");
         assert!(matches!(store.configure(&app("nobody"), &to(1)), Err(StoreError::NoApp { .. })));
         assert_eq!(store.generation().unwrap(), 10);
+    }
+
+    #[test]
+    fn the_last_generation_is_followed_by_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
+        store.create(&app("shop"), &[Curve::P256]).unwrap();
+        fs::write(folder.path().join("generation"), u64::MAX.to_string()).unwrap();
+        for refused in [store.rotate(&app("shop"), Curve::P256).map(drop), store.create(&app("other"), &[]).map(drop)] {
+            assert!(matches!(refused, Err(StoreError::Damaged { what, .. }) if what == "no number left"));
+        }
+        assert_eq!(store.list().unwrap().len(), 1, "nothing was changed");
     }
 
     #[test]
