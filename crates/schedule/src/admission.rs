@@ -112,6 +112,12 @@ struct Forecast {
     finish: f64,
 }
 
+impl Forecast {
+    fn predicted(&self) -> Duration {
+        Duration::from_nanos(self.finish as u64)
+    }
+}
+
 impl Rules {
     pub(crate) fn new(knobs: &Knobs, tuning: &Tuning) -> Self {
         Self {
@@ -165,8 +171,8 @@ impl Lanes {
         }
     }
 
-    /// Counts an offer and says whether it may be admitted (`true`), is to wait (`false`) or is refused.
-    pub(crate) fn judge(&mut self, offer: &Offer, rules: &Rules) -> Result<bool, Refusal> {
+    /// Counts an offer and says whether it may be admitted, is to wait or is refused.
+    pub(crate) fn judge(&mut self, offer: &Offer, rules: &Rules) -> Result<Passed, Refusal> {
         let &Offer { class, work, rate, deadline, now, idle, .. } = offer;
         self.offered.fade(now, rules);
         self.refused.fade(now, rules);
@@ -175,7 +181,7 @@ impl Lanes {
         let (min, max) = rules.thresholds(forecast.own);
         let ordinary = forecast.own <= rules.wait_max * rules.ordinary;
         let full = forecast.ahead >= max || forecast.held >= max;
-        let reason = if now + Duration::from_nanos(forecast.finish as u64) > deadline {
+        let reason = if now + forecast.predicted() > deadline {
             Some(Reason::Deadline)
         } else if ordinary && full {
             Some(Reason::Backlog)
@@ -186,7 +192,10 @@ impl Lanes {
         };
         match reason {
             Some(reason) => Err(self.refuse(reason, offer, rules)),
-            None => Ok(idle || (self.waiting[class.index()].is_empty() && forecast.ahead <= min)),
+            None => Ok(Passed {
+                at_once: idle || (self.waiting[class.index()].is_empty() && forecast.ahead <= min),
+                predicted: forecast.predicted(),
+            }),
         }
     }
 
@@ -203,7 +212,7 @@ impl Lanes {
         Refusal {
             reason,
             retry_after: Duration::from_nanos((gone * (1.0 + spread / 2.0)) as u64),
-            predicted: Duration::from_nanos(forecast.finish as u64),
+            predicted: forecast.predicted(),
         }
     }
 
@@ -293,6 +302,15 @@ impl Lanes {
         }
         may
     }
+}
+
+/// A call that is not refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    /// It need not wait for admission.
+    pub(crate) at_once: bool,
+    /// From now to its end.
+    pub(crate) predicted: Duration,
 }
 
 /// How fast work gets done, in ns of work per ns.

@@ -1,5 +1,7 @@
 //! What goes into the core and comes out of it.
 
+use std::time::Duration;
+
 use crate::admission::Refusal;
 use crate::arena::Id;
 use crate::class::CLASSES;
@@ -26,11 +28,21 @@ pub struct Call<'a, K> {
 #[must_use]
 pub enum Verdict {
     /// Read it and submit it.
-    Admitted(Id),
+    Admitted {
+        /// The call.
+        id: Id,
+        /// How long it is expected to take, from now to its end.
+        predicted: Duration,
+    },
     /// Do not read it yet: [`Core::promoted`](crate::Core::promoted) will name it, or its deadline passes first and it
     /// is closed. There is nothing to ask again and no timer to set, since what changes the answer passes through the
     /// core.
-    Waiting(Id),
+    Waiting {
+        /// The call.
+        id: Id,
+        /// How long it is expected to take, from now to its end.
+        predicted: Duration,
+    },
     /// Answer that, and read no more of its connection for [`Refusal::retry_after`].
     Refused(Refusal),
 }

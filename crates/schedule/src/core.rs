@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 
-use crate::admission::{Offer, Rate, Reason, Rules};
+use crate::admission::{Offer, Passed, Rate, Reason, Rules};
 use crate::arena::{Arena, Id};
 use crate::call::{Call, Gauges, Slice, Verdict};
 use crate::class::Class;
@@ -117,8 +117,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             verdict => verdict,
         };
-        let at_once = match verdict {
-            Ok(at_once) => at_once,
+        let Passed { at_once, predicted } = match verdict {
+            Ok(passed) => passed,
             Err(refusal) => {
                 self.gauges.refused[refusal.reason as usize] += 1;
                 self.settle(tenant);
@@ -138,7 +138,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             self.gauges.waiting[class.index()] += 1;
         }
         self.settle(tenant);
-        if at_once { Verdict::Admitted(id) } else { Verdict::Waiting(id) }
+        if at_once { Verdict::Admitted { id, predicted } } else { Verdict::Waiting { id, predicted } }
     }
 
     /// A call that waited and is now admitted, with what it was to be woken by. To be asked until there is none, after

@@ -15,7 +15,7 @@
 //! // From a call's head, before its body is read.
 //! let cost = Work::from_nanos(150_000);
 //! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, deadline: Time::NEVER };
-//! let Verdict::Admitted(id) = core.offer(now, &call, || ()) else { panic!("nothing else is there") };
+//! let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing else is there") };
 //! // With its body. Then any worker takes slices until the work ends.
 //! core.submit(id, "work").unwrap();
 //! let Some(Slice { id, work, budget }) = core.pick(now) else { panic!("there is one") };

@@ -23,7 +23,7 @@ fn call(tenant: &u32, micros: u64) -> Call<'_, u32> {
 
 fn admitted(verdict: Verdict) -> Id {
     match verdict {
-        Verdict::Admitted(id) => id,
+        Verdict::Admitted { id, .. } => id,
         other => panic!("not admitted: {other:?}"),
     }
 }
@@ -112,8 +112,8 @@ impl Owner {
                 self.tokens += 1;
                 let token = self.tokens;
                 match core.offer(self.time(), &call, || token) {
-                    Verdict::Admitted(id) => self.admitted.push(id),
-                    Verdict::Waiting(id) => assert!(self.waiting.insert(token, id).is_none()),
+                    Verdict::Admitted { id, .. } => self.admitted.push(id),
+                    Verdict::Waiting { id, .. } => assert!(self.waiting.insert(token, id).is_none()),
                     Verdict::Refused(refusal) => {
                         let reach = Duration::from_millis(5)..Duration::from_secs(600);
                         assert!(reach.contains(&refusal.retry_after), "{refusal:?}");
@@ -331,7 +331,7 @@ fn a_worker_with_nothing_to_do_admits_who_waits() {
         assert!(core.pick(now).is_some());
     }
     // Both workers are busy, and 400 ms of the tenant's work are ahead.
-    let Verdict::Waiting(waits) = offer(&mut core, 110_000) else { panic!("not made to wait") };
+    let Verdict::Waiting { id: waits, .. } = offer(&mut core, 110_000) else { panic!("not made to wait") };
     core.done(now, small, Work::from_nanos(50_000), None);
     assert!(core.promoted().is_none(), "what was done makes no room");
     assert!(core.pick(now).is_none());
@@ -371,6 +371,35 @@ fn a_call_that_needs_more_than_estimated_is_no_longer_small() {
 }
 
 #[test]
+fn every_verdict_tells_how_long_the_call_will_take() {
+    let mut core = TestCore::new(knobs(2));
+    let call = |micros, patience_ms| Call {
+        deadline: Time::default() + Duration::from_millis(patience_ms),
+        ..call(&7, micros)
+    };
+    // Alone on one of two workers, which then both are busy; behind what both have; behind that and what waits; and
+    // what is larger is not ahead.
+    for (micros, patience_ms, verdict) in [
+        (400_000, 5_000, ("admitted", 400_000)),
+        (400_000, 5_000, ("admitted", 200_000 + 400_000)),
+        (400_000, 5_000, ("waits", 400_000 + 400_000)),
+        (400_000, 900, ("refused", 600_000 + 400_000)),
+        (10, 5_000, ("admitted", 10)),
+    ] {
+        let (told, predicted, id) = match core.offer(Time::default(), &call(micros, patience_ms), || 0) {
+            Verdict::Admitted { id, predicted } => ("admitted", predicted, Some(id)),
+            Verdict::Waiting { predicted, .. } => ("waits", predicted, None),
+            Verdict::Refused(refusal) => ("refused", refusal.predicted, None),
+        };
+        assert_eq!((told, predicted.as_micros()), verdict, "{micros} us");
+        if let Some(id) = id {
+            core.submit(id, 0).unwrap();
+            core.pick(Time::default()).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_refusal_says_why() {
     let second = Time::default() + Duration::from_secs(1);
     let mut core = TestCore::new(knobs(1));
@@ -378,7 +407,7 @@ fn a_refusal_says_why() {
     let mut offer = |call: &Call<'_, u32>| core.offer(Time::default(), call, || 0);
     let reason = |verdict| match verdict {
         Verdict::Refused(refusal) => Some(refusal.reason),
-        Verdict::Admitted(_) | Verdict::Waiting(_) => None,
+        Verdict::Admitted { .. } | Verdict::Waiting { .. } => None,
     };
     assert_eq!(reason(offer(&small(Time::NEVER, 501))), Some(Reason::Memory), "one tenant gets a half");
     assert_eq!(reason(offer(&small(Time::from_nanos(9_000_000), 0))), Some(Reason::Deadline));

@@ -379,12 +379,12 @@ impl World {
             deadline,
         };
         match self.core.offer(Time::from_nanos(self.now), &offered, || call) {
-            Verdict::Admitted(id) => {
+            Verdict::Admitted { id, .. } => {
                 self.calls[call].id = Some(id);
                 self.row(call, |row| row.at_once += 1);
                 self.core.submit(id, call).expect("just admitted");
             }
-            Verdict::Waiting(id) => self.calls[call].id = Some(id),
+            Verdict::Waiting { id, .. } => self.calls[call].id = Some(id),
             Verdict::Refused(refusal) => {
                 assert!(refusal.retry_after >= Duration::from_millis(5), "no refusal without a time to come again");
                 let span = nanos(refusal.retry_after);
