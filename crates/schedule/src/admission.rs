@@ -260,9 +260,19 @@ impl Lanes {
         self.backlog[to.index()] += now_left.as_nanos();
     }
 
+    /// What was admitted is reckoned otherwise now.
+    pub(crate) fn correct(&mut self, (from, work): (Class, Work), (to, now_work): (Class, Work)) {
+        self.admitted.correct((from.index(), work), (to.index(), now_work));
+    }
+
     #[cfg(test)]
     pub(crate) fn backlog(&self) -> u64 {
         self.backlog.iter().sum()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> u64 {
+        self.held.iter().sum()
     }
 
     pub(crate) fn wait(&mut self, class: Class, work: Work, id: Id) {

@@ -15,7 +15,7 @@ pub struct Call<'a, K> {
     /// The tenant's weight, at least 1; one of 2 gets twice the share. A change counts once the tenant had no calls for
     /// long enough to be forgotten.
     pub weight: u32,
-    /// What it will cost ([`CostModel::estimate`](crate::CostModel::estimate)); above an hour it is taken as an hour.
+    /// What it will cost ([`CostModel::estimate`](crate::CostModel::estimate)); at least 1 ns and at most an hour.
     pub cost: Work,
     /// Bytes it will hold, request and reply.
     pub bytes: u64,

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
+use std::ops::RangeInclusive;
 
 use crate::admission::{Offer, Passed, Rate, Reason, Rules};
 use crate::arena::{Arena, Id};
@@ -19,8 +20,9 @@ use crate::speed::Speed;
 use crate::tenant::{ReadyPlaces, Tenant};
 use crate::units::{Time, Work};
 
-/// An hour. No estimate is longer, so that sums of a million do not overflow.
-const COST_MAX: Work = Work::from_nanos(3_600_000_000_000);
+/// What a call may cost: at least something, so that it counts; at most an hour, so that sums of a million do not
+/// overflow.
+const COST: RangeInclusive<Work> = Work::from_nanos(1)..=Work::from_nanos(3_600_000_000_000);
 
 struct Entry<W, T> {
     tenant: Id,
@@ -103,8 +105,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     pub fn offer(&mut self, now: Time, call: &Call<'_, K>, wake: impl FnOnce() -> W) -> Verdict {
         self.offers += 1;
         let tenant = self.tenant(now, call);
-        let work = call.cost.min(COST_MAX);
-        let class = Class::of(work, self.class_first);
+        let (class, work) = self.measured(call.cost);
         let rate = self.rate(now, tenant);
         let idle = self.turns.is_empty() && self.gauges.running < self.workers;
         // Multiples of the golden ratio fall evenly into 0..1, any number of them in a row.
@@ -147,8 +148,34 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         self.promoted.pop_front()
     }
 
-    /// Hands over the work of an admitted call. Given back when the call is closed, or not admitted.
-    pub fn submit(&mut self, id: Id, work: T) -> Result<(), T> {
+    /// Puts right what a call costs, as more of it is known than when it was offered: while it waits, or while its body
+    /// is being read. Any later it changes nothing.
+    pub fn reckon(&mut self, id: Id, cost: Work) {
+        let after = self.measured(cost);
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let (tenant, before) = (entry.tenant, (entry.class, entry.left));
+        let waits = matches!(entry.stage, Stage::Waiting(_));
+        if !waits && !matches!(entry.stage, Stage::Admitted) {
+            return;
+        }
+        (entry.class, entry.left) = after;
+        let lanes = &mut self.tenants[tenant].lanes;
+        if waits {
+            lanes.leave(before.0, before.1, id);
+            lanes.wait(after.0, after.1, id);
+            self.gauges.waiting[before.0.index()] -= 1;
+            self.gauges.waiting[after.0.index()] += 1;
+        } else {
+            lanes.correct(before, after);
+            self.admitted.correct((0, before.1), (0, after.1));
+            self.progress(tenant, before, after);
+        }
+    }
+
+    /// Hands over the work of an admitted call, and what it costs now that all of it is known. Given back when the call
+    /// is closed, or not admitted.
+    pub fn submit(&mut self, id: Id, cost: Work, work: T) -> Result<(), T> {
+        self.reckon(id, cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Admitted)) else {
             return Err(work);
         };
@@ -209,7 +236,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let owner = &mut self.tenants[tenant];
         self.turns.charge(&mut owner.account, entry.class, spent);
         let before = (entry.class, entry.left);
-        entry.spent = Work::from_nanos(entry.spent.as_nanos().saturating_add(spent.as_nanos())).min(COST_MAX);
+        entry.spent = Work::from_nanos(entry.spent.as_nanos().saturating_add(spent.as_nanos())).min(*COST.end());
         let mut unwanted = None;
         match unfinished {
             Some(work) if !closing => {
@@ -298,6 +325,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             speed: self.speed.rate(),
             ..self.gauges
         }
+    }
+
+    /// What is reckoned of a call that costs so much.
+    fn measured(&self, cost: Work) -> (Class, Work) {
+        let work = cost.clamp(*COST.start(), *COST.end());
+        (Class::of(work, self.class_first), work)
     }
 
     fn tenant(&mut self, now: Time, call: &Call<'_, K>) -> Id {

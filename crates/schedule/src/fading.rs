@@ -30,6 +30,12 @@ impl<const N: usize> Fading<N> {
         self.sums[index] += work.as_nanos() as f64;
     }
 
+    /// What was added is reckoned otherwise now. It may have faded, so that more is taken away than is left of it.
+    pub(crate) fn correct(&mut self, (from, work): (usize, Work), (to, now_work): (usize, Work)) {
+        self.sums[from] = (self.sums[from] - work.as_nanos() as f64).max(0.0);
+        self.add(to, now_work);
+    }
+
     pub(crate) fn sums(&self) -> &[f64; N] {
         &self.sums
     }

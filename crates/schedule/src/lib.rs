@@ -16,8 +16,8 @@
 //! let cost = Work::from_nanos(150_000);
 //! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, deadline: Time::NEVER };
 //! let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing else is there") };
-//! // With its body. Then any worker takes slices until the work ends.
-//! core.submit(id, "work").unwrap();
+//! // With its body, which may tell better what it costs. Then any worker takes slices until the work ends.
+//! core.submit(id, cost, "work").unwrap();
 //! let Some(Slice { id, work, budget }) = core.pick(now) else { panic!("there is one") };
 //! assert_eq!(core.done(now, id, budget, Some(work)), None); // 100 us done, 50 us left
 //! let Some(Slice { id, .. }) = core.pick(now) else { panic!("and again") };

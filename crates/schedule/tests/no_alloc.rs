@@ -15,7 +15,7 @@ fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
         let Verdict::Admitted { id, .. } = core.offer(Time::default(), &call, || ()) else {
             panic!("nothing holds it back")
         };
-        core.submit(id, tenant).expect("just admitted");
+        core.submit(id, cost, tenant).expect("just admitted");
     }
     core
 }

@@ -17,8 +17,11 @@ fn knobs(workers: u32) -> Knobs {
 }
 
 fn call(tenant: &u32, micros: u64) -> Call<'_, u32> {
-    let cost = Work::from_nanos(micros * NS_PER_US);
-    Call { tenant, weight: 1, cost, bytes: 0, deadline: Time::NEVER }
+    Call { tenant, weight: 1, cost: micros_of_work(micros), bytes: 0, deadline: Time::NEVER }
+}
+
+fn micros_of_work(micros: u64) -> Work {
+    Work::from_nanos(micros * NS_PER_US)
 }
 
 fn admitted(verdict: Verdict) -> Id {
@@ -37,7 +40,14 @@ enum Op {
         bytes: u64,
         patience_ms: u64,
     },
-    Submit(usize),
+    Submit {
+        of: usize,
+        micros: u64,
+    },
+    Reckon {
+        of: usize,
+        micros: u64,
+    },
     Pick,
     /// Ends a slice that did `part` percent of its budget; the call is done once it did `needs` percent of its cost.
     Done {
@@ -55,14 +65,15 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let cost = prop_oneof![1..100_u64, 100..2_000_u64, 2_000..1_000_000_u64, Just(0)];
-    let offer = (0..6_u32, 1..4_u32, cost, 0..300_u64, prop_oneof![Just(u64::MAX / 2_000_000), 1..500_u64]);
+    let cost = || prop_oneof![1..100_u64, 100..2_000_u64, 2_000..1_000_000_u64, Just(0), Just(u64::MAX / NS_PER_US)];
+    let offer = (0..6_u32, 1..4_u32, cost(), 0..300_u64, prop_oneof![Just(u64::MAX / 2_000_000), 1..500_u64]);
     let any = any::<usize>;
     prop_oneof![
         6 => offer.prop_map(|(tenant, weight, micros, bytes, patience_ms)| {
             Op::Offer { tenant, weight, micros, bytes, patience_ms }
         }),
-        6 => any().prop_map(Op::Submit),
+        6 => (any(), cost()).prop_map(|(of, micros)| Op::Submit { of, micros }),
+        2 => (any(), cost()).prop_map(|(of, micros)| Op::Reckon { of, micros }),
         8 => Just(Op::Pick),
         8 => (any(), 0..300_u64).prop_map(|(of, part)| Op::Done { of, part }),
         2 => any().prop_map(Op::Close),
@@ -115,24 +126,25 @@ impl Owner {
                     Verdict::Admitted { id, .. } => self.admitted.push(id),
                     Verdict::Waiting { id, .. } => assert!(self.waiting.insert(token, id).is_none()),
                     Verdict::Refused(refusal) => {
-                        let reach = Duration::from_millis(5)..Duration::from_secs(600);
+                        let reach = Duration::from_millis(5)..Duration::from_hours(1_000);
                         assert!(reach.contains(&refusal.retry_after), "{refusal:?}");
                         return;
                     }
                 }
                 let id = *self.admitted.iter().chain(self.waiting.values()).max().unwrap();
                 // Estimates are off by up to two either way.
-                self.left.insert(id, micros * NS_PER_US * (50 + u64::from(self.tokens * 37 % 150)) / 100);
+                self.left
+                    .insert(id, micros.min(1_000_000) * NS_PER_US * (50 + u64::from(self.tokens * 37 % 150)) / 100);
             }
-            Op::Submit(index) if !self.admitted.is_empty() => {
-                let id = self.admitted.swap_remove(index % self.admitted.len());
+            Op::Submit { of, micros } if !self.admitted.is_empty() => {
+                let id = self.admitted.swap_remove(of % self.admitted.len());
                 self.tokens += 1;
                 let closed = self.closed.contains(&id);
-                assert_eq!(core.submit(id, self.tokens).is_err(), closed);
+                assert_eq!(core.submit(id, micros_of_work(micros), self.tokens).is_err(), closed);
                 if !closed {
                     self.ready.insert(self.tokens, id);
                 }
-                assert!(core.submit(id, 0).is_err(), "work is handed over once");
+                assert!(core.submit(id, micros_of_work(micros), 0).is_err(), "work is handed over once");
             }
             Op::Pick if self.running.len() < workers as usize => match core.pick(self.time()) {
                 Some(slice) => {
@@ -162,6 +174,12 @@ impl Owner {
                 let again = core.done(self.time(), slice.id, Work::from_nanos(spent), Some(0));
                 assert_eq!(again, Some(0), "a slice ends once");
             }
+            Op::Reckon { of, micros } => {
+                let live = self.live();
+                if !live.is_empty() {
+                    core.reckon(live[of % live.len()], micros_of_work(micros));
+                }
+            }
             Op::Close(of) => self.close(core, of),
             Op::Resize { of, bytes } => {
                 let live = self.live();
@@ -170,7 +188,7 @@ impl Owner {
                 }
             }
             Op::Wait { micros } => self.now += micros * NS_PER_US,
-            Op::Submit(_) | Op::Pick | Op::Done { .. } => (),
+            Op::Submit { .. } | Op::Pick | Op::Done { .. } => (),
         }
         while let Some((id, token)) = core.promoted() {
             assert_eq!(self.waiting.remove(&token), Some(id), "who waited is promoted once");
@@ -201,11 +219,12 @@ fn check(core: &TestCore, memory_max: u64) {
     let gauges = core.gauges();
     let mut bytes = HashMap::<Id, u64>::new();
     let mut backlog = HashMap::<Id, u64>::new();
+    let mut held = HashMap::<Id, u64>::new();
     let mut unfinished = HashMap::<Id, usize>::new();
     for (_, entry) in core.entries.iter() {
         *bytes.entry(entry.tenant).or_default() += entry.bytes;
         let admitted = !matches!(entry.stage, Stage::Waiting(_));
-        *backlog.entry(entry.tenant).or_default() += if admitted { entry.left.as_nanos() } else { 0 };
+        *if admitted { &mut backlog } else { &mut held }.entry(entry.tenant).or_default() += entry.left.as_nanos();
         let active = matches!(entry.stage, Stage::Ready(_) | Stage::Running(_) | Stage::Closing(_));
         *unfinished.entry(entry.tenant).or_default() += usize::from(active);
         assert_eq!(entry.class, Class::of(entry.left, core.class_first));
@@ -217,6 +236,7 @@ fn check(core: &TestCore, memory_max: u64) {
     for (id, tenant) in core.tenants.iter() {
         assert_eq!(tenant.bytes, bytes.remove(&id).unwrap_or(0));
         assert_eq!(tenant.lanes.backlog(), backlog.remove(&id).unwrap_or(0));
+        assert_eq!(tenant.lanes.held(), held.remove(&id).unwrap_or(0));
         assert_eq!(tenant.unfinished, unfinished.remove(&id).unwrap_or(0));
         weights += if tenant.unfinished > 0 { u64::from(tenant.account.weight()) } else { 0 };
         core.turns.check(&tenant.account);
@@ -243,7 +263,7 @@ proptest! {
         }
         let index = || 0;
         for _ in 0..2_000 {
-            owner.apply(&mut core, workers, Op::Submit(index()));
+            owner.apply(&mut core, workers, Op::Submit { of: index(), micros: 100 });
             owner.apply(&mut core, workers, Op::Pick);
             owner.apply(&mut core, workers, Op::Done { of: index(), part: 10_000_000 });
             if owner.has_nothing_to_do() {
@@ -275,7 +295,7 @@ proptest! {
         let submit = |core: &mut TestCore, tenant: u32, now| {
             let call = Call { weight: weights[tenant as usize], ..call(&tenants[tenant as usize], micros) };
             let id = admitted(core.offer(Time::from_nanos(now), &call, || 0));
-            core.submit(id, tenant).unwrap();
+            core.submit(id, micros_of_work(micros), tenant).unwrap();
         };
         for tenant in &tenants {
             (0..2).for_each(|_| submit(&mut core, *tenant, now));
@@ -307,7 +327,7 @@ fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
     for tenant in 0..100_000_u32 {
         let now = u64::from(tenant) * 1_000_000;
         let id = admitted(core.offer(Time::from_nanos(now), &call(&tenant, 1_500), || 0));
-        core.submit(id, tenant).unwrap();
+        core.submit(id, micros_of_work(1_500), tenant).unwrap();
         for _ in 0..15 {
             let slice = core.pick(Time::from_nanos(now)).unwrap();
             core.done(Time::from_nanos(now + 50_000), slice.id, slice.budget, Some(slice.work));
@@ -326,8 +346,8 @@ fn a_worker_with_nothing_to_do_admits_who_waits() {
     let large = admitted(offer(&mut core, 400_000));
     let unread = admitted(offer(&mut core, 400_000));
     let small = admitted(offer(&mut core, 50));
-    for id in [large, small] {
-        core.submit(id, 0).unwrap();
+    for (id, micros) in [(large, 400_000), (small, 50)] {
+        core.submit(id, micros_of_work(micros), 0).unwrap();
         assert!(core.pick(now).is_some());
     }
     // Both workers are busy, and 400 ms of the tenant's work are ahead.
@@ -336,7 +356,23 @@ fn a_worker_with_nothing_to_do_admits_who_waits() {
     assert!(core.promoted().is_none(), "what was done makes no room");
     assert!(core.pick(now).is_none());
     assert_eq!((core.promoted(), core.promoted()), (Some((waits, 7)), None));
-    assert!(core.submit(waits, 0).is_ok() && core.submit(unread, 0).is_ok());
+    assert!(core.submit(waits, Work::default(), 0).is_ok() && core.submit(unread, Work::default(), 0).is_ok());
+}
+
+#[test]
+fn a_call_that_costs_nothing_is_admitted_in_its_turn() {
+    let mut core = TestCore::new(knobs(1));
+    let now = Time::default();
+    let offer = |core: &mut TestCore, tenant, micros| core.offer(now, &call(&tenant, micros), || 0);
+    let other = admitted(offer(&mut core, 1, 400_000));
+    let running = admitted(offer(&mut core, 0, 200_000));
+    core.submit(running, micros_of_work(200_000), 0).unwrap();
+    assert_eq!(core.pick(now).unwrap().id, running);
+    core.submit(other, micros_of_work(400_000), 0).unwrap();
+    let Verdict::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else { panic!("not made to wait") };
+    core.reckon(waits, Work::default());
+    core.done(now, running, micros_of_work(200_000), None);
+    assert_eq!(core.promoted(), Some((waits, 0)), "its tenant has nothing ahead of it");
 }
 
 #[test]
@@ -344,7 +380,7 @@ fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
     let mut core = TestCore::new(knobs(1));
     for (token, micros) in [(0, 90_000), (1, 300), (2, 50), (3, 200), (4, 60)] {
         let id = admitted(core.offer(Time::default(), &call(&0, micros), || 0));
-        core.submit(id, token).unwrap();
+        core.submit(id, micros_of_work(micros), token).unwrap();
     }
     let order: Vec<_> = std::iter::from_fn(|| {
         let slice = core.pick(Time::default())?;
@@ -359,7 +395,7 @@ fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
 fn a_call_that_needs_more_than_estimated_is_no_longer_small() {
     let mut core = TestCore::new(knobs(1));
     let id = admitted(core.offer(Time::default(), &call(&0, 100), || 0));
-    core.submit(id, 0).unwrap();
+    core.submit(id, micros_of_work(100), 0).unwrap();
     let mut classes = Vec::new();
     for _ in 0..64 {
         let slice = core.pick(Time::default()).unwrap();
@@ -393,10 +429,32 @@ fn every_verdict_tells_how_long_the_call_will_take() {
         };
         assert_eq!((told, predicted.as_micros()), verdict, "{micros} us");
         if let Some(id) = id {
-            core.submit(id, 0).unwrap();
+            core.submit(id, micros_of_work(micros), 0).unwrap();
             core.pick(Time::default()).unwrap();
         }
     }
+}
+
+#[test]
+fn what_a_call_costs_is_put_right_until_it_can_run() {
+    let mut core = TestCore::new(knobs(1));
+    let backlog = |core: &TestCore| core.gauges().backlog.iter().sum::<u64>() / NS_PER_US;
+    let id = admitted(core.offer(Time::default(), &call(&0, 100), || 0));
+    core.reckon(id, micros_of_work(400_000));
+    assert_eq!(backlog(&core), 400_000);
+    let predicted = |core: &mut TestCore| match core.offer(Time::default(), &call(&0, 500_000), || 0) {
+        Verdict::Admitted { id, predicted } | Verdict::Waiting { id, predicted } => (id, predicted.as_millis()),
+        Verdict::Refused(refusal) => panic!("{refusal:?}"),
+    };
+    core.submit(id, micros_of_work(600_000), 0).unwrap();
+    core.pick(Time::default()).unwrap();
+    let (waits, behind) = predicted(&mut core);
+    assert_eq!((behind, core.gauges().waiting), (600 + 500, [0, 0, 0, 0, 0, 0, 0, 1]));
+    core.reckon(waits, micros_of_work(100_000));
+    assert_eq!(core.gauges().waiting, [0, 0, 0, 0, 0, 1, 0, 0]);
+    assert_eq!(predicted(&mut core).1, 600 + 100 + 500);
+    core.reckon(id, micros_of_work(1));
+    assert_eq!(backlog(&core), 600_000, "what runs is left alone");
 }
 
 #[test]

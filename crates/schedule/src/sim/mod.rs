@@ -235,6 +235,8 @@ struct Issued {
     connection: usize,
     work: u64,
     left: u64,
+    /// What the core was told that it costs.
+    told: Work,
     id: Option<Id>,
     retried: bool,
     over: bool,
@@ -341,6 +343,7 @@ impl World {
             connection,
             work,
             left: work,
+            told: Work::default(),
             id: None,
             retried: false,
             over: false,
@@ -371,10 +374,12 @@ impl World {
             Some(timeout) if self.scenario.deadlines => Time::from_nanos(arrived + timeout * MS),
             _ => Time::NEVER,
         };
+        let told = Work::from_nanos((work as f64 * spread.exp()) as u64);
+        self.calls[call].told = told;
         let offered = Call {
             tenant: if self.scenario.one_tenant { &0 } else { &source.tenant },
             weight: source.weight,
-            cost: Work::from_nanos((work as f64 * spread.exp()) as u64),
+            cost: told,
             bytes: source.bytes,
             deadline,
         };
@@ -382,7 +387,7 @@ impl World {
             Verdict::Admitted { id, .. } => {
                 self.calls[call].id = Some(id);
                 self.row(call, |row| row.at_once += 1);
-                self.core.submit(id, call).expect("just admitted");
+                self.core.submit(id, told, call).expect("just admitted");
             }
             Verdict::Waiting { id, .. } => self.calls[call].id = Some(id),
             Verdict::Refused(refusal) => {
@@ -455,7 +460,8 @@ impl World {
         while let Some((id, call)) = self.core.promoted() {
             assert_eq!(self.calls[call].id, Some(id));
             // A call may have timed out in the same instant; the core then knows it no more.
-            assert_eq!(self.core.submit(id, call).is_err(), self.calls[call].over);
+            let told = self.calls[call].told;
+            assert_eq!(self.core.submit(id, told, call).is_err(), self.calls[call].over);
         }
     }
 
