@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use crate::admission::{Offer, Passed, Rate, Reason, Rules};
 use crate::arena::{Arena, Id};
@@ -14,7 +15,7 @@ use crate::call::{Call, Gauges, Slice, Verdict};
 use crate::class::Class;
 use crate::fading::Fading;
 use crate::fair::{Standing, Turns};
-use crate::knobs::{Knobs, Tuning};
+use crate::knobs::{Knobs, Order, Tuning};
 use crate::share::Memory;
 use crate::speed::Speed;
 use crate::tenant::{ReadyPlaces, Tenant};
@@ -51,6 +52,7 @@ enum Stage<W, T> {
 /// Time per operation is logarithmic in the calls of a tenant and in the tenants with work.
 pub struct Core<K, W, T> {
     workers: u32,
+    order: Order,
     slice: Work,
     class_first: Work,
     guard: u32,
@@ -78,9 +80,19 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         Self::tuned(knobs, &Tuning::default())
     }
 
-    pub(crate) fn tuned(knobs: Knobs, tuning: &Tuning) -> Self {
+    pub(crate) fn tuned(mut knobs: Knobs, tuning: &Tuning) -> Self {
+        let mut tuning = *tuning;
+        if knobs.order == Order::Arrival {
+            // Of one class and one tenant the oldest is next, and its slice has no end.
+            tuning.class_first = Work::from_nanos(u64::MAX);
+            knobs.slice = *COST.end();
+            knobs.wait_max = Duration::MAX;
+            tuning.memory_alpha = f64::INFINITY;
+        }
+        let tuning = &tuning;
         Self {
             workers: knobs.workers.get(),
+            order: knobs.order,
             slice: knobs.slice.max(Work::from_nanos(1)),
             class_first: tuning.class_first,
             guard: tuning.guard,
@@ -110,7 +122,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let idle = self.turns.is_empty() && self.gauges.running < self.workers;
         // Multiples of the golden ratio fall evenly into 0..1, any number of them in a row.
         let spread = (self.offers as f64 * 0.618_033_988_749_895).fract();
-        let offer = Offer { class, work, rate, deadline: call.deadline, now, idle, spread };
+        let deadline = match self.order {
+            Order::Fair => call.deadline,
+            Order::Arrival => Time::NEVER,
+        };
+        let offer = Offer { class, work, rate, deadline, now, idle, spread };
         let owner = &mut self.tenants[tenant];
         let verdict = match owner.lanes.judge(&offer, &self.rules) {
             Ok(_) if !self.memory.take(owner.bytes, call.bytes) => {
@@ -334,7 +350,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     fn tenant(&mut self, now: Time, call: &Call<'_, K>) -> Id {
-        if let Some(id) = self.by_key.get(call.tenant) {
+        let known = match self.order {
+            Order::Fair => self.by_key.get(call.tenant),
+            Order::Arrival => self.by_key.values().next(),
+        };
+        if let Some(id) = known {
             return *id;
         }
         let account = self.turns.join(call.weight);

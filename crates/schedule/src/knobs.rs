@@ -5,6 +5,17 @@ use std::time::Duration;
 
 use crate::units::Work;
 
+/// In which order calls run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Smaller calls and tenants served less go first, in slices, and what does not fit is delayed or refused.
+    #[default]
+    Fair,
+    /// First come, first served, to compare with: whole calls in one queue of all tenants, none delayed, none refused
+    /// unless all memory is taken. Gauges count every call in the first class.
+    Arrival,
+}
+
 /// The knobs. The crate's README names the experiment that shows what each does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knobs {
@@ -17,6 +28,8 @@ pub struct Knobs {
     pub wait_max: Duration,
     /// Bytes held for calls over all tenants; one tenant alone gets a half. Default 256 MiB.
     pub memory_bytes_max: u64,
+    /// In which order calls run. Default [`Order::Fair`].
+    pub order: Order,
 }
 
 impl Knobs {
@@ -27,6 +40,7 @@ impl Knobs {
             slice: Work::from_nanos(100_000),
             wait_max: Duration::from_millis(250),
             memory_bytes_max: 256 << 20,
+            order: Order::Fair,
         }
     }
 }

@@ -63,5 +63,5 @@ pub use arena::Id;
 pub use call::{Call, Gauges, Slice, Verdict};
 pub use class::Class;
 pub use cost::{Coefficients, CostModel, Shape};
-pub use knobs::Knobs;
+pub use knobs::{Knobs, Order};
 pub use units::{Time, Work};

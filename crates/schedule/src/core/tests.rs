@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::admission::Refusal;
 
 type TestCore = Core<u32, u32, u32>;
 
@@ -389,6 +390,30 @@ fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
     })
     .collect();
     assert_eq!(order, [2, 4, 1, 3, 0]);
+}
+
+#[test]
+fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
+    let mut core = TestCore::new(Knobs { order: Order::Arrival, ..knobs(1) });
+    let mut now = Time::default();
+    for tenant in 0..60 {
+        // Large and small, of sixty tenants, with deadlines that none can meet.
+        let call = Call { deadline: now, ..call(&tenant, if tenant % 2 == 0 { 1_000_000 } else { 10 }) };
+        let id = admitted(core.offer(now, &call, || 0));
+        core.submit(id, call.cost, tenant).unwrap();
+    }
+    for tenant in 0..60 {
+        let Slice { id, work, budget } = core.pick(now).unwrap();
+        assert_eq!(work, tenant);
+        assert!(budget > micros_of_work(1_000_000), "a call runs to its end");
+        now = now + Duration::from_secs(1);
+        core.done(now, id, micros_of_work(1_000_000), None);
+        core.close(now, id);
+    }
+    let mut offer = |tenant, bytes| core.offer(now, &Call { bytes, ..call(&tenant, 10) }, || 0);
+    admitted(offer(1, 900));
+    assert!(matches!(offer(2, 101), Verdict::Refused(Refusal { reason: Reason::Memory, .. })));
+    admitted(offer(3, 99));
 }
 
 #[test]

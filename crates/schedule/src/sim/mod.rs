@@ -19,7 +19,7 @@ pub(crate) use stats::{Report, Row};
 use crate::arena::Id;
 use crate::call::{Call, Verdict};
 use crate::core::Core;
-use crate::knobs::{Knobs, Tuning};
+use crate::knobs::{Knobs, Order, Tuning};
 use crate::units::{Time, Work, nanos};
 
 const US: u64 = 1_000;
@@ -208,11 +208,7 @@ impl Scenario {
 
     /// Whole calls in the order they came, from all alike, none refused: the engine before it had a scheduler.
     pub(crate) fn first_come_first_served(self) -> Self {
-        self.without_admission().with(|s| {
-            s.knobs.slice = Work::from_nanos(u64::MAX);
-            s.tuning.guard = 1;
-            s.one_tenant = true;
-        })
+        self.with(|s| s.knobs.order = Order::Arrival)
     }
 
     pub(crate) fn run(self) -> Report {
