@@ -58,6 +58,15 @@ pub struct Slice<T> {
     pub budget: Work,
 }
 
+/// A call that was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed<T> {
+    /// Its work, to be dropped outside the lock, unless that runs or there is none.
+    pub work: Option<T>,
+    /// What need not be done any more: nothing if the call is done. Of a call that runs a whole slice is taken off.
+    pub left: Work,
+}
+
 /// What there is to see. Arrays are by class, smallest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gauges {

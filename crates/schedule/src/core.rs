@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::admission::{Offer, Passed, Rate, Reason, Rules};
 use crate::arena::{Arena, Id};
-use crate::call::{Call, Gauges, Slice, Verdict};
+use crate::call::{Call, Closed, Gauges, Slice, Verdict};
 use crate::class::Class;
 use crate::fading::Fading;
 use crate::fair::{Standing, Turns};
@@ -286,8 +286,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// Ends a call in whatever state it is, and gives back its bytes: at once, or when the slice that runs is done. Of
-    /// a call that is gone already there is nothing to end. Returns its work, to be dropped outside the lock.
-    pub fn close(&mut self, now: Time, id: Id) -> Option<T> {
+    /// a call that is gone already, or closed while its slice runs, there is nothing to end.
+    pub fn close(&mut self, now: Time, id: Id) -> Option<Closed<T>> {
         let entry = self.entries.get_mut(id)?;
         let (tenant, class, left) = (entry.tenant, entry.class, entry.left);
         let owner = &mut self.tenants[tenant];
@@ -306,7 +306,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
                 self.finish(tenant);
                 self.progress(tenant, (class, left), Default::default());
             }
-            Stage::Running(since) | Stage::Closing(since) => {
+            Stage::Running(since) => {
+                entry.stage = Stage::Closing(since);
+                let left = Work::from_nanos(left.as_nanos().saturating_sub(self.slice.as_nanos()));
+                return Some(Closed { work: None, left });
+            }
+            Stage::Closing(since) => {
                 entry.stage = Stage::Closing(since);
                 return None;
             }
@@ -315,7 +320,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         self.retire(id);
         self.promote_from(now, tenant, Work::default());
         self.settle(tenant);
-        work
+        Some(Closed { work, left })
     }
 
     /// Changes what a call holds to `bytes`; `false`, and no change, when that is more than its tenant's share, or when

@@ -60,7 +60,7 @@ mod units;
 pub use self::core::Core;
 pub use admission::{Reason, Refusal};
 pub use arena::Id;
-pub use call::{Call, Gauges, Slice, Verdict};
+pub use call::{Call, Closed, Gauges, Slice, Verdict};
 pub use class::Class;
 pub use cost::{Coefficients, CostModel, Shape};
 pub use knobs::{Knobs, Order};

@@ -204,7 +204,7 @@ impl Owner {
         }
         let id = live[of % live.len()];
         let token = self.ready.iter().find(|(_, ready)| **ready == id).map(|(token, _)| *token);
-        assert_eq!(core.close(self.time(), id), token, "work that did not run comes back");
+        assert_eq!(core.close(self.time(), id).unwrap().work, token, "work that did not run comes back");
         self.ready.retain(|_, ready| *ready != id);
         self.waiting.retain(|_, waiting| *waiting != id);
         self.done.retain(|done| *done != id);
@@ -414,6 +414,30 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
     admitted(offer(1, 900));
     assert!(matches!(offer(2, 101), Verdict::Refused(Refusal { reason: Reason::Memory, .. })));
     admitted(offer(3, 99));
+}
+
+#[test]
+fn a_call_that_is_closed_tells_what_it_leaves_undone() {
+    let mut core = TestCore::new(knobs(2));
+    let now = Time::default();
+    let [admitted, ready, runs, done] = [(); 4].map(|()| admitted(core.offer(now, &call(&0, 150_000), || 0)));
+    for (id, token) in [(done, 1), (runs, 2)] {
+        core.submit(id, micros_of_work(150_000), token).unwrap();
+        assert_eq!(core.pick(now).unwrap().work, token);
+    }
+    core.submit(ready, micros_of_work(130_000), 3).unwrap();
+    let Verdict::Waiting { id: waits, .. } = core.offer(now, &call(&0, 110_000), || 0) else { panic!("does not wait") };
+    core.done(now, done, micros_of_work(150_000), None);
+    for (name, id, work, left) in [
+        ("waits", waits, None, 110_000),
+        ("is being read", admitted, None, 150_000),
+        ("is ready", ready, Some(3), 130_000),
+        ("runs, and a slice of it still will", runs, None, 149_900),
+        ("is done", done, None, 0),
+    ] {
+        assert_eq!(core.close(now, id), Some(Closed { work, left: micros_of_work(left) }), "{name}");
+        assert_eq!(core.close(now, id), None, "{name}, once");
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) use stats::{Report, Row};
 
 use crate::arena::Id;
-use crate::call::{Call, Verdict};
+use crate::call::{Call, Closed, Verdict};
 use crate::core::Core;
 use crate::knobs::{Knobs, Order, Tuning};
 use crate::units::{Time, Work, nanos};
@@ -440,7 +440,8 @@ impl World {
         let unwanted = self.core.done(now, id, Work::from_nanos(work), (!done).then_some(call));
         assert_eq!(unwanted.is_some(), !done && self.calls[call].over, "what is given back is what was closed");
         if done && !self.calls[call].over {
-            assert!(self.core.close(now, id).is_none(), "what is done has no work left");
+            let closed = self.core.close(now, id);
+            assert_eq!(closed, Some(Closed { work: None, left: Work::default() }), "what is done has no work left");
             let Issued { source, size, arrived, work, .. } = self.calls[call];
             let latency = self.now - arrived;
             self.row(call, |row| row.finish(latency));
