@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealwire_wire::{Call, Head, Limits, Scan, Scanner, decode_cancel, reply};
+use sealwire_wire::{Boundary, Call, Head, Limits, Scan, Scanner, decode_cancel, reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
 
@@ -36,7 +36,7 @@ impl Peer {
             match self.scanner.scan(&self.buffer) {
                 Scan::Message(boundary) => {
                     let message: Vec<u8> = self.buffer.drain(..boundary.bytes).collect();
-                    return heard(boundary.head, &message);
+                    return heard(&boundary, &message);
                 }
                 Scan::Incomplete => {}
                 other => panic!("the client sent nonsense: {other:?}"),
@@ -78,9 +78,9 @@ impl Peer {
     }
 }
 
-fn heard(head: Head, message: &[u8]) -> Heard {
-    match head {
-        Head::Request { msgid, .. } => match Call::decode(message).unwrap() {
+fn heard(boundary: &Boundary, message: &[u8]) -> Heard {
+    match boundary.head {
+        Head::Request { msgid, .. } => match Call::decode(message, boundary).unwrap() {
             Call::Encrypt(call) | Call::Rewrap(call) => {
                 Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms }
             }

@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sealwire_wire::{Call, Fate, Limits, RpcError, Scan, ScanError, Scanner, decode_cancel};
+use sealwire_wire::{Boundary, Call, Fate, Limits, RpcError, Scan, ScanError, Scanner, Span, decode_cancel};
 
 /// What a connection would act on.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    Message { at: usize, bytes: usize, elements: u64, leaves: u64 },
+    Message { at: usize, found: Boundary },
     Refused { at: usize, error: ScanError, fate: Fate },
 }
 
@@ -31,13 +31,8 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> (Vec<See
                 assert!(found.bytes as u64 <= limits.message_bytes_max && found.elements <= limits.elements_max);
                 assert!(found.leaves <= found.elements);
                 let message = &stream[taken..taken + found.bytes];
-                decode(message);
-                seen.push(Seen::Message {
-                    at: taken,
-                    bytes: found.bytes,
-                    elements: found.elements,
-                    leaves: found.leaves,
-                });
+                decode(message, &found);
+                seen.push(Seen::Message { at: taken, found });
                 taken += found.bytes;
             }
             Scan::Refused { error, fate, .. } => {
@@ -55,15 +50,16 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> (Vec<See
     }
 }
 
-fn decode(message: &[u8]) {
+fn decode(message: &[u8], found: &Boundary) {
     let _ = decode_cancel(message);
-    let payload = match Call::decode(message) {
+    let payload = match Call::decode(message, found) {
         Ok(Call::Encrypt(call) | Call::Rewrap(call)) => call.payload,
         Ok(Call::Decrypt(call)) => call.payload,
         Ok(_) => return,
         Err(error) => return assert!(!RpcError::from(error).message.is_empty()),
     };
-    assert!(message.as_ptr_range().contains(&payload.as_ptr()));
+    let Some(Span { start, end }) = found.payload else { panic!("a payload from nowhere") };
+    assert!(std::ptr::eq(payload, &message[start..end]));
     assert_eq!(sealwire_wire::request::check_payload(payload), Ok(()));
 }
 

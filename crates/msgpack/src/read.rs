@@ -164,14 +164,6 @@ impl<'a> Reader<'a> {
         Ok(&self.input[start..self.position])
     }
 
-    /// Moves to the end of the input and gives what was left.
-    #[inline]
-    pub fn rest(&mut self) -> &'a [u8] {
-        let rest = self.input.get(self.position..).unwrap_or_default();
-        self.position = self.input.len();
-        rest
-    }
-
     /// A string.
     ///
     /// # Errors

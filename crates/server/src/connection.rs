@@ -360,7 +360,7 @@ async fn dispatch(
             let Some(ticket) = connection.tickets.issue(msgid) else {
                 return Err(connection.expel_for_msgid().await);
             };
-            let request = Request { msgid, method, frame, held, leaves: boundary.leaves, arrived, ticket };
+            let request = Request { msgid, method, frame, held, boundary, arrived, ticket };
             tokio::spawn(answer(Arc::clone(connection), request, place));
         }
         Head::Notification { notice: Some(Notice::Cancel) } => {
@@ -381,7 +381,7 @@ struct Request {
     method: Option<Method>,
     frame: Bytes,
     held: Reservation,
-    leaves: u64,
+    boundary: Boundary,
     arrived: Instant,
     ticket: TicketGuard,
 }
@@ -420,8 +420,9 @@ async fn document(
 ) -> Result<(Vec<u8>, Option<Places>), CallFailure> {
     let engine = &connection.engine;
     let mut places = admit(connection, request, method)?; // 1. places, or shed
-    let plan = engine.plan(&request.frame, &Call::decode(&request.frame)?)?; // 2. bytes become types, names become keys
-    let reply_bytes = engine.reply_bytes(method, plan.format, request.frame.len(), request.leaves);
+    let call = Call::decode(&request.frame, &request.boundary)?; // 2. bytes become types, names become keys
+    let plan = engine.plan(&request.frame, &call)?;
+    let reply_bytes = engine.reply_bytes(method, plan.format, request.frame.len(), request.boundary.leaves);
     if !places.bytes.grow_to(request.frame.len() + reply_bytes) {
         return Err(CallFailure::Overloaded { what: "bytes_max" });
     }
@@ -436,7 +437,7 @@ async fn document(
         keyed: plan.keyed,
         ticket: Arc::clone(ticket),
         generation: plan.generation,
-        leaves: request.leaves,
+        leaves: request.boundary.leaves,
         places,
     };
     let (work, finished) = Work::new(order, &engine.limits, Arc::clone(&engine.metrics));
@@ -460,7 +461,7 @@ fn admit(connection: &Connection, request: &mut Request, method: Method) -> Resu
     let engine = &connection.engine;
     let full = |what| CallFailure::Overloaded { what };
     let call = Arc::clone(&engine.calls).try_acquire_owned().map_err(|_| full("in_flight_max"))?;
-    let reply_bytes = engine.reply_bytes(method, Format::Native, request.frame.len(), request.leaves);
+    let reply_bytes = engine.reply_bytes(method, Format::Native, request.frame.len(), request.boundary.leaves);
     let mut bytes = std::mem::replace(&mut request.held, connection.bytes.nothing());
     if bytes.grow_to(request.frame.len() + reply_bytes) { Ok(Places { bytes, call }) } else { Err(full("bytes_max")) }
 }
@@ -469,7 +470,7 @@ fn admit(connection: &Connection, request: &mut Request, method: Method) -> Resu
 fn immediate(engine: &Engine, request: &Request) -> Result<Vec<u8>, CallFailure> {
     let mut out = Vec::with_capacity(512);
     reply::begin(&mut out, request.msgid);
-    match Call::decode(&request.frame)? {
+    match Call::decode(&request.frame, &request.boundary)? {
         Call::Health => sealwire_wire::Health.encode(&mut out),
         Call::Info => engine.info().encode(&mut out),
         Call::Inspect(call) => Engine::inspect(&call)?.encode(&mut out),

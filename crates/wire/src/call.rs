@@ -1,13 +1,14 @@
 //! Decodes one complete message into a call, borrowing everything from it.
 //!
 //! Refuses whatever the method's table does not list: an unknown, missing or repeated key, a wrong type, a value
-//! beyond its rule, text that is not UTF-8. Does not look into `payload`: its extent is known and the payload
-//! walk reads it once. Messages name keys and rules; the only text of the peer's they repeat is the name of an
+//! beyond its rule, text that is not UTF-8. Does not look into `payload`: the scan has found where it ends, wherever it
+//! stands, and the payload walk reads it once. So a call costs the same to decode however long its payload is. Messages name keys and rules; the only text of the peer's they repeat is the name of an
 //! unknown key or method, cut and cleaned.
 
 use sealwire_msgpack::{Malformed, Reader, Token};
 
 use crate::call_error::CallError;
+use crate::frame::{Boundary, Span};
 use crate::limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
 };
@@ -35,11 +36,12 @@ pub enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Decodes a whole request: exactly the bytes of a [`crate::Boundary`] whose head is a request.
+    /// Decodes a whole request: exactly the bytes of `boundary`, whose head is a request. Takes time that does not grow
+    /// with the payload.
     ///
     /// # Errors
-    /// [`CallError`]; answer it to the head's msgid.
-    pub fn decode(message: &'a [u8]) -> Result<Self, CallError> {
+    /// [`CallError`]; answer it to the head's msgid. [`CallError::Malformed`] if the boundary is another message's.
+    pub fn decode(message: &'a [u8], boundary: &Boundary) -> Result<Self, CallError> {
         let mut reader = Reader::new(message);
         if reader.array_len()? != 4 || reader.u64()? != 0 {
             return Err(CallError::Malformed);
@@ -51,7 +53,7 @@ impl<'a> Call<'a> {
         let Some(method) = Method::from_name(name) else {
             return Err(CallError::UnknownMethod { method: cleaned(name) });
         };
-        let mut params = Params::open(method, reader)?;
+        let mut params = Params::open(method, message, reader, boundary.payload)?;
         let call = match method {
             Method::Encrypt => Self::Encrypt(document(&mut params)?),
             Method::Decrypt => Self::Decrypt(document(&mut params)?.writing(())),
@@ -128,21 +130,29 @@ fn inspect<'a>(params: &mut Params<'a>) -> Result<Inspect<'a>, CallError> {
 /// The params map while it is read, and which of its keys have been met.
 struct Params<'a> {
     method: Method,
+    message: &'a [u8],
     reader: Reader<'a>,
     left: u32,
     /// One bit per row of the method's table.
     seen: u32,
+    /// Where the scan has found the payload.
+    payload: Option<Span>,
 }
 
 impl<'a> Params<'a> {
-    fn open(method: Method, mut reader: Reader<'a>) -> Result<Self, CallError> {
+    fn open(
+        method: Method,
+        message: &'a [u8],
+        mut reader: Reader<'a>,
+        payload: Option<Span>,
+    ) -> Result<Self, CallError> {
         let shape = |_| CallError::ParamsShape { method };
         let left = match reader.array_len().map_err(shape)? {
             1 => reader.map_len().map_err(shape)?,
             0 if method.params().is_empty() => 0,
             _ => return Err(CallError::ParamsShape { method }),
         };
-        Ok(Self { method, reader, left, seen: 0 })
+        Ok(Self { method, message, reader, left, seen: 0, payload })
     }
 
     /// Reads the next key and leaves the reader at its value. `None` at the end of the map, once no key is missing.
@@ -189,10 +199,12 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// The document. One that comes last ends where the scan has found the message to end: passing over it again would
-    /// double what a large call costs before its first slice.
+    /// The document, whose end the scan knows: passing over it again would double what a large call costs before its
+    /// first slice.
     fn payload(&mut self) -> Result<&'a [u8], CallError> {
-        if self.left == 0 { Ok(self.reader.rest()) } else { Ok(self.reader.value()?) }
+        let here = self.payload.filter(|span| span.start == self.reader.position()).ok_or(CallError::Malformed)?;
+        self.reader = Reader::at(self.message, here.end);
+        self.message.get(here.start..here.end).ok_or(CallError::Malformed)
     }
 
     fn text(&mut self, param: &'static Param) -> Result<&'a str, CallError> {

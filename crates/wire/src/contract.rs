@@ -189,7 +189,9 @@ fn verdict(stream: &[u8]) -> (String, &'static str) {
             Scan::Message(boundary) => {
                 assert_eq!(boundary.bytes, rest.len());
                 if boundary.head.answer_to().is_some() {
-                    answer = Call::decode(rest).map_or_else(|error| error.code().name(), |_| "a result").to_owned();
+                    answer = Call::decode(rest, &boundary)
+                        .map_or_else(|error| error.code().name(), |_| "a result")
+                        .to_owned();
                 }
                 return (answer, "survives");
             }

@@ -37,6 +37,15 @@ impl Head {
     }
 }
 
+/// Where a value lies in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Its first byte, counted from the message's first.
+    pub start: usize,
+    /// The byte behind its last.
+    pub end: usize,
+}
+
 /// A complete message at the start of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boundary {
@@ -49,6 +58,9 @@ pub struct Boundary {
     /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its payload, above them by the three of the
     /// head and the scalars among the params.
     pub leaves: u64,
+    /// Of a request on a document whose params are one map in an array: the value of the first key `payload`. The
+    /// scan has passed over it, so nobody needs to again.
+    pub payload: Option<Span>,
 }
 
 /// What becomes of the connection after a refusal.

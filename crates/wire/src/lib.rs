@@ -26,12 +26,14 @@ mod scan;
 mod contract;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod testing;
 
 pub use answer::{Document, FieldError, Reply, decode_protocol_error};
 pub use call::{Call, decode_cancel};
 pub use call_error::CallError;
 pub use error::{Detail, DetailValue, ErrorCode, RpcError};
-pub use frame::{Boundary, Fate, Head, Scan, ScanError};
+pub use frame::{Boundary, Fate, Head, Scan, ScanError, Span};
 pub use limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, Limits,
     METHOD_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,

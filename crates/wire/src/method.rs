@@ -35,6 +35,14 @@ impl Method {
         }
     }
 
+    /// Whether its params have a `payload`.
+    pub const fn takes_document(self) -> bool {
+        match self {
+            Self::Encrypt | Self::Decrypt | Self::Rewrap => true,
+            Self::Inspect | Self::Info | Self::Health => false,
+        }
+    }
+
     /// The method of that exact name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.name().as_bytes() == name)

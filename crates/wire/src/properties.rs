@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sealwire_msgpack::Reader;
 
+use crate::testing::{decode, payload_by_skipping};
 use crate::*;
 
 const LIMITS: Limits = Limits { message_bytes_max: 4_096, depth_max: 12, elements_max: 400, discard_bytes_max: 16_384 };
@@ -79,6 +80,11 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Heard {
                 Scan::Message(boundary) => {
                     assert!(boundary.bytes as u64 <= LIMITS.message_bytes_max);
                     assert!(boundary.elements <= LIMITS.elements_max);
+                    let message = &buffer[..boundary.bytes];
+                    assert_eq!(boundary.payload, payload_by_skipping(message), "{message:02x?}");
+                    if boundary.head.answer_to().is_some() {
+                        assert_ne!(Call::decode(message, &boundary), Err(CallError::Malformed), "{message:02x?}");
+                    }
                     buffer.drain(..boundary.bytes);
                     events.push(Event::Message(boundary));
                 }
@@ -108,14 +114,67 @@ fn pieces<'b>(stream: &'b [u8], cuts: &[prop::sample::Index]) -> Vec<&'b [u8]> {
     ends.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
 }
 
+/// The key `payload` in every width, and what is not that key though it looks like it.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    let keys: [&[u8]; 12] = [
+        b"\xa7payload",
+        b"\xd9\x07payload",
+        b"\xda\x00\x07payload",
+        b"\xdb\x00\x00\x00\x07payload",
+        b"\xc4\x07payload",
+        b"\xc7\x07\x01payload",
+        b"\xa8payloads",
+        b"\xa7Payload",
+        b"\xa6payloa",
+        b"\x91\xa7payload",
+        b"\x81\xa7payload\xa7payload",
+        b"\xa3app",
+    ];
+    prop::sample::select(keys.to_vec()).prop_map(<[u8]>::to_vec)
+}
+
+/// A value in which that key lies at any depth.
+fn keyed() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![value(), key()].prop_recursive(3, 12, 4, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..4)
+                .prop_map(|items: Vec<Vec<u8>>| [&[0x90 | items.len() as u8], &items.concat()[..]].concat()),
+            vec((key(), inner), 0..4).prop_map(map_of),
+        ]
+    })
+}
+
+fn map_of(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Vec<u8> {
+    let len = 0x80 | pairs.len() as u8;
+    pairs.into_iter().fold(vec![len], |map, (key, value)| [map, key, value].concat())
+}
+
+/// A message whose params are one map in an array, or nearly.
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    let methods: [&[u8]; 6] =
+        [b"\xa7encrypt", b"\xa7decrypt", b"\xa6rewrap", b"\xa7inspect", b"\xa6reveal", b"\xd9\x07encrypt"];
+    let params = || vec((prop_oneof![key(), keyed()], keyed()), 0..6).prop_map(map_of);
+    let around = prop_oneof![
+        6 => params().prop_map(|map| [&[0x91], &map[..]].concat()),
+        1 => (params(), keyed()).prop_map(|(map, more)| [&[0x92], &map[..], &more].concat()),
+        1 => params().prop_map(|map| [&[0x91, 0x91], &map[..]].concat()),
+        1 => params().prop_map(|map| [&b"\x81\xa7payload"[..], &map].concat()),
+        1 => keyed(),
+    ];
+    (prop::sample::select(methods.to_vec()), any::<bool>(), around).prop_map(|(method, request, around)| {
+        let head: &[u8] = if request { &[0x94, 0, 7] } else { &[0x93, 2] };
+        [head, method, &around].concat()
+    })
+}
+
 /// Mostly valid values, some with bytes overwritten, so that both roads are walked.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let damage = vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
-    vec((value(), damage), 1..4).prop_map(|messages| {
+    let message = prop_oneof![value().prop_map(|value| request_of(&value)), message()];
+    vec((message, damage), 1..4).prop_map(|messages| {
         messages
             .into_iter()
-            .flat_map(|(value, damage)| {
-                let mut message = request_of(&value);
+            .flat_map(|(mut message, damage)| {
                 for (at, byte) in damage {
                     let at = at.index(message.len());
                     message[at] = byte;
@@ -154,11 +213,18 @@ proptest! {
     }
 
     #[test]
+    fn the_payload_is_where_one_who_skips_finds_it(message in message(), cuts in vec(any::<prop::sample::Index>(), 0..9)) {
+        // `listen` compares; here so that every message is sound and most have a payload.
+        for heard in [listen([&message[..]]), listen(pieces(&message, &cuts)), listen(message.chunks(1))] {
+            prop_assert!(matches!(heard.events[..], [Event::Message(_)]), "{:?}", heard.events);
+        }
+    }
+
+    #[test]
     fn no_bytes_make_it_panic_or_hold_more_than_a_message(bytes in vec(any::<u8>(), 0..2_000), addressed in any::<bool>()) {
         let stream = if addressed { request_of(&bytes) } else { bytes };
         let heard = listen(stream.chunks(16));
         prop_assert!(heard.held_max as u64 <= LIMITS.message_bytes_max + 16);
-        let _ = Call::decode(&stream);
         let _ = decode_cancel(&stream);
         let _ = Reply::decode(&stream);
         let _ = decode_protocol_error(&stream);
@@ -203,7 +269,7 @@ proptest! {
         let scan = Scanner::for_requests(Limits::default()).scan(&bytes);
         let head = Head::Request { msgid, method: Some(Method::Encrypt) };
         prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == bytes.len() && b.head == head), "{:?}", scan);
-        prop_assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(sent)));
+        prop_assert_eq!(decode(&bytes), Ok(Call::Encrypt(sent)));
     }
 
     #[test]
@@ -224,7 +290,7 @@ proptest! {
         };
         let mut bytes = Vec::new();
         request::decrypt(&mut bytes, 1, &sent);
-        prop_assert_eq!(Call::decode(&bytes), Ok(Call::Decrypt(sent.clone())));
+        prop_assert_eq!(decode(&bytes), Ok(Call::Decrypt(sent.clone())));
         let sent = Rewrap {
             select: sent.select,
             context: &context,
@@ -235,11 +301,11 @@ proptest! {
         };
         bytes.clear();
         request::rewrap(&mut bytes, 1, &sent);
-        prop_assert_eq!(Call::decode(&bytes), Ok(Call::Rewrap(sent)));
+        prop_assert_eq!(decode(&bytes), Ok(Call::Rewrap(sent)));
         for envelope in [Envelope::Text(&text), Envelope::Binary(&context)] {
             bytes.clear();
             request::inspect(&mut bytes, 1, &Inspect { envelope });
-            prop_assert_eq!(Call::decode(&bytes), Ok(Call::Inspect(Inspect { envelope })));
+            prop_assert_eq!(decode(&bytes), Ok(Call::Inspect(Inspect { envelope })));
         }
     }
 

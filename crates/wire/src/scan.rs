@@ -12,6 +12,7 @@ use crate::header::{self, Header, NoHeader, Shape};
 use crate::limits::Limits;
 
 mod head;
+mod params;
 
 /// Which messages this side reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +25,36 @@ enum Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Top,
-    Kind { values: u64 },
-    Msgid { request: bool },
-    Method { msgid: Option<u32> },
+    Kind {
+        values: u64,
+    },
+    Msgid {
+        request: bool,
+    },
+    Method {
+        msgid: Option<u32>,
+    },
+    /// In the params of a request on a document, whose values are looked at as far down as [`PARAMS_DEPTH`].
+    Params,
     Body,
     Skip,
     Lost(ScanError),
+}
+
+/// Containers around each param: the message, its params and their map. What lies deeper is only counted.
+const PARAMS_DEPTH: usize = 3;
+
+/// What has been met of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payload {
+    /// Not its key yet.
+    Ahead,
+    /// Its key: it is the next value.
+    Next,
+    /// Its first byte. Until a value follows among the params, it reaches as far as the scan.
+    Begun { start: u64 },
+    /// All of it.
+    Passed { start: u64, end: u64 },
 }
 
 /// An open container: how many values it still awaits, and whether those alternate between key and value.
@@ -57,6 +82,7 @@ pub struct Scanner {
     leaves: u64,
     open: Vec<Open>,
     head: Option<Head>,
+    payload: Payload,
     /// Headers looked at, for the test that proves the scan is linear.
     #[cfg(test)]
     looks: u64,
@@ -86,6 +112,7 @@ impl Scanner {
             leaves: 0,
             open: Vec::new(),
             head: None,
+            payload: Payload::Ahead,
             #[cfg(test)]
             looks: 0,
         }
@@ -152,7 +179,9 @@ impl Scanner {
             let Some(header) = self.look(rest)? else {
                 return Ok(false);
             };
-            if self.stage != Stage::Body && !self.read_head(rest, header)? {
+            // Depth first: it alone decides for nearly every value.
+            let shallow = self.open.len() <= PARAMS_DEPTH;
+            if shallow && self.stage != Stage::Body && !self.read_head(rest, header)? {
                 return Ok(false);
             }
             self.take(header)?;
@@ -222,7 +251,8 @@ impl Scanner {
         let (Ok(bytes), Some(head)) = (usize::try_from(self.position), self.head) else {
             return self.refuse(ScanError::NotACall);
         };
-        let boundary = Boundary { bytes, head, elements: self.elements, leaves: self.leaves };
+        let (elements, leaves, payload) = (self.elements, self.leaves, self.payload_span());
+        let boundary = Boundary { bytes, head, elements, leaves, payload };
         self.reset();
         Scan::Message(boundary)
     }
@@ -280,6 +310,7 @@ impl Scanner {
         self.open.clear();
         self.stage = Stage::Top;
         self.head = None;
+        self.payload = Payload::Ahead;
         (self.position, self.dropped, self.need) = (0, 0, 0);
         (self.outstanding, self.elements, self.leaves) = (1, 0, 0);
     }

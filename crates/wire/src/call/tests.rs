@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::error::RpcError;
+use crate::frame::Head;
 use crate::request;
+use crate::testing::{decode, payload_by_skipping};
 
 /// `[0, 7, method, [params]]`.
 fn message(method: &str, params: &[u8]) -> Vec<u8> {
@@ -27,7 +29,7 @@ fn with(pair: &[u8]) -> Vec<u8> {
 
 fn check(method: &str, params: &[u8], expect: Result<(), &str>) {
     let message = message(method, params);
-    let outcome = Call::decode(&message).map(|_| ()).map_err(|error| error.to_string());
+    let outcome = decode(&message).map(|_| ()).map_err(|error| error.to_string());
     assert_eq!(outcome, expect.map_err(str::to_owned), "{method} {params:02x?}");
 }
 
@@ -41,11 +43,11 @@ fn check_each(pair: &[u8], expect: Result<(), &str>) {
 #[test]
 fn an_absent_key_means_its_default() {
     let bytes = message("encrypt", &map(&[b"\xa3app\xa1a", b"\xa7payload\x92\x01\xc0"]));
-    assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(Encrypt::new("a", &[0x92, 0x01, 0xc0]))));
+    assert_eq!(decode(&bytes), Ok(Call::Encrypt(Encrypt::new("a", &[0x92, 0x01, 0xc0]))));
     let bytes = message("decrypt", &map(&[b"\xa7payload\xc0", b"\xa3app\xa1a"]));
-    assert_eq!(Call::decode(&bytes), Ok(Call::Decrypt(Decrypt::new("a", &[0xc0]))));
+    assert_eq!(decode(&bytes), Ok(Call::Decrypt(Decrypt::new("a", &[0xc0]))));
     let bytes = message("rewrap", &map(&[b"\xa7payload\xc0", b"\xa3app\xa1a"]));
-    assert_eq!(Call::decode(&bytes), Ok(Call::Rewrap(Rewrap::new("a", &[0xc0]))));
+    assert_eq!(decode(&bytes), Ok(Call::Rewrap(Rewrap::new("a", &[0xc0]))));
 }
 
 #[test]
@@ -68,7 +70,7 @@ fn every_key_is_read() {
     };
     let mut bytes = Vec::new();
     request::encrypt(&mut bytes, 7, &call);
-    assert_eq!(Call::decode(&bytes), Ok(Call::Encrypt(call)));
+    assert_eq!(decode(&bytes), Ok(Call::Encrypt(call)));
     let call = Rewrap {
         select: Some(vec!["$.a", "$..b"]),
         context: b"row 7",
@@ -80,7 +82,7 @@ fn every_key_is_read() {
     };
     let mut bytes = Vec::new();
     request::rewrap(&mut bytes, 7, &call);
-    assert_eq!(Call::decode(&bytes), Ok(Call::Rewrap(call)));
+    assert_eq!(decode(&bytes), Ok(Call::Rewrap(call)));
 }
 
 #[test]
@@ -116,9 +118,9 @@ fn keys_and_shapes() {
         (&[0xc0], Err(CallError::ParamsShape { method: Method::Health })),
     ] {
         let message = [b"\x94\x00\x07\xa6health", params].concat();
-        assert_eq!(Call::decode(&message), expect);
+        assert_eq!(decode(&message), expect);
     }
-    let empty = Call::decode(b"\x94\x00\x07\xa7encrypt\x90");
+    let empty = decode(b"\x94\x00\x07\xa7encrypt\x90");
     assert_eq!(empty, Err(CallError::ParamsShape { method: Method::Encrypt }), "it has required keys");
 }
 
@@ -208,9 +210,8 @@ fn types_and_rules() {
 
 #[test]
 fn an_unknown_method_is_named_cleaned_and_cut() {
-    let named = |method: &str| {
-        Call::decode(&message(method, &[0x80])).map(|_| ()).map_err(|error| RpcError::from(error).to_string())
-    };
+    let named =
+        |method: &str| decode(&message(method, &[0x80])).map(|_| ()).map_err(|error| RpcError::from(error).to_string());
     assert_eq!(named("reveal"), Err("not_found: no method \"reveal\"".to_owned()));
     assert_eq!(named("Encrypt"), Err("not_found: no method \"Encrypt\"".to_owned()));
     assert_eq!(named(""), Err("not_found: no method \"\"".to_owned()));
@@ -228,7 +229,7 @@ fn no_value_of_a_call_appears_in_its_error() {
             sealwire_msgpack::write::str(&mut pair, key);
             pair.extend_from_slice(value);
             let bytes = message("encrypt", &map(&[&pair, b"\xa7payload\xa8s3cr3t-v"]));
-            if let Err(error) = Call::decode(&bytes) {
+            if let Err(error) = decode(&bytes) {
                 assert!(!RpcError::from(error).message.contains("s3cr3t"), "{key}");
             }
         }
@@ -237,12 +238,32 @@ fn no_value_of_a_call_appears_in_its_error() {
 
 #[test]
 fn bytes_that_are_not_the_promised_message() {
+    let boundary = |message: &[u8]| Boundary {
+        bytes: message.len(),
+        head: Head::Request { msgid: 7, method: Some(Method::Encrypt) },
+        elements: 0,
+        leaves: 0,
+        payload: payload_by_skipping(message),
+    };
     let whole = message("encrypt", &with(b"\xa5curve\xa2k1"));
+    let promised = boundary(&whole);
+    assert!(Call::decode(&whole, &promised).is_ok());
     for end in 0..whole.len() {
-        assert!(Call::decode(&whole[..end]).is_err(), "cut at {end}");
+        assert!(Call::decode(&whole[..end], &promised).is_err(), "cut at {end}");
     }
-    assert_eq!(Call::decode(&[&whole[..], &[0xc0]].concat()), Err(CallError::Malformed), "one value too many");
-    assert_eq!(Call::decode(&message("encrypt", &with(b"\xa5curve\xc1"))), Err(CallError::Malformed));
+    assert_eq!(
+        Call::decode(&[&whole[..], &[0xc0]].concat(), &promised),
+        Err(CallError::Malformed),
+        "one value too many"
+    );
+    let reserved = message("encrypt", &with(b"\xa5curve\xc1"));
+    assert_eq!(Call::decode(&reserved, &boundary(&reserved)), Err(CallError::Malformed));
+    let payload = promised.payload.unwrap();
+    for (start, end) in [(0, 1), (payload.end, payload.start), (payload.start, usize::MAX), (usize::MAX, usize::MAX)] {
+        let another = Boundary { payload: Some(Span { start, end }), ..promised };
+        assert_eq!(Call::decode(&whole, &another), Err(CallError::Malformed), "{start}..{end}");
+    }
+    assert_eq!(Call::decode(&whole, &Boundary { payload: None, ..promised }), Err(CallError::Malformed));
 }
 
 #[test]
@@ -250,7 +271,7 @@ fn a_payload_in_any_place_is_the_same() {
     let (app, payload, curve) = (b"\xa3app\xa1a", b"\xa7payload\x92\x01\x91\xa1x", b"\xa5curve\xa2k1");
     let places: [[&[u8]; 3]; 3] = [[payload, app, curve], [app, payload, curve], [app, curve, payload]];
     let decoded = places.map(|params| message("encrypt", &map(&params)));
-    let calls = decoded.each_ref().map(|bytes| Call::decode(bytes));
+    let calls = decoded.each_ref().map(|bytes| decode(bytes));
     assert!(calls.iter().all(|call| *call == calls[0]));
     let Ok(Call::Encrypt(call)) = &calls[0] else { panic!("{:?}", calls[0]) };
     assert_eq!(call.payload, b"\x92\x01\x91\xa1x");

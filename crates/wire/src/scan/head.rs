@@ -42,6 +42,7 @@ impl Scanner {
                 }
             }
             Stage::Method { msgid } => return self.read_method(rest, header, msgid),
+            Stage::Params => return self.read_param(rest, header),
             Stage::Body | Stage::Skip | Stage::Lost(_) => {}
         }
         Ok(true)
@@ -58,11 +59,14 @@ impl Scanner {
         } else {
             &[]
         };
-        self.stage = Stage::Body;
         self.head = Some(match msgid {
             Some(msgid) => Head::Request { msgid, method: Method::from_name(name) },
             None => Head::Notification { notice: Notice::from_name(name) },
         });
+        self.stage = match self.head {
+            Some(Head::Request { method: Some(method), .. }) if method.takes_document() => Stage::Params,
+            _ => Stage::Body,
+        };
         if text {
             return Ok(true);
         }
@@ -79,7 +83,7 @@ impl Scanner {
     }
 
     /// The whole value at the start of `rest`, once it has arrived.
-    fn whole<'a>(&mut self, rest: &'a [u8], header: Header) -> Option<&'a [u8]> {
+    pub(super) fn whole<'a>(&mut self, rest: &'a [u8], header: Header) -> Option<&'a [u8]> {
         let bytes = header.bytes + header.body;
         let value = usize::try_from(bytes).ok().and_then(|bytes| rest.get(..bytes));
         if value.is_none() {

@@ -27,7 +27,7 @@ fn check_refused(bytes: &[u8], head: Option<Head>, error: ScanError, fate: Fate)
 #[test]
 fn heads_are_read_and_counted() {
     let message = |bytes: &[u8], head, elements, leaves| {
-        check(bytes, Scan::Message(Boundary { bytes: bytes.len(), head, elements, leaves }));
+        check(bytes, Scan::Message(Boundary { bytes: bytes.len(), head, elements, leaves, payload: None }));
     };
     // An empty container is a leaf: selected, it is sealed whole.
     message(&call(&[0x80]), ENCRYPT_7, 6, 4);
@@ -42,6 +42,44 @@ fn heads_are_read_and_counted() {
     message(&wide, Head::Request { msgid: 7, method: Some(Method::Health) }, 5, 4);
     let largest = b"\x94\x00\xce\xff\xff\xff\xff\xa4info\x90";
     message(largest, Head::Request { msgid: u32::MAX, method: Some(Method::Info) }, 5, 4);
+}
+
+#[test]
+fn the_payload_is_found_among_the_params() {
+    let found = |params: &[u8], payload: Option<&[u8]>| {
+        let message = [b"\x94\x00\x07\xa7encrypt", params].concat();
+        let Scan::Message(boundary) = Scanner::for_requests(SMALL).scan(&message) else { panic!("{params:02x?}") };
+        assert_eq!(boundary.payload.map(|span| &message[span.start..span.end]), payload, "{params:02x?}");
+    };
+    // Alone, last, first, between, of every shape.
+    found(b"\x91\x81\xa7payload\xa2ok", Some(b"\xa2ok"));
+    found(b"\x91\x82\xa3app\xa1a\xa7payload\xc4\x02ok", Some(b"\xc4\x02ok"));
+    found(b"\x91\x82\xa7payload\x92\x01\x90\xa3app\xa1a", Some(b"\x92\x01\x90"));
+    found(b"\x91\x83\x01\x02\xa7payload\x81\x01\x80\xa3app\xa1a", Some(b"\x81\x01\x80"));
+    found(b"\x91\x82\xa7payload\x80\xa3app\xa1a", Some(b"\x80"));
+    found(b"\x91\x81\xdb\x00\x00\x00\x07payload\xc0", Some(b"\xc0"));
+    // Behind another param with the key inside; the first of two.
+    found(b"\x91\x82\xa1a\x81\xa7payload\x05\xa7payload\x06", Some(b"\x06"));
+    found(b"\x91\x82\xa7payload\x05\xa7payload\x06", Some(b"\x05"));
+    found(b"\x91\x82\xa1a\xa7payload\xa7payload\x06", Some(b"\x06"));
+    // No such key.
+    found(b"\x91\x80", None);
+    found(b"\x91\x81\xa1a\xa7payload", None);
+    found(b"\x91\x81\xa1a\x81\xa7payload\x05", None);
+    found(b"\x91\x82\xc4\x07payload\x05\xa7payloax\x06", None);
+    found(b"\x91\x81\x91\xa7payload\x05", None);
+    // Not one map in an array.
+    found(b"\x90", None);
+    found(b"\x81\xa7payload\x05", None);
+    found(b"\x92\x81\xa7payload\x05\x80", None);
+    found(b"\x91\x91\x81\xa7payload\x05", None);
+    found(b"\x91\x92\xa7payload\x05", None);
+    // Other methods have none.
+    for other in [&b"\x94\x00\x07\xa7inspect\x91\x81\xa7payload\x05"[..], b"\x93\x02\xa7encrypt\x91\x81\xa7payload\x05"]
+    {
+        let scan = Scanner::for_requests(SMALL).scan(other);
+        assert!(matches!(scan, Scan::Message(Boundary { payload: None, .. })), "{scan:?}");
+    }
 }
 
 #[test]
@@ -230,7 +268,7 @@ fn a_client_reads_responses_and_no_requests() {
     let scan = |bytes: &[u8]| Scanner::for_replies(SMALL).scan(bytes);
     let response = scan(&[0x94, 1, 9, 0xc0, 0x80]);
     let head = Head::Response { msgid: 9 };
-    assert_eq!(response, Scan::Message(Boundary { bytes: 5, head, elements: 5, leaves: 4 }));
+    assert_eq!(response, Scan::Message(Boundary { bytes: 5, head, elements: 5, leaves: 4, payload: None }));
     let lost = Scan::Refused { head: None, error: ScanError::NotACall, fate: Fate::Close };
     assert_eq!(scan(&call(&[0x80])), lost);
     assert!(matches!(scan(b"\x93\x02\xa5error\x91\x80"), Scan::Message(_)));

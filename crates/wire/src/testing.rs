@@ -1,0 +1,34 @@
+//! What several tests do: scan a message and decode it, and find its payload the slow way.
+
+use sealwire_msgpack::{Reader, Token};
+
+use crate::*;
+
+/// Scans and decodes bytes that are one whole request.
+pub(crate) fn decode(message: &[u8]) -> Result<Call<'_>, CallError> {
+    match Scanner::for_requests(Limits::default()).scan(message) {
+        Scan::Message(boundary) => Call::decode(message, &boundary),
+        other => panic!("not a message: {other:?}"),
+    }
+}
+
+/// Where the payload of a whole request lies, found by passing over every param.
+pub(crate) fn payload_by_skipping(message: &[u8]) -> Option<Span> {
+    let mut reader = Reader::new(message);
+    let (4, 0) = (reader.array_len().ok()?, reader.u64().ok()?) else { return None };
+    reader.u32().ok()?;
+    let Token::Str(method) = reader.token().ok()? else { return None };
+    if !Method::from_name(method)?.takes_document() || reader.array_len() != Ok(1) {
+        return None;
+    }
+    for _ in 0..reader.map_len().ok()? {
+        let key = reader.peek().ok()?;
+        reader.skip_value().ok()?;
+        let start = reader.position();
+        reader.skip_value().ok()?;
+        if key == Token::Str(b"payload") {
+            return Some(Span { start, end: reader.position() });
+        }
+    }
+    None
+}
