@@ -18,6 +18,9 @@ use crate::params::{
     Unbound, Writing,
 };
 
+/// No name of ours is longer, and no more of a peer's is repeated.
+const NAME_BYTES_MAX: usize = 64;
+
 /// A request that is valid as far as the wire can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call<'a> {
@@ -121,7 +124,7 @@ fn inspect<'a>(params: &mut Params<'a>) -> Result<Inspect<'a>, CallError> {
     while let Some(param) = params.next()? {
         envelope = match params.reader.peek()? {
             Token::Bin(_) => Envelope::Binary(params.reader.bin()?),
-            _ => Envelope::Text(params.text(param)?),
+            _ => Envelope::Text(params.text(param, usize::MAX)?),
         };
     }
     Ok(Inspect { envelope })
@@ -193,9 +196,11 @@ impl<'a> Params<'a> {
     }
 
     fn unknown(&self, key: &[u8]) -> CallError {
-        match std::str::from_utf8(key) {
-            Ok(_) => CallError::UnknownKey { method: self.method, key: cleaned(key) },
-            Err(_) => CallError::NotUtf8 { place: "a parameter name" },
+        let unreadable = key.len() <= NAME_BYTES_MAX && std::str::from_utf8(key).is_err();
+        if unreadable {
+            CallError::NotUtf8 { place: "a parameter name" }
+        } else {
+            CallError::UnknownKey { method: self.method, key: cleaned(key) }
         }
     }
 
@@ -207,25 +212,29 @@ impl<'a> Params<'a> {
         self.message.get(here.start..here.end).ok_or(CallError::Malformed)
     }
 
-    fn text(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
+    /// A string. One beyond `bytes_max` breaks the rule unread: to check it would take as long as it is.
+    fn text(&mut self, param: &'static Param, bytes_max: usize) -> Result<&'a str, CallError> {
+        if matches!(self.reader.peek()?, Token::Str(text) if text.len() > bytes_max) {
+            return Err(breaks(param));
+        }
         self.reader.str_utf8().map_err(|malformed| wrong(param, malformed))
     }
 
     fn name<T>(&mut self, param: &'static Param, from_name: fn(&str) -> Option<T>) -> Result<T, CallError> {
-        from_name(self.text(param)?).ok_or(breaks(param))
+        from_name(self.text(param, NAME_BYTES_MAX)?).ok_or(breaks(param))
     }
 
     fn app(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let app = self.text(param)?;
+        let app = self.text(param, APP_BYTES_MAX)?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        let valid = (1..=APP_BYTES_MAX).contains(&app.len()) && app.bytes().all(allowed);
+        let valid = !app.is_empty() && app.bytes().all(allowed);
         if valid { Ok(app) } else { Err(breaks(param)) }
     }
 
     fn role(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
-        let role = self.text(param)?;
+        let role = self.text(param, ROLE_BYTES_MAX)?;
         let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let valid = (1..=ROLE_BYTES_MAX).contains(&role.len()) && role.bytes().all(allowed);
+        let valid = !role.is_empty() && role.bytes().all(allowed);
         if valid { Ok(role) } else { Err(breaks(param)) }
     }
 
@@ -237,8 +246,8 @@ impl<'a> Params<'a> {
         }
         let mut paths = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            let path = self.text(param)?;
-            if path.is_empty() || path.len() > SELECT_PATH_BYTES_MAX {
+            let path = self.text(param, SELECT_PATH_BYTES_MAX)?;
+            if path.is_empty() {
                 return Err(breaks(param));
             }
             paths.push(path);
@@ -249,7 +258,7 @@ impl<'a> Params<'a> {
     fn context(&mut self, param: &'static Param) -> Result<&'a [u8], CallError> {
         let context = match self.reader.peek()? {
             Token::Bin(_) => self.reader.bin()?,
-            _ => self.text(param)?.as_bytes(),
+            _ => self.text(param, CONTEXT_BYTES_MAX)?.as_bytes(),
         };
         if context.len() > CONTEXT_BYTES_MAX { Err(breaks(param)) } else { Ok(context) }
     }
@@ -281,13 +290,13 @@ fn breaks(param: &'static Param) -> CallError {
     CallError::BreaksRule { key: param.name, rule: param.rule }
 }
 
-/// A peer's name made safe to print and to log: at most 64 characters, anything unusual as `?`.
+/// A peer's name made safe to print and to log: at most [`NAME_BYTES_MAX`] characters, anything unusual as `?`.
 fn cleaned(name: &[u8]) -> String {
     let usual = |&byte: &u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte),
         _ => '?',
     };
-    name.iter().take(64).map(usual).collect()
+    name.iter().take(NAME_BYTES_MAX).map(usual).collect()
 }
 
 #[cfg(test)]

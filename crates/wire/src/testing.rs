@@ -4,10 +4,10 @@ use sealwire_msgpack::{Reader, Token};
 
 use crate::*;
 
-/// Scans and decodes bytes that are one whole request.
+/// Scans and decodes the request at the start of the bytes.
 pub(crate) fn decode(message: &[u8]) -> Result<Call<'_>, CallError> {
     match Scanner::for_requests(Limits::default()).scan(message) {
-        Scan::Message(boundary) => Call::decode(message, &boundary),
+        Scan::Message(boundary) => Call::decode(&message[..boundary.bytes], &boundary),
         other => panic!("not a message: {other:?}"),
     }
 }

@@ -105,6 +105,8 @@ fn keys_and_shapes() {
     check("encrypt", &with(b"\xa5\n\"<\xc3\xa9\x01"), Err("encrypt has no parameter \"?????\""));
     let long = [&[0xd9, 200][..], &[b'k'; 200], &[1]].concat();
     check("encrypt", &with(&long), Err(&format!("encrypt has no parameter \"{}\"", "k".repeat(64))));
+    let long = [&[0xd9, 200][..], &[0xff; 200], &[1]].concat();
+    check("encrypt", &with(&long), Err(&format!("encrypt has no parameter \"{}\"", "?".repeat(64))));
     check("encrypt", &with(b"\xa1\xff\x01"), Err("a parameter name is not UTF-8"));
     check("encrypt", &with(b"\x01\x01"), Err("a parameter name of encrypt is not a string"));
     check("encrypt", &with(b"\xc4\x03app\x01"), Err("a parameter name of encrypt is not a string"));
@@ -135,6 +137,7 @@ fn types_and_rules() {
     check("encrypt", &app("\u{a3}".as_bytes()), Err("a parameter name of encrypt is not a string"));
     check("encrypt", &app(&[b"\xa3app\xd9\x40", &[b'x'; 64][..]].concat()), Ok(()));
     check("encrypt", &app(&[b"\xa3app\xd9\x41", &[b'x'; 65][..]].concat()), rule);
+    check("encrypt", &app(&[b"\xa3app\xd9\x41", &[0xff; 65][..]].concat()), rule);
     check("encrypt", &app(b"\xa3app\x01"), Err("app must be of type string"));
     check("encrypt", &app(b"\xa3app\xc4\x01a"), Err("app must be of type string"));
     check("encrypt", &app(b"\xa3app\xc0"), Err("app must be of type string"));
