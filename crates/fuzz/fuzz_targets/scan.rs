@@ -23,6 +23,10 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> (Vec<See
         match scanner.scan(&stream[taken..arrived]) {
             Scan::Incomplete if arrived == stream.len() => return (seen, taken),
             Scan::Incomplete => {
+                if let Some(whole) = scanner.outlook(&stream[taken..arrived]).and_then(|outlook| outlook.whole) {
+                    assert!((scanner.bytes_at_least()..=limits.message_bytes_max).contains(&whole.bytes));
+                    assert!((1..=limits.elements_max).contains(&whole.leaves));
+                }
                 let piece = pieces.next().map_or(usize::MAX, |piece| 1 + usize::from(*piece));
                 arrived = stream.len().min(arrived.saturating_add(piece));
             }

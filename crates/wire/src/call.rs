@@ -2,13 +2,14 @@
 //!
 //! Refuses whatever the method's table does not list: an unknown, missing or repeated key, a wrong type, a value
 //! beyond its rule, text that is not UTF-8. Does not look into `payload`: the scan has found where it ends, wherever it
-//! stands, and the payload walk reads it once. So a call costs the same to decode however long its payload is. Messages name keys and rules; the only text of the peer's they repeat is the name of an
-//! unknown key or method, cut and cleaned.
+//! stands, and the payload walk reads it once. So a call costs the same to decode however long its payload is.
+//! Messages name keys and rules; the only text of the peer's they repeat is the name of an unknown key or method, cut
+//! and cleaned.
 
 use sealwire_msgpack::{Malformed, Reader, Token};
 
 use crate::call_error::CallError;
-use crate::frame::{Boundary, Span};
+use crate::frame::{Boundary, Outlook, Span};
 use crate::limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
 };
@@ -45,14 +46,10 @@ impl<'a> Call<'a> {
     /// # Errors
     /// [`CallError`]; answer it to the head's msgid. [`CallError::Malformed`] if the boundary is another message's.
     pub fn decode(message: &'a [u8], boundary: &Boundary) -> Result<Self, CallError> {
-        let mut reader = Reader::new(message);
-        if reader.array_len()? != 4 || reader.u64()? != 0 {
+        if message.len() != boundary.bytes {
             return Err(CallError::Malformed);
         }
-        reader.u32()?;
-        let Token::Str(name) = reader.token()? else {
-            return Err(CallError::Malformed);
-        };
+        let (name, reader) = name(message)?;
         let Some(method) = Method::from_name(name) else {
             return Err(CallError::UnknownMethod { method: cleaned(name) });
         };
@@ -80,6 +77,29 @@ impl<'a> Call<'a> {
             Self::Health => Method::Health,
         }
     }
+}
+
+/// A request's method, and what follows it.
+fn name(message: &[u8]) -> Result<(&[u8], Reader<'_>), CallError> {
+    let mut reader = Reader::new(message);
+    if reader.array_len()? != 4 || reader.u64()? != 0 {
+        return Err(CallError::Malformed);
+    }
+    reader.u32()?;
+    match reader.token()? {
+        Token::Str(name) => Ok((name, reader)),
+        _ => Err(CallError::Malformed),
+    }
+}
+
+/// What the beginning of a request on a document says of the work. Reads up to the payload, or to where the bytes end
+/// or a param is not sound: then the decoder will refuse the call, and what is known till then has to do.
+pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Outlook {
+    let mut outlook = Outlook { method, deadline_ms: None, curve: None, key_scope: None, format: None, whole: None };
+    let _ = name(message)
+        .and_then(|(_, reader)| Params::open(method, message, reader, None))
+        .and_then(|mut params| params.tell(&mut outlook));
+    outlook
 }
 
 /// The msgid that a whole `cancel` notification names.
@@ -183,6 +203,24 @@ impl<'a> Params<'a> {
         }
         self.seen |= 1 << row;
         Ok(Some(param))
+    }
+
+    /// Notes what matters before the work, up to the payload. No key comes twice and none takes more than its rule
+    /// allows, so this is bounded whatever the peer sends.
+    fn tell(&mut self, outlook: &mut Outlook) -> Result<(), CallError> {
+        while let Some(param) = self.next()? {
+            match param.name {
+                "payload" => break,
+                "deadline_ms" => outlook.deadline_ms = Some(self.deadline(param)?),
+                "curve" => outlook.curve = Some(self.name(param, Curve::from_name)?),
+                "key_scope" => outlook.key_scope = Some(self.name(param, KeyScope::from_name)?),
+                "format" => outlook.format = Some(self.name(param, Format::from_name)?),
+                "select" => drop(self.paths(param)?),
+                _ if self.reader.token()?.children() == 0 => (),
+                _ => return Err(CallError::Malformed),
+            }
+        }
+        Ok(())
     }
 
     /// For methods without params: any key is one too many.

@@ -4,6 +4,7 @@
 
 use crate::error::{Detail, ErrorCode, RpcError};
 use crate::method::{Method, Notice};
+use crate::params::{Curve, Format, KeyScope};
 
 /// What a message is, known before its body has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +56,43 @@ pub struct Boundary {
     pub head: Head,
     /// All its values: scalars, map keys and containers, the message included.
     pub elements: u64,
-    /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its payload, above them by the three of the
-    /// head and the scalars among the params.
+    /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its payload, above
+    /// them by the three of the head and the scalars among the params.
     pub leaves: u64,
     /// Of a request on a document whose params are one map in an array: the value of the first key `payload`. The
     /// scan has passed over it, so nobody needs to again.
     pub payload: Option<Span>,
+}
+
+/// What can be told of a request on a document of which only the beginning has arrived.
+///
+/// A param is `None` while it has not been seen, which may mean that it is absent, that it comes later or that it
+/// breaks its rule. Nothing behind the payload is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// What is asked.
+    pub method: Method,
+    /// Time the caller gives, in milliseconds.
+    pub deadline_ms: Option<u32>,
+    /// Whose key seals.
+    pub curve: Option<Curve>,
+    /// How far one ephemeral key reaches.
+    pub key_scope: Option<KeyScope>,
+    /// The format written.
+    pub format: Option<Format>,
+    /// How much it will be; `None` before the payload's first header has arrived.
+    pub whole: Option<Estimate>,
+}
+
+/// What a message will come to, if what is still to arrive of its payload is like what has: it knows how many values
+/// each open container holds, and not how large they are. Exact once every header has arrived. Between what must still
+/// come at the least and the limits of the scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// [`Boundary::bytes`].
+    pub bytes: u64,
+    /// [`Boundary::leaves`].
+    pub leaves: u64,
 }
 
 /// What becomes of the connection after a refusal.

@@ -5,7 +5,8 @@
 //! `proto/README.md`; the tests here read its tables and compare them with this code, so the two cannot drift.
 //!
 //! A server feeds a [`Scanner`] until it yields a [`Boundary`], then calls [`Call::decode`] on those bytes and answers
-//! through [`reply`]. A client writes with [`request`] and reads with a [`Scanner`] and [`Reply::decode`].
+//! through [`reply`]. Of a call whose body is still to come, [`Scanner::head`] and [`Scanner::outlook`] tell what to
+//! expect. A client writes with [`request`] and reads with a [`Scanner`] and [`Reply::decode`].
 
 mod answer;
 mod call;
@@ -33,7 +34,7 @@ pub use answer::{Document, FieldError, Reply, decode_protocol_error};
 pub use call::{Call, decode_cancel};
 pub use call_error::CallError;
 pub use error::{Detail, DetailValue, ErrorCode, RpcError};
-pub use frame::{Boundary, Fate, Head, Scan, ScanError, Span};
+pub use frame::{Boundary, Estimate, Fate, Head, Outlook, Scan, ScanError, Span};
 pub use limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, Limits,
     METHOD_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,

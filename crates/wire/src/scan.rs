@@ -12,6 +12,7 @@ use crate::header::{self, Header, NoHeader, Shape};
 use crate::limits::Limits;
 
 mod head;
+mod outlook;
 mod params;
 
 /// Which messages this side reads.
@@ -52,19 +53,20 @@ enum Payload {
     /// Its key: it is the next value.
     Next,
     /// Its first byte. Until a value follows among the params, it reaches as far as the scan.
-    Begun { start: u64 },
+    Begun { start: u64, leaves_before: u64 },
     /// All of it.
     Passed { start: u64, end: u64 },
 }
 
-/// An open container: how many values it still awaits, and whether those alternate between key and value.
+/// An open container: how many of how many values it still awaits, and whether those alternate between key and value.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     left: u64,
+    values: u64,
     map: bool,
 }
 
-/// The resumable scan of one direction of one connection. Memory: 16 bytes per level of nesting.
+/// The resumable scan of one direction of one connection. Memory: 24 bytes per level of nesting.
 #[derive(Debug)]
 pub struct Scanner {
     side: Side,
@@ -238,7 +240,8 @@ impl Scanner {
             if self.open.len() as u64 >= u64::from(limits.depth_max) {
                 return Err(ScanError::TooDeep { max: limits.depth_max });
             }
-            self.open.push(Open { left: header.shape.children(), map });
+            let values = header.shape.children();
+            self.open.push(Open { left: values, values, map });
         }
         while self.open.last().is_some_and(|open| open.left == 0) {
             self.open.pop();

@@ -14,7 +14,7 @@ impl Scanner {
     /// Looks at the value at the start of `rest`, one of the containers around the params, a param or its key. False if
     /// it is a key whose bytes have not all arrived.
     pub(super) fn read_param(&mut self, rest: &[u8], header: Header) -> Result<bool, ScanError> {
-        if let Payload::Begun { start } = self.payload {
+        if let Payload::Begun { start, .. } = self.payload {
             self.payload = Payload::Passed { start, end: self.position };
         }
         match (&self.open[..], header.shape) {
@@ -25,7 +25,7 @@ impl Scanner {
                     return Ok(self.read_key(rest, header));
                 }
                 if self.payload == Payload::Next {
-                    self.payload = Payload::Begun { start: self.position };
+                    self.payload = Payload::Begun { start: self.position, leaves_before: self.leaves };
                 }
             }
             _ => self.stage = Stage::Body,
@@ -52,7 +52,7 @@ impl Scanner {
     pub(super) fn payload_span(&self) -> Option<Span> {
         let (start, end) = match self.payload {
             Payload::Ahead | Payload::Next => return None,
-            Payload::Begun { start } => (start, self.position),
+            Payload::Begun { start, .. } => (start, self.position),
             Payload::Passed { start, end } => (start, end),
         };
         Some(Span { start: usize::try_from(start).ok()?, end: usize::try_from(end).ok()? })
