@@ -91,6 +91,38 @@ fn error_codes_and_whether_to_retry() {
 }
 
 #[test]
+fn details() {
+    let keys = |error: RpcError| error.details.into_iter().map(|detail| detail.key);
+    let refused = |error: ScanError| keys(RpcError::from(error));
+    let overloaded = |reason| RpcError::overloaded(reason, 5, Some(6));
+    let expect: Vec<_> = refused(ScanError::TooLong { max: 1 })
+        .chain(["path".into()])
+        .chain(keys(overloaded(OverloadReason::Backlog)))
+        .collect();
+    assert_eq!(column(&table("Errors", "details"), 0), expect);
+    let types = table("Errors", "details");
+    for reason in OverloadReason::ALL {
+        let answer = overloaded(reason);
+        assert_eq!((answer.code, answer.retry_after_ms), (ErrorCode::Overloaded, Some(5)));
+        for detail in answer.details {
+            let row = types.iter().find(|row| row[0] == *detail.key).unwrap();
+            let of = match detail.value {
+                DetailValue::Text(_) => "string",
+                DetailValue::Number(_) => "integer",
+            };
+            assert_eq!([&row[1][..], &row[2]], [of, "overloaded"]);
+        }
+        let unknown = RpcError::overloaded(reason, 5, None);
+        assert_eq!(unknown.details, [Detail::text("reason", reason.name())]);
+    }
+}
+
+#[test]
+fn reasons_of_overload() {
+    assert_eq!(column(&table("Overload", "reason"), 0), OverloadReason::ALL.map(OverloadReason::name));
+}
+
+#[test]
 fn limits() {
     let pairs = |head: &str| -> Vec<(String, u64)> {
         // Both tables of the section begin with the same cell and differ in the second.

@@ -101,6 +101,44 @@ impl fmt::Display for ErrorCode {
     }
 }
 
+/// Why a call is `overloaded`. The whole list; `proto/README.md` says what each means to a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OverloadReason {
+    /// Too much of the caller's work is ahead of it.
+    Backlog,
+    /// It would not be done by its deadline.
+    Deadline,
+    /// The caller offers more than it can have, and calls of this size have had their part.
+    Proportion,
+    /// There is no memory for it.
+    Memory,
+}
+
+impl OverloadReason {
+    /// Every reason, in the order of the contract's table.
+    pub const ALL: [Self; 4] = [Self::Backlog, Self::Deadline, Self::Proportion, Self::Memory];
+
+    /// The reason on the wire; also a good metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Backlog => "backlog",
+            Self::Deadline => "deadline",
+            Self::Proportion => "proportion",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// The sentence for people.
+    const fn message(self) -> &'static str {
+        match self {
+            Self::Backlog => "too much work is waiting",
+            Self::Deadline => "the call would not be done by its deadline",
+            Self::Proportion => "too many calls of this size",
+            Self::Memory => "no memory for the call",
+        }
+    }
+}
+
 /// One fact about a failure that a program can read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detail {
@@ -149,6 +187,16 @@ impl RpcError {
     /// An error without hints.
     pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code, message: message.into(), retry_after_ms: None, details: Vec::new() }
+    }
+
+    /// `overloaded`, with all that the contract promises of it: a pause, the reason, and how long the call would have
+    /// taken, in milliseconds, where that is known.
+    pub fn overloaded(reason: OverloadReason, retry_after_ms: u32, predicted_ms: Option<u64>) -> Self {
+        let mut error = Self::new(ErrorCode::Overloaded, reason.message())
+            .retry_after_ms(retry_after_ms)
+            .with(Detail::text("reason", reason.name()));
+        error.details.extend(predicted_ms.map(|predicted| Detail::number("predicted_ms", predicted)));
+        error
     }
 
     /// The same with one more detail.

@@ -33,7 +33,7 @@ mod testing;
 pub use answer::{Document, FieldError, Reply, decode_protocol_error};
 pub use call::{Call, decode_cancel};
 pub use call_error::CallError;
-pub use error::{Detail, DetailValue, ErrorCode, RpcError};
+pub use error::{Detail, DetailValue, ErrorCode, OverloadReason, RpcError};
 pub use frame::{Boundary, Estimate, Fate, Head, Outlook, Scan, ScanError, Span};
 pub use limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, Limits,
