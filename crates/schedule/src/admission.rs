@@ -26,9 +26,17 @@
 //! ```
 //!
 //! And refused is what exceeds its proportion. Smallest first would serve only the small under lasting overload, since
-//! predictions refuse the large alone. So while a tenant has more than `wait_max / 4` of work and offers more than R,
-//! each class is refused the fraction that the worst class is, up to what must be refused in all (`1 - R / offered`).
-//! What this turns away of the small makes room for the large, until all are refused alike.
+//! predictions refuse the large alone. So each class is refused the fraction that the worst class is, up to what must be
+//! refused in all for what is behind to be made good within the window of the rates:
+//!
+//! ```text
+//! behind = max(min(work admitted or waiting / R, wait_max) - wait_max / 4, 0)
+//! all    = 1 - R (1 - behind / 1 s) / offered
+//! ```
+//!
+//! What this turns away of the small makes room for the large, until all are refused alike. To refuse the excess alone
+//! would leave what is behind as it is: the small of the first moments of overload would be in the way for seconds.
+//! What could not be done in time even alone counts for nothing here, or one call of an hour would have all refused.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -62,8 +70,9 @@ impl Reason {
 pub struct Refusal {
     /// Why.
     pub reason: Reason,
-    /// When what is in the way will have gone: at least 5 ms, spread over half as much again so that callers do not
-    /// return together. The connection is not read for as long.
+    /// When what is in the way will have gone, and those been served that were refused before and come again: at least
+    /// 5 ms, and spread over half as much again so that callers do not return together. The connection is not read for
+    /// as long.
     pub retry_after: Duration,
     /// How long the call would have taken, from now to its end.
     pub predicted: Duration,
@@ -97,6 +106,8 @@ pub(crate) struct Rules {
     smaller_max: f64,
     window: f64,
     overload: f64,
+    catch_up: f64,
+    returning: f64,
 }
 
 /// One call's way through the backlog, in nanoseconds from now.
@@ -127,6 +138,8 @@ impl Rules {
             smaller_max: tuning.smaller_max,
             window: tuning.window,
             overload: tuning.overload,
+            catch_up: tuning.catch_up,
+            returning: tuning.returning,
         }
     }
 
@@ -176,7 +189,9 @@ impl Lanes {
         let &Offer { class, work, rate, deadline, now, idle, .. } = offer;
         self.offered.fade(now, rules);
         self.refused.fade(now, rules);
-        self.offered.add(class.index(), work);
+        if offer.is_feasible() {
+            self.offered.add(class.index(), work);
+        }
         let forecast = self.forecast(class, work, rate, rules);
         let (min, max) = rules.thresholds(forecast.own);
         let ordinary = forecast.own <= rules.wait_max * rules.ordinary;
@@ -185,7 +200,7 @@ impl Lanes {
             Some(Reason::Deadline)
         } else if ordinary && full {
             Some(Reason::Backlog)
-        } else if self.is_behind(rate, rules) && self.owes(class, rate, rules) {
+        } else if self.owes(class, rate, rules) {
             Some(Reason::Proportion)
         } else {
             None
@@ -202,13 +217,18 @@ impl Lanes {
     /// Counts a refusal and writes it out.
     pub(crate) fn refuse(&mut self, reason: Reason, offer: &Offer, rules: &Rules) -> Refusal {
         let &Offer { class, work, rate, spread, .. } = offer;
-        self.refused.add(class.index(), work);
+        if offer.is_feasible() {
+            self.refused.add(class.index(), work);
+        }
         let forecast = self.forecast(class, work, rate, rules);
         let (min, _) = rules.thresholds(forecast.own);
-        // Time for the backlog to shrink, and for the offered rate to fade, if nobody adds to them.
-        let excess = rules.rate(self.offered.sum()) / rate.tenant;
-        let fades = if reason == Reason::Proportion { rules.window * excess.ln() } else { 0.0 };
-        let gone = (forecast.ahead - min).max(forecast.held).max(fades).max(RETRY_AFTER_MIN);
+        // Time for what is in the way to shrink, and for those to be served that were refused before and come again.
+        let way = match reason {
+            Reason::Proportion => self.all() / rate.tenant - rules.wait_max * rules.wait_min,
+            Reason::Backlog | Reason::Deadline | Reason::Memory => (forecast.ahead - min).max(forecast.held).max(0.0),
+        };
+        let gone = (way + rules.returning * self.refused.sums()[..=class.index()].iter().sum::<f64>() / rate.tenant)
+            .max(RETRY_AFTER_MIN);
         Refusal {
             reason,
             retry_after: Duration::from_nanos((gone * (1.0 + spread / 2.0)) as u64),
@@ -222,18 +242,18 @@ impl Lanes {
         self.admitted.sum()
     }
 
-    /// Whether `class` is refused less than the worst class, and less than the tenant must be to fit its rate.
-    fn owes(&self, class: Class, rate: Rate, rules: &Rules) -> bool {
-        let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
-        let worst = (0..CLASSES).map(fraction).fold(0.0, f64::max);
-        let excess = 1.0 - rules.overload * rate.tenant / rules.rate(self.offered.sum());
-        fraction(class.index()) < worst.min(excess)
+    /// Work admitted or waiting.
+    fn all(&self) -> f64 {
+        self.backlog.iter().chain(&self.held).sum::<u64>() as f64
     }
 
-    /// Whether all its work, admitted or waiting, would take the tenant long enough for calls to be delayed.
-    fn is_behind(&self, rate: Rate, rules: &Rules) -> bool {
-        let all = self.backlog.iter().chain(&self.held).sum::<u64>() as f64;
-        all / rate.tenant > rules.wait_max * rules.wait_min
+    /// Whether `class` is refused less than the worst class, and less than all must be.
+    fn owes(&self, class: Class, rate: Rate, rules: &Rules) -> bool {
+        let behind = ((self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min).max(0.0);
+        let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
+        let worst = (0..CLASSES).map(fraction).fold(0.0, f64::max);
+        let fits = rate.tenant * (rules.overload * rules.window - rules.catch_up * behind);
+        fraction(class.index()) < worst.min(1.0 - fits / self.offered.sum())
     }
 
     fn forecast(&self, class: Class, work: Work, rate: Rate, rules: &Rules) -> Forecast {
@@ -311,6 +331,13 @@ impl Lanes {
             *credit -= work.as_nanos() as f64;
         }
         may
+    }
+}
+
+impl Offer {
+    /// Whether it could be done by its deadline if nothing else were there.
+    fn is_feasible(&self) -> bool {
+        self.now + Duration::from_nanos((self.work.as_nanos() as f64 / self.rate.worker) as u64) <= self.deadline
     }
 }
 

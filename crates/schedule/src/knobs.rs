@@ -69,6 +69,10 @@ pub(crate) struct Tuning {
     pub(crate) window: f64,
     /// A tenant that offers more than its rate times this is refused in proportion over its classes.
     pub(crate) overload: f64,
+    /// How much of what it is behind such a tenant is to make good within the window.
+    pub(crate) catch_up: f64,
+    /// How much of what was refused of late is expected to come again.
+    pub(crate) returning: f64,
     /// What one slice counts in the speed of the workers: 1,000 slices are 50 ms of two of them.
     pub(crate) speed_gain: f64,
     /// A tenant's bytes may be this many times what is free.
@@ -89,6 +93,8 @@ impl Default for Tuning {
             smaller_max: 15.0 / 16.0,
             window: 1e9,
             overload: 1.0,
+            catch_up: 1.0,
+            returning: 1.0,
             speed_gain: 1e-3,
             memory_alpha: 1.0,
         }

@@ -507,6 +507,24 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
 }
 
 #[test]
+fn a_call_that_can_never_be_done_has_no_other_refused() {
+    let mut core = TestCore::new(knobs(1));
+    let second = Time::default() + Duration::from_secs(1);
+    let mut offer = |micros| core.offer(Time::default(), &Call { deadline: second, ..call(&7, micros) }, || 0);
+    let mut refused = |micros| match offer(micros) {
+        Verdict::Refused(refusal) => Some(refusal),
+        Verdict::Admitted { .. } | Verdict::Waiting { .. } => None,
+    };
+    assert!((0..16).all(|_| refused(10_000).is_none()), "160 ms of work: behind, and not too far");
+    let hour = refused(3_600_000_000).unwrap();
+    assert_eq!(hour.reason, Reason::Deadline);
+    assert_eq!(refused(10_000), None);
+    // What could have been done counts.
+    assert_eq!(refused(990_000).map(|refusal| refusal.reason), Some(Reason::Deadline));
+    assert_eq!(refused(10_000).map(|refusal| refusal.reason), Some(Reason::Proportion));
+}
+
+#[test]
 fn a_refusal_says_why() {
     let second = Time::default() + Duration::from_secs(1);
     let mut core = TestCore::new(knobs(1));

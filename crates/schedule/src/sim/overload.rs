@@ -22,25 +22,25 @@ fn least(proportions: &[f64]) -> f64 {
 
 #[test]
 fn overload_costs_no_throughput_and_hits_all_sizes_alike() {
-    for (scope, load, proportion) in [
-        (Scope::Field, 1.2, 0.85),
-        (Scope::Field, 1.5, 0.85),
-        (Scope::Field, 2.0, 0.85),
-        (Scope::Field, 10.0, 0.85),
-        (Scope::Request, 2.0, 0.8),
-        (Scope::Request, 10.0, 0.6),
+    for (scope, load) in [
+        (Scope::Field, 1.2),
+        (Scope::Field, 1.5),
+        (Scope::Field, 2.0),
+        (Scope::Field, 10.0),
+        (Scope::Request, 2.0),
+        (Scope::Request, 10.0),
     ] {
         for seed in [1, 2, 3] {
             let millis = if scope == Scope::Field { 30_000 } else { 8_000 };
             let report = scenario(scope, load, millis).seed(seed).run();
             report.show(&format!("E4 {scope:?} x{load}, seed {seed}"), 0);
-            assert!(report.goodput(0) >= 0.94 * attainable(scope), "{}", report.goodput(0));
-            assert!(least(&report.proportions(0)) >= proportion, "{:?}", report.proportions(0));
+            assert!(report.goodput(0) >= 0.92 * attainable(scope), "{}", report.goodput(0));
+            assert!(least(&report.proportions(0)) >= 0.85, "{:?}", report.proportions(0));
             assert_eq!(report.idle_while_waiting, 0);
             let small = report.row(0, 0);
             assert!(small.late == 0 && small.ms(0.99) <= 250.0 + 62.5, "the knob bounds what the small wait");
             if scope == Scope::Field {
-                assert!(small.ms(0.99) <= 4.0 * small.ms(0.5));
+                assert!(small.ms(0.99) <= 5.0 * small.ms(0.5));
                 assert!(report.rows[0].iter().all(|row| row.modes() == 1), "late are all a little, not some very");
             }
         }
@@ -55,15 +55,17 @@ fn each_part_of_admission_is_missed_when_it_is_not_there() {
         without.show(&format!("E4 Request x{load}, {name}"), 0);
         assert!(!fails(&with) && fails(&without), "{name}");
     };
+    let large_pay = |report: &Report| report.proportions(0)[2] < 0.85;
     let large_starve = |report: &Report| report.proportions(0)[2] < 0.5;
-    let small_wait = |report: &Report| report.row(0, 0).ms(0.99) > 500.0;
+    let small_wait = |report: &Report| report.row(0, 0).ms(0.99) > 250.0 + 62.5;
     let nothing_done = |report: &Report| report.goodput(0) < 0.1;
     check("nothing refused", 10.0, |s| *s = s.clone().without_admission(), nothing_done);
     check("no pause", 10.0, |s| s.pause = false, nothing_done);
-    check("no thresholds", 10.0, |s| s.knobs.wait_max = Duration::from_secs(1 << 30), small_wait);
-    check("no curve", 10.0, |s| s.tuning.wait_min = 1.0, large_starve);
+    check("no thresholds", 10.0, |s| s.knobs.wait_max = Duration::from_secs(1 << 30), large_pay);
+    check("no curve", 10.0, |s| s.tuning.wait_min = 1.0, large_pay);
     check("no proportion", 10.0, |s| s.tuning.overload = f64::INFINITY, large_starve);
-    check("no speed", 10.0, |s| s.tuning.speed_gain = 0.0, large_starve);
+    check("nothing made good", 10.0, |s| s.tuning.catch_up = 0.0, large_pay);
+    check("no speed", 10.0, |s| s.tuning.speed_gain = 0.0, small_wait);
 }
 
 #[test]
@@ -91,6 +93,7 @@ fn a_machine_three_times_slower_than_its_model_is_noticed() {
     report.show("E4 Field x2, three times slower", 0);
     let unnoticed = slow.with(|s| s.tuning.speed_gain = 0.0).run();
     unnoticed.show("   no speed", 0);
+    assert!(least(&report.proportions(0)) >= 0.85, "what was learnt late does not starve the large for good");
     assert!(late(&report) * 3 <= late(&unnoticed), "{} {}", late(&report), late(&unnoticed));
 }
 
@@ -105,28 +108,34 @@ fn a_closed_loop_that_fits_is_delayed_and_not_refused() {
     assert!(report.goodput(0) >= 0.97);
     let steep = scenario.with(|s| s.tuning.wait_min = 1.0).run();
     steep.show("   no curve", 0);
-    assert!(steep.refused_read(0) > 1_000);
+    assert!(steep.rows[0][0].refused * 2 > steep.rows[0][0].offered);
 }
 
 #[test]
-fn who_comes_again_after_the_time_it_was_told_is_mostly_admitted() {
-    // Ten times what can be done, for 300 ms: 3 s of work.
-    let mut sources = mixed(0..1, 0, Scope::Field, 10.0);
-    (sources[0].active, sources[0].connections) = ((0, 300), 64);
-    let scenario = Scenario::new(sources, 10_000).with(|s| {
-        (s.retry, s.pause, s.warm_up_millis) = (true, false, 0);
-        s.sources[0].timeout_ms = Some(5_000);
-    });
-    for seed in [1, 2, 3] {
-        let report = scenario.clone().seed(seed).run();
-        let sum = |of: fn(&super::Row) -> u64| report.rows[0].iter().map(of).sum::<u64>();
-        let (first, again) = (sum(|row| row.refused_read), sum(|row| row.refused_twice));
-        println!(
-            "retry, seed {seed}: {} offered, {} refused, {again} of them twice",
-            sum(|row| row.offered),
-            first - again
-        );
-        assert!(first - again >= 500 && again * 2 <= first - again, "of those that come again, half are admitted");
+fn who_comes_again_after_the_time_it_was_told_is_admitted() {
+    for (scope, load, burst_ms) in [(Scope::Field, 10.0, 300), (Scope::Field, 2.0, 3_000), (Scope::Request, 10.0, 300)]
+    {
+        for seed in [1, 2, 3] {
+            let mut sources = mixed(0..1, 0, scope, load);
+            (sources[0].active, sources[0].timeout_ms) = ((0, burst_ms), Some(10_000));
+            let scenario = Scenario::new(sources, 15_000).seed(seed).with(|s| {
+                (s.retry, s.pause, s.warm_up_millis) = (true, false, 0);
+            });
+            let refused = |report: &Report, of: fn(&super::Row) -> u64| report.rows[0].iter().map(of).sum::<u64>();
+            let again = |report: &Report| {
+                let twice = refused(report, |row| row.refused_twice);
+                twice as f64 / (refused(report, |row| row.refused_read) - twice) as f64
+            };
+            let told = scenario.clone().run();
+            let alone = scenario.with(|s| s.tuning.returning = 0.0).run();
+            println!(
+                "retry {scope:?} x{load} for {burst_ms} ms, seed {seed}: {} refused, {:.3} of them twice, {:.3} by the backlog alone",
+                refused(&told, |row| row.refused_read),
+                again(&told),
+                again(&alone)
+            );
+            assert!(again(&told) <= 0.25 && again(&alone) >= 2.0 * again(&told));
+        }
     }
 }
 
