@@ -63,7 +63,7 @@ pub struct Slice<T> {
 pub struct Closed<T> {
     /// Its work, to be dropped outside the lock, unless that runs or there is none.
     pub work: Option<T>,
-    /// What need not be done any more: nothing if the call is done. Of a call that runs a whole slice is taken off.
+    /// What need not be done any more: nothing if the call is done. Of a call that runs the whole slice is taken off.
     pub left: Work,
 }
 

@@ -54,6 +54,7 @@ pub struct Core<K, W, T> {
     workers: u32,
     order: Order,
     slice: Work,
+    slice_of_more: Work,
     class_first: Work,
     guard: u32,
     rules: Rules,
@@ -86,6 +87,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             // Of one class and one tenant the oldest is next, and its slice has no end.
             tuning.class_first = Work::from_nanos(u64::MAX);
             knobs.slice = *COST.end();
+            tuning.slice_parts = 1;
             knobs.wait_max = Duration::MAX;
             tuning.memory_alpha = f64::INFINITY;
         }
@@ -94,6 +96,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             workers: knobs.workers.get(),
             order: knobs.order,
             slice: knobs.slice.max(Work::from_nanos(1)),
+            slice_of_more: Work::from_nanos((knobs.slice.as_nanos() / tuning.slice_parts).max(1)),
             class_first: tuning.class_first,
             guard: tuning.guard,
             rules: Rules::new(&knobs, tuning),
@@ -226,11 +229,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let Stage::Ready(work) = std::mem::replace(&mut entry.stage, Stage::Running(now)) else {
             unreachable!("only calls that are ready are listed")
         };
+        let left = entry.left;
         owner.ready.remove(&mut self.ready_places, id);
         self.gauges.ready[entry.class.index()] -= 1;
         self.gauges.running += 1;
         self.settle(tenant);
-        Some(Slice { id, work, budget: self.slice })
+        Some(Slice { id, work, budget: self.budget(left) })
     }
 
     /// Takes back a slice that cost `spent`: units done times what they cost by the model, rather than time passed, so
@@ -308,7 +312,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             Stage::Running(since) => {
                 entry.stage = Stage::Closing(since);
-                let left = Work::from_nanos(left.as_nanos().saturating_sub(self.slice.as_nanos()));
+                let left = Work::from_nanos(left.as_nanos().saturating_sub(self.budget(left).as_nanos()));
                 return Some(Closed { work: None, left });
             }
             Stage::Closing(since) => {
@@ -346,6 +350,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             speed: self.speed.rate(),
             ..self.gauges
         }
+    }
+
+    /// How much of a call runs before the next pick. What fits a slice runs whole, to be out of the way; of more it is a
+    /// part, so that what is small waits less for it.
+    fn budget(&self, left: Work) -> Work {
+        if left <= self.slice { self.slice } else { self.slice_of_more }
     }
 
     /// What is reckoned of a call that costs so much.

@@ -21,7 +21,8 @@ pub enum Order {
 pub struct Knobs {
     /// Workers that take slices.
     pub workers: NonZeroU32,
-    /// Work in one slice. Shorter: small calls wait less. Longer: fewer picks. 50 to 250 us; default 100 us.
+    /// What a call with no more than that left does at once; of one with more, a half. Shorter: small calls wait less.
+    /// Longer: fewer picks. 50 to 250 us; default 100 us.
     pub slice: Work,
     /// Predicted wait at which a call of ordinary size is refused; from a quarter of it on calls are delayed. A quarter
     /// of what callers wait; default 250 ms.
@@ -50,6 +51,8 @@ impl Knobs {
 pub(crate) struct Tuning {
     /// Class 0 reaches up to this much work.
     pub(crate) class_first: Work,
+    /// Of a call that does not fit a slice, one of so many parts of a slice runs at a time.
+    pub(crate) slice_parts: u64,
     /// Every so many picks the oldest call of the least served tenant runs instead. 4 costs the small 45 % of p99 at
     /// load 0.95; 0 is never.
     pub(crate) guard: u32,
@@ -84,6 +87,7 @@ impl Default for Tuning {
         const MS: u64 = 1_000_000;
         Self {
             class_first: Work::from_nanos(MS / 10),
+            slice_parts: 2,
             guard: 16,
             credit_max: 20 * MS,
             lead_max: 20 * MS,

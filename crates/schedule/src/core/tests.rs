@@ -432,7 +432,7 @@ fn a_call_that_is_closed_tells_what_it_leaves_undone() {
         ("waits", waits, None, 110_000),
         ("is being read", admitted, None, 150_000),
         ("is ready", ready, Some(3), 130_000),
-        ("runs, and a slice of it still will", runs, None, 149_900),
+        ("runs, and half a slice of it still will", runs, None, 149_950),
         ("is done", done, None, 0),
     ] {
         assert_eq!(core.close(now, id), Some(Closed { work, left: micros_of_work(left) }), "{name}");

@@ -32,25 +32,26 @@ fn a_small_call_beside_two_batches_takes_at_most_twice_as_long() {
             for seed in SEEDS {
                 let sources = [vec![synthetic(tenant, scope)], batches(scope, outstanding)].concat();
                 let scenario = Scenario::new(sources, millis).seed(seed);
-                // A call shorter than a slice waits for about the slice that runs: 70 us + 100 us are more than twice.
-                let (times, half) = if scope == Scope::Field { (2.0, 1.3) } else { (2.5, 1.6) };
                 let beside = scenario.clone().run();
                 beside.show(&format!("E1 {scope:?} beside 2 x {outstanding}, tenant {tenant}, seed {seed}"), 0);
-                assert!(times_idle(&beside, &idle) <= times);
-                assert!(beside.row(0, 0).ms(0.5) <= half * idle.row(0, 0).ms(0.5));
+                assert!(times_idle(&beside, &idle) <= 2.0);
+                assert!(beside.row(0, 0).ms(0.5) <= 1.3 * idle.row(0, 0).ms(0.5));
                 assert!(beside.row(0, 0).max_ms() <= 5.0 * idle.row(0, 0).ms(0.99));
                 assert!(beside.goodput_all() >= 0.97 * batch, "{} of {batch}", beside.goodput_all());
                 assert_eq!(beside.refused_read(1), 0, "a batch that fits its deadline waits, it is not refused");
                 assert!(beside.backlog_max <= 5_000 * MS, "and what waits is not read: {}", beside.backlog_max);
-                if seed == 1 {
+                if seed == 1 && (outstanding == 8 || scope == Scope::Field) {
                     // What each mechanism is for shows without it.
                     let queue = scenario.clone().first_come_first_served().run();
                     queue.show("   without a scheduler", 0);
                     assert!(times_idle(&queue, &idle) >= 25.0 * outstanding.min(2) as f64);
                     if scope == Scope::Request {
-                        let long = scenario.with(|s| s.knobs.slice = Work::from_nanos(5 * MS)).run();
+                        let long = scenario.clone().with(|s| s.knobs.slice = Work::from_nanos(5 * MS)).run();
                         long.show("   slices of 5 ms", 0);
-                        assert!(times_idle(&long, &idle) > 2.0 * times);
+                        assert!(times_idle(&long, &idle) > 4.0);
+                        let whole = scenario.with(|s| s.tuning.slice_parts = 1).run();
+                        whole.show("   whole slices of more", 0);
+                        assert!(times_idle(&whole, &idle) > 2.0 && beside.goodput_all() >= 0.985 * whole.goodput_all());
                     } else if outstanding == 8 {
                         assert!(scenario.without_admission().run().backlog_max > 7_000 * MS);
                     }
@@ -85,10 +86,11 @@ fn in_a_mix_the_small_and_medium_are_hardly_delayed_and_the_large_pay_little() {
                 if scope == Scope::Field && load >= 0.8 {
                     assert!(p99(&report, 0) <= p99(&queue, 0) / 50.0);
                     assert!(load > 0.8 || p99(&report, 2) <= 3.0 * p99(&queue, 2), "{}", p99(&queue, 2));
-                    let flat = scenario.with(|s| s.tuning.class_first = Work::from_nanos(u64::MAX)).run();
-                    if seed == 1 {
-                        flat.show("   one class", 0);
+                    if seed > 1 {
+                        continue;
                     }
+                    let flat = scenario.with(|s| s.tuning.class_first = Work::from_nanos(u64::MAX)).run();
+                    flat.show("   one class", 0);
                     assert!(p99(&flat, 0) > 3.0 * small, "one class of calls is not enough");
                 }
             }

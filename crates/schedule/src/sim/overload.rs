@@ -55,9 +55,8 @@ fn each_part_of_admission_is_missed_when_it_is_not_there() {
         without.show(&format!("E4 Request x{load}, {name}"), 0);
         assert!(!fails(&with) && fails(&without), "{name}");
     };
-    let large_pay = |report: &Report| report.proportions(0)[2] < 0.85;
+    let large_pay = |report: &Report| report.proportions(0)[2] < 0.9;
     let large_starve = |report: &Report| report.proportions(0)[2] < 0.5;
-    let small_wait = |report: &Report| report.row(0, 0).ms(0.99) > 250.0 + 62.5;
     let nothing_done = |report: &Report| report.goodput(0) < 0.1;
     check("nothing refused", 10.0, |s| *s = s.clone().without_admission(), nothing_done);
     check("no pause", 10.0, |s| s.pause = false, nothing_done);
@@ -65,7 +64,7 @@ fn each_part_of_admission_is_missed_when_it_is_not_there() {
     check("no curve", 10.0, |s| s.tuning.wait_min = 1.0, large_pay);
     check("no proportion", 10.0, |s| s.tuning.overload = f64::INFINITY, large_starve);
     check("nothing made good", 10.0, |s| s.tuning.catch_up = 0.0, large_pay);
-    check("no speed", 10.0, |s| s.tuning.speed_gain = 0.0, small_wait);
+    check("no speed", 10.0, |s| s.tuning.speed_gain = 0.0, large_starve);
 }
 
 #[test]
