@@ -37,6 +37,8 @@ pub struct Opener {
     by_header: HashMap<Header, usize>,
     /// The header seen last and its schedule: in a document made by one request, every header.
     last: Option<(Header, [u8; HEADER_CHARS], usize)>,
+    /// Diffie-Hellmans made.
+    agreements: usize,
     body: Zeroizing<Vec<u8>>,
 }
 
@@ -60,6 +62,7 @@ impl Opener {
             schedules: Vec::new(),
             by_header: HashMap::new(),
             last: None,
+            agreements: 0,
             body: Zeroizing::new(Vec::new()),
         }
     }
@@ -73,6 +76,11 @@ impl Opener {
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.schedules.len()
+    }
+
+    /// Diffie-Hellmans made so far: nearly all of what opening costs.
+    pub fn agreements(&self) -> usize {
+        self.agreements
     }
 
     /// Opens a text envelope.
@@ -152,6 +160,7 @@ impl Opener {
         let slot = match self.kept.as_ref().and_then(|kept| kept.get(app, Name::Envelope(header))) {
             Some(Schedule::Envelope(context)) => Slot { context, header, is_kept: true },
             _ => {
+                self.agreements += 1;
                 let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
                 let info = [INFO_PREFIX, app.as_str().as_bytes()];
                 let context = Context::recipient(&key.pair, &ephemeral, &info).map_err(|_| CannotOpen)?;
