@@ -36,7 +36,8 @@
 //!
 //! What this turns away of the small makes room for the large, until all are refused alike. To refuse the excess alone
 //! would leave what is behind as it is: the small of the first moments of overload would be in the way for seconds.
-//! What could not be done in time even alone counts for nothing here, or one call of an hour would have all refused.
+//! What could not be done in time even alone counts for nothing here, or one call of an hour would have all refused. And
+//! no class is refused more than 4 times the fraction that is refused in all, or one call that was would have half of the small.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -108,6 +109,7 @@ pub(crate) struct Rules {
     overload: f64,
     catch_up: f64,
     returning: f64,
+    worst_max: f64,
 }
 
 /// One call's way through the backlog, in nanoseconds from now.
@@ -140,6 +142,7 @@ impl Rules {
             overload: tuning.overload,
             catch_up: tuning.catch_up,
             returning: tuning.returning,
+            worst_max: tuning.worst_max,
         }
     }
 
@@ -196,7 +199,9 @@ impl Lanes {
         let (min, max) = rules.thresholds(forecast.own);
         let ordinary = forecast.own <= rules.wait_max * rules.ordinary;
         let full = forecast.ahead >= max || forecast.held >= max;
-        let reason = if now + forecast.predicted() > deadline {
+        // With nothing in its way, only its own estimate speaks against it: it may try.
+        let alone = idle && self.all() == 0.0;
+        let reason = if !alone && now + forecast.predicted() > deadline {
             Some(Reason::Deadline)
         } else if ordinary && full {
             Some(Reason::Backlog)
@@ -252,8 +257,9 @@ impl Lanes {
         let behind = ((self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min).max(0.0);
         let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
         let worst = (0..CLASSES).map(fraction).fold(0.0, f64::max);
+        let all = self.refused.sum() / self.offered.sum();
         let fits = rate.tenant * (rules.overload * rules.window - rules.catch_up * behind);
-        fraction(class.index()) < worst.min(1.0 - fits / self.offered.sum())
+        fraction(class.index()) < worst.min(rules.worst_max * all).min(1.0 - fits / self.offered.sum())
     }
 
     fn forecast(&self, class: Class, work: Work, rate: Rate, rules: &Rules) -> Forecast {

@@ -76,6 +76,9 @@ pub(crate) struct Tuning {
     pub(crate) catch_up: f64,
     /// How much of what was refused of late is expected to come again.
     pub(crate) returning: f64,
+    /// A class is refused at most so many times the fraction that is refused in all, or one large call that was refused
+    /// would have half of the small ones refused as well.
+    pub(crate) worst_max: f64,
     /// What one slice counts in the speed of the workers: 1,000 slices are 50 ms of two of them.
     pub(crate) speed_gain: f64,
     /// A tenant's bytes may be this many times what is free.
@@ -99,6 +102,7 @@ impl Default for Tuning {
             overload: 1.0,
             catch_up: 1.0,
             returning: 1.0,
+            worst_max: 4.0,
             speed_gain: 1e-3,
             memory_alpha: 1.0,
         }

@@ -519,9 +519,26 @@ fn a_call_that_can_never_be_done_has_no_other_refused() {
     let hour = refused(3_600_000_000).unwrap();
     assert_eq!(hour.reason, Reason::Deadline);
     assert_eq!(refused(10_000), None);
-    // What could have been done counts.
+    // What could have been done counts, by its part in all.
     assert_eq!(refused(990_000).map(|refusal| refusal.reason), Some(Reason::Deadline));
     assert_eq!(refused(10_000).map(|refusal| refusal.reason), Some(Reason::Proportion));
+}
+
+#[test]
+fn one_refused_call_has_few_others_refused() {
+    let small_refused = |tuning: &Tuning| {
+        let mut core = TestCore::tuned(knobs(1), tuning);
+        let mut refused = |micros, deadline| {
+            let call = Call { deadline, ..call(&7, micros) };
+            matches!(core.offer(Time::default(), &call, || 0), Verdict::Refused(_))
+        };
+        assert!(!refused(2_000_000, Time::NEVER), "a batch");
+        assert!(!refused(10_000, Time::NEVER));
+        assert!(refused(10_000, Time::from_nanos(15_000_000)), "in time alone, not behind the other");
+        (0..50).filter(|_| refused(100, Time::NEVER)).count()
+    };
+    assert_eq!(small_refused(&Tuning::default()), 1);
+    assert!(small_refused(&Tuning { worst_max: f64::INFINITY, ..Tuning::default() }) >= 20);
 }
 
 #[test]
@@ -535,10 +552,12 @@ fn a_refusal_says_why() {
         Verdict::Admitted { .. } | Verdict::Waiting { .. } => None,
     };
     assert_eq!(reason(offer(&small(Time::NEVER, 501))), Some(Reason::Memory), "one tenant gets a half");
-    assert_eq!(reason(offer(&small(Time::from_nanos(9_000_000), 0))), Some(Reason::Deadline));
+    let soon = Time::from_nanos(9_000_000);
+    assert_eq!(reason(offer(&small(soon, 0))), None, "alone it may try");
+    assert_eq!(reason(offer(&small(soon, 0))), Some(Reason::Deadline));
     let verdicts: Vec<_> = (0..60).map(|_| reason(offer(&small(second, 0)))).collect();
     let first = verdicts.iter().position(|verdict| verdict.is_some()).unwrap();
-    assert!((25..=35).contains(&first), "refused from 250 ms of waiting work on: {first}");
+    assert!((24..=35).contains(&first), "refused from 250 ms of waiting work on: {first}");
     assert_eq!(verdicts[first], Some(Reason::Backlog));
     assert_eq!(core.gauges().refused.iter().sum::<u64>(), 2 + (60 - first as u64));
 }
