@@ -8,11 +8,12 @@ mod error;
 pub mod keys;
 mod reference;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use sealwire_schedule::Order;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -42,6 +43,8 @@ pub struct Config {
     pub evervault: Evervault,
     /// Threads for sockets.
     pub network: Network,
+    /// Which call may begin, and whose turn it is.
+    pub schedule: Schedule,
     /// Every bound.
     pub limits: Limits,
     /// What is logged, and how.
@@ -142,6 +145,28 @@ impl Network {
     /// The threads to start on a machine of that many cores: one per eight, from 1 to 4.
     pub fn threads_on(&self, cores: usize) -> usize {
         if self.threads == 0 { cores.div_ceil(8).clamp(1, 4) } else { self.threads }
+    }
+}
+
+/// `[schedule]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Predicted wait at which a call of ordinary size is refused.
+    pub wait_max_ms: u64,
+    /// Work between two decisions, in microseconds.
+    pub slice_us: u64,
+    /// Memory for requests and replies over all connections.
+    pub memory_mib: u64,
+    /// Weights of callers by name; 1 for those that are not there.
+    pub weights: HashMap<String, u32>,
+    /// Whose turn it is.
+    pub order: Order,
+}
+
+impl Schedule {
+    /// [`Self::memory_mib`] in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_mib << 20
     }
 }
 
@@ -267,6 +292,13 @@ impl Config {
                 open_roles: values.list("evervault", "open_roles"),
             },
             network: Network { threads: values.number("network", "threads") as usize },
+            schedule: Schedule {
+                wait_max_ms: values.number("schedule", "wait_max_ms"),
+                slice_us: values.number("schedule", "slice_us"),
+                memory_mib: values.number("schedule", "memory_mib"),
+                weights: weights(&values.list("schedule", "weights")),
+                order: if values.text("schedule", "order") == "arrival" { Order::Arrival } else { Order::Fair },
+            },
             limits: Limits::take(values),
             log: Log {
                 format: if format == "json" { LogFormat::Json } else { LogFormat::Human },
@@ -277,6 +309,15 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
+        let one_call = self.limits.message_bytes_max.saturating_add(self.limits.reply_bytes_max) as u64;
+        if self.schedule.memory_bytes() / 2 < one_call {
+            problems.push(Problem::Conflict {
+                key: "schedule.memory_mib".into(),
+                other: "limits.message_bytes_max".into(),
+                rule: "must be at least twice message_bytes_max + reply_bytes_max, or the longest call never fits: one \
+                       caller gets a half",
+            });
+        }
         if self.listen.address == self.admin.address && self.listen.address.port() != 0 {
             problems.push(Problem::Conflict {
                 key: "admin.address".into(),
@@ -293,6 +334,11 @@ impl Config {
         }
         ConfigError::unless_empty(problems)
     }
+}
+
+fn weights(list: &[String]) -> HashMap<String, u32> {
+    let weights = list.iter().filter_map(|text| keys::weight(text));
+    weights.map(|(name, weight)| (name.to_owned(), weight)).collect()
 }
 
 fn address(values: &mut Values, section: &'static str) -> SocketAddr {
@@ -346,7 +392,7 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
                 _ => "must be text in quotes".into(),
             }),
         },
-        DeValue::Array(items) if matches!(key.kind, keys::Kind::Roles) => {
+        DeValue::Array(items) if matches!(key.kind, keys::Kind::Roles | keys::Kind::Weights) => {
             let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
             let list = items.iter().map(text).collect::<Option<_>>().map(Value::List);
             list.ok_or_else(|| "must be a list of texts in quotes".into())

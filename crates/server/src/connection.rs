@@ -1,43 +1,50 @@
 //! One connection, from its first byte to its last: the path of every request is in this file.
 //!
-//! [`serve`] reads and writes at once. The reader finds messages and starts `answer` for each; answers go to the
-//! writer in whatever order they are ready. Reading pauses while the connection has too many calls or bytes in
-//! flight, so a peer that floods, or does not read, holds up itself. Network threads only scan, decode and copy:
-//! sealing and opening happen on the [crypto threads](crate::pool).
+//! [`serve`] reads and writes at once. The reader finds messages, asks the [scheduler](crate::scheduler) whether a call
+//! may begin, and starts `answer` for each that may; answers go to the writer in whatever order they are ready. Network
+//! threads only scan, look up and copy: sealing and opening happen on the crypto threads.
+//!
+//! A call is offered to the scheduler when its message is there or, if that is long, before its body is read. One that
+//! is refused is answered at once, and calls of its size or above do not begin for a while. Calls that may not begin
+//! yet, for that or because the connection has too many in flight, are parked, up to what one read brings; then
+//! reading stops. What costs nothing, and `cancel` above all, never waits behind them.
 //!
 //! Nothing waits for ever: a message has a time to arrive in full, a reply to be taken, a call to be answered, an
 //! idle connection to stay. When the connection goes, every call on it is stopped.
 
-use std::io;
+mod input;
+mod replies;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::Bytes;
+use sealwire_schedule::{Class, Reason, Refusal, Shape};
 use sealwire_wire::{
-    Boundary, Call, ErrorCode, Fate, Format, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel, reply,
+    Boundary, Call, Curve, ErrorCode, Fate, Format, Head, KeyScope, Method, Notice, Outlook, RpcError, Scan, Scanner,
+    decode_cancel, reply,
 };
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::budget::{ConnectionBytes, Reservation};
+use crate::budget::ConnectionBytes;
+use crate::cost::Kind;
 use crate::engine::Engine;
 use crate::error::CallFailure;
-use crate::metrics::{CallCode, CallReport, MethodLabel};
+use crate::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
 use crate::pki::Principal;
+use crate::scheduler::{Offer, Place};
 use crate::ticket::{StopReason, TicketGuard, Tickets};
-use crate::work::{Finished, Order, Places, Work};
+use crate::work::{Finished, Order, Work};
+use input::{Input, READ_BYTES};
+use replies::{Outgoing, write_replies};
 
-/// Room for one read, in bytes: a TLS record and some. A connection has this much for itself; what a message takes
-/// beyond it counts against the limits.
-const READ_BYTES: usize = 32 << 10;
-/// Replies up to this many bytes are written together, in one TLS record where they fit.
-const BATCH_BYTES: usize = 16 << 10;
-/// A reply must be taken at least this fast on average, in bytes per second, about as fast as a message must arrive:
-/// a peer that takes a little now and then would hold its memory for days.
-const REPLY_BYTES_PER_S_MIN: u64 = 1 << 20;
-/// Time a peer has to close its end after we closed ours.
-const LINGER: Duration = Duration::from_secs(1);
+/// Longest time for which a refusal keeps calls from beginning.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Time to stay away when a call that had begun finds no more memory: the core, which could tell better, was not asked.
+const MEMORY_RETRY: Duration = Duration::from_millis(100);
 
 /// What the calls of one connection share.
 struct Connection {
@@ -45,16 +52,9 @@ struct Connection {
     principal: Principal,
     tickets: Tickets,
     bytes: Arc<ConnectionBytes>,
-    /// Places for calls on this connection; a place is held until its reply is written.
-    calls: Arc<Semaphore>,
+    /// Seats for calls on this connection; a seat is held until its reply is written.
+    seats: Arc<Semaphore>,
     replies: mpsc::Sender<Outgoing>,
-}
-
-/// A reply on its way to the writer, and what is given back once it is written.
-struct Outgoing {
-    bytes: Vec<u8>,
-    _places: Option<Places>,
-    _call: Option<OwnedSemaphorePermit>,
 }
 
 /// Why reading ended.
@@ -76,13 +76,13 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     draining: watch::Receiver<bool>,
 ) {
     let limits = engine.limits.clone();
-    let (mut read, write) = tokio::io::split(stream);
+    let (read, write) = tokio::io::split(stream);
     let (replies, outgoing) = mpsc::channel(limits.in_flight_per_connection_max);
     let connection = Arc::new(Connection {
         principal,
         tickets: Tickets::default(),
-        bytes: ConnectionBytes::new(Arc::clone(&engine.bytes), limits.bytes_per_connection_max),
-        calls: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
+        bytes: ConnectionBytes::new(limits.bytes_per_connection_max),
+        seats: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         replies,
         engine,
     });
@@ -92,36 +92,29 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let mut writer =
         tokio::spawn(async move { write_replies(write, outgoing, stall, |n| metrics.reply_bytes(n)).await });
 
+    let mut reader = Reader::new(Arc::clone(&connection), read, draining.clone());
     let end = tokio::select! {
-        end = read_calls(&connection, &mut read, draining.clone()) => end,
+        end = reader.read_calls() => end,
         () = connection.drain(draining) => End::Drained,
         // The peer takes no replies, so its calls are of no use.
         _ = &mut writer => End::Closed,
     };
     tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.tickets.len(), "connection ends");
+    if end == End::Drained {
+        reader.turn_all_away().await;
+    }
     if end == End::Closed {
         writer.abort();
     }
     // Stops what still runs. The writer ends once the last call has let go of its sender.
+    let input = reader.end();
     drop((stop, connection));
     if !writer.is_finished() {
         let _ = writer.await;
     }
     if end != End::Closed {
-        linger(read).await;
+        input.linger().await;
     }
-}
-
-/// Reads on for a moment and drops what comes. To close on unread bytes would make the system reset the connection,
-/// and what was just written might never arrive.
-async fn linger(mut read: impl AsyncRead + Unpin) {
-    let mut dropped = BytesMut::with_capacity(READ_BYTES);
-    let drop_all = async {
-        while matches!(read.read_buf(&mut dropped).await, Ok(1..)) {
-            dropped.clear();
-        }
-    };
-    let _ = timeout(LINGER, drop_all).await;
 }
 
 /// Stops every call when the connection ends, however it ends.
@@ -139,38 +132,46 @@ impl Connection {
         let _ = draining.wait_for(|draining| *draining).await;
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
-        if timeout(Duration::from_millis(limits.drain_ms_max), self.calls.acquire_many(all)).await.is_err() {
+        if timeout(Duration::from_millis(limits.drain_ms_max), self.seats.acquire_many(all)).await.is_err() {
             self.tickets.stop_all(StopReason::Drain);
-            let _ = timeout(Duration::from_millis(limits.write_stall_ms_max), self.calls.acquire_many(all)).await;
+            let _ = timeout(Duration::from_millis(limits.write_stall_ms_max), self.seats.acquire_many(all)).await;
         }
     }
 
     /// A call is in flight or its reply is not written yet.
     fn is_busy(&self) -> bool {
-        self.calls.available_permits() < self.engine.limits.in_flight_per_connection_max
+        self.seats.available_permits() < self.engine.limits.in_flight_per_connection_max
     }
 
-    /// A place for one more call, once there is one.
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        self.bytes.below_max().await;
-        Arc::clone(&self.calls).acquire_owned().await.ok()
-    }
-
-    /// Queues a reply that no call stands behind. Waits while the queue is full, which pauses reading.
-    async fn send(&self, bytes: Vec<u8>) {
-        let _ = self.replies.send(Outgoing { bytes, _places: None, _call: None }).await;
-    }
-
-    /// Answers a request that got no place.
-    async fn refuse(&self, msgid: u32, method: MethodLabel, failure: &CallFailure) -> Result<(), End> {
-        if self.tickets.contains(msgid) {
-            return Err(self.expel_for_msgid().await);
+    /// A seat for one more call, if there is one now.
+    fn try_seat(&self) -> Option<OwnedSemaphorePermit> {
+        if !self.bytes.is_below_max() {
+            return None;
         }
-        self.engine.metrics.call_refused(method, failure.code().into());
+        Arc::clone(&self.seats).try_acquire_owned().ok()
+    }
+
+    /// A seat for one more call, once there is one. Safe to drop midway.
+    async fn seat(&self) -> Option<OwnedSemaphorePermit> {
+        self.bytes.below_max().await;
+        Arc::clone(&self.seats).acquire_owned().await.ok()
+    }
+
+    /// Queues a reply that holds no seat. Waits while the queue is full, which pauses reading.
+    async fn send(&self, bytes: Vec<u8>) {
+        let _ = self.replies.send(Outgoing { bytes, _place: None, _seat: None }).await;
+    }
+
+    /// Answers a request that did not begin.
+    async fn refuse(&self, msgid: u32, method: MethodLabel, failure: &CallFailure) {
+        if let CallFailure::Overloaded(refusal) = failure {
+            self.engine.metrics.refused(refusal.reason);
+        }
+        self.engine.metrics.call_done(&CallReport { method, code: failure.code().into(), times: None });
+        log_failure(&self.principal, msgid, failure);
         let mut out = Vec::new();
         reply::error(&mut out, msgid, &failure.answer());
         self.send(out).await;
-        Ok(())
     }
 
     /// Two answers to one msgid could not be told apart.
@@ -188,137 +189,407 @@ impl Connection {
     }
 }
 
-/// What has arrived, and where more comes from.
-struct Input<R> {
-    read: R,
-    buffer: BytesMut,
+/// A document call whose message is there.
+struct Request {
+    msgid: u32,
+    method: Method,
+    frame: Bytes,
+    boundary: Boundary,
+    arrived: Instant,
+    ticket: TicketGuard,
 }
 
-impl<R: AsyncRead + Unpin> Input<R> {
-    /// Takes a message off the front. The memory of a long one goes with it.
-    fn take(&mut self, bytes: usize) -> Bytes {
-        let frame = self.buffer.split_to(bytes).freeze();
-        if bytes > READ_BYTES {
-            self.buffer = BytesMut::from(&self.buffer[..]);
+/// A long message that the scheduler knows while it arrives. Only a document call has a ticket and a seat.
+struct Arriving {
+    place: Place,
+    ticket: Option<TicketGuard>,
+    seat: Option<OwnedSemaphorePermit>,
+    arrived: Instant,
+}
+
+/// For how long, and from which size on, calls do not begin after a refusal.
+#[derive(Clone, Copy)]
+struct Pause {
+    until: Instant,
+    class: Class,
+}
+
+/// The reading half of a connection.
+struct Reader<R> {
+    connection: Arc<Connection>,
+    input: Input<R>,
+    scanner: Scanner,
+    draining: watch::Receiver<bool>,
+    message_began: Option<Instant>,
+    arriving: Option<Arriving>,
+    /// Whole calls that may not begin yet, oldest first.
+    parked: VecDeque<Request>,
+    parked_bytes: usize,
+    pause: Option<Pause>,
+    /// A seat for the next call, taken while that could not begin.
+    seat: Option<OwnedSemaphorePermit>,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    fn new(connection: Arc<Connection>, read: R, draining: watch::Receiver<bool>) -> Self {
+        let limits = &connection.engine.limits;
+        let scanner = Scanner::for_requests(sealwire_wire::Limits {
+            message_bytes_max: limits.message_bytes_max as u64,
+            depth_max: limits.depth_max,
+            elements_max: limits.elements_max as u64,
+            discard_bytes_max: limits.discard_bytes_max as u64,
+        });
+        Self {
+            connection,
+            input: Input::new(read),
+            scanner,
+            draining,
+            message_began: None,
+            arriving: None,
+            parked: VecDeque::new(),
+            parked_bytes: 0,
+            pause: None,
+            seat: None,
         }
-        frame
     }
 
-    /// The same for bytes that nobody wants.
-    fn discard(&mut self, bytes: usize) {
-        self.buffer.advance(bytes);
-        if self.buffer.is_empty() {
-            self.buffer = BytesMut::new();
-        }
-    }
-
-    /// Reads once. Safe to drop midway.
-    async fn more(&mut self) -> io::Result<usize> {
-        self.buffer.reserve(READ_BYTES);
-        self.read.read_buf(&mut self.buffer).await
-    }
-
-    /// Reads a little ahead while a call waits, so that a peer which goes meanwhile is noticed. Safe to drop midway.
-    async fn closed(&mut self) -> End {
-        while self.buffer.len() < READ_BYTES {
-            if !matches!(self.more().await, Ok(1..)) {
-                return End::Closed;
+    /// Finds messages in what arrives and starts their answers, until the connection ends.
+    async fn read_calls(&mut self) -> End {
+        loop {
+            if let Err(end) = self.step().await {
+                return end;
             }
         }
-        std::future::pending().await
     }
-}
 
-/// Finds messages in what arrives and starts their answers, until the connection ends.
-async fn read_calls(
-    connection: &Arc<Connection>,
-    read: impl AsyncRead + Unpin,
-    mut draining: watch::Receiver<bool>,
-) -> End {
-    let limits = &connection.engine.limits;
-    let mut scanner = Scanner::for_requests(sealwire_wire::Limits {
-        message_bytes_max: limits.message_bytes_max as u64,
-        depth_max: limits.depth_max,
-        elements_max: limits.elements_max as u64,
-        discard_bytes_max: limits.discard_bytes_max as u64,
-    });
-    let mut input = Input { read, buffer: BytesMut::new() };
-    let mut arriving = connection.bytes.nothing();
-    let mut message_began: Option<Instant> = None;
-    loop {
-        let acted = match scanner.scan(&input.buffer) {
+    async fn step(&mut self) -> Result<(), End> {
+        self.begin_parked().await;
+        if self.parked_bytes >= READ_BYTES {
+            return self.wait(Reading::Paused).await;
+        }
+        match self.scanner.scan(&self.input.buffer) {
             Scan::Message(boundary) => {
-                message_began = None;
-                let held = std::mem::replace(&mut arriving, connection.bytes.nothing());
-                let frame = input.take(boundary.bytes);
-                connection.engine.metrics.request_bytes(boundary.bytes as u64);
-                dispatch(connection, &mut input, &mut draining, Message { frame, held, boundary }).await
+                self.message_began = None;
+                let frame = self.input.take(boundary.bytes);
+                self.connection.engine.metrics.request_bytes(boundary.bytes as u64);
+                self.dispatch(frame, boundary).await
             }
-            Scan::Refused { head, error, fate } => refuse(connection, head, CallFailure::Scan(error), fate).await,
+            Scan::Refused { head, error, fate } => self.turn_away(head, &CallFailure::Scan(error), fate).await,
             Scan::Discard { bytes, ended } => {
-                input.discard(bytes);
-                arriving.shrink_to(input.buffer.len().saturating_sub(READ_BYTES));
+                self.input.discard(bytes);
                 if ended {
-                    message_began = None;
+                    self.message_began = None;
                 }
                 Ok(())
             }
-            Scan::Incomplete if !arriving.grow_to(input.buffer.len().saturating_sub(READ_BYTES)) => {
-                // No memory to hold it. Its head has arrived long since, so whoever waits for an answer gets one.
-                let head = scanner.head();
-                let fate = scanner.skip_rest();
-                refuse(connection, head, CallFailure::Overloaded { what: "bytes_max" }, fate).await
-            }
             Scan::Incomplete => {
-                if !input.buffer.is_empty() || !scanner.is_idle() {
-                    message_began.get_or_insert_with(Instant::now);
+                if !self.input.buffer.is_empty() || !self.scanner.is_idle() {
+                    self.message_began.get_or_insert_with(Instant::now);
                 }
-                read_more(connection, &mut input, message_began).await
+                if self.input.is_long() { self.make_room().await } else { self.wait(Reading::On).await }
             }
+        }
+    }
+
+    /// Acts on one message.
+    async fn dispatch(&mut self, frame: Bytes, boundary: Boundary) -> Result<(), End> {
+        let arriving = self.arriving.take();
+        match boundary.head {
+            Head::Request { msgid, method: Some(method @ (Method::Encrypt | Method::Decrypt | Method::Rewrap)) } => {
+                if *self.draining.borrow() {
+                    drop(arriving);
+                    self.connection.refuse(msgid, method.into(), &CallFailure::Stopped(StopReason::Drain)).await;
+                    return Ok(());
+                }
+                if let Some(Arriving { place, ticket: Some(ticket), seat: Some(seat), arrived }) = arriving {
+                    self.begin(Request { msgid, method, frame, boundary, arrived, ticket }, seat, Some(place)).await;
+                    return Ok(());
+                }
+                let Some(ticket) = self.connection.tickets.issue(msgid) else {
+                    return Err(self.connection.expel_for_msgid().await);
+                };
+                self.parked_bytes += frame.len();
+                let arrived = Instant::now();
+                self.parked.push_back(Request { msgid, method, frame, boundary, arrived, ticket });
+                Ok(())
+            }
+            Head::Request { msgid, method } => self.answer_at_once(msgid, method, &frame, &boundary).await,
+            Head::Notification { notice: Some(Notice::Cancel) } => {
+                // A malformed cancel is ignored: a notification has no reply.
+                if let Ok(msgid) = decode_cancel(&frame) {
+                    self.cancel(msgid).await;
+                }
+                Ok(())
+            }
+            Head::Notification { .. } | Head::Response { .. } => Ok(()),
+        }
+    }
+
+    /// Begins every parked call that may, oldest first.
+    async fn begin_parked(&mut self) {
+        if *self.draining.borrow() {
+            self.turn_all_away().await;
+        }
+        while !self.parked.is_empty() {
+            let Some(index) = self.next_parked() else { return };
+            let Some(seat) = self.seat.take().or_else(|| self.connection.try_seat()) else { return };
+            if let Some(request) = self.unpark(index) {
+                self.begin(request, seat, None).await;
+            }
+        }
+    }
+
+    /// The oldest parked call that no pause holds back.
+    fn next_parked(&mut self) -> Option<usize> {
+        let Some(pause) = self.pause() else { return (!self.parked.is_empty()).then_some(0) };
+        self.parked.iter().position(|request| {
+            // What does not even decode need not wait for its answer.
+            self.class(request).is_none_or(|class| class < pause.class)
+        })
+    }
+
+    fn class(&self, request: &Request) -> Option<Class> {
+        let call = Call::decode(&request.frame, &request.boundary).ok()?;
+        let (kind, shape) = (request.kind(&Wanted::of(&call)), request.shape(&Wanted::of(&call)));
+        Some(self.connection.engine.scheduler.class(kind, shape))
+    }
+
+    fn unpark(&mut self, index: usize) -> Option<Request> {
+        let request = self.parked.remove(index)?;
+        self.parked_bytes -= request.frame.len();
+        Some(request)
+    }
+
+    /// Starts the answer to a call, or answers why it does not begin.
+    async fn begin(&mut self, request: Request, seat: OwnedSemaphorePermit, place: Option<Place>) {
+        match begin(&self.connection, &request, place) {
+            Ok(begun) => drop(tokio::spawn(answer(Arc::clone(&self.connection), request, begun, seat))),
+            Err(failure) => {
+                let (msgid, method) = (request.msgid, request.method);
+                if let CallFailure::Overloaded(refusal) = &failure {
+                    let class = self.class(&request).unwrap_or_default();
+                    self.pause_for(refusal, class);
+                }
+                drop((request, seat)); // Its msgid may be used again from when the reply can be read.
+                self.connection.refuse(msgid, method.into(), &failure).await;
+            }
+        }
+    }
+
+    /// After a refusal, calls of that size and above do not begin for a while: to read them only to refuse them would
+    /// take the time of those that are served.
+    fn pause_for(&mut self, refusal: &Refusal, class: Class) {
+        let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
+        let (until, class) =
+            self.pause.map_or((until, class), |pause| (pause.until.max(until), pause.class.min(class)));
+        self.pause = Some(Pause { until, class });
+    }
+
+    /// Stops a call. A parked one is answered here, since nobody else will for a while.
+    async fn cancel(&mut self, msgid: u32) {
+        self.connection.tickets.stop(msgid, StopReason::Cancel);
+        let Some(index) = self.parked.iter().position(|request| request.msgid == msgid) else { return };
+        if let Some(request) = self.unpark(index) {
+            self.connection.engine.metrics.call_stopped(StopReason::Cancel, request.boundary.leaves, Duration::ZERO);
+            let method = request.method.into();
+            drop(request);
+            self.connection.refuse(msgid, method, &CallFailure::Stopped(StopReason::Cancel)).await;
+        }
+    }
+
+    /// Answers what is parked when the engine drains.
+    async fn turn_all_away(&mut self) {
+        while let Some(request) = self.unpark(0) {
+            let (msgid, method) = (request.msgid, request.method.into());
+            self.connection.refuse(msgid, method, &CallFailure::Stopped(StopReason::Drain)).await;
+        }
+    }
+
+    /// Answers the methods that cost nothing, and refuses those that do not exist. Never refused for load.
+    async fn answer_at_once(
+        &mut self,
+        msgid: u32,
+        method: Option<Method>,
+        frame: &[u8],
+        boundary: &Boundary,
+    ) -> Result<(), End> {
+        if self.connection.tickets.contains(msgid) {
+            return Err(self.connection.expel_for_msgid().await);
+        }
+        let method = method.map_or(MethodLabel::Unknown, MethodLabel::from);
+        let answer = if *self.draining.borrow() {
+            Err(CallFailure::Stopped(StopReason::Drain))
+        } else {
+            immediate(&self.connection.engine, msgid, frame, boundary)
         };
-        if let Err(end) = acted {
-            return end;
+        match answer {
+            Ok(bytes) => {
+                self.connection.engine.metrics.call_done(&CallReport { method, code: CallCode::Ok, times: None });
+                self.connection.send(bytes).await;
+            }
+            Err(failure) => self.connection.refuse(msgid, method, &failure).await,
+        }
+        Ok(())
+    }
+
+    /// Makes room for more of a long message: asks the scheduler, before more of its body is read.
+    async fn make_room(&mut self) -> Result<(), End> {
+        let bytes = self.input.buffer.len();
+        let Some(arriving) = &mut self.arriving else { return self.offer_arriving(bytes).await };
+        if arriving.place.resize(bytes) {
+            self.wait(Reading::On).await
+        } else if arriving.place.waits() {
+            // Its caller's share is taken. Read on once it has its turn.
+            self.wait(Reading::Paused).await
+        } else {
+            let class = arriving.place.class();
+            self.refuse_arriving(no_memory(), class).await
         }
     }
-}
 
-/// Waits for bytes, as long as the limits allow.
-async fn read_more(
-    connection: &Connection,
-    input: &mut Input<impl AsyncRead + Unpin>,
-    message_began: Option<Instant>,
-) -> Result<(), End> {
-    match timeout_at(read_deadline(connection, message_began), input.more()).await {
-        Ok(Ok(1..)) => Ok(()),
-        // A clean end and a broken one are the same here: whoever called is gone.
-        Ok(Ok(0) | Err(_)) => Err(End::Closed),
+    /// Offers a long message, of which the beginning is there.
+    async fn offer_arriving(&mut self, bytes: usize) -> Result<(), End> {
+        if *self.draining.borrow() {
+            return self.refuse_arriving(CallFailure::Stopped(StopReason::Drain), Class::default()).await;
+        }
+        let connection = Arc::clone(&self.connection);
+        let scheduler = &connection.engine.scheduler;
+        let arrived = self.message_began.unwrap_or_else(Instant::now);
+        let outlook = self.scanner.outlook(&self.input.buffer);
+        let msgid = outlook.and(self.scanner.head()).and_then(|head| head.answer_to());
+        let wanted = outlook.as_ref().map(Wanted::in_view).unwrap_or_default();
+        // What is no document call costs as much as reading it.
+        let kind = Kind::of(outlook.map_or(Method::Inspect, |outlook| outlook.method), wanted.curve, wanted.scope);
+        let shape = match outlook.and_then(|outlook| outlook.whole) {
+            Some(whole) => kind.shape(whole.leaves, whole.bytes),
+            None => kind.done(true, 0, 0, bytes as u64),
+        };
+        let mut seat = None;
+        if msgid.is_some() {
+            let held_back = self.pause().is_some_and(|pause| scheduler.class(kind, shape) >= pause.class);
+            if held_back || !self.parked.is_empty() {
+                return self.wait(Reading::Paused).await;
+            }
+            seat = self.seat.take().or_else(|| connection.try_seat());
+            if seat.is_none() {
+                return self.wait(Reading::Paused).await;
+            }
+        }
+        let ticket = match msgid {
+            Some(msgid) => match connection.tickets.issue(msgid) {
+                Some(ticket) => Some(ticket),
+                None => return Err(connection.expel_for_msgid().await),
+            },
+            None => None,
+        };
+        let deadline = msgid.map(|_| (arrived + connection.engine.deadline(wanted.deadline_ms)).into_std());
+        let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline };
+        match scheduler.offer(&offer, &connection.bytes) {
+            Ok(place) => {
+                self.arriving = Some(Arriving { place, ticket, seat, arrived });
+                Ok(())
+            }
+            Err(refusal) => {
+                drop(ticket);
+                self.refuse_arriving(CallFailure::Overloaded(refusal), scheduler.class(kind, shape)).await
+            }
+        }
+    }
+
+    /// Gives up the long message that arrives.
+    async fn refuse_arriving(&mut self, failure: CallFailure, class: Class) -> Result<(), End> {
+        if let CallFailure::Overloaded(refusal) = &failure {
+            self.pause_for(refusal, class);
+        }
+        let head = self.scanner.head();
+        let fate = self.scanner.skip_rest();
+        self.turn_away(head, &failure, fate).await
+    }
+
+    /// Turns away a message that is not whole. A notification has no answer.
+    async fn turn_away(&mut self, head: Option<Head>, failure: &CallFailure, fate: Fate) -> Result<(), End> {
+        let own = self.arriving.take().is_some_and(|arriving| arriving.ticket.is_some());
+        let connection = &self.connection;
+        match head.and_then(|head| head.answer_to()) {
+            Some(msgid) if !own && connection.tickets.contains(msgid) => {
+                return Err(connection.expel_for_msgid().await);
+            }
+            Some(msgid) => connection.refuse(msgid, method_label(head), failure).await,
+            None if fate == Fate::Close => connection.send_protocol_error(&failure.answer()).await,
+            None => (),
+        }
+        if fate == Fate::Close { Err(End::Expelled) } else { Ok(()) }
+    }
+
+    /// What is held back now.
+    fn pause(&mut self) -> Option<Pause> {
+        self.pause = self.pause.filter(|pause| pause.until > Instant::now());
+        self.pause
+    }
+
+    /// Waits for whatever may come next: bytes if they are wanted, a seat, the end of a pause, a place.
+    async fn wait(&mut self, reading: Reading) -> Result<(), End> {
+        let on = reading == Reading::On;
+        let pause = self.pause().map(|pause| pause.until);
+        let long_waits = !on && self.arriving.is_none();
+        let wants_seat = self.seat.is_none() && (self.next_parked().is_some() || (long_waits && pause.is_none()));
+        let held_back = pause.is_some() && (long_waits || !self.parked.is_empty());
+        let read_deadline = self.read_deadline();
+        let drains = (long_waits || !self.parked.is_empty()) && !*self.draining.borrow();
+        let Self { connection, input, arriving, seat, draining, .. } = self;
+        tokio::select! {
+            // A clean end and a broken one are the same here: whoever called is gone.
+            read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
+            taken = connection.seat(), if wants_seat => *seat = taken,
+            () = sleep_until(pause.unwrap_or(read_deadline)), if held_back => (),
+            () = admitted(arriving), if !on && arriving.is_some() => (),
+            _ = draining.changed(), if drains => (),
+            () = sleep_until(read_deadline), if on => return self.nothing_came().await,
+        }
+        if !on {
+            // The peer was made to wait, and its time did not run.
+            self.message_began = self.message_began.map(|_| Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Until when the next bytes must be here.
+    fn read_deadline(&self) -> Instant {
+        let limits = &self.connection.engine.limits;
+        match self.message_began {
+            Some(began) => began + Duration::from_millis(limits.message_ms_max),
+            None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
+        }
+    }
+
+    async fn nothing_came(&self) -> Result<(), End> {
         // With calls in flight the connection is not idle, however long they take.
-        Err(_) if message_began.is_none() && connection.is_busy() => Ok(()),
-        Err(_) => {
-            let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
-            connection.send_protocol_error(&error).await;
-            Err(End::Expelled)
+        if self.message_began.is_none() && (self.connection.is_busy() || !self.parked.is_empty()) {
+            return Ok(());
         }
+        let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
+        self.connection.send_protocol_error(&error).await;
+        Err(End::Expelled)
+    }
+
+    /// Lets go of all but what still comes in.
+    fn end(self) -> Input<R> {
+        self.input
     }
 }
 
-/// Until when the next bytes must be here.
-fn read_deadline(connection: &Connection, message_began: Option<Instant>) -> Instant {
-    let limits = &connection.engine.limits;
-    match message_began {
-        Some(began) => began + Duration::from_millis(limits.message_ms_max),
-        None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
-    }
+/// Whether bytes are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    On,
+    /// Until something that is there already has its turn.
+    Paused,
 }
 
-/// Turns away a message that is not whole. A notification has no answer.
-async fn refuse(connection: &Connection, head: Option<Head>, failure: CallFailure, fate: Fate) -> Result<(), End> {
-    match head.and_then(|head| head.answer_to()) {
-        Some(msgid) => connection.refuse(msgid, method_label(head), &failure).await?,
-        None if fate == Fate::Close => connection.send_protocol_error(&failure.answer()).await,
-        None => (),
+async fn admitted(arriving: &mut Option<Arriving>) {
+    if let Some(arriving) = arriving {
+        arriving.place.admitted().await;
     }
-    if fate == Fate::Close { Err(End::Expelled) } else { Ok(()) }
 }
 
 fn method_label(head: Option<Head>) -> MethodLabel {
@@ -328,149 +599,162 @@ fn method_label(head: Option<Head>) -> MethodLabel {
     }
 }
 
-/// One whole message.
-struct Message {
-    frame: Bytes,
-    /// What is set aside for it so far.
-    held: Reservation,
-    boundary: Boundary,
+/// What a document call says of itself, before anything is looked up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    deadline_ms: Option<u32>,
+    curve: Curve,
+    scope: KeyScope,
+    format: Option<Format>,
 }
 
-/// Acts on one message. Waits for a place if the connection has none left.
-async fn dispatch(
-    connection: &Arc<Connection>,
-    input: &mut Input<impl AsyncRead + Unpin>,
-    draining: &mut watch::Receiver<bool>,
-    message: Message,
-) -> Result<(), End> {
-    let Message { frame, held, boundary } = message;
-    match boundary.head {
-        Head::Request { msgid, method } => {
-            let arrived = Instant::now();
-            let place = tokio::select! {
-                biased;
-                _ = draining.wait_for(|draining| *draining) => None,
-                place = connection.place() => place,
-                end = input.closed() => return Err(end),
-            };
-            let Some(place) = place else {
-                let failure = CallFailure::Stopped(StopReason::Drain);
-                return connection.refuse(msgid, method_label(Some(boundary.head)), &failure).await;
-            };
-            let Some(ticket) = connection.tickets.issue(msgid) else {
-                return Err(connection.expel_for_msgid().await);
-            };
-            let request = Request { msgid, method, frame, held, boundary, arrived, ticket };
-            tokio::spawn(answer(Arc::clone(connection), request, place));
-        }
-        Head::Notification { notice: Some(Notice::Cancel) } => {
-            // A malformed cancel is ignored: a notification has no reply.
-            if let Ok(msgid) = decode_cancel(&frame) {
-                connection.tickets.stop(msgid, StopReason::Cancel);
-            }
-        }
-        Head::Notification { .. } | Head::Response { .. } => (),
+impl Wanted {
+    fn of(call: &Call<'_>) -> Self {
+        let (deadline_ms, writing) = match call {
+            Call::Encrypt(call) | Call::Rewrap(call) => (call.deadline_ms, call.writing),
+            Call::Decrypt(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
+            Call::Inspect(_) | Call::Info | Call::Health => return Self::default(),
+        };
+        Self { deadline_ms, curve: writing.curve, scope: writing.key_scope, format: writing.format }
     }
-    Ok(())
-}
 
-/// A delimited request.
-struct Request {
-    msgid: u32,
-    /// `None`: no method of ours.
-    method: Option<Method>,
-    frame: Bytes,
-    held: Reservation,
-    boundary: Boundary,
-    arrived: Instant,
-    ticket: TicketGuard,
-}
-
-/// One request, from a delimited frame to its reply. Read this function first.
-async fn answer(connection: Arc<Connection>, mut request: Request, place: OwnedSemaphorePermit) {
-    let engine = &connection.engine;
-    let _counted = InFlight::new(engine);
-    let (msgid, method) = (request.msgid, request.method.map_or(MethodLabel::Unknown, MethodLabel::from));
-    let mut report = CallReport { method, code: CallCode::Ok, queue: Duration::ZERO, work: Duration::ZERO };
-    let outcome = match request.method {
-        Some(method @ (Method::Encrypt | Method::Decrypt | Method::Rewrap)) => {
-            document(&connection, &mut request, method, &mut report).await
+    /// As far as it has arrived.
+    fn in_view(outlook: &Outlook) -> Self {
+        Self {
+            deadline_ms: outlook.deadline_ms,
+            curve: outlook.curve.unwrap_or_default(),
+            scope: outlook.key_scope.unwrap_or_default(),
+            format: outlook.format,
         }
-        _ => immediate(engine, &request).map(|bytes| (bytes, None)),
+    }
+}
+
+impl Request {
+    fn kind(&self, wanted: &Wanted) -> Kind {
+        Kind::of(self.method, wanted.curve, wanted.scope)
+    }
+
+    fn shape(&self, wanted: &Wanted) -> Shape {
+        self.kind(wanted).shape(self.boundary.leaves, self.boundary.bytes as u64)
+    }
+}
+
+/// A call that may begin, or waits for that.
+struct Begun {
+    place: Place,
+    work: Box<Work>,
+    finished: oneshot::Receiver<Finished>,
+    deadline: Instant,
+}
+
+/// Takes a request from its bytes to work that only has to be submitted. Nothing in it waits.
+fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Result<Begun, CallFailure> {
+    let engine = &connection.engine;
+    let Boundary { bytes, leaves, .. } = request.boundary;
+    let call = Call::decode(&request.frame, &request.boundary)?; // 1. bytes become types
+    let wanted = Wanted::of(&call);
+    let (kind, shape) = (request.kind(&wanted), request.shape(&wanted));
+    let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
+    if deadline <= Instant::now() {
+        engine.metrics.call_stopped(StopReason::Deadline, leaves, Duration::ZERO);
+        return Err(CallFailure::Stopped(StopReason::Deadline));
+    }
+    let held = |format| bytes + engine.reply_bytes(request.method, format, bytes, leaves);
+    let mut place = match place {
+        // 2. a place; one that a long message got from its beginning is put right
+        Some(mut place) => {
+            place.reckon(kind, shape);
+            place
+        }
+        None => {
+            let bytes = held(wanted.format.unwrap_or(Format::Native));
+            let offer =
+                Offer { principal: &connection.principal, kind, shape, bytes, deadline: Some(deadline.into_std()) };
+            engine.scheduler.offer(&offer, &connection.bytes).map_err(CallFailure::Overloaded)?
+        }
     };
-    let (bytes, places) = outcome.unwrap_or_else(|failure| {
-        report.code = failure.code().into();
-        log_failure(&connection.principal, msgid, &failure); // The only log line for it.
-        let mut out = Vec::new();
-        reply::error(&mut out, msgid, &failure.answer());
-        (out, None)
-    });
-    engine.metrics.call_done(&report);
-    drop(request); // Its msgid may be used again from when the reply can be read.
-    let _ = connection.replies.send(Outgoing { bytes, _places: places, _call: Some(place) }).await;
-}
-
-/// `encrypt`, `decrypt` and `rewrap`: a place and bytes, then decoding, then work, then whichever comes first of its end, a
-/// cancel and the deadline.
-async fn document(
-    connection: &Connection,
-    request: &mut Request,
-    method: Method,
-    report: &mut CallReport,
-) -> Result<(Vec<u8>, Option<Places>), CallFailure> {
-    let engine = &connection.engine;
-    let mut places = admit(connection, request, method)?; // 1. places, or shed
-    let call = Call::decode(&request.frame, &request.boundary)?; // 2. bytes become types, names become keys
-    let plan = engine.plan(&request.frame, &call)?;
-    let reply_bytes = engine.reply_bytes(method, plan.format, request.frame.len(), request.boundary.leaves);
-    if !places.bytes.grow_to(request.frame.len() + reply_bytes) {
-        return Err(CallFailure::Overloaded { what: "bytes_max" });
+    let plan = engine.plan(&request.frame, &call)?; // 3. names become keys
+    if !place.resize(held(plan.format)) {
+        return Err(no_memory());
     }
-    let deadline = request.arrived + Duration::from_millis(plan.deadline_ms);
-    let ticket = request.ticket.ticket();
     let order = Order {
         msgid: request.msgid,
-        method: report.method,
+        method: request.method.into(),
+        kind,
         payload: plan.payload,
         selection: plan.selection,
-        task: plan.task,
-        keyed: plan.keyed,
-        ticket: Arc::clone(ticket),
+        ticket: Arc::clone(request.ticket.ticket()),
         generation: plan.generation,
-        leaves: request.boundary.leaves,
-        places,
+        leaves,
+        reply_bytes: place.bytes() - bytes,
+        estimate: place.estimate(),
     };
-    let (work, finished) = Work::new(order, &engine.limits, Arc::clone(&engine.metrics));
-    engine.pool.submit(work); // 3. the work itself
-    let Finished { result, queue, work } = tokio::select! {
+    let (work, finished) = Work::new(plan.task, order, &engine.limits, Arc::clone(&engine.metrics));
+    Ok(Begun { place, work, finished, deadline })
+}
+
+/// A call's share is taken by what its caller has in flight already.
+fn no_memory() -> CallFailure {
+    CallFailure::Overloaded(Refusal { reason: Reason::Memory, retry_after: MEMORY_RETRY, predicted: Duration::ZERO })
+}
+
+/// One call, from when it begins to its reply.
+async fn answer(connection: Arc<Connection>, request: Request, begun: Begun, seat: OwnedSemaphorePermit) {
+    let engine = &connection.engine;
+    let _counted = InFlight::new(engine);
+    let (msgid, method) = (request.msgid, MethodLabel::from(request.method));
+    let mut report = CallReport { method, code: CallCode::Ok, times: None };
+    let (bytes, place) = match run(&request, begun, &mut report).await {
+        Ok((bytes, place)) => (bytes, Some(place)),
+        Err(failure) => {
+            report.code = failure.code().into();
+            log_failure(&connection.principal, msgid, &failure); // The only log line for it.
+            let mut out = Vec::new();
+            reply::error(&mut out, msgid, &failure.answer());
+            (out, None)
+        }
+    };
+    engine.metrics.call_done(&report);
+    drop(request); // Its msgid may be used again from when the reply can be read.
+    let _ = connection.replies.send(Outgoing { bytes, _place: place, _seat: Some(seat) }).await;
+}
+
+/// Waits for the call's turn, then for whichever comes first of the end of its work, a cancel and the deadline.
+async fn run(request: &Request, begun: Begun, report: &mut CallReport) -> Result<(Vec<u8>, Place), CallFailure> {
+    let Begun { mut place, work, finished, deadline } = begun;
+    let was_long = request.frame.len() > READ_BYTES;
+    let ticket = request.ticket.ticket();
+    let finish = async {
+        place.admitted().await; // 4. its turn
+        place.submit(work); // 5. the work itself
+        finished.await
+    };
+    let finished = tokio::select! {
         biased;
-        finished = finished => finished.map_err(|_| CallFailure::Internal("the work panicked"))?,
+        finished = finish => finished.map_err(|_| CallFailure::Internal("the work panicked"))?,
         reason = ticket.stopped() => return Err(CallFailure::Stopped(reason)),
-        () = sleep_until(deadline) => {
-            ticket.stop(StopReason::Deadline);
+        // Told inside, so that work which was not submitted yet knows why it ends.
+        () = async { sleep_until(deadline).await; ticket.stop(StopReason::Deadline) } => {
             return Err(CallFailure::Stopped(StopReason::Deadline));
         }
     };
-    (report.queue, report.work) = (queue, work);
-    let (bytes, places) = result?;
-    Ok((bytes, Some(places)))
+    report.times = Some(CallTimes {
+        class: place.class(),
+        queue: Instant::from_std(finished.started).saturating_duration_since(request.arrived),
+        work: finished.worked,
+        predicted: place.predicted(),
+        took: (!was_long).then(|| request.arrived.elapsed()),
+    });
+    let bytes = finished.result?;
+    place.resize(bytes.capacity());
+    Ok((bytes, place))
 }
 
-/// Takes the call's places, without waiting: a call that finds none is answered at once and costs nothing more.
-fn admit(connection: &Connection, request: &mut Request, method: Method) -> Result<Places, CallFailure> {
-    let engine = &connection.engine;
-    let full = |what| CallFailure::Overloaded { what };
-    let call = Arc::clone(&engine.calls).try_acquire_owned().map_err(|_| full("in_flight_max"))?;
-    let reply_bytes = engine.reply_bytes(method, Format::Native, request.frame.len(), request.boundary.leaves);
-    let mut bytes = std::mem::replace(&mut request.held, connection.bytes.nothing());
-    if bytes.grow_to(request.frame.len() + reply_bytes) { Ok(Places { bytes, call }) } else { Err(full("bytes_max")) }
-}
-
-/// The methods that cost nothing, and the refusal of those that do not exist. Never refused for load.
-fn immediate(engine: &Engine, request: &Request) -> Result<Vec<u8>, CallFailure> {
+/// The methods that cost nothing, and the refusal of those that do not exist.
+fn immediate(engine: &Engine, msgid: u32, frame: &[u8], boundary: &Boundary) -> Result<Vec<u8>, CallFailure> {
     let mut out = Vec::with_capacity(512);
-    reply::begin(&mut out, request.msgid);
-    match Call::decode(&request.frame, &request.boundary)? {
+    reply::begin(&mut out, msgid);
+    match Call::decode(frame, boundary)? {
         Call::Health => sealwire_wire::Health.encode(&mut out),
         Call::Info => engine.info().encode(&mut out),
         Call::Inspect(call) => Engine::inspect(&call)?.encode(&mut out),
@@ -502,76 +786,5 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.metrics.calls_in_flight.dec();
-    }
-}
-
-/// Writes replies as they come, small ones together, and flushes whenever the queue runs empty.
-async fn write_replies(
-    mut write: impl AsyncWrite + Unpin,
-    mut outgoing: mpsc::Receiver<Outgoing>,
-    stall: Duration,
-    count: impl Fn(u64),
-) -> io::Result<()> {
-    let mut batch = Vec::with_capacity(BATCH_BYTES);
-    let mut held = Vec::new();
-    while let Some(first) = outgoing.recv().await {
-        let mut next = Some(first);
-        while let Some(reply) = next {
-            count(reply.bytes.len() as u64);
-            if batch.len() + reply.bytes.len() > BATCH_BYTES {
-                write_all(&mut write, &batch, stall).await?;
-                batch.clear();
-                held.clear();
-            }
-            if reply.bytes.len() > BATCH_BYTES {
-                write_all(&mut write, &reply.bytes, stall).await?;
-            } else {
-                batch.extend_from_slice(&reply.bytes);
-                held.push(reply);
-            }
-            next = outgoing.try_recv().ok();
-        }
-        write_all(&mut write, &batch, stall).await?;
-        timeout(stall, write.flush()).await??;
-        batch.clear();
-        held.clear();
-    }
-    timeout(stall, write.shutdown()).await?
-}
-
-/// Writes everything; fails when nothing of it is taken for as long as `stall`, or all of it too slowly.
-async fn write_all(write: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8], stall: Duration) -> io::Result<()> {
-    let patience = stall + Duration::from_secs(bytes.len() as u64 / REPLY_BYTES_PER_S_MIN);
-    let all = async {
-        while !bytes.is_empty() {
-            match timeout(stall, write.write(bytes)).await?? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                taken => bytes = &bytes[taken..],
-            }
-        }
-        Ok(())
-    };
-    timeout(patience, all).await?
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Takes one byte a second: never stalls, never ends.
-    #[tokio::test(start_paused = true)]
-    async fn a_reply_that_is_taken_too_slowly_is_given_up() {
-        let (mut ours, mut theirs) = tokio::io::duplex(1);
-        let reader = tokio::spawn(async move {
-            while theirs.read_u8().await.is_ok() {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        });
-        let begun = Instant::now();
-        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10)).await;
-        assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
-        assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
-        drop(ours);
-        reader.await.unwrap();
     }
 }

@@ -1,25 +1,23 @@
 //! What every connection shares, and how a decoded call becomes work.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
 use sealwire_store::{self as store, App};
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Writing};
-use tokio::sync::Semaphore;
 
 use crate::apps::Apps;
-use crate::budget::GlobalBytes;
 use crate::config;
 use crate::error::CallFailure;
 use crate::faults::Faults;
 use crate::inspect;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
-use crate::pool::Pool;
 use crate::reader::{Evervault, Reader};
+use crate::scheduler::Scheduler;
 use crate::work::{MakeWriter, Reading, Task};
 use crate::writer::Writer;
 
@@ -36,14 +34,10 @@ pub struct Engine {
     pub evervault: Arc<config::Evervault>,
     /// The apps and their keys.
     pub apps: Arc<Apps>,
-    /// The crypto threads.
-    pub pool: Pool,
+    /// The crypto threads, and who may use them.
+    pub scheduler: Scheduler,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Bytes held over all connections.
-    pub bytes: Arc<GlobalBytes>,
-    /// Places for calls over all connections.
-    pub calls: Arc<Semaphore>,
 }
 
 /// What a document call asks for, resolved against the apps.
@@ -51,17 +45,13 @@ pub struct Plan {
     /// The document, a part of the frame.
     pub payload: Bytes,
     /// Its fields.
-    pub selection: Selection,
+    pub selection: Arc<Selection>,
     /// What to do with them.
     pub task: Task,
     /// What is written.
     pub format: wire::Format,
-    /// One key per field.
-    pub keyed: bool,
     /// The generation of the keys.
     pub generation: u64,
-    /// The deadline the caller names, cut to the limit.
-    pub deadline_ms: u64,
 }
 
 impl Engine {
@@ -107,11 +97,9 @@ impl Engine {
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
             task: task(app, format)?,
-            selection: selection(call.select.as_deref())?,
+            selection: Arc::new(selection(call.select.as_deref())?),
             format,
-            keyed: writing.is_some_and(|writing| writing.key_scope == wire::KeyScope::Field),
             generation,
-            deadline_ms: self.deadline_ms(call.deadline_ms),
         })
     }
 
@@ -132,8 +120,10 @@ impl Engine {
         Ok((have, app.ok_or(CallFailure::NoApp)?))
     }
 
-    fn deadline_ms(&self, wanted: Option<u32>) -> u64 {
-        wanted.map_or(self.limits.deadline_ms_default, u64::from).min(self.limits.deadline_ms_max)
+    /// The time that a caller names, or the default, cut to the limit.
+    pub fn deadline(&self, wanted: Option<u32>) -> Duration {
+        let limits = &self.limits;
+        Duration::from_millis(wanted.map_or(limits.deadline_ms_default, u64::from).min(limits.deadline_ms_max))
     }
 
     /// Bytes to set aside for a reply before it is made: an upper bound, never more than the limit. `format` is what

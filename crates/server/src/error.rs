@@ -3,14 +3,15 @@
 //! Every way a call can end badly is one variant; [`CallFailure::answer`] is the only place where it becomes
 //! something a peer sees. Nothing here carries a value from a payload.
 
-use sealwire_payload::SelectError;
-use sealwire_wire::{CallError, Detail, ErrorCode, RpcError, ScanError};
+use std::time::Duration;
 
-use crate::faults::Refusal;
+use sealwire_payload::SelectError;
+use sealwire_schedule::{Reason, Refusal};
+use sealwire_wire::{CallError, Detail, ErrorCode, OverloadReason, RpcError, ScanError};
+
+use crate::faults;
 use crate::ticket::StopReason;
 
-/// Pause suggested when memory or places are short. 4,096 calls of 100 fields take one core 0.3 s.
-const RETRY_AFTER_MS: u32 = 100;
 /// Pause suggested to who waits for a generation: how often the engine looks at its store.
 const GENERATION_RETRY_MS: u32 = 1_000;
 
@@ -64,7 +65,7 @@ pub enum CallFailure {
     #[error("{refusal}")]
     Field {
         /// Why.
-        refusal: Refusal,
+        refusal: faults::Refusal,
         /// Where it is in the payload.
         path: String,
     },
@@ -74,12 +75,9 @@ pub enum CallFailure {
         /// The present generation.
         have: u64,
     },
-    /// No place or no memory for the call now.
-    #[error("overloaded: {what}")]
-    Overloaded {
-        /// Which limit is reached.
-        what: &'static str,
-    },
+    /// The scheduler turns the call away for now.
+    #[error("overloaded: {:?}", .0.reason)]
+    Overloaded(Refusal),
     /// The call was stopped.
     #[error("stopped: {0:?}")]
     Stopped(StopReason),
@@ -100,7 +98,7 @@ impl CallFailure {
             Self::NoEpoch => ErrorCode::Forbidden,
             Self::Field { refusal, .. } => refusal.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
-            Self::Overloaded { .. } => ErrorCode::Overloaded,
+            Self::Overloaded(_) => ErrorCode::Overloaded,
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) => ErrorCode::Unavailable,
@@ -122,9 +120,11 @@ impl CallFailure {
                 .with(Detail::number("max", *reply_bytes_max as u64)),
             Self::Field { path, .. } => plain(self.to_string()).with(Detail::text("path", path.clone())),
             Self::OldGeneration { .. } => plain(self.to_string()).retry_after_ms(GENERATION_RETRY_MS),
-            Self::Overloaded { what } => {
-                plain(self.to_string()).retry_after_ms(RETRY_AFTER_MS).with(Detail::text("limit", *what))
-            }
+            Self::Overloaded(refusal) => RpcError::overloaded(
+                reason(refusal.reason),
+                millis(refusal.retry_after),
+                Some(millis(refusal.predicted).into()),
+            ),
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => plain("cancelled".into()),
             Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),
@@ -134,6 +134,21 @@ impl CallFailure {
             }
         }
     }
+}
+
+/// The scheduler's word in those of the wire. No `_` arm: a new reason must find its name there.
+fn reason(reason: Reason) -> OverloadReason {
+    match reason {
+        Reason::Backlog => OverloadReason::Backlog,
+        Reason::Deadline => OverloadReason::Deadline,
+        Reason::Proportion => OverloadReason::Proportion,
+        Reason::Memory => OverloadReason::Memory,
+    }
+}
+
+/// Whole milliseconds, rounded up: who comes earlier is refused again.
+fn millis(span: Duration) -> u32 {
+    u32::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -147,8 +162,8 @@ mod tests {
             assert_eq!((answer.code, &*answer.message), (code, message));
         };
         let field = |refusal| CallFailure::Field { refusal, path: "$.a".into() };
-        check(field(Refusal::CannotOpen), ErrorCode::CannotOpen, "cannot open");
-        check(field(Refusal::Role), ErrorCode::Forbidden, "a data role of the value forbids it");
+        check(field(faults::Refusal::CannotOpen), ErrorCode::CannotOpen, "cannot open");
+        check(field(faults::Refusal::Role), ErrorCode::Forbidden, "a data role of the value forbids it");
         check(CallFailure::Internal("the provider broke"), ErrorCode::Internal, "internal error");
         check(CallFailure::Stopped(StopReason::Deadline), ErrorCode::DeadlineExceeded, "deadline exceeded");
         check(CallFailure::Stopped(StopReason::Drain), ErrorCode::Unavailable, "the server is shutting down");
@@ -158,7 +173,15 @@ mod tests {
 
     #[test]
     fn what_may_be_tried_again_says_when() {
-        for failure in [CallFailure::Overloaded { what: "bytes_max" }, CallFailure::OldGeneration { have: 3 }] {
+        let refusal = Refusal {
+            reason: Reason::Memory,
+            retry_after: Duration::from_micros(5_001),
+            predicted: Duration::from_millis(7),
+        };
+        let overloaded = CallFailure::Overloaded(refusal);
+        let details = [Detail::text("reason", "memory"), Detail::number("predicted_ms", 7)];
+        assert_eq!((overloaded.answer().retry_after_ms, &overloaded.answer().details[..]), (Some(6), &details[..]));
+        for failure in [overloaded, CallFailure::OldGeneration { have: 3 }] {
             assert!(failure.code().is_retryable() && failure.answer().retry_after_ms.is_some());
         }
     }

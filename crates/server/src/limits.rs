@@ -81,17 +81,9 @@ limits! {
     /// Calls in flight on one connection. Reading pauses there, so one peer waits and no other does.
     /// 256 calls of 1 ms keep a core busy over a round trip of 256 ms.
     in_flight_per_connection_max: usize, "calls", 1..=65_536, 256;
-    /// Calls in flight over all connections. Beyond it a call is answered `overloaded`.
-    /// 4,096 calls of 100 fields are about 0.3 s of work for one core. Beside its bytes a call that opens holds 32
-    /// key schedules of each format at most, 1 and 2 KiB each.
-    in_flight_max: usize, "calls", 1..=1_048_576, 4_096;
     /// Bytes of requests and replies held for one connection. Reading pauses there. Room for the longest
     /// message and its longest reply (64 + 256 MiB), and one more message to read meanwhile.
     bytes_per_connection_max: usize, "bytes", 65_536..=1 << 34, 384 << 20;
-    /// Bytes of requests and replies held over all connections. Beyond it a call is answered `overloaded`.
-    /// With `connections_max` x 50 KiB, and the keys that opening calls hold (`in_flight_max` x 96 KiB), it bounds the
-    /// memory of the engine: 1 GiB + 50 MiB + 384 MiB at the worst.
-    bytes_max: usize, "bytes", 65_536..=1 << 40, 1 << 30;
     /// Time from a message's first byte to its last. The longest message then needs 1.1 MB/s; a slower or
     /// stalled writer loses its connection, and the bytes it held are free.
     message_ms_max: u64, "ms", 100..=3_600_000, 60_000;
@@ -141,24 +133,12 @@ impl Limits {
                 "must be at least message_bytes_max + reply_bytes_max, or the longest call never fits",
             ),
             (
-                self.bytes_max >= self.bytes_per_connection_max,
-                "bytes_max",
-                "bytes_per_connection_max",
-                "must not be smaller: one connection would hold more than all together",
-            ),
-            (
                 self.connections_per_principal_max <= self.connections_max,
                 "connections_per_principal_max",
                 "connections_max",
                 "must not be larger",
             ),
             (self.handshakes_max <= self.connections_max, "handshakes_max", "connections_max", "must not be larger"),
-            (
-                self.in_flight_per_connection_max <= self.in_flight_max,
-                "in_flight_per_connection_max",
-                "in_flight_max",
-                "must not be larger",
-            ),
             (
                 self.deadline_ms_default <= self.deadline_ms_max,
                 "deadline_ms_default",
@@ -209,10 +189,8 @@ mod tests {
                 |l| l.bytes_per_connection_max = l.message_bytes_max + l.reply_bytes_max - 1,
                 "limits.bytes_per_connection_max",
             ),
-            (|l| l.bytes_max = l.bytes_per_connection_max - 1, "limits.bytes_max"),
             (|l| l.connections_per_principal_max = l.connections_max + 1, "limits.connections_per_principal_max"),
             (|l| l.handshakes_max = l.connections_max + 1, "limits.handshakes_max"),
-            (|l| l.in_flight_per_connection_max = l.in_flight_max + 1, "limits.in_flight_per_connection_max"),
             (|l| l.deadline_ms_default = l.deadline_ms_max + 1, "limits.deadline_ms_default"),
         ];
         for (change, key) in cases {

@@ -9,6 +9,8 @@
 mod labels;
 
 use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -18,8 +20,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
+use sealwire_schedule::{Class, Gauges, Reason};
 
-pub use labels::{CallCode, CancelReason, ConnectionOutcome, MethodLabel};
+use crate::ticket::StopReason;
+
+pub use labels::{CallCode, CancelReason, ClassLabel, ConnectionOutcome, MethodLabel, RefusalReason};
 
 /// The media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -27,6 +32,9 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Upper bounds of the histograms' buckets, in seconds: 50 us to 30 s, the default deadline.
 const SECONDS: [f64; 16] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+
+/// Upper bounds of buckets for how wrong a prediction was, in factors of two.
+const RATIOS: [f64; 11] = [0.031_25, 0.062_5, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 
 /// One metric, as the documents list it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,14 +78,56 @@ pub const METRICS: &[MetricDoc] = &[
     MetricDoc {
         name: "sealwire_queue_seconds",
         kind: "histogram",
-        labels: &["method"],
-        help: "Time a call waited for a crypto thread",
+        labels: &["class"],
+        help: "Time from a call's last byte to its first slice of work, by size of call",
     },
     MetricDoc {
         name: "sealwire_work_seconds",
         kind: "histogram",
-        labels: &["method"],
-        help: "Time a call was worked on",
+        labels: &["class"],
+        help: "Time a call was worked on, by size of call",
+    },
+    MetricDoc {
+        name: "sealwire_predicted_seconds",
+        kind: "histogram",
+        labels: &["class"],
+        help: "Time that a call was expected to take in queue and work when it was offered, by size of call",
+    },
+    MetricDoc {
+        name: "sealwire_prediction_ratio",
+        kind: "histogram",
+        labels: &[],
+        help: "Time that a call took over the time it was expected to take",
+    },
+    MetricDoc {
+        name: "sealwire_refusals_total",
+        kind: "counter",
+        labels: &["reason"],
+        help: "Calls refused as overloaded, by reason",
+    },
+    MetricDoc {
+        name: "sealwire_backlog_seconds",
+        kind: "gauge",
+        labels: &["class"],
+        help: "Work admitted and not done, in seconds of one crypto thread, by size of what is left of a call",
+    },
+    MetricDoc {
+        name: "sealwire_calls_waiting",
+        kind: "gauge",
+        labels: &["class"],
+        help: "Calls that wait to be admitted, by size of call",
+    },
+    MetricDoc {
+        name: "sealwire_speed_ratio",
+        kind: "gauge",
+        labels: &[],
+        help: "Work done over the time it took a crypto thread; below 1 the machine is busy with something else",
+    },
+    MetricDoc {
+        name: "sealwire_callers",
+        kind: "gauge",
+        labels: &[],
+        help: "Callers with work in the engine now or a moment ago",
     },
     MetricDoc {
         name: "sealwire_calls_in_flight",
@@ -89,7 +139,7 @@ pub const METRICS: &[MetricDoc] = &[
         name: "sealwire_bytes_in_flight",
         kind: "gauge",
         labels: &[],
-        help: "Bytes of requests and replies held, against limits.bytes_max",
+        help: "Bytes of requests and replies held, against schedule.memory_mib",
     },
     MetricDoc {
         // Not plain `sealwire_connections`: OpenMetrics would take it for the family of the counter below.
@@ -115,6 +165,12 @@ pub const METRICS: &[MetricDoc] = &[
         kind: "counter",
         labels: &["reason"],
         help: "Fields not worked on because their call was stopped, by reason",
+    },
+    MetricDoc {
+        name: "sealwire_cpu_saved_seconds_total",
+        kind: "counter",
+        labels: &["reason"],
+        help: "Work not done because its call was stopped, in estimated seconds of CPU, by reason",
     },
     MetricDoc {
         name: "sealwire_certificate_expiry_seconds",
@@ -147,6 +203,16 @@ struct ReasonLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClassLabels {
+    class: ClassLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    reason: RefusalReason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabels {
     version: &'static str,
 }
@@ -155,6 +221,8 @@ const METHODS: usize = MethodLabel::ALL.len();
 const CODES: usize = CallCode::ALL.len();
 const OUTCOMES: usize = ConnectionOutcome::ALL.len();
 const REASONS: usize = CancelReason::ALL.len();
+const CLASSES: usize = ClassLabel::ALL.len();
+const REFUSALS: usize = RefusalReason::ALL.len();
 
 /// What is known of a call once it is answered.
 #[derive(Clone, Copy, Debug)]
@@ -163,28 +231,55 @@ pub struct CallReport {
     pub method: MethodLabel,
     /// How it ended.
     pub code: CallCode,
-    /// Time from admission to the first work.
+    /// Of a call whose work ended by itself. One that was never worked on would pull the histograms towards zero.
+    pub times: Option<CallTimes>,
+}
+
+/// How long a call took.
+#[derive(Clone, Copy, Debug)]
+pub struct CallTimes {
+    /// Its size.
+    pub class: Class,
+    /// Time from its last byte to the first work.
     pub queue: Duration,
     /// Time at work, without pauses.
     pub work: Duration,
+    /// What it was expected to take when it was offered.
+    pub predicted: Duration,
+    /// What it took, from the same moment; `None` if it was offered before all of it was there.
+    pub took: Option<Duration>,
 }
+
+type Gauge64 = Gauge<f64, AtomicU64>;
+type Seconds = Counter<f64, AtomicU64>;
+
+/// Reads what the scheduler knows, at each scrape.
+type Probe = Box<dyn Fn() -> Gauges + Send + Sync>;
 
 /// Every metric of one engine. Updating one is an atomic addition; a histogram takes a short lock of its own.
 pub struct Metrics {
     registry: Registry,
     calls: [[Counter; CODES]; METHODS],
     fields: [Counter; METHODS],
-    queue_seconds: [Histogram; METHODS],
-    work_seconds: [Histogram; METHODS],
+    queue_seconds: [Histogram; CLASSES],
+    work_seconds: [Histogram; CLASSES],
+    predicted_seconds: [Histogram; CLASSES],
+    prediction_ratio: Histogram,
+    refusals: [Counter; REFUSALS],
+    backlog_seconds: [Gauge64; CLASSES],
+    calls_waiting: [Gauge; CLASSES],
+    speed: Gauge64,
+    callers: Gauge,
+    bytes_in_flight: Gauge,
+    scheduler: OnceLock<Probe>,
     connections_by_outcome: [Counter; OUTCOMES],
     cancels: [Counter; REASONS],
     fields_saved: [Counter; REASONS],
+    cpu_saved: [Seconds; REASONS],
     request_bytes: Counter,
     reply_bytes: Counter,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,
-    /// Bytes of requests and replies held.
-    pub bytes_in_flight: Gauge,
     /// Open connections.
     pub connections: Gauge,
     /// When the server certificate ends, in seconds since 1970.
@@ -209,8 +304,12 @@ impl Metrics {
         let mut registry = Registry::default();
         let calls = Family::<CallLabels, Counter>::default();
         let fields = Family::<MethodLabels, Counter>::default();
-        let queue = Family::<MethodLabels, Histogram>::new_with_constructor(seconds);
-        let work = Family::<MethodLabels, Histogram>::new_with_constructor(seconds);
+        let by_class = || Family::<ClassLabels, Histogram>::new_with_constructor(seconds);
+        let (queue, work, predicted) = (by_class(), by_class(), by_class());
+        let refusals = Family::<RefusalLabels, Counter>::default();
+        let backlog = Family::<ClassLabels, Gauge64>::default();
+        let waiting = Family::<ClassLabels, Gauge>::default();
+        let cpu_saved = Family::<ReasonLabels, Seconds>::default();
         let outcomes = Family::<OutcomeLabels, Counter>::default();
         let cancels = Family::<ReasonLabels, Counter>::default();
         let saved = Family::<ReasonLabels, Counter>::default();
@@ -220,27 +319,45 @@ impl Metrics {
         let reply_bytes = register(&mut registry, "sealwire_reply_bytes_total", Counter::default());
         register(&mut registry, "sealwire_queue_seconds", queue.clone());
         register(&mut registry, "sealwire_work_seconds", work.clone());
+        register(&mut registry, "sealwire_predicted_seconds", predicted.clone());
+        let prediction_ratio = register(&mut registry, "sealwire_prediction_ratio", Histogram::new(RATIOS));
+        register(&mut registry, "sealwire_refusals_total", refusals.clone());
+        register(&mut registry, "sealwire_backlog_seconds", backlog.clone());
+        register(&mut registry, "sealwire_calls_waiting", waiting.clone());
+        let speed = register(&mut registry, "sealwire_speed_ratio", Gauge64::default());
+        let callers = register(&mut registry, "sealwire_callers", Gauge::default());
         let calls_in_flight = register(&mut registry, "sealwire_calls_in_flight", Gauge::default());
         let bytes_in_flight = register(&mut registry, "sealwire_bytes_in_flight", Gauge::default());
         let connections = register(&mut registry, "sealwire_connections_open", Gauge::default());
         register(&mut registry, "sealwire_connections_total", outcomes.clone());
         register(&mut registry, "sealwire_cancels_total", cancels.clone());
         register(&mut registry, "sealwire_fields_saved_total", saved.clone());
+        register(&mut registry, "sealwire_cpu_saved_seconds_total", cpu_saved.clone());
         let certificate_expiry = register(&mut registry, "sealwire_certificate_expiry_seconds", Gauge::default());
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
+        let of_class = |class| ClassLabels { class };
         let of_reason = |reason| ReasonLabels { reason };
         Self {
             calls: MethodLabel::ALL
                 .map(|method| CallCode::ALL.map(|code| calls.get_or_create_owned(&CallLabels { method, code }))),
             fields: MethodLabel::ALL.map(|method| fields.get_or_create_owned(&of_method(method))),
-            queue_seconds: MethodLabel::ALL.map(|method| queue.get_or_create_owned(&of_method(method))),
-            work_seconds: MethodLabel::ALL.map(|method| work.get_or_create_owned(&of_method(method))),
+            queue_seconds: ClassLabel::ALL.map(|class| queue.get_or_create_owned(&of_class(class))),
+            work_seconds: ClassLabel::ALL.map(|class| work.get_or_create_owned(&of_class(class))),
+            predicted_seconds: ClassLabel::ALL.map(|class| predicted.get_or_create_owned(&of_class(class))),
+            prediction_ratio,
+            refusals: RefusalReason::ALL.map(|reason| refusals.get_or_create_owned(&RefusalLabels { reason })),
+            backlog_seconds: ClassLabel::ALL.map(|class| backlog.get_or_create_owned(&of_class(class))),
+            calls_waiting: ClassLabel::ALL.map(|class| waiting.get_or_create_owned(&of_class(class))),
+            speed,
+            callers,
+            scheduler: OnceLock::new(),
             connections_by_outcome: ConnectionOutcome::ALL
                 .map(|outcome| outcomes.get_or_create_owned(&OutcomeLabels { outcome })),
             cancels: CancelReason::ALL.map(|reason| cancels.get_or_create_owned(&of_reason(reason))),
             fields_saved: CancelReason::ALL.map(|reason| saved.get_or_create_owned(&of_reason(reason))),
+            cpu_saved: CancelReason::ALL.map(|reason| cpu_saved.get_or_create_owned(&of_reason(reason))),
             registry,
             request_bytes,
             reply_bytes,
@@ -255,10 +372,14 @@ impl Metrics {
     pub fn call_done(&self, report: &CallReport) {
         let method = report.method as usize;
         self.calls[method][report.code as usize].inc();
-        // A call that never reached a crypto thread would pull both histograms towards zero.
-        if !report.work.is_zero() {
-            self.queue_seconds[method].observe(report.queue.as_secs_f64());
-            self.work_seconds[method].observe(report.work.as_secs_f64());
+        if let Some(times) = &report.times {
+            let class = times.class.index();
+            self.queue_seconds[class].observe(times.queue.as_secs_f64());
+            self.work_seconds[class].observe(times.work.as_secs_f64());
+            self.predicted_seconds[class].observe(times.predicted.as_secs_f64());
+            if let Some(took) = times.took {
+                self.prediction_ratio.observe(took.as_secs_f64() / times.predicted.as_secs_f64().max(1e-9));
+            }
         }
     }
 
@@ -267,15 +388,36 @@ impl Metrics {
         self.fields[method as usize].inc_by(fields);
     }
 
-    /// A call was refused before it got a place in the queue: counted, without times.
-    pub fn call_refused(&self, method: MethodLabel, code: CallCode) {
-        self.calls[method as usize][code as usize].inc();
+    /// A call was refused as overloaded. Counts beside [`Self::call_done`].
+    pub fn refused(&self, reason: Reason) {
+        self.refusals[RefusalReason::from(reason) as usize].inc();
     }
 
-    /// A call was stopped with that many fields left to do.
-    pub fn call_cancelled(&self, reason: CancelReason, fields_saved: u64) {
+    /// A call was stopped with that many fields left to do, and the CPU time they are estimated at.
+    pub fn call_stopped(&self, reason: StopReason, fields_saved: u64, cpu_saved: Duration) {
+        let Some(reason) = CancelReason::of(reason) else { return };
         self.cancels[reason as usize].inc();
         self.fields_saved[reason as usize].inc_by(fields_saved);
+        self.cpu_saved[reason as usize].inc_by(cpu_saved.as_secs_f64());
+    }
+
+    /// Where to look for what the scheduler knows. Once.
+    pub fn watch_scheduler(&self, probe: Probe) {
+        // A second one would be of another engine.
+        let _ = self.scheduler.set(probe);
+    }
+
+    fn look_at_scheduler(&self) {
+        let Some(gauges) = self.scheduler.get().map(|probe| probe()) else { return };
+        for (gauge, nanos) in self.backlog_seconds.iter().zip(gauges.backlog) {
+            gauge.set(nanos as f64 / 1e9);
+        }
+        for (gauge, calls) in self.calls_waiting.iter().zip(gauges.waiting) {
+            gauge.set(calls.into());
+        }
+        self.speed.set(gauges.speed);
+        self.callers.set(i64::try_from(gauges.tenants).unwrap_or(i64::MAX));
+        self.bytes_in_flight.set(i64::try_from(gauges.bytes).unwrap_or(i64::MAX));
     }
 
     /// A connection arrived, and this became of it. Does not touch `connections`, which follows its guard.
@@ -295,6 +437,7 @@ impl Metrics {
 
     /// The whole exposition, about 20 KB. Media type: [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
+        self.look_at_scheduler();
         let mut text = String::with_capacity(32 << 10);
         // Writing to a String cannot fail.
         let _ = text::encode(&mut text, &self.registry);
@@ -318,8 +461,11 @@ fn help(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::{BTreeMap, BTreeSet};
+
+    use sealwire_schedule::Work;
+
+    use super::*;
 
     /// The value of one series, by its text as scraped.
     fn value(metrics: &Metrics, series: &str) -> f64 {
@@ -374,12 +520,20 @@ mod tests {
         metrics.call_done(&CallReport {
             method: MethodLabel::Encrypt,
             code: CallCode::CannotOpen,
-            queue: Duration::from_micros(70),
-            work: Duration::from_millis(3),
+            times: Some(CallTimes {
+                class: Class::of_cost(Work::from_nanos(2_000_000)),
+                queue: Duration::from_micros(70),
+                work: Duration::from_millis(3),
+                predicted: Duration::from_millis(2),
+                took: Some(Duration::from_millis(5)),
+            }),
         });
         metrics.fields_done(MethodLabel::Encrypt, 30);
-        metrics.call_refused(MethodLabel::Encrypt, CallCode::Overloaded);
-        metrics.call_cancelled(CancelReason::Deadline, 500);
+        metrics.call_done(&CallReport { method: MethodLabel::Encrypt, code: CallCode::Overloaded, times: None });
+        metrics.refused(Reason::Memory);
+        metrics.call_stopped(StopReason::Deadline, 500, Duration::from_millis(250));
+        metrics.call_stopped(StopReason::Drain, 500, Duration::from_millis(250));
+        metrics.watch_scheduler(Box::new(|| Gauges { tenants: 3, bytes: 4_096, ..Gauges::default() }));
         metrics.connection(ConnectionOutcome::TlsFailed);
         metrics.request_bytes(10);
         metrics.reply_bytes(20);
@@ -389,13 +543,22 @@ mod tests {
             ("sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}", 1.0),
             ("sealwire_calls_total{method=\"decrypt\",code=\"ok\"}", 0.0),
             ("sealwire_fields_total{method=\"encrypt\"}", 30.0),
-            ("sealwire_queue_seconds_count{method=\"encrypt\"}", 1.0),
-            ("sealwire_queue_seconds_bucket{le=\"0.0001\",method=\"encrypt\"}", 1.0),
-            ("sealwire_queue_seconds_bucket{le=\"0.00005\",method=\"encrypt\"}", 0.0),
-            ("sealwire_work_seconds_bucket{le=\"0.0025\",method=\"encrypt\"}", 0.0),
-            ("sealwire_work_seconds_bucket{le=\"0.005\",method=\"encrypt\"}", 1.0),
-            ("sealwire_work_seconds_count{method=\"decrypt\"}", 0.0),
+            ("sealwire_queue_seconds_count{class=\"6400us\"}", 1.0),
+            ("sealwire_queue_seconds_bucket{le=\"0.0001\",class=\"6400us\"}", 1.0),
+            ("sealwire_queue_seconds_bucket{le=\"0.00005\",class=\"6400us\"}", 0.0),
+            ("sealwire_work_seconds_bucket{le=\"0.0025\",class=\"6400us\"}", 0.0),
+            ("sealwire_work_seconds_bucket{le=\"0.005\",class=\"6400us\"}", 1.0),
+            ("sealwire_work_seconds_count{class=\"above\"}", 0.0),
+            ("sealwire_predicted_seconds_bucket{le=\"0.0025\",class=\"6400us\"}", 1.0),
+            ("sealwire_prediction_ratio_bucket{le=\"2.0\"}", 0.0),
+            ("sealwire_prediction_ratio_bucket{le=\"4.0\"}", 1.0),
+            ("sealwire_refusals_total{reason=\"memory\"}", 1.0),
+            ("sealwire_refusals_total{reason=\"backlog\"}", 0.0),
+            ("sealwire_callers", 3.0),
+            ("sealwire_bytes_in_flight", 4_096.0),
             ("sealwire_cancels_total{reason=\"deadline\"}", 1.0),
+            ("sealwire_fields_saved_total{reason=\"deadline\"}", 500.0),
+            ("sealwire_cpu_saved_seconds_total{reason=\"deadline\"}", 0.25),
             ("sealwire_fields_saved_total{reason=\"deadline\"}", 500.0),
             ("sealwire_connections_total{outcome=\"tls_failed\"}", 1.0),
             ("sealwire_connections_open", 1.0),

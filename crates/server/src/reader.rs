@@ -17,7 +17,6 @@ use zeroize::Zeroizing;
 use crate::config;
 use crate::faults::Refusal;
 use crate::ticket::Ticket;
-use crate::work::AGREEMENTS_PER_LOOK;
 
 /// What a field held.
 #[derive(Clone, Copy)]
@@ -52,12 +51,14 @@ pub struct Reader {
     evervault: Evervault,
     /// Bounds a sealed container.
     depth_max: usize,
+    /// Diffie-Hellmans after which it pauses.
+    pauses_at: usize,
 }
 
 impl Reader {
     /// A reader of native envelopes and of Evervault values.
     pub fn new(native: Opener, evervault: Evervault, depth_max: usize) -> Self {
-        Self { native, evervault, depth_max }
+        Self { native, evervault, depth_max, pauses_at: usize::MAX }
     }
 
     /// Gives up a value that takes several keys to try once the call is stopped.
@@ -65,10 +66,20 @@ impl Reader {
         self.evervault.ticket = ticket;
     }
 
-    /// Whether the Diffie-Hellmans since the last time it was so are as many as go between two looks at the clock.
+    /// Diffie-Hellmans made so far.
+    pub fn agreements(&self) -> usize {
+        self.native.agreements() + self.evervault.agreements()
+    }
+
+    /// Lets [`Self::pauses`] be true once that many more are made.
+    pub fn pause_after(&mut self, agreements: usize) {
+        self.pauses_at = self.agreements().saturating_add(agreements);
+    }
+
+    /// Whether enough was done for a slice.
     #[inline]
-    pub fn pauses(&mut self) -> bool {
-        self.evervault.pauses()
+    pub fn pauses(&self) -> bool {
+        self.agreements() >= self.pauses_at
     }
 
     /// What is in a field; `None` if it does not claim to be an envelope.
@@ -118,8 +129,6 @@ pub struct Evervault {
     opener: Option<Box<evervault::Opener>>,
     /// Tells when to stop.
     ticket: Arc<Ticket>,
-    /// The opener's Diffie-Hellmans when it last paused.
-    paused_at: usize,
     /// A number or boolean that opened, as MessagePack.
     value: Zeroizing<Vec<u8>>,
 }
@@ -128,7 +137,7 @@ impl Evervault {
     /// With an app's keys, under the operator's rules.
     pub fn new(keys: Arc<AppKeys>, rules: Arc<config::Evervault>) -> Self {
         let (ticket, value) = (Arc::default(), Zeroizing::new(Vec::new()));
-        Self { keys, rules, refuses_all: false, kept: None, opener: None, ticket, paused_at: 0, value }
+        Self { keys, rules, refuses_all: false, kept: None, opener: None, ticket, value }
     }
 
     /// The same, which also uses and feeds the keys that other requests opened.
@@ -176,13 +185,8 @@ impl Evervault {
     }
 
     #[inline]
-    fn pauses(&mut self) -> bool {
-        let agreements = self.opener.as_ref().map_or(0, |opener| opener.agreements());
-        let pauses = agreements - self.paused_at >= AGREEMENTS_PER_LOOK;
-        if pauses {
-            self.paused_at = agreements;
-        }
-        pauses
+    fn agreements(&self) -> usize {
+        self.opener.as_ref().map_or(0, |opener| opener.agreements())
     }
 
     /// Makes the opener, at the first value.
@@ -249,18 +253,23 @@ mod tests {
     fn many_agreements_end_a_slice_however_few_the_fields() {
         let version = |number| KeyVersion::new(number, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
         let mut sealer = evervault::Sealer::new(version(1).into(), KeyScope::Field, &evervault::Form::Plain).unwrap();
-        for (versions, pauses) in
-            [(1, [false, false, false, true, false]), (3, [false, true, false, true, false]), (9, [true; 5])]
-        {
+        for (versions, pauses) in [(1, [3, 7, 11]), (3, [1, 3, 5]), (9, [0, 1, 2])] {
             let keys = AppKeys::new(AppId::new("shop").unwrap(), (1..=versions).map(version).collect()).unwrap();
-            let mut evervault = Evervault::new(Arc::new(keys), Arc::default());
-            assert!(!evervault.pauses());
-            for pauses in pauses {
+            let keys = Arc::new(keys);
+            let native = Opener::new(Arc::clone(&keys), b"");
+            let mut reader = Reader::new(native, Evervault::new(keys, Arc::default()), 4);
+            reader.pause_after(4);
+            let mut paused = Vec::new();
+            for field in 0..12 {
                 let mut string = Vec::new();
                 sealer.seal(evervault::Datatype::String, "x", &mut string).unwrap();
-                assert!(evervault.open(&string).is_err(), "sealed to another key");
-                assert_eq!((evervault.pauses(), evervault.pauses()), (pauses, false), "{versions} versions");
+                assert!(reader.open(Token::Str(&string)).is_err(), "sealed to another key");
+                if reader.pauses() {
+                    paused.push(field);
+                    reader.pause_after(4);
+                }
             }
+            assert_eq!(paused[..3], pauses, "{versions} versions");
         }
     }
 

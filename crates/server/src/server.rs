@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,13 +23,14 @@ use zeroize::Zeroizing;
 use crate::admin::{AdminError, AdminServer, AdminState, Phase};
 use crate::ahead::Ahead;
 use crate::apps::Apps;
-use crate::budget::GlobalBytes;
 use crate::config::{self, Config};
 use crate::connection;
+use crate::cost;
 use crate::engine::Engine;
+use crate::error::CallFailure;
 use crate::metrics::{ConnectionOutcome, Metrics};
 use crate::pki::Principal;
-use crate::pool::Pool;
+use crate::scheduler::Scheduler;
 use crate::tls::{self, TlsError};
 
 /// Pause after a failed accept, such as a process out of file descriptors.
@@ -46,6 +47,9 @@ pub enum StartError {
     /// The apps cannot be loaded.
     #[error("state.folder: {0}")]
     Store(#[from] StoreError),
+    /// The crypto library failed.
+    #[error("cryptography does not work here: {0}")]
+    Crypto(#[from] CallFailure),
     /// Certificates or keys.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -99,11 +103,17 @@ impl Server {
         let metrics = Arc::clone(&state.metrics);
         let ahead = Ahead::new(&config.crypto);
         let spare = Arc::clone(&ahead);
+        let threads = u32::try_from(config.crypto.threads_on(cores)).ok().and_then(NonZeroU32::new);
+        let scheduler = Scheduler::start(
+            threads.unwrap_or(NonZeroU32::MIN),
+            &config.schedule,
+            cost::calibrate()?,
+            Arc::new(move || spare.make_ready()),
+        );
+        metrics.watch_scheduler(scheduler.probe());
         let engine = Arc::new(Engine {
             apps: Arc::clone(&apps),
-            pool: Pool::start(config.crypto.threads_on(cores), Arc::new(move || spare.make_ready())),
-            bytes: GlobalBytes::new(config.limits.bytes_max, metrics.bytes_in_flight.clone()),
-            calls: Arc::new(Semaphore::new(config.limits.in_flight_max)),
+            scheduler,
             metrics,
             limits: config.limits.clone(),
             evervault: Arc::new(config.evervault.clone()),

@@ -51,6 +51,8 @@ pub enum Kind {
     Flag,
     /// A list of data roles, `*` for every role; in the environment separated by commas.
     Roles,
+    /// A list of `principal=weight`; in the environment separated by commas.
+    Weights,
     /// One of a closed list.
     Choice(&'static [&'static str]),
     /// A whole number in a range, both ends included.
@@ -208,6 +210,22 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "0: one per eight cores, at least one and at most four.\nNetwork threads do TLS and never payload cryptography.";
         ),
     },
+    Section {
+        name: "schedule",
+        doc: "Which call may begin, and whose turn it is. crates/schedule/README.md shows by experiment what each does.",
+        keys: keys!("schedule":
+            "wait_max_ms", Kind::Number { unit: "ms", min: 1, max: 3_600_000 }, Literal::Number(250),
+                "Wait, as predicted, at which a call of ordinary size is refused as `overloaded`. Calls are delayed, more and\nmore, from a quarter of it on. A quarter of what callers wait is a good choice.";
+            "slice_us", Kind::Number { unit: "us", min: 10, max: 100_000 }, Literal::Number(100),
+                "Work between two decisions about whose turn it is. Shorter: small calls wait less; longer: fewer\ndecisions. Between 50 and 250 little changes.";
+            "memory_mib", Kind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),
+                "Memory for requests and replies, over all connections. A caller may hold as much as it leaves free: one\nalone a half, n of them one part of n + 1 each. Beyond its share a call is refused as `overloaded`.";
+            "weights", Kind::Weights, Literal::NoEntries,
+                "Callers that get more than an equal part of a busy engine, by the name in their certificate: \"billing=3\"\ngets three times the part of one that is not listed.";
+            "order", Kind::Choice(&["fair", "arrival"]), Literal::Text("fair"),
+                "\"arrival\" is first come, first served, one whole call after the other, nobody held back. To compare with:\none large call makes everybody late.";
+        ),
+    },
     Section { name: "limits", doc: "Every bound. Beyond it the engine says so.", keys: limits::KEYS },
     Section {
         name: "log",
@@ -241,6 +259,10 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         (Kind::Roles, _) => {
             Err(format!("must be a list of roles of 1 to {ROLE_BYTES_MAX} bytes, such as [\"support\"]"))
         }
+        (Kind::Weights, Value::List(weights)) if weights.iter().all(|text| weight(text).is_some()) => Ok(()),
+        (Kind::Weights, _) => {
+            Err(format!("must be a list of name=weight, weights from 1 to {WEIGHT_MAX}, such as [\"billing=3\"]"))
+        }
         (Kind::Variable, Value::Text(text)) if is_variable(text) => Ok(()),
         (Kind::Variable, Value::Text(_)) => {
             Err("must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself".into())
@@ -262,14 +284,24 @@ pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
         Kind::Number { .. } => {
             text.replace('_', "").parse().map(Value::Number).map_err(|_| "must be a whole number".into())
         }
-        Kind::Roles if text.is_empty() => Ok(Value::List(Vec::new())),
-        Kind::Roles => Ok(Value::List(text.split(',').map(|role| role.trim().to_owned()).collect())),
+        Kind::Roles | Kind::Weights if text.is_empty() => Ok(Value::List(Vec::new())),
+        Kind::Roles | Kind::Weights => Ok(Value::List(text.split(',').map(|role| role.trim().to_owned()).collect())),
         _ => Ok(Value::Text(text.to_owned())),
     }
 }
 
 /// Longest role in the configuration. The published clients write at most 20 characters.
 const ROLE_BYTES_MAX: usize = 64;
+
+/// Largest weight. Beyond it a caller of weight 1 would wait for minutes.
+const WEIGHT_MAX: u32 = 1_000;
+
+/// Reads `name=weight`. A SPIFFE name may hold `=`, a weight may not.
+pub(super) fn weight(text: &str) -> Option<(&str, u32)> {
+    let (name, weight) = text.rsplit_once('=')?;
+    let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight))?;
+    (!name.is_empty()).then_some((name, weight))
+}
 
 fn is_variable(text: &str) -> bool {
     (1..=64).contains(&text.len())

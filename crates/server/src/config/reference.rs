@@ -48,6 +48,7 @@ fn takes(kind: Kind) -> String {
         Kind::Text => "Takes text.".into(),
         Kind::Flag => "Takes true or false.".into(),
         Kind::Roles => "Takes a list of texts; in the environment, separated by commas.".into(),
+        Kind::Weights => "Takes a list of \"name=weight\"; in the environment, separated by commas.".into(),
         Kind::Choice(choices) => format!("Takes one of: \"{}\".", choices.join("\", \"")),
         Kind::Number { unit, min, max } => format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max)),
     }

@@ -64,6 +64,7 @@ fn the_environment_overrides_every_key() {
                 ((*last).to_owned(), Value::Text((*last).to_owned()))
             }
             Kind::Roles => ("support, *".to_owned(), Value::List(vec!["support".into(), "*".into()])),
+            Kind::Weights => ("a=2, b=3".to_owned(), Value::List(vec!["a=2".into(), "b=3".into()])),
             Kind::Address => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
             _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
         };
@@ -156,7 +157,13 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[limits]\ndepth_max = 99999999999999999999", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
         ("[limits]\ndepth_max = 5.0", "limits.depth_max: must be"),
         ("[limits]\ndepth_max = \"64\"", "limits.depth_max: must be a whole number (line 2)"),
-        ("[limits]\nbytes_max = 65_536", "limits.bytes_max: must not be smaller"),
+        ("[schedule]\nmemory_mib = 639", "schedule.memory_mib: must be at least twice message_bytes_max"),
+        ("[schedule]\nwait_max_ms = 0", "schedule.wait_max_ms: must be in 1..=3600000 ms"),
+        ("[schedule]\norder = \"lifo\"", "schedule.order: must be one of: fair, arrival"),
+        ("[schedule]\nweights = [\"billing\"]", "schedule.weights: must be a list of name=weight"),
+        ("[schedule]\nweights = [\"=3\"]", "schedule.weights: must be a list of name=weight"),
+        ("[schedule]\nweights = [\"billing=0\"]", "schedule.weights: must be a list of name=weight"),
+        ("[schedule]\nweights = [\"billing=1001\"]", "schedule.weights: must be a list of name=weight"),
         ("[log]\nfilter = \"info,x=loudly\"", "log.filter: must be a level"),
         ("[log]\nformat = \"xml\"", "log.format: must be one of: human, json (line 2)"),
         ("[listen]\naddress = \"127.0.0.1:1\"\naddress = \"127.0.0.1:2\"", "line 3: not valid TOML"),

@@ -111,6 +111,73 @@ label! {
     }
 }
 
+label! {
+    /// Size of a call: the work it is estimated at, up to so much.
+    ClassLabel {
+        /// One slice.
+        Upto100us = "100us",
+        /// Up to 0.4 ms.
+        Upto400us = "400us",
+        /// Up to 1.6 ms.
+        Upto1600us = "1600us",
+        /// Up to 6.4 ms.
+        Upto6400us = "6400us",
+        /// Up to 25.6 ms.
+        Upto25ms = "25ms",
+        /// Up to 102 ms.
+        Upto102ms = "102ms",
+        /// Up to 410 ms.
+        Upto410ms = "410ms",
+        /// All above.
+        Above = "above",
+    }
+}
+
+label! {
+    /// Why a call was refused.
+    RefusalReason {
+        /// Its caller has too much ahead of it.
+        Backlog = "backlog",
+        /// It would not be done by its deadline.
+        Deadline = "deadline",
+        /// Its caller offers more than its part, and calls of this size have had theirs.
+        Proportion = "proportion",
+        /// Its caller holds its share of the memory.
+        Memory = "memory",
+    }
+}
+
+impl From<sealwire_schedule::Class> for ClassLabel {
+    fn from(class: sealwire_schedule::Class) -> Self {
+        Self::ALL[class.index()]
+    }
+}
+
+impl From<sealwire_schedule::Reason> for RefusalReason {
+    fn from(reason: sealwire_schedule::Reason) -> Self {
+        use sealwire_schedule::Reason;
+        match reason {
+            Reason::Backlog => Self::Backlog,
+            Reason::Deadline => Self::Deadline,
+            Reason::Proportion => Self::Proportion,
+            Reason::Memory => Self::Memory,
+        }
+    }
+}
+
+/// Why work ended early, if that is worth counting: a drain is the operator's own doing.
+impl CancelReason {
+    pub(super) fn of(reason: crate::ticket::StopReason) -> Option<Self> {
+        use crate::ticket::StopReason;
+        match reason {
+            StopReason::Cancel => Some(Self::Cancel),
+            StopReason::Deadline => Some(Self::Deadline),
+            StopReason::Disconnect => Some(Self::Disconnect),
+            StopReason::Drain => None,
+        }
+    }
+}
+
 impl From<sealwire_wire::Method> for MethodLabel {
     fn from(method: sealwire_wire::Method) -> Self {
         use sealwire_wire::Method;
@@ -160,6 +227,15 @@ mod tests {
         check(&CallCode::ALL, |v| v as usize);
         check(&ConnectionOutcome::ALL, |v| v as usize);
         check(&CancelReason::ALL, |v| v as usize);
+        check(&ClassLabel::ALL, |v| v as usize);
+        check(&RefusalReason::ALL, |v| v as usize);
+    }
+
+    #[test]
+    fn classes_and_reasons_are_those_of_the_scheduler() {
+        assert_eq!(ClassLabel::ALL.len(), sealwire_schedule::Class::all().count());
+        let reasons = sealwire_schedule::Reason::ALL.map(RefusalReason::from);
+        assert_eq!(reasons, RefusalReason::ALL);
     }
 
     #[test]

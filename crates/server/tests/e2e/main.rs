@@ -16,6 +16,7 @@ mod harness;
 mod health;
 mod large;
 mod limits;
+mod overload;
 mod pipelining;
 mod raw;
 mod rewrap;

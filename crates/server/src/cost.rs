@@ -1,0 +1,190 @@
+//! What calls cost on this machine: for each kind of work a line through keys, fields and bytes.
+//!
+//! Calibrated at start by doing some of each kind, then corrected by what slices take. Units are nanoseconds of CPU.
+
+mod calibrate;
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use sealwire_schedule::{CostModel, Shape, Work as Cost};
+use sealwire_wire::{Curve, KeyScope, Method};
+
+pub use calibrate::calibrate;
+
+/// Scalars of a request that are no fields of its document: message type, msgid, method and app.
+const HEAD_LEAVES: u64 = 4;
+/// Most bytes walked in one slice: a run of kept values is as cheap per byte as anything gets.
+const SLICE_BYTES_MAX: u64 = 256 << 10;
+
+/// What is done to fields. One kind has one price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    operation: Operation,
+    curve: Curve,
+    scope: KeyScope,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Seal,
+    Open,
+    Rewrap,
+}
+
+impl Kind {
+    const COUNT: usize = 18;
+
+    /// The kind of a call. What does not write has neither curve nor scope: it is taken to open the work of one request,
+    /// and if it does not, the scheduler learns as it goes.
+    pub fn of(method: Method, curve: Curve, scope: KeyScope) -> Self {
+        match method {
+            Method::Encrypt => Self { operation: Operation::Seal, curve, scope },
+            Method::Rewrap => Self { operation: Operation::Rewrap, curve, scope },
+            Method::Decrypt | Method::Inspect | Method::Info | Method::Health => {
+                Self { operation: Operation::Open, curve: Curve::R1, scope: KeyScope::Request }
+            }
+        }
+    }
+
+    fn index(self) -> usize {
+        (self.operation as usize * Curve::ALL.len() + self.curve as usize) * KeyScope::ALL.len() + self.scope as usize
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        let operations = [Operation::Seal, Operation::Open, Operation::Rewrap];
+        operations.into_iter().flat_map(|operation| {
+            Curve::ALL.iter().flat_map(move |curve| {
+                KeyScope::ALL.iter().map(move |scope| Self { operation, curve: *curve, scope: *scope })
+            })
+        })
+    }
+
+    /// What a whole message of so many scalars and bytes consists of.
+    pub fn shape(self, leaves: u64, bytes: u64) -> Shape {
+        let fields = leaves.saturating_sub(HEAD_LEAVES);
+        let opened = u64::from(self.operation != Operation::Seal);
+        Shape { calls: 1, keys: self.keys_made(true, fields) + opened, fields, bytes }
+    }
+
+    /// What a slice consisted of. `opened`: key agreements of opening.
+    pub fn done(self, first: bool, fields: u64, opened: u64, bytes: u64) -> Shape {
+        Shape { calls: u64::from(first), keys: self.keys_made(first, fields) + opened, fields, bytes }
+    }
+
+    /// Keys made for sealing `fields`, the `first` ones of a call or later ones.
+    fn keys_made(self, first: bool, fields: u64) -> u64 {
+        match self.scope {
+            _ if self.operation == Operation::Open => 0,
+            KeyScope::Field => fields,
+            KeyScope::Request => u64::from(first),
+            KeyScope::Epoch => 0,
+        }
+    }
+}
+
+/// How much of a call to do in one slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Fields.
+    pub fields: usize,
+    /// Bytes of the document to pass.
+    pub bytes: usize,
+    /// Key agreements of opening, after which the slice ends at the next field.
+    pub agreements: usize,
+}
+
+impl Allowance {
+    /// All of it.
+    pub const UNLIMITED: Self = Self { fields: usize::MAX, bytes: usize::MAX, agreements: usize::MAX };
+}
+
+/// The prices.
+#[derive(Clone, Debug)]
+pub struct Costs([CostModel; Kind::COUNT]);
+
+impl Costs {
+    /// The work in `shape`.
+    pub fn estimate(&self, kind: Kind, shape: Shape) -> Cost {
+        self.0[kind.index()].estimate(shape)
+    }
+
+    /// What `budget` is enough for, in a call whose fields take `field_bytes` each. `begun`: its first slice is over,
+    /// and with it the making of its key.
+    pub fn allowance(&self, kind: Kind, budget: Cost, field_bytes: u64, begun: bool) -> Allowance {
+        let model = &self.0[kind.index()];
+        let head = if begun { 0 } else { model.estimate(kind.done(true, 0, 0, 0)).as_nanos() };
+        let fields_budget = Cost::from_nanos(budget.as_nanos().saturating_sub(head));
+        let fields = model.fields_in(fields_budget, kind.keys_made(false, 1), field_bytes);
+        let key = model.estimate(Shape { keys: 1, ..Shape::default() }).as_nanos().max(1);
+        // Twice what the fields take on average: they are not all alike, and a small token counts as 16.
+        let bytes = fields.saturating_mul(field_bytes.max(32)).saturating_mul(2).min(SLICE_BYTES_MAX);
+        let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        Allowance { fields: size(fields), bytes: size(bytes), agreements: size((budget.as_nanos() / key).max(1)) }
+    }
+
+    /// Learns that `done` took so much CPU.
+    pub fn observe(&mut self, kind: Kind, done: Shape, took: Duration) {
+        self.0[kind.index()].observe(done, took);
+    }
+}
+
+/// CPU time of this thread. A few hundred nanoseconds: not for every slice.
+pub fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_schedule::Coefficients;
+
+    use super::*;
+
+    fn costs() -> Costs {
+        let model = CostModel::new(Coefficients { call: 5_000.0, key: 50_000.0, field: 200.0, byte: 0.5 });
+        Costs(std::array::from_fn(|_| model.clone()))
+    }
+
+    #[test]
+    fn every_kind_has_its_own_place() {
+        let mut indexes: Vec<_> = Kind::all().map(Kind::index).collect();
+        indexes.sort_unstable();
+        assert_eq!(indexes, (0..Kind::COUNT).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_message_consists_of_what_its_scope_says() {
+        for (method, scope, keys) in [
+            (Method::Encrypt, KeyScope::Request, 1),
+            (Method::Encrypt, KeyScope::Field, 96),
+            (Method::Encrypt, KeyScope::Epoch, 0),
+            (Method::Decrypt, KeyScope::Request, 1),
+            (Method::Rewrap, KeyScope::Request, 2),
+            (Method::Rewrap, KeyScope::Field, 97),
+            (Method::Rewrap, KeyScope::Epoch, 1),
+        ] {
+            let kind = Kind::of(method, Curve::R1, scope);
+            let shape = kind.shape(100, 2_000);
+            assert_eq!(shape, Shape { calls: 1, keys, fields: 96, bytes: 2_000 }, "{method:?} {scope:?}");
+        }
+    }
+
+    #[test]
+    fn a_slice_is_as_much_as_its_budget_buys_and_at_least_a_field() {
+        let (costs, slice) = (costs(), Cost::from_nanos(100_000));
+        let of = |scope| Kind::of(Method::Encrypt, Curve::K1, scope);
+        for (scope, begun, field_bytes, fields, agreements) in [
+            (KeyScope::Request, true, 0, 500, 2),
+            (KeyScope::Request, true, 600, 200, 2),
+            (KeyScope::Request, false, 0, 225, 2),
+            (KeyScope::Field, true, 20, 1, 2),
+            (KeyScope::Field, false, 1 << 40, 1, 2),
+        ] {
+            let allowance = costs.allowance(of(scope), slice, field_bytes, begun);
+            assert_eq!((allowance.fields, allowance.agreements), (fields, agreements), "{scope:?} {begun}");
+            assert!(allowance.bytes as u64 <= SLICE_BYTES_MAX);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The crypto threads, and whose work they do: [`sealwire_schedule`]'s core behind one mutex.
+//!
+//! A fixed number of threads, started once on the runtime's blocking pool, take slices, do them and come back for the
+//! next. They never wait on I/O, and network threads never do a slice. The lock is held for a few hundred
+//! nanoseconds at a time: nothing is run, dropped or woken under it.
+//!
+//! A call is in the books from [`Scheduler::offer`] until its [`Place`] is dropped, whatever becomes of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sealwire_schedule::{Call, Class, Core, Gauges, Id, Knobs, Refusal, Shape, Time, Verdict, Work as Cost};
+use tokio::sync::oneshot::{self, error::TryRecvError};
+
+use crate::budget::{ConnectionBytes, Held};
+use crate::config;
+use crate::cost::{Allowance, Costs, Kind, thread_cpu};
+use crate::pki::Principal;
+use crate::work::Work;
+
+/// One slice in so many is timed, to learn what things cost.
+const SLICES_PER_SAMPLE: u32 = 8;
+/// Bytes that a call takes beside its messages: its books, its walk, its keys.
+const CALL_BYTES: usize = 4 << 10;
+
+/// What a crypto thread does when there is nothing to do. Returns whether it did something; each step is short.
+pub type Spare = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Handle to the crypto threads. They end when the last handle is dropped and no work is left.
+#[derive(Clone)]
+pub struct Scheduler(Arc<Handle>);
+
+struct Handle(Arc<Shared>);
+
+struct Shared {
+    origin: Instant,
+    weights: HashMap<String, u32>,
+    state: Mutex<State>,
+    wake: Condvar,
+    spare: Spare,
+}
+
+struct State {
+    core: Core<Principal, oneshot::Sender<()>, Box<Work>>,
+    costs: Costs,
+    idle: usize,
+    closed: bool,
+}
+
+/// What is known of a call before it is worked on.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer<'a> {
+    /// Whose it is.
+    pub principal: &'a Principal,
+    /// What is to be done.
+    pub kind: Kind,
+    /// To how much.
+    pub shape: Shape,
+    /// Bytes it will hold, as far as known.
+    pub bytes: usize,
+    /// When its answer is of no more use.
+    pub deadline: Option<Instant>,
+}
+
+/// A call in the books. Dropping it ends the call, in whatever state it is, and gives back what it holds: at once, or
+/// when the slice that runs is done.
+pub struct Place {
+    scheduler: Scheduler,
+    id: Id,
+    held: Held,
+    /// Resolves when the call may go on; `None` once it may.
+    admitted: Option<oneshot::Receiver<()>>,
+    estimate: Cost,
+    predicted: Duration,
+}
+
+/// A slice of work, for the thread that took it.
+struct Turn {
+    id: Id,
+    work: Box<Work>,
+    allowance: Allowance,
+}
+
+/// A slice that is over.
+struct Ran {
+    id: Id,
+    kind: Kind,
+    done: Shape,
+    /// CPU it took, if it was timed.
+    took: Option<Duration>,
+    unfinished: Option<Box<Work>>,
+}
+
+impl Scheduler {
+    /// Starts `threads` workers on the current runtime's blocking pool, which must have room for them.
+    /// With nothing to do they do `spare` until it finds nothing, then sleep.
+    pub fn start(threads: NonZeroU32, config: &config::Schedule, costs: Costs, spare: Spare) -> Self {
+        let knobs = Knobs {
+            slice: Cost::from_nanos(config.slice_us * 1_000),
+            wait_max: Duration::from_millis(config.wait_max_ms),
+            memory_bytes_max: config.memory_bytes(),
+            order: config.order,
+            ..Knobs::new(threads)
+        };
+        let shared = Arc::new(Shared {
+            origin: Instant::now(),
+            weights: config.weights.clone(),
+            state: Mutex::new(State { core: Core::new(knobs), costs, idle: 0, closed: false }),
+            wake: Condvar::new(),
+            spare,
+        });
+        for _ in 0..threads.get() {
+            let shared = Arc::clone(&shared);
+            tokio::task::spawn_blocking(move || shared.run());
+        }
+        Self(Arc::new(Handle(shared)))
+    }
+
+    /// Asks for a place for a call.
+    ///
+    /// # Errors
+    ///
+    /// The call is refused; the refusal says for how long to stay away.
+    pub fn offer(&self, offer: &Offer<'_>, connection: &Arc<ConnectionBytes>) -> Result<Place, Refusal> {
+        let shared = &self.0.0;
+        let weight = shared.weights.get(offer.principal.as_str()).copied().unwrap_or(1);
+        let bytes = offer.bytes.saturating_add(CALL_BYTES);
+        let deadline = offer.deadline.map_or(Time::NEVER, |deadline| shared.time(deadline));
+        let mut admitted = None;
+        let mut state = shared.lock();
+        let cost = state.costs.estimate(offer.kind, offer.shape);
+        let call = Call { tenant: offer.principal, weight, cost, bytes: bytes as u64, deadline };
+        let verdict = state.core.offer(shared.now(), &call, || {
+            let (wake, waits) = oneshot::channel();
+            admitted = Some(waits);
+            wake
+        });
+        drop(state);
+        let (id, predicted) = match verdict {
+            Verdict::Admitted { id, predicted } | Verdict::Waiting { id, predicted } => (id, predicted),
+            Verdict::Refused(refusal) => return Err(refusal),
+        };
+        let held = Held::new(connection, bytes);
+        Ok(Place { scheduler: self.clone(), id, held, admitted, estimate: cost, predicted })
+    }
+
+    /// The class of a call that was not offered yet.
+    pub fn class(&self, kind: Kind, shape: Shape) -> Class {
+        Class::of_cost(self.0.0.lock().costs.estimate(kind, shape))
+    }
+
+    /// Looks at the gauges, for as long as there is something to see; keeps no thread alive.
+    pub fn probe(&self) -> Box<dyn Fn() -> Gauges + Send + Sync> {
+        let shared = Arc::downgrade(&self.0.0);
+        Box::new(move || shared.upgrade().map_or_else(Gauges::default, |shared| shared.lock().core.gauges()))
+    }
+
+    /// What there is to see.
+    pub fn gauges(&self) -> Gauges {
+        self.0.0.lock().core.gauges()
+    }
+}
+
+impl Place {
+    /// Waits until the call may go on. Safe to drop midway.
+    pub async fn admitted(&mut self) {
+        if let Some(admitted) = &mut self.admitted {
+            // The core keeps the other end until it admits the call or the place is dropped.
+            let _ = admitted.await;
+            self.admitted = None;
+        }
+    }
+
+    /// Whether the call has to wait.
+    pub fn waits(&mut self) -> bool {
+        let waits = self.admitted.as_mut().is_some_and(|admitted| admitted.try_recv() == Err(TryRecvError::Empty));
+        if !waits {
+            self.admitted = None;
+        }
+        waits
+    }
+
+    /// What the call is estimated to cost.
+    pub fn estimate(&self) -> Cost {
+        self.estimate
+    }
+
+    /// Its class, by that.
+    pub fn class(&self) -> Class {
+        Class::of_cost(self.estimate)
+    }
+
+    /// How long it was expected to take when it was offered.
+    pub fn predicted(&self) -> Duration {
+        self.predicted
+    }
+
+    /// Corrects the estimate, now that the whole message is there.
+    pub fn reckon(&mut self, kind: Kind, shape: Shape) {
+        let mut state = self.scheduler.0.0.lock();
+        self.estimate = state.costs.estimate(kind, shape);
+        state.core.reckon(self.id, self.estimate);
+    }
+
+    /// Changes what the call holds to `bytes`; `false`, and no change, when that is more than its caller's share.
+    pub fn resize(&mut self, bytes: usize) -> bool {
+        let bytes = bytes.saturating_add(CALL_BYTES);
+        let fits = bytes == self.held.bytes() || self.scheduler.0.0.lock().core.resize(self.id, bytes as u64);
+        if fits {
+            self.held.set(bytes);
+        }
+        fits
+    }
+
+    /// Bytes the call may fill.
+    pub fn bytes(&self) -> usize {
+        self.held.bytes() - CALL_BYTES
+    }
+
+    /// Hands over the work of a call that was admitted.
+    pub fn submit(&self, work: Box<Work>) {
+        let shared = &self.scheduler.0.0;
+        let mut state = shared.lock();
+        let unwanted = state.core.submit(self.id, self.estimate, work);
+        let wake = state.idle > 0;
+        drop(state);
+        if wake {
+            shared.wake.notify_one();
+        }
+        drop(unwanted);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let shared = &self.scheduler.0.0;
+        let mut state = shared.lock();
+        let closed = state.core.close(shared.now(), self.id);
+        let woken = woken(&mut state.core);
+        drop(state);
+        wake_all(woken);
+        drop(closed);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.wake.notify_all();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut slices = 0_u32;
+        let mut ran = None;
+        while let Some(Turn { id, mut work, allowance }) = self.next(ran.take()) {
+            slices = slices.wrapping_add(1);
+            let began = slices.is_multiple_of(SLICES_PER_SAMPLE).then(thread_cpu);
+            let kind = work.kind();
+            // A panic fails its own call: the result's channel is dropped with the work, and the thread lives on.
+            let slice = catch_unwind(AssertUnwindSafe(|| work.slice(&allowance)));
+            let took = began.map(|began| thread_cpu().saturating_sub(began));
+            ran = Some(match slice {
+                Ok(slice) => Ran { id, kind, done: slice.done, took, unfinished: slice.more.then_some(work) },
+                Err(_) => Ran { id, kind, done: Shape::default(), took: None, unfinished: None },
+            });
+            // Network threads wait for a core no longer than a slice.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes back a slice and gives the next, waiting for one; `None` once the handles are gone and nothing is left.
+    fn next(&self, ran: Option<Ran>) -> Option<Turn> {
+        let mut unwanted = None;
+        let mut state = self.lock();
+        if let Some(Ran { id, kind, done, took, unfinished }) = ran {
+            if let Some(took) = took {
+                state.costs.observe(kind, done, took);
+            }
+            let spent = state.costs.estimate(kind, done);
+            unwanted = state.core.done(self.now(), id, spent, unfinished);
+        }
+        loop {
+            let picked = state.core.pick(self.now());
+            let woken = woken(&mut state.core);
+            if let Some(slice) = picked {
+                let work = slice.work;
+                let allowance = state.costs.allowance(work.kind(), slice.budget, work.field_bytes(), work.has_begun());
+                drop(state);
+                wake_all(woken);
+                drop(unwanted);
+                return Some(Turn { id: slice.id, work, allowance });
+            }
+            if state.closed {
+                return None;
+            }
+            drop(state);
+            wake_all(woken);
+            drop(unwanted.take());
+            let did_something = catch_unwind(AssertUnwindSafe(|| (self.spare)())).unwrap_or(false);
+            state = self.lock();
+            if did_something || state.closed || state.core.gauges().ready.iter().any(|ready| *ready > 0) {
+                continue;
+            }
+            state.idle += 1;
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.time(Instant::now())
+    }
+
+    fn time(&self, instant: Instant) -> Time {
+        let nanos = instant.saturating_duration_since(self.origin).as_nanos();
+        Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No slice runs under the lock, so it is never poisoned halfway through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who is to be woken, once the lock is released. Allocates only if there is somebody.
+fn woken<K: Clone + Eq + std::hash::Hash, T>(core: &mut Core<K, oneshot::Sender<()>, T>) -> Vec<oneshot::Sender<()>> {
+    std::iter::from_fn(|| core.promoted()).map(|(_, wake)| wake).collect()
+}
+
+fn wake_all(woken: Vec<oneshot::Sender<()>>) {
+    for wake in woken {
+        // Fails if the call was given up just now; its place ends it.
+        let _ = wake.send(());
+    }
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler").field("gauges", &self.gauges()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").field("id", &self.id).field("bytes", &self.held.bytes()).finish_non_exhaustive()
+    }
+}
