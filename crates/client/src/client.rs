@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::ClientConfig;
 use crate::connection::{Bounds, Connection};
 use crate::error::Error;
-use crate::pool::{Connector, Pool};
+use crate::pool::{Connector, Endpoints, Pool};
 use crate::state::Failure;
 use crate::tls::Dialer;
 
@@ -70,7 +70,15 @@ pub fn to_payload<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     rmp_serde::to_vec_named(value).map_err(|error| Error::Value(Arc::new(error)))
 }
 
-/// A client of one server address. Cheap to clone; clones share the connections. Needs a tokio runtime with I/O and time.
+/// What a client has done since it was made. Every number only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Times that an endpoint was ejected.
+    pub ejections: u64,
+}
+
+/// A client of one server, or of several that serve the same apps. Cheap to clone; clones share the connections. Needs a tokio runtime with I/O and time.
 #[derive(Clone)]
 pub struct Client {
     pool: Arc<Pool>,
@@ -84,8 +92,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Makes a client and one round trip with the server, so that a wrong address, name or certificate shows here. A
-    /// server that answers, if only with an error of its own such as `overloaded`, is connected.
+    /// Makes a client and one round trip with a server, so that a wrong address, name or certificate shows here. A
+    /// server that answers, if only with an error of its own such as `overloaded`, is connected; of several, one is enough.
     ///
     /// # Errors
     /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call but [`Error::Rpc`].
@@ -106,9 +114,9 @@ impl Client {
         config.check()?;
         let dialer = Arc::new(Dialer::new(&config)?);
         let bounds = Bounds { request_bytes_max: config.request_bytes_max, reply_bytes_max: config.reply_bytes_max };
-        let connector: Connector = Box::new(move || {
+        let connector: Connector = Box::new(move |endpoint| {
             let dialer = Arc::clone(&dialer);
-            Box::pin(async move { Ok(Connection::start(dialer.dial().await?, bounds)) })
+            Box::pin(async move { Ok(Connection::start(dialer.dial(endpoint).await?, bounds)) })
         });
         Ok(Self::over(&config, connector))
     }
@@ -200,6 +208,17 @@ impl Client {
         Health::decode(&result).map_err(Error::Protocol)
     }
 
+    /// What this client and its clones have done so far.
+    pub fn stats(&self) -> Stats {
+        Stats { ejections: self.pool.ejections() }
+    }
+
+    /// Permits left, and calls that connections count.
+    #[cfg(test)]
+    pub(crate) fn at_rest(&self) -> (usize, usize) {
+        self.pool.at_rest()
+    }
+
     fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
     }
@@ -207,12 +226,15 @@ impl Client {
     /// One call: a connection, the request with what is left of the deadline, the result.
     async fn call(&self, deadline: Duration, encode: impl Fn(&mut Vec<u8>, u32, u32)) -> Result<Bytes, Error> {
         let deadline = Instant::now() + deadline;
+        let mut tried = Endpoints::default();
         for offer in 1.. {
-            let lease = timeout_at(deadline, self.pool.lease()).await.map_err(|_| Error::Deadline)??;
+            let lease = timeout_at(deadline, self.pool.lease(tried)).await.map_err(|_| Error::Deadline)??;
             let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
-            match lease.connection().call(deadline, encode_now).await {
+            let answer = lease.connection().call(deadline, encode_now).await;
+            lease.report(&answer);
+            match answer {
                 Ok(result) => return Ok(result),
-                Err(Failure::NotSent) if offer < OFFERS_MAX => {}
+                Err(Failure::NotSent) if offer < OFFERS_MAX => tried.add(lease.endpoint()),
                 Err(failure) => return Err(lease.connection().error(failure)),
             }
         }
@@ -234,7 +256,7 @@ impl Connection {
             Failure::Rpc(error) => Error::Rpc(error),
             Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
             Failure::Disconnected(why) => Error::Disconnected { why },
-            Failure::Deadline => Error::Deadline,
+            Failure::Deadline { .. } => Error::Deadline,
             Failure::TooLong => Error::RequestTooLong { max: self.bounds().request_bytes_max },
             Failure::Refused(error) => Error::ReplyRefused(error),
             Failure::Protocol(malformed) => Error::Protocol(malformed),

@@ -28,20 +28,39 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// How to reach a server and how hard to lean on it. Make one with [`ClientConfig::new`] and set what differs.
-#[derive(Clone, Debug)]
-pub struct ClientConfig {
-    /// `host:port` of the server. A name is resolved for every connection.
+/// Endpoints at most: calls look at each of them.
+pub(crate) const ENDPOINTS_MAX: usize = 64;
+
+/// One server of several that serve the same apps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `host:port` of the server. A name is resolved for every connection; if it has several addresses, they are tried
+    /// in the resolver's order and count as one endpoint.
     pub address: String,
     /// The DNS name or IP address that the server's certificate must carry.
     pub server_name: String,
+}
+
+impl Endpoint {
+    /// An endpoint.
+    pub fn new(address: impl Into<String>, server_name: impl Into<String>) -> Self {
+        Self { address: address.into(), server_name: server_name.into() }
+    }
+}
+
+/// How to reach the servers and how hard to lean on them. Make one with [`ClientConfig::new`] and set what differs.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The servers, `1..=64`, each of which can answer any call. Calls go to the less busy of two that are chosen at
+    /// random, among those that are connected, not ejected and have not asked for a pause.
+    pub endpoints: Vec<Endpoint>,
     /// The certificates that a server's certificate must chain to, and no others.
     pub ca: Pem,
     /// This client's certificate chain, its own first.
     pub certificate: Pem,
     /// This client's private key.
     pub key: Pem,
-    /// Connections kept at most, `1..=1_024`, default 2. They are opened as calls need them: one connection carries
+    /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls need them: one connection carries
     /// many calls at once, more of them spread TLS work over more cores of the server.
     pub connections: usize,
     /// Calls at once on one connection, `1..=65_536`, default 64. More wait here, in order.
@@ -50,11 +69,24 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// Deadline of a call that sets none, at least 1 ms and at most one hour, default 30 s.
     pub deadline: Duration,
-    /// Pause after the first failed attempt to connect, default 50 ms. It doubles with each further failure, and the
-    /// real pause is between half of it and all of it, so that many clients do not return at once.
+    /// Pause after the first failed attempt to connect to an endpoint, at least 1 ms, default 50 ms. It doubles with each
+    /// further failure, and the real pause is between half of it and all of it, so that many clients do not return at once.
     pub backoff_min: Duration,
-    /// Longest such pause, default 2 s.
+    /// Longest such pause, at least `backoff_min`, default 2 s.
     pub backoff_max: Duration,
+    /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are: an attempt to connect
+    /// that fails, a connection that ends under its calls or at once, a call that is answered `unavailable` or `internal`,
+    /// and one whose deadline passes without a sign of life. `overloaded` is none. An ejected endpoint gets no calls
+    /// while there is another; with all of them ejected, all are used. The only endpoint is never ejected.
+    pub eject_after: u32,
+    /// Length of the first ejection, at least 1 ms, default 1 s. The second in a row is twice as long, the third three
+    /// times; each up to a quarter longer, so that clients do not return together. Then this client makes a `health` call
+    /// of its own: passed, the endpoint is used again, and its next failure ejects it; failed, it is ejected again. Short,
+    /// because the probe costs no caller anything.
+    pub ejection_min: Duration,
+    /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint that was fit for longer
+    /// begins anew.
+    pub ejection_max: Duration,
     /// Longest request in bytes, at least 1 KiB, default 64 MiB, which is what servers accept by default. A longer
     /// one would cost the connection and so the calls of others.
     pub request_bytes_max: usize,
@@ -63,7 +95,7 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// The defaults, with what has none.
+    /// The defaults, with what has none, for one server. More are pushed to `endpoints`.
     pub fn new(
         address: impl Into<String>,
         server_name: impl Into<String>,
@@ -72,8 +104,7 @@ impl ClientConfig {
         key: Pem,
     ) -> Self {
         Self {
-            address: address.into(),
-            server_name: server_name.into(),
+            endpoints: vec![Endpoint::new(address, server_name)],
             ca,
             certificate,
             key,
@@ -83,6 +114,9 @@ impl ClientConfig {
             deadline: Duration::from_secs(30),
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(2),
+            eject_after: 5,
+            ejection_min: Duration::from_secs(1),
+            ejection_max: Duration::from_secs(30),
             request_bytes_max: 64 << 20,
             reply_bytes_max: 256 << 20,
         }
@@ -93,13 +127,17 @@ impl ClientConfig {
         let millisecond = Duration::from_millis(1);
         let hour = Duration::from_secs(3_600);
         let rules = [
-            (!self.address.is_empty(), "address must be host:port"),
+            ((1..=ENDPOINTS_MAX).contains(&self.endpoints.len()), "endpoints must be 1 to 64"),
+            (self.endpoints.iter().all(|endpoint| !endpoint.address.is_empty()), "address must be host:port"),
             ((1..=1_024).contains(&self.connections), "connections must be in 1..=1024"),
             ((1..=65_536).contains(&self.in_flight_max), "in_flight_max must be in 1..=65536"),
             (self.connect_timeout >= millisecond, "connect_timeout must be at least 1 ms"),
             ((millisecond..=hour).contains(&self.deadline), "deadline must be from 1 ms to 1 hour"),
             (self.backoff_min >= millisecond, "backoff_min must be at least 1 ms"),
             (self.backoff_max >= self.backoff_min, "backoff_max must be at least backoff_min"),
+            ((1..=1_000).contains(&self.eject_after), "eject_after must be in 1..=1000"),
+            (self.ejection_min >= millisecond, "ejection_min must be at least 1 ms"),
+            (self.ejection_max >= self.ejection_min, "ejection_max must be at least ejection_min"),
             (self.request_bytes_max >= 1_024, "request_bytes_max must be at least 1024"),
             (self.reply_bytes_max >= 1_024, "reply_bytes_max must be at least 1024"),
         ];

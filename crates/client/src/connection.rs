@@ -66,12 +66,17 @@ impl Connection {
 
     /// Whether new calls may be placed on it.
     pub(crate) fn is_usable(&self) -> bool {
-        !self.quiet.load(Ordering::Relaxed) && self.state.why_closed().is_none()
+        !self.quiet.load(Ordering::Relaxed) && self.state.is_open()
     }
 
     /// Why it takes no more calls, for people.
     pub(crate) fn why_ended(&self) -> Arc<str> {
         self.state.why_closed().unwrap_or_else(|| "the server went silent".into())
+    }
+
+    /// Whether it ended under calls that were waiting for it.
+    pub(crate) fn lost_calls(&self) -> bool {
+        self.state.lost_calls()
     }
 
     pub(crate) fn bounds(&self) -> Bounds {
@@ -110,10 +115,11 @@ impl Connection {
             Err(_) => {
                 drop(entry);
                 // A peer that vanished without a word would otherwise swallow call after call.
-                if !self.state.heard_since(started) {
+                let silent = !self.state.heard_since(started);
+                if silent {
                     self.quiet.store(true, Ordering::Relaxed);
                 }
-                return Err(Failure::Deadline);
+                return Err(Failure::Deadline { silent });
             }
         };
         match Reply::decode(&message) {

@@ -1,7 +1,7 @@
 //! Async Rust client for Sealwire: pool, pipelining, deadlines, cancel on drop.
 //!
-//! [`Client`] is what a relay links. It keeps a few mTLS connections open and sends any number of calls over each at
-//! once. It never repeats a call whose request may have reached a server, and never logs what it carries.
+//! [`Client`] is what a relay links. It keeps a few mTLS connections open to each of its servers, sends any number of
+//! calls over each at once, and leaves out a server that fails. It never repeats a call whose request may have reached a server, and never logs what it carries.
 //!
 //! Every call can be dropped at any moment: the server is told to stop, and nothing of the call stays behind.
 
@@ -9,6 +9,8 @@ mod client;
 mod config;
 mod connection;
 mod error;
+mod health;
+mod jitter;
 mod pool;
 mod state;
 mod tls;
@@ -18,8 +20,8 @@ mod peer;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, Document, to_payload};
-pub use config::{ClientConfig, Pem};
+pub use client::{Client, Document, Stats, to_payload};
+pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
 pub use sealwire_wire::{
     Curve, Decrypt, Detail, DetailValue, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format,

@@ -1,50 +1,86 @@
-//! A few connections, opened as calls need them and opened again when they break.
+//! A few connections to each endpoint, opened as calls need them and opened again when they break.
 //!
-//! Picks the connection with the fewest calls in flight. Opens another only when none is idle. An attempt to connect
-//! runs in a task of its own, so the caller that started it may be dropped and the others still get the connection. A call
-//! that finds no connection waits for the next attempt and shares its failure: it never waits through several.
+//! Every endpoint in use is kept connected by the calls that come by; a call goes to one that is, so it waits for a
+//! connection only if there is none at all. Of two such endpoints taken at random it chooses the one with fewer calls
+//! in flight, and there the connection with the fewest. An attempt to connect runs in a task of its own, so the caller that
+//! started it may be dropped and the others still get the connection. A call that finds no connection waits for the
+//! attempts under way and shares their failure: it never waits through several. [`Health`] says which endpoints are fit.
 
-use std::collections::hash_map::RandomState;
 use std::future::Future;
-use std::hash::BuildHasher;
 use std::pin::{Pin, pin};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sealwire_wire::{ErrorCode, request};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, ENDPOINTS_MAX};
 use crate::connection::Connection;
 use crate::error::Error;
+use crate::health::{Health, Policy};
+use crate::jitter;
+use crate::state::{Answer, Failure};
 
-/// Opens one connection.
+/// Opens one connection to the endpoint of that index.
 pub(crate) type Connector =
-    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>> + Send + Sync>;
+    Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>> + Send + Sync>;
 
-struct Slot {
-    place: Place,
-    /// Attempts that failed, or connections that did not last, since the last one that did.
-    failures: u32,
+/// A set of endpoints by index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Endpoints(u64);
+
+impl Endpoints {
+    pub(crate) fn add(&mut self, endpoint: usize) {
+        self.0 |= 1 << endpoint;
+    }
+
+    fn has(self, endpoint: usize) -> bool {
+        self.0 >> endpoint & 1 == 1
+    }
 }
 
-enum Place {
-    Empty { retry_at: Instant },
+enum Slot {
+    Empty,
     Connecting,
     Taken { connection: Arc<Connection>, since: Instant },
 }
 
-struct Slots {
-    list: Vec<Slot>,
+struct Target {
+    address: String,
+    slots: Vec<Slot>,
+    health: Health,
+    /// Attempts that failed, or connections that did not last, since the last one that did.
+    failures: u32,
+    /// No attempt to connect before.
+    retry_at: Instant,
+}
+
+impl Target {
+    fn connections(&self) -> impl Iterator<Item = &Arc<Connection>> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Taken { connection, .. } => Some(connection),
+            Slot::Empty | Slot::Connecting => None,
+        })
+    }
+
+    fn is_connecting(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Connecting))
+    }
+}
+
+struct Table {
+    targets: Vec<Target>,
     /// All failed attempts, so that a waiting call can tell whether one failed meanwhile.
     failed: u64,
     last_failure: Option<Error>,
 }
 
-impl Slots {
-    fn connecting(&self) -> bool {
-        self.list.iter().any(|slot| matches!(slot.place, Place::Connecting))
+impl Table {
+    /// With every endpoint ejected, none is: something that may fail is better than nothing.
+    fn panics(&self) -> bool {
+        !self.targets.iter().any(|target| target.health.is_fit())
     }
 }
 
@@ -54,7 +90,11 @@ struct Inner {
     connect_timeout: Duration,
     backoff_min: Duration,
     backoff_max: Duration,
-    slots: Mutex<Slots>,
+    policy: Policy,
+    table: Mutex<Table>,
+    /// Per endpoint, whether its health has failures that an answered call would end.
+    doubted: Vec<AtomicBool>,
+    ejections: AtomicU64,
     /// One permit per call that all connections together may carry; waiting calls queue up in order.
     room: Arc<Semaphore>,
     /// A connection came, went or has room again.
@@ -69,6 +109,8 @@ pub(crate) struct Pool {
 /// The right to place one call on a connection.
 pub(crate) struct Lease {
     connection: Arc<Connection>,
+    endpoint: usize,
+    term: u32,
     inner: Arc<Inner>,
     _room: OwnedSemaphorePermit,
 }
@@ -77,51 +119,126 @@ impl Lease {
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
+
+    pub(crate) fn endpoint(&self) -> usize {
+        self.endpoint
+    }
+
+    /// Says how the call went, to the endpoint's credit or not. What ends the connection is counted there, once.
+    pub(crate) fn report(&self, answer: &Answer) {
+        let inner = &self.inner;
+        let verdict = Verdict::of(answer);
+        if verdict == Verdict::ANSWERED && !inner.doubted[self.endpoint].load(Ordering::Relaxed) {
+            return;
+        }
+        let mut table = inner.table();
+        let target = &mut table.targets[self.endpoint];
+        let now = Instant::now();
+        if verdict.failed {
+            inner.failed(self.endpoint, target, self.term, now);
+        }
+        if verdict.answered {
+            target.health.answered(self.term);
+            inner.doubted[self.endpoint].store(target.health.has_failed(), Ordering::Relaxed);
+        }
+        if let Some(pause) = verdict.pause {
+            target.health.pause(now + pause.unwrap_or_else(|| inner.backoff(1)));
+        }
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         self.connection.in_flight().fetch_sub(1, Ordering::Relaxed);
-        // Wakes the few that found every live connection full while others were down.
-        self.inner.changed.notify_waiters();
+        // One place is free: it is for one of the few that found every usable connection full while others were down.
+        self.inner.changed.notify_one();
+    }
+}
+
+/// What a call's end says of its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Verdict {
+    answered: bool,
+    failed: bool,
+    /// It wants to be spared, for that long if it said so.
+    pause: Option<Option<Duration>>,
+}
+
+impl Verdict {
+    const NOTHING: Self = Self { answered: false, failed: false, pause: None };
+    const ANSWERED: Self = Self { answered: true, ..Self::NOTHING };
+    const FAILED: Self = Self { failed: true, ..Self::NOTHING };
+
+    fn of(answer: &Answer) -> Self {
+        match answer {
+            Err(Failure::Rpc(error)) => {
+                let pause = Some(error.retry_after_ms.map(|ms| Duration::from_millis(ms.into())));
+                match error.code {
+                    ErrorCode::Overloaded => Self { pause, ..Self::ANSWERED },
+                    ErrorCode::Unavailable => Self { pause, ..Self::FAILED },
+                    ErrorCode::Internal => Self::FAILED,
+                    _ => Self::ANSWERED,
+                }
+            }
+            Err(Failure::Deadline { silent: true } | Failure::Protocol(_)) => Self::FAILED,
+            Err(Failure::Deadline { silent: false } | Failure::Disconnected(_) | Failure::NotSent) => Self::NOTHING,
+            Err(Failure::TooLong) => Self::NOTHING,
+            Ok(_) | Err(Failure::Refused(_)) => Self::ANSWERED,
+        }
     }
 }
 
 impl Pool {
     pub(crate) fn new(config: &ClientConfig, connector: Connector) -> Self {
-        let empty = || Slot { place: Place::Empty { retry_at: Instant::now() }, failures: 0 };
-        let list = std::iter::repeat_with(empty).take(config.connections).collect();
+        let now = Instant::now();
+        let target = |address: &str| Target {
+            address: address.to_owned(),
+            slots: std::iter::repeat_with(|| Slot::Empty).take(config.connections).collect(),
+            health: Health::new(now),
+            failures: 0,
+            retry_at: now,
+        };
+        let targets: Vec<_> = config.endpoints.iter().map(|endpoint| target(&endpoint.address)).collect();
+        let several = targets.len() > 1;
         let inner = Inner {
             connector,
             in_flight_max: config.in_flight_max,
             connect_timeout: config.connect_timeout,
             backoff_min: config.backoff_min,
             backoff_max: config.backoff_max,
-            slots: Mutex::new(Slots { list, failed: 0, last_failure: None }),
-            room: Arc::new(Semaphore::new(config.connections * config.in_flight_max)),
+            policy: Policy {
+                after: several.then_some(config.eject_after),
+                min: config.ejection_min,
+                max: config.ejection_max,
+            },
+            doubted: targets.iter().map(|_| AtomicBool::new(false)).collect(),
+            ejections: AtomicU64::new(0),
+            room: Arc::new(Semaphore::new(targets.len() * config.connections * config.in_flight_max)),
+            table: Mutex::new(Table { targets, failed: 0, last_failure: None }),
             changed: Notify::new(),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Waits for room and for a connection. Cancel-safe: a dropped wait leaves its place in the queue and nothing else.
-    pub(crate) async fn lease(&self) -> Result<Lease, Error> {
+    /// Waits for room and for a connection, rather not to one of the endpoints to `avoid`. Cancel-safe: a dropped wait
+    /// leaves its place in the queue and nothing else.
+    pub(crate) async fn lease(&self, avoid: Endpoints) -> Result<Lease, Error> {
         let inner = &self.inner;
         let room = Arc::clone(&inner.room).acquire_owned().await;
         let room = room.map_err(|_| Error::Config("the pool is closed".into()))?;
         let failed_before = {
-            let mut slots = inner.slots();
+            let mut table = inner.table();
             // What broke while nobody called is no failure of this call's.
-            inner.clear_broken(&mut slots, Instant::now());
-            slots.failed
+            inner.clear_broken(&mut table, Instant::now());
+            table.failed
         };
         loop {
             let mut changed = pin!(inner.changed.notified());
             // From here on no change is missed, also one that comes before the wait below.
             changed.as_mut().enable();
-            match inner.pick(failed_before)? {
-                Pick::Connection(connection) => {
-                    return Ok(Lease { connection, inner: Arc::clone(inner), _room: room });
+            match inner.pick(failed_before, avoid)? {
+                Pick::Connection { connection, endpoint, term } => {
+                    return Ok(Lease { connection, endpoint, term, inner: Arc::clone(inner), _room: room });
                 }
                 Pick::Wait { until: None } => changed.await,
                 Pick::Wait { until: Some(instant) } => {
@@ -133,117 +250,238 @@ impl Pool {
             }
         }
     }
+
+    /// Ejections so far.
+    pub(crate) fn ejections(&self) -> u64 {
+        self.inner.ejections.load(Ordering::Relaxed)
+    }
+
+    /// Permits left, and calls that connections count.
+    #[cfg(test)]
+    pub(crate) fn at_rest(&self) -> (usize, usize) {
+        let table = self.inner.table();
+        let connections = table.targets.iter().flat_map(Target::connections);
+        let in_flight = connections.map(|connection| connection.in_flight().load(Ordering::Relaxed)).sum();
+        (self.inner.room.available_permits(), in_flight)
+    }
 }
 
 enum Pick {
     /// Counted in already.
-    Connection(Arc<Connection>),
+    Connection { connection: Arc<Connection>, endpoint: usize, term: u32 },
     /// Nothing now. Look again after a change, or at that time.
     Wait { until: Option<Instant> },
 }
 
 impl Inner {
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pick(self: &Arc<Self>, failed_before: u64) -> Result<Pick, Error> {
-        let mut slots = self.slots();
+    fn pick(self: &Arc<Self>, failed_before: u64, avoid: Endpoints) -> Result<Pick, Error> {
+        let mut table = self.table();
         let now = Instant::now();
-        self.clear_broken(&mut slots, now);
-        let best = least_busy(&slots, self.in_flight_max);
-        if best.as_ref().is_none_or(|(load, _)| *load > 0) {
-            self.open_one(&mut slots, now);
+        self.tend(&mut table, now);
+        if let Some(endpoint) = self.choose(&table, avoid, now) {
+            let target = &mut table.targets[endpoint];
+            if let Some((load, connection)) = least_busy(target) {
+                connection.in_flight().fetch_add(1, Ordering::Relaxed);
+                if load > 0 {
+                    self.open(endpoint, target, now);
+                }
+                return Ok(Pick::Connection { connection, endpoint, term: target.health.term() });
+            }
         }
-        if let Some((_, connection)) = best {
-            connection.in_flight().fetch_add(1, Ordering::Relaxed);
-            return Ok(Pick::Connection(connection));
-        }
-        let any_taken = slots.list.iter().any(|slot| matches!(slot.place, Place::Taken { .. }));
-        match &slots.last_failure {
-            Some(failure) if slots.failed > failed_before && !any_taken => Err(failure.clone()),
+        let any = |is: fn(&Target) -> bool| table.targets.iter().any(is);
+        let (connected, connecting) = (any(|target| target.connections().next().is_some()), any(Target::is_connecting));
+        // One failure for each endpoint is enough, also if they never fail all at one time.
+        let failures = table.failed - failed_before;
+        let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
+        match &table.last_failure {
+            Some(failure) if !connected && in_vain => Err(failure.clone()),
             // An attempt on its way ends in a change; only pauses have to be waited out.
-            _ if slots.connecting() => Ok(Pick::Wait { until: None }),
+            _ if connecting => Ok(Pick::Wait { until: None }),
             _ => {
-                let retries = slots.list.iter().filter_map(|slot| match slot.place {
-                    Place::Empty { retry_at } => Some(retry_at),
-                    Place::Connecting | Place::Taken { .. } => None,
-                });
-                Ok(Pick::Wait { until: retries.min() })
+                let times = table.targets.iter().flat_map(|target| [Some(target.retry_at), target.health.probe_at()]);
+                Ok(Pick::Wait { until: times.flatten().filter(|at| *at > now).min() })
             }
         }
     }
 
-    /// Frees the slots of connections that ended. One that did not last counts as a failure, else a server that
-    /// accepts and closes would be connected to without a pause.
-    fn clear_broken(&self, slots: &mut Slots, now: Instant) {
-        for slot in &mut slots.list {
-            let Place::Taken { connection, since } = &slot.place else { continue };
-            if connection.is_usable() {
+    /// Keeps every endpoint that may be used connected, and probes those whose ejection is over.
+    fn tend(self: &Arc<Self>, table: &mut Table, now: Instant) {
+        self.clear_broken(table, now);
+        let panics = table.panics();
+        for (endpoint, target) in table.targets.iter_mut().enumerate() {
+            if target.health.begin_probe(now) {
+                self.probe(endpoint);
+            }
+            if (panics || target.health.is_fit()) && target.connections().next().is_none() {
+                self.open(endpoint, target, now);
+            }
+        }
+    }
+
+    /// The less busy of two endpoints at random, of those with a connection that has room, in the best group that has any.
+    fn choose(&self, table: &Table, avoid: Endpoints, now: Instant) -> Option<usize> {
+        const EJECTED: u8 = 3;
+        let panics = table.panics();
+        let mut group = [(0, 0); ENDPOINTS_MAX];
+        let (mut best, mut count, mut others) = (EJECTED, 0, false);
+        for (endpoint, target) in table.targets.iter().enumerate() {
+            let rank = if !target.health.is_fit() && !panics {
+                EJECTED
+            } else if target.health.is_paused(now) {
+                2
+            } else {
+                u8::from(avoid.has(endpoint))
+            };
+            let (mut load, mut room, mut connected) = (0, false, false);
+            for connection in target.connections() {
+                let calls = connection.in_flight().load(Ordering::Relaxed);
+                (load, room, connected) = (load + calls, room || calls < self.in_flight_max, true);
+            }
+            others |= rank < EJECTED && (connected || target.is_connecting());
+            if rank > best || !room {
                 continue;
             }
-            if now - *since > self.backoff_max {
-                slot.failures = 1;
-            } else {
-                slot.failures = slot.failures.saturating_add(1);
-                slots.failed += 1;
-                slots.last_failure = Some(Error::Disconnected { why: connection.why_ended() });
+            if rank < best {
+                (best, count) = (rank, 0);
             }
-            slot.place = Place::Empty { retry_at: now + self.backoff(slot.failures) };
+            group[count] = (load, endpoint);
+            count += 1;
+        }
+        // An ejected endpoint is better than none, and worse than a wait for a fit one.
+        if count == 0 || (best == EJECTED && others) {
+            return None;
+        }
+        if count == 1 {
+            return Some(group[0].1);
+        }
+        let one = jitter::below(count);
+        let two = (one + 1 + jitter::below(count - 1)) % count;
+        Some(if group[two].0 < group[one].0 { group[two].1 } else { group[one].1 })
+    }
+
+    /// Frees the slots of connections that ended. One that did not last counts as a failed attempt, else a server that
+    /// accepts and closes would be connected to without a pause.
+    fn clear_broken(&self, table: &mut Table, now: Instant) {
+        let Table { targets, failed, last_failure } = table;
+        for (endpoint, target) in targets.iter_mut().enumerate() {
+            for index in 0..target.slots.len() {
+                let Slot::Taken { connection, since } = &target.slots[index] else { continue };
+                if connection.is_usable() {
+                    continue;
+                }
+                let lasted = now - *since > self.backoff_max;
+                let unwell = !lasted || connection.lost_calls();
+                if lasted {
+                    target.failures = 1;
+                } else {
+                    target.failures = target.failures.saturating_add(1);
+                    *failed += 1;
+                    *last_failure = Some(Error::Disconnected { why: connection.why_ended() });
+                }
+                target.slots[index] = Slot::Empty;
+                target.retry_at = now + self.backoff(target.failures);
+                if unwell {
+                    let term = target.health.term();
+                    self.failed(endpoint, target, term, now);
+                }
+            }
         }
     }
 
-    /// Starts an attempt for one empty slot whose pause is over. One at a time: many calls at once shall not open
+    /// Starts an attempt for one empty slot, if the pause is over. One at a time: many calls at once shall not open
     /// every connection when one would do.
-    fn open_one(self: &Arc<Self>, slots: &mut Slots, now: Instant) {
-        let due = |slot: &Slot| matches!(slot.place, Place::Empty { retry_at } if retry_at <= now);
-        let Some(index) = slots.list.iter().position(due) else { return };
-        if slots.connecting() {
+    fn open(self: &Arc<Self>, endpoint: usize, target: &mut Target, now: Instant) {
+        if target.retry_at > now || target.is_connecting() {
             return;
         }
-        slots.list[index].place = Place::Connecting;
+        let Some(slot) = target.slots.iter().position(|slot| matches!(slot, Slot::Empty)) else { return };
+        target.slots[slot] = Slot::Connecting;
         let inner = Arc::clone(self);
         tokio::spawn(async move {
-            let attempt = timeout(inner.connect_timeout, (inner.connector)()).await;
+            let attempt = timeout(inner.connect_timeout, (inner.connector)(endpoint)).await;
             let timed_out = || Error::Connect(Arc::new(std::io::ErrorKind::TimedOut.into()));
-            inner.opened(index, attempt.unwrap_or_else(|_| Err(timed_out())));
+            inner.opened(endpoint, slot, attempt.unwrap_or_else(|_| Err(timed_out())));
         });
     }
 
-    fn opened(&self, index: usize, attempt: Result<Connection, Error>) {
-        let mut slots = self.slots();
+    /// Asks an endpoint whose ejection is over for its health, over a connection of its own: those from before may lead
+    /// nowhere. If it is well, that connection takes their place.
+    fn probe(self: &Arc<Self>, endpoint: usize) {
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            let asking = async {
+                let connection = (inner.connector)(endpoint).await.ok()?;
+                let answer = connection.call(Instant::now() + inner.connect_timeout, request::health).await;
+                Verdict::of(&answer).answered.then_some(connection)
+            };
+            let passed = timeout(inner.connect_timeout, asking).await.ok().flatten();
+            let mut table = inner.table();
+            let now = Instant::now();
+            let target = &mut table.targets[endpoint];
+            if let Some(length) = target.health.probed(passed.is_some(), now, &inner.policy) {
+                inner.ejected(&target.address, length);
+            }
+            inner.doubted[endpoint].store(target.health.has_failed(), Ordering::Relaxed);
+            if let Some(connection) = passed {
+                tracing::info!(address = target.address, "endpoint is back, on probation");
+                target.slots.fill_with(|| Slot::Empty);
+                target.slots[0] = Slot::Taken { connection: Arc::new(connection), since: now };
+            }
+            drop(table);
+            inner.changed.notify_waiters();
+        });
+    }
+
+    /// Enters what came of an attempt to connect.
+    fn opened(&self, endpoint: usize, slot: usize, attempt: Result<Connection, Error>) {
+        let mut table = self.table();
         let now = Instant::now();
-        let failures = slots.list[index].failures.saturating_add(1);
+        let target = &mut table.targets[endpoint];
         match attempt {
             Ok(connection) => {
-                slots.list[index].place = Place::Taken { connection: Arc::new(connection), since: now };
+                target.slots[slot] = Slot::Taken { connection: Arc::new(connection), since: now };
             }
             Err(error) => {
-                tracing::debug!(%error, failures, "cannot connect");
-                slots.list[index] = Slot { place: Place::Empty { retry_at: now + self.backoff(failures) }, failures };
-                slots.failed += 1;
-                slots.last_failure = Some(error);
+                target.slots[slot] = Slot::Empty;
+                target.failures = target.failures.saturating_add(1);
+                target.retry_at = now + self.backoff(target.failures);
+                tracing::debug!(address = target.address, %error, failures = target.failures, "cannot connect");
+                let term = target.health.term();
+                self.failed(endpoint, target, term, now);
+                table.failed += 1;
+                table.last_failure = Some(error);
             }
         }
-        drop(slots);
+        drop(table);
         self.changed.notify_waiters();
+    }
+
+    /// Counts a failure against an endpoint.
+    fn failed(&self, endpoint: usize, target: &mut Target, term: u32, now: Instant) {
+        if let Some(length) = target.health.failed(term, now, &self.policy) {
+            self.ejected(&target.address, length);
+        }
+        self.doubted[endpoint].store(target.health.has_failed(), Ordering::Relaxed);
+    }
+
+    fn ejected(&self, address: &str, length: Duration) {
+        self.ejections.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(address, seconds = length.as_secs_f32(), "endpoint is ejected");
     }
 
     /// Doubles with each failure up to the maximum; between half and all of that.
     fn backoff(&self, failures: u32) -> Duration {
-        let doubled = self.backoff_min.saturating_mul(1 << failures.saturating_sub(1).min(20));
-        let whole = doubled.min(self.backoff_max);
-        // Jitter needs no good randomness; the standard library's hash seed differs per call.
-        let part = u32::from(RandomState::new().hash_one(()) as u16);
-        whole / 2 + whole / 2 * part / u32::from(u16::MAX)
+        let whole = jitter::doubled(self.backoff_min, self.backoff_max, failures);
+        whole / 2 + jitter::part_of(whole / 2)
     }
 }
 
-fn least_busy(slots: &Slots, in_flight_max: usize) -> Option<(usize, Arc<Connection>)> {
-    let loads = slots.list.iter().filter_map(|slot| match &slot.place {
-        Place::Taken { connection, .. } => Some((connection.in_flight().load(Ordering::Relaxed), connection)),
-        Place::Empty { .. } | Place::Connecting => None,
-    });
+fn least_busy(target: &Target) -> Option<(usize, Arc<Connection>)> {
+    let loads = target.connections().map(|connection| (connection.in_flight().load(Ordering::Relaxed), connection));
     let (load, connection) = loads.min_by_key(|(load, _)| *load)?;
-    (load < in_flight_max).then(|| (load, Arc::clone(connection)))
+    Some((load, Arc::clone(connection)))
 }

@@ -4,6 +4,7 @@
 //! exactly while somebody waits for it: answering, cancelling and closing all begin by taking it out.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -23,8 +24,8 @@ pub(crate) enum Failure {
     NotSent,
     /// The connection ended, and the request may have arrived.
     Disconnected(Arc<str>),
-    /// The deadline passed here.
-    Deadline,
+    /// The deadline passed here. `silent`: nothing at all came over the connection meanwhile.
+    Deadline { silent: bool },
     /// The encoded request is longer than allowed.
     TooLong,
     /// The answer broke this side's limits.
@@ -50,6 +51,8 @@ struct Books {
     /// answered: while these wait for the socket, so does every request.
     cancels: Vec<u32>,
     closed: Option<Arc<str>>,
+    /// Calls were waiting when it closed.
+    lost_calls: bool,
     heard_at: Instant,
 }
 
@@ -58,6 +61,8 @@ pub(crate) struct State {
     books: Mutex<Books>,
     /// There is something to write.
     pub(crate) work: Notify,
+    /// The same as `closed`, without the lock: every call looks at it on every connection.
+    open: AtomicBool,
 }
 
 impl State {
@@ -68,9 +73,10 @@ impl State {
             queue: VecDeque::new(),
             cancels: Vec::new(),
             closed: None,
+            lost_calls: false,
             heard_at: Instant::now(),
         };
-        Self { books: Mutex::new(books), work: Notify::new() }
+        Self { books: Mutex::new(books), work: Notify::new(), open: AtomicBool::new(true) }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -151,8 +157,10 @@ impl State {
     /// Takes no more calls and fails those that wait. Only the first reason counts.
     pub(crate) fn close(&self, why: &str) {
         let mut books = self.books();
+        self.open.store(false, Ordering::Release);
         let why = Arc::clone(books.closed.get_or_insert_with(|| why.into()));
         let waiting = std::mem::take(&mut books.waiting);
+        books.lost_calls |= !waiting.is_empty();
         books.queue.clear();
         books.cancels.clear();
         drop(books);
@@ -160,6 +168,15 @@ impl State {
             let failure = if waiter.sent { Failure::Disconnected(Arc::clone(&why)) } else { Failure::NotSent };
             let _ = waiter.answer.send(Err(failure));
         }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Whether calls were waiting when it closed.
+    pub(crate) fn lost_calls(&self) -> bool {
+        self.books().lost_calls
     }
 
     /// `None` while it lives.

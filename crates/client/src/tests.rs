@@ -13,12 +13,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::client::Client;
-use crate::config::{ClientConfig, Pem};
+use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::connection::{Bounds, Connection};
 use crate::peer::{Heard, Peer};
 use crate::pool::Connector;
 use crate::state::Failure;
 use crate::{Document, Encrypt, Error, ErrorCode};
+
+mod endpoints;
 
 const BOUNDS: Bounds = Bounds { request_bytes_max: 8 << 20, reply_bytes_max: 1 << 20 };
 
@@ -30,7 +32,7 @@ fn config() -> ClientConfig {
 /// A client whose connections come out at the other end, with that much room in each stream.
 fn client(config: &ClientConfig, stream_bytes: usize) -> (Client, mpsc::UnboundedReceiver<Peer>) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let connector: Connector = Box::new(move || {
+    let connector: Connector = Box::new(move |_| {
         let (near, far) = duplex(stream_bytes);
         let sent = sender.send(Peer::new(far));
         Box::pin(async move {
@@ -376,7 +378,7 @@ async fn calls_spread_over_connections_and_wait_for_room() {
 fn unreachable(config: &ClientConfig) -> (Client, Arc<AtomicUsize>) {
     let attempts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&attempts);
-    let connector: Connector = Box::new(move || {
+    let connector: Connector = Box::new(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { Err(Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()))) })
     });
@@ -403,7 +405,7 @@ async fn attempts_to_connect_back_off_and_are_shared() {
 #[tokio::test(start_paused = true)]
 async fn a_deadline_covers_the_wait_for_a_connection() {
     let config = ClientConfig { deadline: Duration::from_secs(3), ..config() };
-    let connector: Connector = Box::new(|| Box::pin(std::future::pending()));
+    let connector: Connector = Box::new(|_| Box::pin(std::future::pending()));
     let client = Client::over(&config, connector);
     let started = Instant::now();
     assert!(matches!(call(&client, 1).await.unwrap(), Err(Error::Deadline)));
@@ -471,7 +473,9 @@ fn a_configuration_out_of_range_is_refused_by_name() {
         assert_eq!(refused, expect);
     };
     check(|_| (), "");
-    check(|config| config.address.clear(), "address must be host:port");
+    check(|config| config.endpoints.clear(), "endpoints must be 1 to 64");
+    check(|config| config.endpoints = vec![Endpoint::new("peer:1", "peer"); 65], "endpoints must be 1 to 64");
+    check(|config| config.endpoints[0].address.clear(), "address must be host:port");
     check(|config| config.connections = 0, "connections must be in 1..=1024");
     check(|config| config.connections = 1_025, "connections must be in 1..=1024");
     check(|config| config.in_flight_max = 0, "in_flight_max must be in 1..=65536");
@@ -479,6 +483,10 @@ fn a_configuration_out_of_range_is_refused_by_name() {
     check(|config| config.deadline = Duration::from_secs(3_601), "deadline must be from 1 ms to 1 hour");
     check(|config| config.backoff_min = Duration::ZERO, "backoff_min must be at least 1 ms");
     check(|config| config.backoff_max = Duration::ZERO, "backoff_max must be at least backoff_min");
+    check(|config| config.eject_after = 0, "eject_after must be in 1..=1000");
+    check(|config| config.eject_after = 1_001, "eject_after must be in 1..=1000");
+    check(|config| config.ejection_min = Duration::ZERO, "ejection_min must be at least 1 ms");
+    check(|config| config.ejection_max = Duration::ZERO, "ejection_max must be at least ejection_min");
     check(|config| config.request_bytes_max = 0, "request_bytes_max must be at least 1024");
     check(|config| config.reply_bytes_max = 0, "reply_bytes_max must be at least 1024");
 }

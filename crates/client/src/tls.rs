@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::config::{ClientConfig, Pem};
+use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::error::Error;
 
 /// When a file was last changed and how long it was; `None` for text that is not in a file.
@@ -23,8 +23,8 @@ type Stamp = Option<(SystemTime, u64)>;
 
 /// Where to connect to and with what. Shared by all connections, so that sessions resume across them.
 pub(crate) struct Dialer {
-    address: String,
-    server_name: ServerName<'static>,
+    /// Address and name of each endpoint.
+    endpoints: Vec<(String, ServerName<'static>)>,
     pems: [Pem; 3],
     current: Mutex<([Stamp; 3], Arc<rustls::ClientConfig>)>,
 }
@@ -33,21 +33,26 @@ impl Dialer {
     /// Reads and checks the certificates and the key. Blocks on files.
     pub(crate) fn new(config: &ClientConfig) -> Result<Self, Error> {
         let pems = [config.ca.clone(), config.certificate.clone(), config.key.clone()];
-        let server_name = ServerName::try_from(config.server_name.clone())
-            .map_err(|_| Error::Config("server_name must be a DNS name or an IP address".into()))?;
+        let named = |endpoint: &Endpoint| {
+            let name = ServerName::try_from(endpoint.server_name.clone())
+                .map_err(|_| Error::Config("server_name must be a DNS name or an IP address".into()))?;
+            Ok((endpoint.address.clone(), name))
+        };
+        let endpoints = config.endpoints.iter().map(named).collect::<Result<_, Error>>()?;
         let current = Mutex::new((stamps(&pems)?, load(&pems)?));
-        Ok(Self { address: config.address.clone(), server_name, pems, current })
+        Ok(Self { endpoints, pems, current })
     }
 
-    /// Opens one connection. Dropping it midway closes the socket.
-    pub(crate) async fn dial(self: &Arc<Self>) -> Result<TlsStream<TcpStream>, Error> {
+    /// Opens one connection to the endpoint of that index. Dropping it midway closes the socket.
+    pub(crate) async fn dial(self: &Arc<Self>, endpoint: usize) -> Result<TlsStream<TcpStream>, Error> {
         let dialer = Arc::clone(self);
         let config = tokio::task::spawn_blocking(move || dialer.refreshed()).await;
         let config = config.map_err(|panicked| connect(io::Error::other(panicked)))??;
-        let socket = TcpStream::connect(&self.address).await.map_err(connect)?;
+        let (address, server_name) = &self.endpoints[endpoint];
+        let socket = TcpStream::connect(address).await.map_err(connect)?;
         // A request is written whole and waits for an answer; Nagle would only delay its last packet.
         socket.set_nodelay(true).map_err(connect)?;
-        TlsConnector::from(config).connect(self.server_name.clone(), socket).await.map_err(connect)
+        TlsConnector::from(config).connect(server_name.clone(), socket).await.map_err(connect)
     }
 
     /// The TLS configuration, made anew if a file has changed.
@@ -232,7 +237,7 @@ mod tests {
             assert!(!error.contains(secret));
         };
         check(&|_| (), "");
-        check(&|config| config.server_name = "not a name".to_owned(), "server_name must be");
+        check(&|config| config.endpoints[0].server_name = "not a name".to_owned(), "server_name must be");
         check(&|config| config.ca = pem("nothing"), "Bytes(7 bytes): no certificate in PEM");
         check(&|config| config.ca = pem(&party.key), "no certificate in PEM");
         check(&|config| config.certificate = pem(""), "Bytes(0 bytes): no certificate in PEM");

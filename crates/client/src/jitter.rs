@@ -1,0 +1,49 @@
+//! Chance, for spreading calls in time and over endpoints. It needs to differ, not to be unpredictable: the standard
+//! library's hash seed, which is another at every call, is enough.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+fn bits() -> u32 {
+    RandomState::new().hash_one(()) as u32
+}
+
+/// A number from 0 to `bound - 1`, as good as evenly; 0 for a bound of 0.
+pub(crate) fn below(bound: usize) -> usize {
+    ((u64::from(bits()) * bound as u64) >> 32) as usize
+}
+
+/// A time from nothing to all of `whole`.
+pub(crate) fn part_of(whole: Duration) -> Duration {
+    whole.mul_f64(f64::from(bits()) / f64::from(u32::MAX))
+}
+
+/// A pause that doubles from `min` with each failure after the first, up to `max`.
+pub(crate) fn doubled(min: Duration, max: Duration, failures: u32) -> Duration {
+    min.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_stays_in_its_bounds_and_reaches_both_ends() {
+        let rolls: Vec<usize> = (0..1_000).map(|_| below(3)).collect();
+        assert!((0..3).all(|side| rolls.iter().filter(|roll| **roll == side).count() > 200));
+        assert_eq!((below(0), below(1)), (0, 0));
+        let whole = Duration::from_millis(100);
+        let parts: Vec<Duration> = (0..1_000).map(|_| part_of(whole)).collect();
+        assert!(parts.iter().all(|part| *part <= whole));
+        assert!(parts.iter().any(|part| *part < whole / 10) && parts.iter().any(|part| *part > whole * 9 / 10));
+    }
+
+    #[test]
+    fn a_pause_doubles_up_to_its_maximum() {
+        let (min, max) = (Duration::from_millis(50), Duration::from_secs(2));
+        for (failures, ms) in [(0, 50), (1, 50), (2, 100), (3, 200), (6, 1_600), (7, 2_000), (u32::MAX, 2_000)] {
+            assert_eq!(doubled(min, max, failures).as_millis(), ms, "{failures}");
+        }
+    }
+}

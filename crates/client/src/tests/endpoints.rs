@@ -1,0 +1,405 @@
+//! Several endpoints: who gets the calls, and who gets none.
+
+use std::sync::Mutex;
+
+use sealwire_wire::{Health, reply};
+use tokio::time::sleep;
+
+use super::*;
+
+/// What an engine does with a call.
+#[derive(Clone, Debug)]
+pub(super) enum Does {
+    /// Answers, after that many milliseconds.
+    Answer(u64),
+    /// Answers with this error.
+    Say(RpcError),
+    /// Closes the connection.
+    HangUp,
+    Nothing,
+}
+
+/// An engine of the test's, over in-memory streams.
+pub(super) struct Engine {
+    does: Mutex<Does>,
+    health: Mutex<Does>,
+    /// Attempts to connect: taken, refused, or never ended.
+    door: Mutex<Option<bool>>,
+    pub(super) calls: AtomicUsize,
+    healths: AtomicUsize,
+    connections: AtomicUsize,
+}
+
+impl Engine {
+    pub(super) fn does(&self, does: Does) {
+        *self.does.lock().unwrap() = does;
+    }
+
+    pub(super) fn takes(&self) -> usize {
+        self.calls.swap(0, Ordering::Relaxed)
+    }
+
+    fn door(&self, open: Option<bool>) {
+        *self.door.lock().unwrap() = open;
+    }
+
+    async fn serve(self: Arc<Self>, mut peer: Peer) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let (answers, mut ready) = mpsc::unbounded_channel::<Vec<u8>>();
+        loop {
+            let heard = tokio::select! {
+                heard = peer.next() => heard,
+                Some(answer) = ready.recv() => {
+                    peer.say(&answer).await;
+                    continue;
+                }
+            };
+            let (msgid, does, document) = match heard {
+                Heard::Closed => break,
+                Heard::Cancel(_) => continue,
+                Heard::Call { msgid, .. } => {
+                    self.calls.fetch_add(1, Ordering::Relaxed);
+                    (msgid, self.does.lock().unwrap().clone(), true)
+                }
+                Heard::Health(msgid) => {
+                    self.healths.fetch_add(1, Ordering::Relaxed);
+                    (msgid, self.health.lock().unwrap().clone(), false)
+                }
+            };
+            let mut out = Vec::new();
+            match &does {
+                Does::Say(error) => reply::error(&mut out, msgid, error),
+                _ if document => {
+                    let document = reply::Document::begin(&mut out, msgid);
+                    out.push(1);
+                    document.finish(&mut out, 1, &[], 0);
+                }
+                _ => {
+                    reply::begin(&mut out, msgid);
+                    Health.encode(&mut out);
+                }
+            }
+            let answers = answers.clone();
+            match does {
+                Does::HangUp => break,
+                Does::Nothing => {}
+                Does::Say(_) => answers.send(out).unwrap(),
+                Does::Answer(ms) => {
+                    tokio::spawn(async move {
+                        sleep(Duration::from_millis(ms)).await;
+                        let _ = answers.send(out);
+                    });
+                }
+            }
+        }
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A client of that many engines, which answer at once until told otherwise.
+pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Engine>; N]) {
+    let engine = |_| {
+        Arc::new(Engine {
+            does: Mutex::new(Does::Answer(0)),
+            health: Mutex::new(Does::Answer(0)),
+            door: Mutex::new(Some(true)),
+            calls: AtomicUsize::new(0),
+            healths: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+        })
+    };
+    let engines: [Arc<Engine>; N] = std::array::from_fn(engine);
+    let doors = engines.clone();
+    let connector: Connector = Box::new(move |endpoint| {
+        let engine = Arc::clone(&doors[endpoint]);
+        Box::pin(async move {
+            let door = *engine.door.lock().unwrap();
+            match door {
+                Some(true) => {
+                    let (near, far) = duplex(1 << 16);
+                    tokio::spawn(engine.serve(Peer::new(far)));
+                    Ok(Connection::start(near, BOUNDS))
+                }
+                Some(false) => Err(Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()))),
+                None => std::future::pending().await,
+            }
+        })
+    });
+    let endpoints = (0..N).map(|index| Endpoint::new(format!("engine:{index}"), "engine")).collect();
+    let config = ClientConfig { endpoints, ..config };
+    config.check().unwrap();
+    (Client::over(&config, connector), engines)
+}
+
+async fn one(client: &Client) -> Result<Document, Error> {
+    client.encrypt(Encrypt { deadline_ms: Some(2_000), ..Encrypt::new("a", &[1]) }).await
+}
+
+/// Calls one after the other, and whether each was answered.
+async fn calls(client: &Client, count: usize) -> bool {
+    let mut well = true;
+    for _ in 0..count {
+        well &= one(client).await.is_ok();
+    }
+    well
+}
+
+/// Every endpoint is connected.
+async fn warm(client: &Client) {
+    assert!(one(client).await.is_ok());
+    settle().await;
+}
+
+fn says(code: ErrorCode, retry_after_ms: Option<u32>) -> Does {
+    Does::Say(RpcError { retry_after_ms, ..RpcError::new(code, "no") })
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_spread_over_endpoints() {
+    let (client, engines) = engines::<3>(config());
+    warm(&client).await;
+    assert!(calls(&client, 3_000).await);
+    let taken = engines.each_ref().map(|engine| engine.takes());
+    assert!(taken.iter().all(|calls| (800..1_200).contains(calls)), "{taken:?}");
+    let connections = engines.each_ref().map(|engine| engine.connections.load(Ordering::Relaxed));
+    assert_eq!(connections, [1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_endpoint_gets_fewer_calls() {
+    let (client, [slow, fast]) = engines::<2>(config());
+    warm(&client).await;
+    slow.does(Does::Answer(100));
+    fast.does(Does::Answer(10));
+    let (before, _) = (slow.takes(), fast.takes());
+    assert!(before <= 1);
+    let callers: Vec<_> = (0..16)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { calls(&client, 100).await })
+        })
+        .collect();
+    for caller in callers {
+        assert!(caller.await.unwrap());
+    }
+    let (slow, fast) = (slow.takes(), fast.takes());
+    assert_eq!(slow + fast, 1_600);
+    // Equal shares in flight, so shares of the calls as their speeds: one in eleven.
+    assert!((80..280).contains(&slow), "{slow} of 1600");
+    assert_eq!(client.at_rest(), (2 * 64, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_asks_for_a_pause_gets_one_if_another_is_there() {
+    for code in [ErrorCode::Overloaded, ErrorCode::Unavailable] {
+        let (client, [one, two]) = engines::<2>(config());
+        warm(&client).await;
+        one.takes();
+        one.does(says(code, Some(1_000)));
+        while one.takes() == 0 {
+            let _ = calls(&client, 1).await;
+        }
+        one.does(Does::Answer(0));
+        two.takes();
+        advance(Duration::from_millis(900)).await;
+        assert!(calls(&client, 100).await);
+        assert_eq!((one.takes(), two.takes()), (0, 100), "{code}");
+        advance(Duration::from_millis(200)).await;
+        assert!(calls(&client, 100).await);
+        assert!((20..80).contains(&one.takes()), "{code}");
+        // Both want to be spared: then nobody is.
+        for engine in [&one, &two] {
+            engine.does(says(ErrorCode::Overloaded, Some(60_000)));
+        }
+        assert!(!calls(&client, 50).await);
+        for engine in [&one, &two] {
+            assert!(engine.takes() > 0);
+            engine.does(Does::Answer(0));
+        }
+        assert!(calls(&client, 50).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_in_a_row_eject_and_refusals_do_not() {
+    for (does, ejects) in [
+        (says(ErrorCode::Unavailable, None), true),
+        (says(ErrorCode::Unavailable, Some(1)), true),
+        (says(ErrorCode::Internal, None), true),
+        (Does::Nothing, true),
+        (Does::HangUp, true),
+        (says(ErrorCode::Overloaded, Some(1)), false),
+        (says(ErrorCode::Conflict, Some(1)), false),
+        (says(ErrorCode::BadRequest, None), false),
+        (says(ErrorCode::CannotOpen, None), false),
+        (says(ErrorCode::DeadlineExceeded, None), false),
+        (Does::Answer(0), false),
+    ] {
+        let (client, [bad, good]) = engines::<2>(config());
+        warm(&client).await;
+        bad.does(does.clone());
+        let begun = Instant::now();
+        while client.stats().ejections == 0 && begun.elapsed() < Duration::from_secs(30) {
+            let _ = calls(&client, 1).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(client.stats().ejections, u64::from(ejects), "{does:?}");
+        assert!(bad.takes() > 4, "{does:?}");
+        good.takes();
+        if ejects {
+            assert!(calls(&client, 100).await, "{does:?}");
+            assert_eq!((bad.takes(), good.takes()), (0, 100), "{does:?}");
+        }
+        assert_eq!(client.at_rest(), (2 * 64, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_between_them_ends_a_row_of_failures() {
+    let (client, [one, two]) = engines::<2>(config());
+    warm(&client).await;
+    two.does(says(ErrorCode::BadRequest, None));
+    for _ in 0..20 {
+        one.does(says(ErrorCode::Internal, None));
+        one.takes();
+        while one.calls.load(Ordering::Relaxed) < 4 {
+            let _ = calls(&client, 1).await;
+        }
+        one.does(Does::Answer(0));
+        while one.calls.load(Ordering::Relaxed) < 5 {
+            let _ = calls(&client, 1).await;
+        }
+    }
+    assert_eq!(client.stats().ejections, 0);
+}
+
+/// Calls until that many ejections are counted.
+async fn ejected(client: &Client, count: u64) {
+    while client.stats().ejections < count {
+        let _ = calls(client, 1).await;
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_decides_when_an_ejection_is_over() {
+    let (client, [bad, good]) = engines::<2>(config());
+    warm(&client).await;
+    bad.does(says(ErrorCode::Internal, None));
+    *bad.health.lock().unwrap() = Does::Nothing;
+    ejected(&client, 1).await;
+    bad.takes();
+    let begun = Instant::now();
+    // The probe is a call of the client's own, and fails: no caller pays for it.
+    while client.stats().ejections < 2 {
+        assert!(calls(&client, 1).await);
+        sleep(Duration::from_millis(1)).await;
+    }
+    // A second, up to a quarter more, and the five that the probe waits for an answer.
+    let length = begun.elapsed().as_millis();
+    assert!((6_000..6_300).contains(&length), "{length}");
+    assert_eq!((bad.takes(), bad.healths.load(Ordering::Relaxed)), (0, 1));
+    // Well at last by its own account, but its first call fails: ejected for longer.
+    *bad.health.lock().unwrap() = says(ErrorCode::Overloaded, Some(1));
+    let begun = Instant::now();
+    ejected(&client, 3).await;
+    let length = begun.elapsed().as_millis();
+    assert!((2_000..2_600).contains(&length), "{length}");
+    assert_eq!(bad.takes(), 1);
+    // Well in truth.
+    bad.does(Does::Answer(0));
+    let begun = Instant::now();
+    while bad.calls.load(Ordering::Relaxed) == 0 {
+        assert!(calls(&client, 1).await);
+        sleep(Duration::from_millis(1)).await;
+    }
+    let length = begun.elapsed().as_millis();
+    assert!((3_000..3_900).contains(&length), "{length}");
+    good.takes();
+    bad.takes();
+    assert!(calls(&client, 100).await);
+    assert!((20..80).contains(&bad.takes()));
+    settle().await;
+    assert_eq!(bad.connections.load(Ordering::Relaxed), 1, "those from before are closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_every_endpoint_ejected_all_are_used() {
+    let (client, engines) = engines::<3>(config());
+    warm(&client).await;
+    for engine in &engines {
+        engine.does(says(ErrorCode::Internal, None));
+        *engine.health.lock().unwrap() = Does::Nothing;
+    }
+    ejected(&client, 3).await;
+    for engine in &engines {
+        engine.takes();
+        engine.does(Does::Answer(0));
+    }
+    assert!(calls(&client, 300).await);
+    let taken = engines.each_ref().map(|engine| engine.takes());
+    assert!(taken.iter().all(|calls| *calls > 50), "{taken:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_cannot_be_reached_costs_no_call_and_no_time() {
+    for door in [Some(false), None] {
+        let (client, [gone, there]) = engines::<2>(config());
+        gone.door(door);
+        let begun = Instant::now();
+        assert!(calls(&client, 10).await);
+        assert_eq!(begun.elapsed().as_millis(), 0, "{door:?}");
+        while client.stats().ejections == 0 {
+            assert!(calls(&client, 1).await);
+            sleep(Duration::from_millis(50)).await;
+        }
+        gone.door(Some(true));
+        let begun = Instant::now();
+        while gone.calls.load(Ordering::Relaxed) == 0 {
+            assert!(calls(&client, 1).await);
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(there.takes() > 10);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_no_endpoint_in_reach_calls_fail_and_the_first_to_return_is_used() {
+    let (client, engines) = engines::<2>(config());
+    for engine in &engines {
+        engine.door(Some(false));
+    }
+    for _ in 0..50 {
+        let failed = one(&client).await;
+        assert!(matches!(failed, Err(Error::Connect(_))), "{failed:?}");
+    }
+    engines[1].door(Some(true));
+    let begun = Instant::now();
+    while one(&client).await.is_err() {}
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_dropped_at_any_time_leave_nothing() {
+    let config = ClientConfig { connections: 2, in_flight_max: 3, ..config() };
+    let (client, engines) = engines::<2>(config);
+    for round in 0..200_u64 {
+        engines[0].does(Does::Answer(round % 7));
+        engines[1].does([Does::Answer(3), Does::Nothing, Does::HangUp, Does::Answer(0)][round as usize % 4].clone());
+        let calls: Vec<_> = (0..30).map(|byte| call(&client, byte)).collect();
+        sleep(Duration::from_millis(round % 11)).await;
+        for call in &calls {
+            call.abort();
+        }
+        for call in calls {
+            let _ = call.await;
+        }
+        assert_eq!(client.at_rest(), (12, 0), "round {round}");
+    }
+    for engine in &engines {
+        engine.does(Does::Answer(0));
+    }
+    sleep(Duration::from_secs(10)).await;
+    assert!(calls(&client, 20).await);
+}
