@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sealwire_client::{Client, ClientConfig, Pem};
+use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 
 use super::{Failure, folder};
 
@@ -14,10 +14,10 @@ pub(super) struct Connect {
     /// Folder made by `sealwire dev`; gives every value below that is not given
     #[arg(long, value_name = "DIR", default_value = folder::DEFAULT)]
     folder: PathBuf,
-    /// Engine to call
-    #[arg(long, value_name = "HOST:PORT")]
-    connect: Option<String>,
-    /// Name that the engine's certificate must carry [default: the host of --connect]
+    /// Engine to call; of several, with commas between them or the option repeated, one that answers is called
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    connect: Vec<String>,
+    /// Name that the certificate of each engine must carry [default: the host of its address]
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
     /// Authority that the engine's certificate must come from
@@ -37,27 +37,33 @@ pub(super) struct Connect {
 impl Connect {
     /// Connects, and calls once to know that it works.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
-        let address = match &self.connect {
-            Some(address) => address.clone(),
-            None => folder::listen_address(&self.folder)?
-                .ok_or_else(|| {
-                    let folder = self.folder.display();
-                    format!(
-                        "no engine known: {folder} has no {}; run `sealwire dev`, or give --connect",
-                        folder::CONFIG
-                    )
-                })?
-                .to_string(),
+        let addresses = match &*self.connect {
+            [] => vec![self.folder_address()?],
+            given => given.to_vec(),
         };
-        let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host).trim_matches(['[', ']']);
-        let server_name = self.server_name.clone().unwrap_or_else(|| host.to_owned());
+        let endpoint = |address: &String| {
+            let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host).trim_matches(['[', ']']);
+            Endpoint::new(address, self.server_name.as_deref().unwrap_or(host))
+        };
         let file =
             |given: &Option<PathBuf>, name: &str| Pem::File(given.clone().unwrap_or_else(|| self.folder.join(name)));
         let (ca, cert) = (file(&self.ca, "ca.pem"), file(&self.cert, "client.pem"));
-        let mut config = ClientConfig::new(&address, server_name, ca, cert, file(&self.key, "client-key.pem"));
+        let mut config = ClientConfig::new("", "", ca, cert, file(&self.key, "client-key.pem"));
+        config.endpoints = addresses.iter().map(endpoint).collect();
         config.connections = 1;
         config.deadline = Duration::from_secs(self.timeout);
-        Client::connect(config).await.map_err(|error| format!("{address}: {}", super::chain(&error)).into())
+        Client::connect(config)
+            .await
+            .map_err(|error| format!("{}: {}", addresses.join(", "), super::chain(&error)).into())
+    }
+
+    /// Where the engine of the folder listens.
+    fn folder_address(&self) -> Result<String, Failure> {
+        let found = folder::listen_address(&self.folder)?.ok_or_else(|| {
+            let folder = self.folder.display();
+            format!("no engine known: {folder} has no {}; run `sealwire dev`, or give --connect", folder::CONFIG)
+        })?;
+        Ok(found.to_string())
     }
 
     /// Runs a command's calls to their end.
