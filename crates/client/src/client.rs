@@ -1,12 +1,13 @@
 //! The calls.
 //!
 //! Each takes one deadline that covers waiting for a connection, sending, the server's work and the answer; the server
-//! is told what is left of it. A call is sent again only if its request was never handed to a connection.
+//! is told what is left of it. Within it a call is tried again as [`ClientConfig::attempts_max`] says.
 //!
 //! Cancel safety, of every async function here: drop it whenever you like. If its request was sent, the server gets a
 //! `cancel`; the connection goes on with the other calls; nothing is kept for the answer that may still come.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,17 +17,15 @@ use sealwire_wire::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::config::ClientConfig;
 use crate::connection::{Bounds, Connection};
 use crate::error::Error;
-use crate::pool::{Connector, Endpoints, Pool};
+use crate::pool::{Connector, Pool};
+use crate::retry::{Course, Retries, Setback};
 use crate::state::Failure;
 use crate::tls::Dialer;
-
-/// Connections a request may be offered to before it is given up, when each ends before taking it.
-const OFFERS_MAX: usize = 4;
 
 /// A document that came back from `encrypt`, `decrypt` or `rewrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +73,13 @@ pub fn to_payload<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
+    /// Requests placed on a connection, repeats included.
+    pub attempts: u64,
+    /// Calls tried again that a server may have seen, each time; they are paid for from the budget.
+    pub retries: u64,
+    /// Calls that ended with their error because the budget was used up. If it grows, the servers cannot keep up or are
+    /// failing.
+    pub retries_refused: u64,
     /// Times that an endpoint was ejected.
     pub ejections: u64,
 }
@@ -81,8 +87,14 @@ pub struct Stats {
 /// A client of one server, or of several that serve the same apps. Cheap to clone; clones share the connections. Needs a tokio runtime with I/O and time.
 #[derive(Clone)]
 pub struct Client {
-    pool: Arc<Pool>,
+    shared: Arc<Shared>,
     deadline: Duration,
+}
+
+struct Shared {
+    pool: Pool,
+    retries: Retries,
+    attempts: AtomicU64,
 }
 
 impl std::fmt::Debug for Client {
@@ -123,7 +135,9 @@ impl Client {
 
     /// A client over connections made elsewhere.
     pub(crate) fn over(config: &ClientConfig, connector: Connector) -> Self {
-        Self { pool: Arc::new(Pool::new(config, connector)), deadline: config.deadline }
+        let shared =
+            Shared { pool: Pool::new(config, connector), retries: Retries::new(config), attempts: AtomicU64::new(0) };
+        Self { shared: Arc::new(shared), deadline: config.deadline }
     }
 
     /// Encrypts a document.
@@ -210,35 +224,64 @@ impl Client {
 
     /// What this client and its clones have done so far.
     pub fn stats(&self) -> Stats {
-        Stats { ejections: self.pool.ejections() }
+        let Shared { pool, retries, attempts } = &*self.shared;
+        Stats {
+            attempts: attempts.load(Ordering::Relaxed),
+            retries: retries.retries.load(Ordering::Relaxed),
+            retries_refused: retries.refused.load(Ordering::Relaxed),
+            ejections: pool.ejections(),
+        }
     }
 
     /// Permits left, and calls that connections count.
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
-        self.pool.at_rest()
+        self.shared.pool.at_rest()
     }
 
     fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
     }
 
-    /// One call: a connection, the request with what is left of the deadline, the result.
+    /// One call: attempts until there is a result, or no use in another.
     async fn call(&self, deadline: Duration, encode: impl Fn(&mut Vec<u8>, u32, u32)) -> Result<Bytes, Error> {
+        let Shared { pool, retries, .. } = &*self.shared;
         let deadline = Instant::now() + deadline;
-        let mut tried = Endpoints::default();
-        for offer in 1.. {
-            let lease = timeout_at(deadline, self.pool.lease(tried)).await.map_err(|_| Error::Deadline)??;
-            let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
-            let answer = lease.connection().call(deadline, encode_now).await;
-            lease.report(&answer);
-            match answer {
+        retries.budget.deposit();
+        let mut course = Course::default();
+        loop {
+            let setback = match self.attempt(deadline, &mut course, &encode).await {
                 Ok(result) => return Ok(result),
-                Err(Failure::NotSent) if offer < OFFERS_MAX => tried.add(lease.endpoint()),
-                Err(failure) => return Err(lease.connection().error(failure)),
+                Err(setback) => setback,
+            };
+            if let Some(at) = retries.next(&mut course, setback, deadline, |tried| pool.has_other(tried))? {
+                sleep_until(at).await;
             }
         }
-        Err(Error::Deadline)
+    }
+
+    /// One attempt: a connection, the request with what is left of the deadline, the result.
+    async fn attempt(
+        &self,
+        deadline: Instant,
+        course: &mut Course,
+        encode: &impl Fn(&mut Vec<u8>, u32, u32),
+    ) -> Result<Bytes, Setback> {
+        let unplaced = |error| Setback { error, endpoint: None, sent: false };
+        let Ok(lease) = timeout_at(deadline, self.shared.pool.lease(course.tried)).await else {
+            // What went wrong before says more than that time ran out behind it.
+            return Err(Setback { sent: true, ..unplaced(course.last.take().unwrap_or(Error::Deadline)) });
+        };
+        let lease = lease.map_err(unplaced)?;
+        self.shared.attempts.fetch_add(1, Ordering::Relaxed);
+        let encode_now = |out: &mut Vec<u8>, msgid: u32| encode(out, msgid, left_ms(deadline));
+        let answer = lease.connection().call(deadline, encode_now).await;
+        lease.report(&answer);
+        answer.map_err(|failure| Setback {
+            sent: !matches!(failure, Failure::NotSent),
+            error: lease.connection().error(failure),
+            endpoint: Some(lease.endpoint()),
+        })
     }
 }
 

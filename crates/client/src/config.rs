@@ -74,6 +74,19 @@ pub struct ClientConfig {
     pub backoff_min: Duration,
     /// Longest such pause, at least `backoff_min`, default 2 s.
     pub backoff_max: Duration,
+    /// Times that a call is tried at most, the first included, `1..=100`, default 4; 1 turns retries off. Tried again, within
+    /// its deadline, is a request that was never sent, and one that was answered `overloaded`, `unavailable`, or `conflict`
+    /// with a `retry_after_ms`: at once where another endpoint will have it, else after that time and up to half as much
+    /// again, or where none is named after any part of a pause as under `backoff_min`. If that is beyond the deadline, the
+    /// call ends with the answer it had.
+    pub attempts_max: u32,
+    /// Whether a call is also tried again if its connection ended after it was sent, default yes: every method is safe to
+    /// repeat, and the work that may have been done twice is all it costs.
+    pub repeat_sent: bool,
+    /// Retries for every hundred calls, `0..=100`, default 10, so that retries never multiply an overload. One a second is
+    /// allowed besides. The budget is the client's, over all endpoints; what is not used is kept, up to as many retries as
+    /// calls fit on one endpoint's connections, at least 10 and at most 1,000. A request that was never sent needs none.
+    pub retry_percent: u32,
     /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are: an attempt to connect
     /// that fails, a connection that ends under its calls or at once, a call that is answered `unavailable` or `internal`,
     /// and one whose deadline passes without a sign of life. `overloaded` is none. An ejected endpoint gets no calls
@@ -114,6 +127,9 @@ impl ClientConfig {
             deadline: Duration::from_secs(30),
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(2),
+            attempts_max: 4,
+            repeat_sent: true,
+            retry_percent: 10,
             eject_after: 5,
             ejection_min: Duration::from_secs(1),
             ejection_max: Duration::from_secs(30),
@@ -135,6 +151,8 @@ impl ClientConfig {
             ((millisecond..=hour).contains(&self.deadline), "deadline must be from 1 ms to 1 hour"),
             (self.backoff_min >= millisecond, "backoff_min must be at least 1 ms"),
             (self.backoff_max >= self.backoff_min, "backoff_max must be at least backoff_min"),
+            ((1..=100).contains(&self.attempts_max), "attempts_max must be in 1..=100"),
+            (self.retry_percent <= 100, "retry_percent must be in 0..=100"),
             ((1..=1_000).contains(&self.eject_after), "eject_after must be in 1..=1000"),
             (self.ejection_min >= millisecond, "ejection_min must be at least 1 ms"),
             (self.ejection_max >= self.ejection_min, "ejection_max must be at least ejection_min"),

@@ -1,7 +1,7 @@
 //! What a call can end with instead of a result.
 //!
-//! Every variant says whether the request may have reached a server, since that decides what a caller may repeat. All
-//! of Sealwire's methods are safe to repeat; the client still leaves it to the caller.
+//! Every variant says whether the request may have reached a server. An error is what the last attempt ended with; the
+//! client has made those that its configuration, the deadline and the budget allowed.
 
 use std::io;
 use std::sync::Arc;

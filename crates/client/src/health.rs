@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
+use sealwire_wire::ErrorCode;
 use tokio::time::Instant;
+
+use crate::state::{Answer, Failure};
 
 /// When to eject, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +123,39 @@ impl Health {
         let length = whole + crate::jitter::part_of(whole / 4);
         self.standing = Standing::Ejected { until: now + length };
         length
+    }
+}
+
+/// What a call's end says of its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) answered: bool,
+    pub(crate) failed: bool,
+    /// It wants to be spared, for that long if it said so.
+    pub(crate) pause: Option<Option<Duration>>,
+}
+
+impl Verdict {
+    const NOTHING: Self = Self { answered: false, failed: false, pause: None };
+    pub(crate) const ANSWERED: Self = Self { answered: true, ..Self::NOTHING };
+    const FAILED: Self = Self { failed: true, ..Self::NOTHING };
+
+    pub(crate) fn of(answer: &Answer) -> Self {
+        match answer {
+            Err(Failure::Rpc(error)) => {
+                let pause = Some(error.retry_after_ms.map(|ms| Duration::from_millis(ms.into())));
+                match error.code {
+                    ErrorCode::Overloaded => Self { pause, ..Self::ANSWERED },
+                    ErrorCode::Unavailable => Self { pause, ..Self::FAILED },
+                    ErrorCode::Internal => Self::FAILED,
+                    _ => Self::ANSWERED,
+                }
+            }
+            Err(Failure::Deadline { silent: true } | Failure::Protocol(_)) => Self::FAILED,
+            Err(Failure::Deadline { silent: false } | Failure::Disconnected(_) | Failure::NotSent) => Self::NOTHING,
+            Err(Failure::TooLong) => Self::NOTHING,
+            Ok(_) | Err(Failure::Refused(_)) => Self::ANSWERED,
+        }
     }
 }
 

@@ -1,7 +1,8 @@
-//! Async Rust client for Sealwire: pool, pipelining, deadlines, cancel on drop.
+//! Async Rust client for Sealwire: pool, pipelining, deadlines, cancel on drop, retries, several endpoints.
 //!
 //! [`Client`] is what a relay links. It keeps a few mTLS connections open to each of its servers, sends any number of
-//! calls over each at once, and leaves out a server that fails. It never repeats a call whose request may have reached a server, and never logs what it carries.
+//! calls over each at once, and leaves out a server that fails. It tries a call again where that helps, within its
+//! deadline and a budget, and never logs what it carries.
 //!
 //! Every call can be dropped at any moment: the server is told to stop, and nothing of the call stays behind.
 
@@ -12,6 +13,7 @@ mod error;
 mod health;
 mod jitter;
 mod pool;
+mod retry;
 mod state;
 mod tls;
 

@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sealwire_wire::{ErrorCode, request};
+use sealwire_wire::request;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::{ClientConfig, ENDPOINTS_MAX};
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::health::{Health, Policy};
+use crate::health::{Health, Policy, Verdict};
 use crate::jitter;
-use crate::state::{Answer, Failure};
+use crate::state::Answer;
 
 /// Opens one connection to the endpoint of that index.
 pub(crate) type Connector =
@@ -155,39 +155,6 @@ impl Drop for Lease {
     }
 }
 
-/// What a call's end says of its endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Verdict {
-    answered: bool,
-    failed: bool,
-    /// It wants to be spared, for that long if it said so.
-    pause: Option<Option<Duration>>,
-}
-
-impl Verdict {
-    const NOTHING: Self = Self { answered: false, failed: false, pause: None };
-    const ANSWERED: Self = Self { answered: true, ..Self::NOTHING };
-    const FAILED: Self = Self { failed: true, ..Self::NOTHING };
-
-    fn of(answer: &Answer) -> Self {
-        match answer {
-            Err(Failure::Rpc(error)) => {
-                let pause = Some(error.retry_after_ms.map(|ms| Duration::from_millis(ms.into())));
-                match error.code {
-                    ErrorCode::Overloaded => Self { pause, ..Self::ANSWERED },
-                    ErrorCode::Unavailable => Self { pause, ..Self::FAILED },
-                    ErrorCode::Internal => Self::FAILED,
-                    _ => Self::ANSWERED,
-                }
-            }
-            Err(Failure::Deadline { silent: true } | Failure::Protocol(_)) => Self::FAILED,
-            Err(Failure::Deadline { silent: false } | Failure::Disconnected(_) | Failure::NotSent) => Self::NOTHING,
-            Err(Failure::TooLong) => Self::NOTHING,
-            Ok(_) | Err(Failure::Refused(_)) => Self::ANSWERED,
-        }
-    }
-}
-
 impl Pool {
     pub(crate) fn new(config: &ClientConfig, connector: Connector) -> Self {
         let now = Instant::now();
@@ -251,6 +218,18 @@ impl Pool {
         }
     }
 
+    /// Whether an endpoint beyond those is connected, fit and not paused.
+    pub(crate) fn has_other(&self, than: Endpoints) -> bool {
+        let table = self.inner.table();
+        let now = Instant::now();
+        let mut others = table.targets.iter().enumerate().filter(|(index, _)| !than.has(*index));
+        others.any(|(_, target)| {
+            target.health.is_fit()
+                && !target.health.is_paused(now)
+                && target.connections().any(|connection| connection.is_usable())
+        })
+    }
+
     /// Ejections so far.
     pub(crate) fn ejections(&self) -> u64 {
         self.inner.ejections.load(Ordering::Relaxed)
@@ -299,8 +278,7 @@ impl Inner {
         let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
         match &table.last_failure {
             Some(failure) if !connected && in_vain => Err(failure.clone()),
-            // An attempt on its way ends in a change; only pauses have to be waited out.
-            _ if connecting => Ok(Pick::Wait { until: None }),
+            // An attempt on its way ends in a change; pauses have to be waited out.
             _ => {
                 let times = table.targets.iter().flat_map(|target| [Some(target.retry_at), target.health.probe_at()]);
                 Ok(Pick::Wait { until: times.flatten().filter(|at| *at > now).min() })

@@ -21,12 +21,13 @@ use crate::state::Failure;
 use crate::{Document, Encrypt, Error, ErrorCode};
 
 mod endpoints;
+mod retries;
 
 const BOUNDS: Bounds = Bounds { request_bytes_max: 8 << 20, reply_bytes_max: 1 << 20 };
 
 fn config() -> ClientConfig {
     let none = || Pem::Bytes(Vec::new());
-    ClientConfig { connections: 1, ..ClientConfig::new("peer:1", "peer", none(), none(), none()) }
+    ClientConfig { connections: 1, attempts_max: 1, ..ClientConfig::new("peer:1", "peer", none(), none(), none()) }
 }
 
 /// A client whose connections come out at the other end, with that much room in each stream.
@@ -215,7 +216,8 @@ async fn the_servers_deadline_is_a_deadline_and_other_errors_come_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_goes_away_fails_what_it_may_have_seen_and_nothing_else() {
-    let (client, mut peers) = client(&config(), 64);
+    let config = ClientConfig { attempts_max: 2, repeat_sent: false, ..config() };
+    let (client, mut peers) = client(&config, 64);
     let large = {
         let client = client.clone();
         tokio::spawn(async move { client.encrypt(Encrypt::new("a", &long_payload(200_000))).await })
@@ -483,6 +485,9 @@ fn a_configuration_out_of_range_is_refused_by_name() {
     check(|config| config.deadline = Duration::from_secs(3_601), "deadline must be from 1 ms to 1 hour");
     check(|config| config.backoff_min = Duration::ZERO, "backoff_min must be at least 1 ms");
     check(|config| config.backoff_max = Duration::ZERO, "backoff_max must be at least backoff_min");
+    check(|config| config.attempts_max = 0, "attempts_max must be in 1..=100");
+    check(|config| config.attempts_max = 101, "attempts_max must be in 1..=100");
+    check(|config| config.retry_percent = 101, "retry_percent must be in 0..=100");
     check(|config| config.eject_after = 0, "eject_after must be in 1..=1000");
     check(|config| config.eject_after = 1_001, "eject_after must be in 1..=1000");
     check(|config| config.ejection_min = Duration::ZERO, "ejection_min must be at least 1 ms");

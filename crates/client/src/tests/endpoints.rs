@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use sealwire_wire::{Health, reply};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::*;
@@ -26,6 +27,7 @@ pub(super) struct Engine {
     /// Attempts to connect: taken, refused, or never ended.
     door: Mutex<Option<bool>>,
     pub(super) calls: AtomicUsize,
+    killed: Notify,
     healths: AtomicUsize,
     connections: AtomicUsize,
 }
@@ -39,7 +41,13 @@ impl Engine {
         self.calls.swap(0, Ordering::Relaxed)
     }
 
-    fn door(&self, open: Option<bool>) {
+    /// Ends every connection and takes no more.
+    pub(super) fn kill(&self) {
+        self.door(Some(false));
+        self.killed.notify_waiters();
+    }
+
+    pub(super) fn door(&self, open: Option<bool>) {
         *self.door.lock().unwrap() = open;
     }
 
@@ -48,6 +56,7 @@ impl Engine {
         let (answers, mut ready) = mpsc::unbounded_channel::<Vec<u8>>();
         loop {
             let heard = tokio::select! {
+                () = self.killed.notified() => break,
                 heard = peer.next() => heard,
                 Some(answer) = ready.recv() => {
                     peer.say(&answer).await;
@@ -104,6 +113,7 @@ pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Eng
             health: Mutex::new(Does::Answer(0)),
             door: Mutex::new(Some(true)),
             calls: AtomicUsize::new(0),
+            killed: Notify::new(),
             healths: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
         })
@@ -131,12 +141,12 @@ pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Eng
     (Client::over(&config, connector), engines)
 }
 
-async fn one(client: &Client) -> Result<Document, Error> {
+pub(super) async fn one(client: &Client) -> Result<Document, Error> {
     client.encrypt(Encrypt { deadline_ms: Some(2_000), ..Encrypt::new("a", &[1]) }).await
 }
 
 /// Calls one after the other, and whether each was answered.
-async fn calls(client: &Client, count: usize) -> bool {
+pub(super) async fn calls(client: &Client, count: usize) -> bool {
     let mut well = true;
     for _ in 0..count {
         well &= one(client).await.is_ok();
@@ -145,12 +155,12 @@ async fn calls(client: &Client, count: usize) -> bool {
 }
 
 /// Every endpoint is connected.
-async fn warm(client: &Client) {
+pub(super) async fn warm(client: &Client) {
     assert!(one(client).await.is_ok());
     settle().await;
 }
 
-fn says(code: ErrorCode, retry_after_ms: Option<u32>) -> Does {
+pub(super) fn says(code: ErrorCode, retry_after_ms: Option<u32>) -> Does {
     Does::Say(RpcError { retry_after_ms, ..RpcError::new(code, "no") })
 }
 
@@ -378,6 +388,19 @@ async fn with_no_endpoint_in_reach_calls_fail_and_the_first_to_return_is_used() 
     let begun = Instant::now();
     while one(&client).await.is_err() {}
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_hangs_does_not_hide_an_endpoint_that_returns() {
+    let (client, [hangs, returns]) = engines::<2>(config());
+    hangs.door(None);
+    returns.door(Some(false));
+    let begun = Instant::now();
+    let waiting = call(&client, 1);
+    settle().await;
+    returns.door(Some(true));
+    assert!(waiting.await.unwrap().is_ok());
+    assert!(begun.elapsed() < Duration::from_millis(60), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -154,18 +154,22 @@ impl Harness {
         self.server.take().unwrap()
     }
 
-    /// What a relay would link, with one connection.
+    /// A client with one connection that tries every call once, so that each answer is seen.
     pub(crate) async fn client(&self) -> Client {
+        let config = ClientConfig { connections: 1, attempts_max: 1, ..self.client_config() };
+        Client::connect(config).await.unwrap()
+    }
+
+    /// What a relay would link.
+    pub(crate) fn client_config(&self) -> ClientConfig {
         let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
-        let mut config = ClientConfig::new(
+        ClientConfig::new(
             self.address.to_string(),
             "localhost",
             bytes(self.authority.cert_pem()),
             bytes(&self.client.cert_pem),
             bytes(self.client.key_pem.expose()),
-        );
-        config.connections = 1;
-        Client::connect(config).await.unwrap()
+        )
     }
 
     /// A connection for arbitrary bytes, under the usual certificate.

@@ -19,5 +19,6 @@ mod limits;
 mod overload;
 mod pipelining;
 mod raw;
+mod retry;
 mod rewrap;
 mod tls;

@@ -1,0 +1,238 @@
+//! Whether a call that failed is tried again, and when.
+//!
+//! Three bounds hold at once: the call's deadline, its attempts, and the client's budget. A request that no server can
+//! have seen costs no server anything, so it is tried again without the budget; endpoints pace their connecting
+//! themselves. One that was seen goes to an endpoint that has not had it yet, at once, or waits as long as it was told.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use sealwire_wire::ErrorCode;
+use tokio::time::Instant;
+
+use crate::config::ClientConfig;
+use crate::error::Error;
+use crate::jitter;
+use crate::pool::Endpoints;
+
+/// A budget holds at least that many retries when full, whatever its client is sized for.
+const BURST_MIN: usize = 10;
+/// And at most that many.
+const BURST_MAX: usize = 1_000;
+/// A retry in thousandths: what one costs. The floor of one retry a second is one of them a millisecond.
+const RETRY: u64 = 1_000;
+
+/// A token bucket, after Finagle's and gRPC's: every call pays a part of a retry in, every retry takes a whole one out.
+/// In the long run there is that part of a retry for each call and one a second besides, however many calls fail.
+pub(crate) struct Budget {
+    /// Thousandths of a retry.
+    tokens: AtomicU64,
+    deposit: u64,
+    max: u64,
+    /// When the floor was last paid in.
+    paid_at: Mutex<Instant>,
+}
+
+impl Budget {
+    /// Full at first: as many retries as calls fit on one endpoint's connections, so that one that dies costs no call.
+    pub(crate) fn new(config: &ClientConfig, now: Instant) -> Self {
+        let burst = (config.connections * config.in_flight_max).clamp(BURST_MIN, BURST_MAX) as u64;
+        Self {
+            tokens: AtomicU64::new(burst * RETRY),
+            deposit: u64::from(config.retry_percent) * RETRY / 100,
+            max: burst * RETRY,
+            paid_at: Mutex::new(now),
+        }
+    }
+
+    /// A call begins.
+    pub(crate) fn deposit(&self) {
+        // Nearly always full. Calls at one moment may overfill it, by a deposit each.
+        if self.tokens.load(Ordering::Relaxed) < self.max {
+            self.tokens.fetch_add(self.deposit, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a retry out, if there is one.
+    pub(crate) fn withdraw(&self, now: Instant) -> bool {
+        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed_ms = now.saturating_duration_since(*paid_at).as_millis() as u64;
+        *paid_at += Duration::from_millis(passed_ms);
+        let spend = |tokens: u64| tokens.saturating_add(passed_ms).min(self.max).checked_sub(RETRY);
+        let paid = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok();
+        if !paid {
+            self.tokens.fetch_add(passed_ms, Ordering::Relaxed);
+        }
+        paid
+    }
+}
+
+/// One attempt that brought no result.
+pub(crate) struct Setback {
+    pub(crate) error: Error,
+    /// Where it was placed, if it came so far.
+    pub(crate) endpoint: Option<usize>,
+    /// A server may have seen the request.
+    pub(crate) sent: bool,
+}
+
+/// What a call has been through.
+#[derive(Default)]
+pub(crate) struct Course {
+    attempts: u32,
+    /// Had the request since the last pause.
+    pub(crate) tried: Endpoints,
+    /// When the first of those would take it again.
+    ready_at: Option<Instant>,
+    /// Why it is being tried again.
+    pub(crate) last: Option<Error>,
+}
+
+enum Kind {
+    /// The same again would end the same way, or may not be sent again.
+    Final,
+    /// No server can have seen it.
+    Unseen,
+    /// A server may have, and perhaps said when to come back.
+    Seen { pause: Option<Duration> },
+}
+
+/// The rules, and what came of them.
+pub(crate) struct Retries {
+    pub(crate) budget: Budget,
+    attempts_max: u32,
+    repeat_sent: bool,
+    backoff_min: Duration,
+    backoff_max: Duration,
+    pub(crate) retries: AtomicU64,
+    pub(crate) refused: AtomicU64,
+}
+
+impl Retries {
+    pub(crate) fn new(config: &ClientConfig) -> Self {
+        Self {
+            budget: Budget::new(config, Instant::now()),
+            attempts_max: config.attempts_max,
+            repeat_sent: config.repeat_sent,
+            backoff_min: config.backoff_min,
+            backoff_max: config.backoff_max,
+            retries: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    fn kind(&self, setback: &Setback) -> Kind {
+        match &setback.error {
+            // The handshake told that one side's certificate will not do.
+            Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => Kind::Final,
+            Error::Connect(_) => Kind::Unseen,
+            Error::Disconnected { .. } if !setback.sent => Kind::Unseen,
+            Error::Disconnected { .. } if self.repeat_sent => Kind::Seen { pause: None },
+            Error::Rpc(error) if error.code.is_retryable() => {
+                let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
+                // A conflict that time does not heal names no time.
+                if error.code == ErrorCode::Conflict && pause.is_none() { Kind::Final } else { Kind::Seen { pause } }
+            }
+            _ => Kind::Final,
+        }
+    }
+
+    /// When to try again: at once or at that time. Otherwise the error that the call ends with. `has_other` tells
+    /// whether an endpoint besides those would take it now.
+    pub(crate) fn next(
+        &self,
+        course: &mut Course,
+        setback: Setback,
+        deadline: Instant,
+        has_other: impl FnOnce(Endpoints) -> bool,
+    ) -> Result<Option<Instant>, Error> {
+        let kind = self.kind(&setback);
+        course.attempts += 1;
+        if course.attempts >= self.attempts_max {
+            return Err(setback.error);
+        }
+        if let Some(endpoint) = setback.endpoint {
+            course.tried.add(endpoint);
+        }
+        let again_at = match kind {
+            Kind::Final => return Err(setback.error),
+            Kind::Unseen => None,
+            Kind::Seen { pause } => {
+                let now = Instant::now();
+                let whole = || jitter::doubled(self.backoff_min, self.backoff_max, course.attempts);
+                let pause = pause.map_or_else(|| jitter::part_of(whole()), |pause| pause + jitter::part_of(pause / 2));
+                let ready_at = course.ready_at.map_or(now + pause, |at| at.min(now + pause));
+                let again_at = (!has_other(course.tried)).then_some(ready_at);
+                if again_at.is_some_and(|at| at >= deadline) {
+                    return Err(setback.error);
+                }
+                if !self.budget.withdraw(now) {
+                    self.refused.fetch_add(1, Ordering::Relaxed);
+                    return Err(setback.error);
+                }
+                self.retries.fetch_add(1, Ordering::Relaxed);
+                course.ready_at = Some(ready_at);
+                again_at
+            }
+        };
+        if again_at.is_some() {
+            (course.tried, course.ready_at) = (Endpoints::default(), None);
+        }
+        course.last = Some(setback.error);
+        Ok(again_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Pem;
+
+    fn config() -> ClientConfig {
+        let none = || Pem::Bytes(Vec::new());
+        ClientConfig::new("peer:1", "peer", none(), none(), none())
+    }
+
+    #[test]
+    fn a_budget_starts_full_and_as_large_as_an_endpoints_connections() {
+        for (connections, in_flight_max, expect) in
+            [(1, 1, 10), (1, 10, 10), (2, 64, 128), (1, 1_000, 1_000), (1_024, 65_536, 1_000)]
+        {
+            let now = Instant::now();
+            let budget = Budget::new(&ClientConfig { connections, in_flight_max, ..config() }, now);
+            let taken = (0..5_000).filter(|_| budget.withdraw(now)).count();
+            assert_eq!(taken, expect, "{connections} x {in_flight_max}");
+        }
+    }
+
+    #[test]
+    fn calls_and_seconds_fill_a_budget() {
+        for (percent, calls, ms, expect) in [
+            (10, 9, 0, 0),
+            (10, 10, 0, 1),
+            (10, 109, 0, 10),
+            (10, 1_000_000, 0, 128),
+            (0, 1_000_000, 0, 0),
+            (100, 7, 0, 7),
+            (0, 0, 999, 0),
+            (0, 0, 1_000, 1),
+            (0, 0, 30_500, 30),
+            (10, 25, 500, 3),
+            (0, 0, u64::from(u32::MAX), 128),
+        ] {
+            let start = Instant::now();
+            let budget = Budget::new(&ClientConfig { retry_percent: percent, ..config() }, start);
+            while budget.withdraw(start) {}
+            (0..calls).for_each(|_| budget.deposit());
+            // Asked for in vain meanwhile, it loses nothing.
+            let now = start + Duration::from_millis(ms);
+            let early = (1..5).filter(|part| budget.withdraw(start + Duration::from_millis(ms) * *part / 5)).count();
+            let taken = early + (0..5_000).filter(|_| budget.withdraw(now)).count();
+            // Sooner taken, less is lost to a full bucket.
+            let most = if ms > 128_000 { expect + 4 * 128 } else { expect };
+            assert!((expect..=most).contains(&taken), "{percent} % of {calls} calls, {ms} ms: {taken}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Calls that are tried again: which, when, how often, and what ends it.
+
+use super::endpoints::{Does, Engine, calls, engines, one, says, warm};
+use super::*;
+
+/// The defaults, with one connection to each endpoint.
+fn config() -> ClientConfig {
+    ClientConfig { attempts_max: 4, ..super::config() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_pass_is_tried_again_and_nothing_else() {
+    use ErrorCode::*;
+    for (does, attempts, ms) in [
+        (says(Overloaded, Some(100)), 4, 300..=450),
+        (says(Overloaded, Some(0)), 4, 0..=3),
+        (says(Overloaded, None), 4, 0..=350), // any part of 50, 100 and 200
+        (says(Unavailable, Some(100)), 4, 300..=450),
+        (says(Unavailable, None), 4, 0..=350),
+        (says(Conflict, Some(100)), 4, 300..=450),
+        (says(Conflict, None), 1, 0..=0),
+        (says(BadRequest, Some(100)), 1, 0..=0),
+        (says(TooLarge, None), 1, 0..=0),
+        (says(Unauthenticated, None), 1, 0..=0),
+        (says(Forbidden, None), 1, 0..=0),
+        (says(NotFound, None), 1, 0..=0),
+        (says(CannotOpen, None), 1, 0..=0),
+        (says(Cancelled, None), 1, 0..=0),
+        (says(DeadlineExceeded, None), 1, 0..=0),
+        (says(Internal, None), 1, 0..=0),
+        (Does::HangUp, 4, 0..=700),
+        (Does::Nothing, 1, 2_000..=2_000),
+        (Does::Answer(5), 1, 5..=5),
+    ] {
+        let (client, [engine]) = engines::<1>(config());
+        engine.does(does.clone());
+        let begun = Instant::now();
+        let outcome = one(&client).await;
+        // Timers tick in milliseconds: each pause may be one longer.
+        let took = begun.elapsed().as_millis();
+        assert!(ms.contains(&took) || (attempts > 1 && ms.contains(&(took - 3))), "{does:?}: {took} ms");
+        assert_eq!(engine.takes(), attempts, "{does:?}");
+        let stats = client.stats();
+        assert_eq!((stats.attempts, stats.retries, stats.retries_refused), (attempts as u64, attempts as u64 - 1, 0));
+        match (does, outcome) {
+            (Does::Answer(_), Ok(_)) | (Does::Nothing, Err(Error::Deadline)) => {}
+            (Does::Say(RpcError { code: DeadlineExceeded, .. }), Err(Error::Deadline)) => {}
+            (Does::Say(said), Err(Error::Rpc(error))) => assert_eq!(error, said, "the answer comes whole"),
+            (Does::HangUp, Err(Error::Disconnected { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(client.at_rest(), (64, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_are_as_told_and_differ() {
+    let mut seen = Vec::new();
+    for _ in 0..50 {
+        let (client, [engine]) = engines::<1>(ClientConfig { attempts_max: 2, ..config() });
+        engine.does(says(ErrorCode::Overloaded, Some(200)));
+        let begun = Instant::now();
+        assert!(one(&client).await.is_err());
+        seen.push(begun.elapsed().as_millis());
+    }
+    seen.sort_unstable();
+    assert!(seen[0] >= 200 && seen[49] <= 301, "{seen:?}");
+    seen.dedup();
+    assert!(seen.len() > 10, "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_ends_too_late_is_not_begun() {
+    // The deadline of each call is two seconds.
+    for (retry_after_ms, attempts) in
+        [(1_999, None), (2_000, Some(1)), (60_000, Some(1)), (u32::MAX, Some(1)), (1_300, Some(2))]
+    {
+        let (client, [engine]) = engines::<1>(config());
+        engine.does(says(ErrorCode::Overloaded, Some(retry_after_ms)));
+        let begun = Instant::now();
+        let Err(Error::Rpc(error)) = one(&client).await else { panic!("{retry_after_ms}") };
+        assert_eq!(error.retry_after_ms, Some(retry_after_ms));
+        assert!(begun.elapsed() < Duration::from_secs(2));
+        if let Some(attempts) = attempts {
+            assert_eq!(engine.takes(), attempts, "{retry_after_ms}");
+            assert!(attempts > 1 || begun.elapsed().is_zero());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_endpoint_is_asked_at_once() {
+    for does in [
+        says(ErrorCode::Overloaded, Some(1_000)),
+        says(ErrorCode::Overloaded, None),
+        says(ErrorCode::Unavailable, None),
+        says(ErrorCode::Conflict, Some(1_000)),
+        Does::HangUp,
+    ] {
+        let (client, [bad, good]) = engines::<2>(config());
+        warm(&client).await;
+        bad.takes();
+        good.takes();
+        bad.does(does.clone());
+        let begun = Instant::now();
+        assert!(calls(&client, 20).await, "{does:?}");
+        assert_eq!(begun.elapsed().as_millis(), 0, "{does:?}");
+        assert_eq!(good.takes(), 20);
+        let stats = client.stats();
+        assert_eq!((stats.attempts, stats.retries), (21 + bad.takes() as u64, stats.attempts - 21), "{does:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_endpoint_is_asked_once_and_then_the_shortest_pause_is_kept() {
+    let (client, engines) = engines::<3>(config());
+    warm(&client).await;
+    for (engine, ms) in engines.iter().zip([900, 100, 900]) {
+        engine.takes();
+        engine.does(says(ErrorCode::Overloaded, Some(ms)));
+    }
+    let begun = Instant::now();
+    let waiting = call(&client, 1);
+    settle().await;
+    assert_eq!(engines.each_ref().map(|engine| engine.calls.load(Ordering::Relaxed)), [1, 1, 1]);
+    engines[1].does(Does::Answer(0));
+    assert!(waiting.await.unwrap().is_ok());
+    assert!((100..=152).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert_eq!(engines.each_ref().map(|engine| engine.takes()), [1, 2, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_never_multiply_an_overload() {
+    for (percent, most) in [(10, 200), (0, 0), (100, 2_000)] {
+        let (client, [engine]) = engines::<1>(ClientConfig { retry_percent: percent, ..config() });
+        engine.does(says(ErrorCode::Overloaded, Some(1)));
+        let begun = Instant::now();
+        assert!(!calls(&client, 2_000).await);
+        let stats = client.stats();
+        // What the calls paid in, the full bucket at the start, and one a second.
+        let most = most + 64 + begun.elapsed().as_secs() + 1;
+        assert!((most - 10..=most).contains(&stats.retries), "{percent} %: {stats:?}");
+        assert_eq!((stats.attempts, engine.takes() as u64), (2_000 + stats.retries, stats.attempts));
+        assert!(stats.retries_refused > 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_sent_is_repeated_unless_that_is_switched_off() {
+    for repeat_sent in [true, false] {
+        let (client, [one, two]) = engines::<2>(ClientConfig { repeat_sent, ..config() });
+        warm(&client).await;
+        for engine in [&one, &two] {
+            engine.does(Does::Answer(50));
+        }
+        let running: Vec<_> = (0..100).map(|byte| call(&client, byte)).collect();
+        sleep(Duration::from_millis(20)).await;
+        let lost = one.takes();
+        assert!(lost > 30, "{lost}");
+        one.kill();
+        let mut failed = 0;
+        for call in running {
+            match call.await.unwrap() {
+                Ok(_) => {}
+                Err(Error::Disconnected { .. }) => failed += 1,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        let lost = if one.takes() == 0 { lost } else { panic!("it is dead") };
+        // `warm` may have been one of those counted, and is not in flight.
+        assert!(if repeat_sent { failed == 0 } else { lost - failed <= 1 }, "{failed} of {lost}");
+        assert!(calls(&client, 50).await, "nobody else notices");
+        assert_eq!(client.at_rest(), (128, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_between_attempts_is_not_noticed() {
+    let (client, [engine]) = engines::<1>(config());
+    warm(&client).await;
+    engine.kill();
+    let waiting = call(&client, 1);
+    sleep(Duration::from_millis(60)).await;
+    engine.door(Some(true));
+    assert!(waiting.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reason_is_given_where_the_deadline_cuts_a_wait_short() {
+    let config =
+        ClientConfig { backoff_min: Duration::from_secs(10), backoff_max: Duration::from_secs(10), ..config() };
+    let (client, [engine]) = engines::<1>(config);
+    engine.door(Some(false));
+    let begun = Instant::now();
+    assert!(matches!(one(&client).await, Err(Error::Connect(_))));
+    assert_eq!(begun.elapsed(), Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_will_not_do_is_not_tried_again() {
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&attempts);
+    let connector: Connector = Box::new(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Err(Error::Connect(Arc::new(io::ErrorKind::InvalidData.into()))) })
+    });
+    let client = Client::over(&config(), connector);
+    assert!(matches!(one(&client).await, Err(Error::Connect(_))));
+    assert_eq!(attempts.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_dropped_in_a_pause_leave_nothing() {
+    let (client, engines): (_, [Arc<Engine>; 2]) = engines(ClientConfig { in_flight_max: 5, ..config() });
+    for engine in &engines {
+        engine.does(says(ErrorCode::Overloaded, Some(500)));
+    }
+    for round in 0..50 {
+        let waiting: Vec<_> = (0..20).map(|byte| call(&client, byte)).collect();
+        sleep(Duration::from_millis(round)).await;
+        for call in &waiting {
+            call.abort();
+        }
+        for call in waiting {
+            let _ = call.await;
+        }
+        assert_eq!(client.at_rest(), (10, 0));
+    }
+    for engine in &engines {
+        engine.does(Does::Answer(0));
+    }
+    assert!(calls(&client, 20).await);
+}
