@@ -24,6 +24,9 @@ const SPARE_BYTES_MAX: usize = 1 << 20;
 /// Time for the last bytes of a connection that is being closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// A peer that says nothing for less is not silent, however short the deadlines of its calls.
+const SILENCE_MIN: Duration = Duration::from_millis(500);
+
 /// Bounds of one connection, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -50,7 +53,7 @@ pub(crate) struct Connection {
     state: Arc<State>,
     bounds: Bounds,
     farewell: Arc<Notify>,
-    /// Went a whole deadline without a sign of life: takes no new calls.
+    /// Went a whole deadline, and [`SILENCE_MIN`], without a sign of life: takes no new calls.
     quiet: AtomicBool,
     in_flight: AtomicUsize,
 }
@@ -115,7 +118,7 @@ impl Connection {
             Err(_) => {
                 drop(entry);
                 // A peer that vanished without a word would otherwise swallow call after call.
-                let silent = !self.state.heard_since(started);
+                let silent = self.state.is_silent(started, SILENCE_MIN);
                 if silent {
                     self.quiet.store(true, Ordering::Relaxed);
                 }

@@ -156,16 +156,17 @@ impl Retries {
         if let Some(endpoint) = setback.endpoint {
             course.tried.add(endpoint);
         }
+        let now = Instant::now();
         let again_at = match kind {
             Kind::Final => return Err(setback.error),
+            Kind::Unseen if now >= deadline => return Err(setback.error),
             Kind::Unseen => None,
             Kind::Seen { pause } => {
-                let now = Instant::now();
                 let whole = || jitter::doubled(self.backoff_min, self.backoff_max, course.attempts);
                 let pause = pause.map_or_else(|| jitter::part_of(whole()), |pause| pause + jitter::part_of(pause / 2));
                 let ready_at = course.ready_at.map_or(now + pause, |at| at.min(now + pause));
                 let again_at = (!has_other(course.tried)).then_some(ready_at);
-                if again_at.is_some_and(|at| at >= deadline) {
+                if again_at.unwrap_or(now) >= deadline {
                     return Err(setback.error);
                 }
                 if !self.budget.withdraw(now) {

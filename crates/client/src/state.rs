@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{Malformed, RpcError, ScanError, request};
@@ -24,7 +25,7 @@ pub(crate) enum Failure {
     NotSent,
     /// The connection ended, and the request may have arrived.
     Disconnected(Arc<str>),
-    /// The deadline passed here. `silent`: nothing at all came over the connection meanwhile.
+    /// The deadline passed here. `silent`: nothing came over the connection, and not only because the deadline was short.
     Deadline { silent: bool },
     /// The encoded request is longer than allowed.
     TooLong,
@@ -53,6 +54,8 @@ struct Books {
     closed: Option<Arc<str>>,
     /// Calls were waiting when it closed.
     lost_calls: bool,
+    /// When the first request was queued that nothing has been heard after.
+    unheard_since: Option<Instant>,
     heard_at: Instant,
 }
 
@@ -74,6 +77,7 @@ impl State {
             cancels: Vec::new(),
             closed: None,
             lost_calls: false,
+            unheard_since: None,
             heard_at: Instant::now(),
         };
         Self { books: Mutex::new(books), work: Notify::new(), open: AtomicBool::new(true) }
@@ -105,6 +109,7 @@ impl State {
         let mut books = self.books();
         if books.closed.is_none() {
             books.queue.push_back((msgid, request));
+            books.unheard_since.get_or_insert_with(Instant::now);
             drop(books);
             self.work.notify_one();
         }
@@ -137,12 +142,15 @@ impl State {
 
     /// Bytes have come from the peer.
     pub(crate) fn heard(&self) {
-        self.books().heard_at = Instant::now();
+        let mut books = self.books();
+        books.heard_at = Instant::now();
+        books.unheard_since = None;
     }
 
-    /// Whether anything has come from the peer since then.
-    pub(crate) fn heard_since(&self, instant: Instant) -> bool {
-        self.books().heard_at > instant
+    /// Whether nothing has come from the peer since then, and for so long in spite of a request.
+    pub(crate) fn is_silent(&self, since: Instant, at_least: Duration) -> bool {
+        let books = self.books();
+        books.heard_at <= since && books.unheard_since.is_some_and(|instant| instant.elapsed() >= at_least)
     }
 
     /// Hands a call its answer. A call that is not waiting was given up: its late answer is dropped.

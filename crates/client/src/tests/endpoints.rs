@@ -391,6 +391,22 @@ async fn with_no_endpoint_in_reach_calls_fail_and_the_first_to_return_is_used() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn short_deadlines_eject_who_is_silent_and_not_who_is_slow() {
+    for (does, ejects) in [(Does::Answer(20), false), (Does::Nothing, true)] {
+        let (client, [bad, good]) = engines::<2>(config());
+        warm(&client).await;
+        for engine in [&bad, &good] {
+            engine.does(does.clone());
+        }
+        for _ in 0..400 {
+            let short = Encrypt { deadline_ms: Some(5), ..Encrypt::new("a", &[1]) };
+            assert!(matches!(client.encrypt(short).await, Err(Error::Deadline)));
+        }
+        assert_eq!(client.stats().ejections > 0, ejects, "{does:?}: {:?}", client.stats());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_attempt_that_hangs_does_not_hide_an_endpoint_that_returns() {
     let (client, [hangs, returns]) = engines::<2>(config());
     hangs.door(None);
