@@ -1,0 +1,308 @@
+//! Order statistics, bootstrap intervals, and how many modes a histogram of latencies has.
+//!
+//! Samples are kept and sorted, not binned: a run has a few hundred thousand at most, and a percentile is then exact.
+
+/// A small generator of random numbers, seeded, so that a run can be repeated (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The same seed gives the same numbers.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// From 0 up to but not 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// From 0 up to but not `end`, which is not 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.unit() * end as f64) as usize
+    }
+
+    /// The time to the next arrival of a Poisson process with that mean time between two.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.unit()).ln()
+    }
+}
+
+/// What a set of samples comes to, in their unit. All 0 without samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// How many.
+    pub count: usize,
+    /// The median.
+    pub p50: f64,
+    /// 99 of 100 are at most this.
+    pub p99: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Sorts and reads.
+    #[must_use]
+    pub fn of(mut samples: Vec<f64>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let max = samples.last().copied().unwrap_or(0.0);
+        Self { count: samples.len(), p50: quantile(&samples, 0.5), p99: quantile(&samples, 0.99), max }
+    }
+}
+
+/// The nearest rank of sorted samples: the least one that a share of `q` is not above. 0 without samples.
+#[must_use]
+pub fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let rank = (q * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)
+}
+
+/// The median, also of few. NaN without samples.
+#[must_use]
+pub fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    match samples.len() {
+        0 => f64::NAN,
+        n if n.is_multiple_of(2) => (samples[n / 2 - 1] + samples[n / 2]) / 2.0,
+        n => samples[n / 2],
+    }
+}
+
+/// A value and where nine tenths of its resamples lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// 5 % lie below.
+    pub low: f64,
+    /// Of the samples as they are.
+    pub value: f64,
+    /// 5 % lie above.
+    pub high: f64,
+}
+
+/// How often a bootstrap draws.
+const RESAMPLES: usize = 400;
+
+/// The bootstrap's 90 % interval of a statistic over `count` units, such as pairs of windows. `statistic` gets the units
+/// that were drawn, by number; what is not finite is left out.
+pub fn bootstrap(count: usize, statistic: impl Fn(&[usize]) -> f64) -> Interval {
+    let all: Vec<usize> = (0..count).collect();
+    let value = statistic(&all);
+    let mut random = Random::new(1);
+    let mut draw = || statistic(&(0..count).map(|_| random.below(count)).collect::<Vec<_>>());
+    let mut drawn: Vec<f64> = if count == 0 {
+        Vec::new()
+    } else {
+        (0..RESAMPLES).map(|_| draw()).filter(|drawn| drawn.is_finite()).collect()
+    };
+    drawn.sort_by(f64::total_cmp);
+    if drawn.is_empty() {
+        return Interval { low: f64::NAN, value, high: f64::NAN };
+    }
+    Interval { low: quantile(&drawn, 0.05), value, high: quantile(&drawn, 0.95) }
+}
+
+/// How a measurement stands to its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The whole interval is on the good side.
+    Pass,
+    /// The whole interval is on the bad side.
+    Fail,
+    /// The gate lies within the interval, or nothing was measured.
+    Inconclusive,
+}
+
+impl Verdict {
+    /// Its word in a report.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "FAIL",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+
+    /// Of a value that should be `gate` or less.
+    #[must_use]
+    pub fn at_most(interval: Interval, gate: f64) -> Self {
+        match interval {
+            Interval { high, .. } if high <= gate => Self::Pass,
+            Interval { low, .. } if low > gate => Self::Fail,
+            _ => Self::Inconclusive,
+        }
+    }
+
+    /// Of a value that should be `gate` or more.
+    #[must_use]
+    pub fn at_least(interval: Interval, gate: f64) -> Self {
+        let Interval { low, value, high } = interval;
+        Self::at_most(Interval { low: -high, value: -value, high: -low }, -gate)
+    }
+
+    /// Of a value without an interval.
+    #[must_use]
+    pub const fn of(holds: bool) -> Self {
+        if holds { Self::Pass } else { Self::Fail }
+    }
+}
+
+/// Bins of a [`LogHistogram`] in a decade.
+const BINS_PER_DECADE: f64 = 8.0;
+/// The least time that has a bin of its own: 10 us, as a power of ten of seconds.
+const DECADE_FIRST: f64 = -5.0;
+/// Bins up to 100 s.
+const BINS: usize = 56;
+/// A peak below this share of all samples is noise.
+const PEAK_MIN: f64 = 0.01;
+/// Two peaks are two modes when the valley between them is below this share of the lower one.
+const VALLEY_MAX: f64 = 0.5;
+
+/// Shares of samples by the logarithm of their time, smoothed twice with `[1 2 1] / 4`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogHistogram(Vec<f64>);
+
+impl LogHistogram {
+    /// Of times in seconds. What lies outside 10 us to 100 s counts in the outermost bins.
+    #[must_use]
+    pub fn of(seconds: impl IntoIterator<Item = f64>) -> Self {
+        let (mut counts, mut all) = (vec![0.0; BINS], 0.0);
+        for time in seconds {
+            let bin = (time.max(f64::MIN_POSITIVE).log10() - DECADE_FIRST) * BINS_PER_DECADE;
+            counts[(bin.max(0.0) as usize).min(BINS - 1)] += 1.0;
+            all += 1.0;
+        }
+        counts.iter_mut().for_each(|count| *count /= f64::max(all, 1.0));
+        Self(smooth(&smooth(&counts)))
+    }
+
+    /// The bins from left to right: where each begins and ends, in seconds, and its share.
+    pub fn bins(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
+        let edge = |bin: usize| 10_f64.powf(DECADE_FIRST + bin as f64 / BINS_PER_DECADE);
+        self.0.iter().enumerate().map(move |(bin, share)| (edge(bin), edge(bin + 1), *share))
+    }
+
+    /// Peaks that are no noise and have a valley between them.
+    #[must_use]
+    pub fn modes(&self) -> usize {
+        let shares = &self.0;
+        let at = |bin: Option<usize>| bin.and_then(|bin| shares.get(bin)).copied().unwrap_or(0.0);
+        let is_peak = |bin: &usize| {
+            shares[*bin] >= PEAK_MIN && shares[*bin] > at(bin.checked_sub(1)) && shares[*bin] >= at(Some(bin + 1))
+        };
+        let mut modes: Vec<usize> = Vec::new();
+        for peak in (0..BINS).filter(is_peak) {
+            let Some(last) = modes.last_mut() else {
+                modes.push(peak);
+                continue;
+            };
+            let valley = shares[*last..=peak].iter().copied().fold(f64::INFINITY, f64::min);
+            if valley < VALLEY_MAX * shares[*last].min(shares[peak]) {
+                modes.push(peak);
+            } else if shares[peak] > shares[*last] {
+                *last = peak;
+            }
+        }
+        modes.len()
+    }
+}
+
+/// One pass of `[1 2 1] / 4`. What would leave at an end stays there.
+fn smooth(shares: &[f64]) -> Vec<f64> {
+    let last = shares.len() - 1;
+    let smoothed = |at: usize| (shares[at.saturating_sub(1)] + 2.0 * shares[at] + shares[(at + 1).min(last)]) / 4.0;
+    (0..shares.len()).map(smoothed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_samples() {
+        let samples: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!(Summary::of(samples), Summary { count: 200, p50: 100.0, p99: 198.0, max: 200.0 });
+        assert_eq!(Summary::of(vec![7.0]), Summary { count: 1, p50: 7.0, p99: 7.0, max: 7.0 });
+        assert_eq!(Summary::of(Vec::new()), Summary::default());
+    }
+
+    #[test]
+    fn the_median_of_an_even_count_lies_between() {
+        assert_eq!(median(vec![4.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn an_interval_holds_its_value_and_narrows_with_more_units() {
+        let of = |count: usize| {
+            bootstrap(count, |drawn| drawn.iter().map(|unit| (unit % 10) as f64).sum::<f64>() / drawn.len() as f64)
+        };
+        let (few, many) = (of(20), of(2_000));
+        for interval in [few, many] {
+            assert!(interval.low < interval.value && interval.value < interval.high, "{interval:?}");
+        }
+        assert!(many.high - many.low < (few.high - few.low) / 5.0);
+        assert!(bootstrap(0, |_| 1.0).high.is_nan());
+    }
+
+    #[test]
+    fn a_verdict_needs_the_whole_interval() {
+        let interval = |low, high| Interval { low, value: (low + high) / 2.0, high };
+        for (low, high, at_most, at_least) in [
+            (1.0, 1.9, Verdict::Pass, Verdict::Fail),
+            (2.1, 3.0, Verdict::Fail, Verdict::Pass),
+            (1.5, 2.5, Verdict::Inconclusive, Verdict::Inconclusive),
+            (f64::NAN, f64::NAN, Verdict::Inconclusive, Verdict::Inconclusive),
+        ] {
+            assert_eq!(Verdict::at_most(interval(low, high), 2.0), at_most, "{low} to {high}");
+            assert_eq!(Verdict::at_least(interval(low, high), 2.0), at_least, "{low} to {high}");
+        }
+    }
+
+    #[test]
+    fn modes_are_peaks_with_a_valley_between() {
+        /// Times around a middle, half a bin wide.
+        fn around(middle: f64, count: usize) -> impl Iterator<Item = f64> {
+            let mut random = Random::new(middle.to_bits());
+            (0..count).map(move |_| middle * 10_f64.powf((random.unit() - 0.5) * 0.3))
+        }
+        let modes = |parts: &[(f64, usize)]| {
+            LogHistogram::of(parts.iter().flat_map(|(middle, count)| around(*middle, *count))).modes()
+        };
+        assert_eq!(modes(&[]), 0);
+        assert_eq!(modes(&[(0.01, 1_000)]), 1);
+        assert_eq!(modes(&[(0.01, 1_000), (0.1, 1_000)]), 2);
+        assert_eq!(modes(&[(0.001, 1_000), (0.03, 500), (1.0, 200)]), 3);
+        assert_eq!(modes(&[(0.01, 1_000), (0.015, 1_000)]), 1, "a shoulder");
+        assert_eq!(modes(&[(0.01, 1_000), (1.0, 5)]), 1, "noise");
+        assert_eq!(modes(&[(1e-7, 10), (1e4, 10)]), 2, "outside the bins");
+    }
+
+    #[test]
+    fn shares_add_up_to_one() {
+        let histogram = LogHistogram::of([1e-6, 0.5, 0.6, 1e6]);
+        let sum: f64 = histogram.bins().map(|(.., share)| share).sum();
+        assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+        assert!(histogram.bins().any(|(from, to, share)| (from..to).contains(&0.5) && share > 0.1));
+    }
+
+    #[test]
+    fn arrivals_come_at_their_mean() {
+        let mut random = Random::new(3);
+        let mean = (0..100_000).map(|_| random.exponential(2.0)).sum::<f64>() / 100_000.0;
+        assert!((1.95..2.05).contains(&mean), "{mean}");
+        assert!((0..1_000).all(|_| random.below(3) < 3));
+    }
+}
