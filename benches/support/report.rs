@@ -106,7 +106,8 @@ pub fn say(line: &str) -> io::Result<()> {
 }
 
 /// Where Cargo builds to: this program is `<target>/<profile>/deps/<name>`.
-fn target() -> PathBuf {
+#[must_use]
+pub fn target() -> PathBuf {
     let program = env::current_exe().unwrap_or_default();
     program.ancestors().nth(3).unwrap_or(Path::new("target")).to_owned()
 }

@@ -24,8 +24,20 @@ pub fn current() -> io::Result<Duration> {
 /// # Errors
 /// If `/proc` is not there.
 pub fn of_threads(prefix: &str) -> io::Result<Duration> {
+    of_tasks(Path::new("/proc/self"), prefix)
+}
+
+/// The same of another process.
+///
+/// # Errors
+/// If there is no such process.
+pub fn of_process(pid: u32, prefix: &str) -> io::Result<Duration> {
+    of_tasks(&Path::new("/proc").join(pid.to_string()), prefix)
+}
+
+fn of_tasks(process: &Path, prefix: &str) -> io::Result<Duration> {
     let mut sum = Duration::ZERO;
-    for task in fs::read_dir("/proc/self/task")? {
+    for task in fs::read_dir(process.join("task"))? {
         let task = task?.path();
         match fs::read_to_string(task.join("comm")) {
             Ok(name) if name.starts_with(prefix) => sum += used(&task)?,

@@ -42,7 +42,7 @@ impl World {
     #[must_use]
     pub fn start(cold: bool) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut config = configure(folder.path());
+        let mut config = prepare(folder.path(), &["client"]);
         if cold {
             config.crypto.tables = 0;
             config.crypto.ready_keys = 0;
@@ -89,9 +89,14 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// Tokio names a thread when it starts it, network threads first; but any of them may take any task that waits for a
-/// thread, so nothing else may be asked for before every network thread is at its work.
-fn engine_runtime(network_threads: usize) -> Runtime {
+/// A runtime whose threads are named after what they do. Tokio names a thread when it starts it, network threads first;
+/// but any of them may take any task that waits for a thread, so nothing else may be asked for before every network
+/// thread is at its work.
+///
+/// # Panics
+/// If the system gives no threads.
+#[must_use]
+pub fn engine_runtime(network_threads: usize) -> Runtime {
     let started = AtomicUsize::new(0);
     let name = move || {
         let number = started.fetch_add(1, Ordering::Relaxed);
@@ -108,8 +113,14 @@ fn engine_runtime(network_threads: usize) -> Runtime {
     runtime
 }
 
-/// Writes certificates, the key-encryption key and one app into `folder`.
-fn configure(folder: &Path) -> Config {
+/// Writes certificates, the key-encryption key and one app into `folder`: all that an engine needs to start there, at the
+/// places that [`Config::defaults`] names. Each of `clients` is an identity of its own, in `<name>.pem` and
+/// `<name>.key`; the authority is in `ca.pem`. The addresses are of loopback, with ports that the system chooses.
+///
+/// # Panics
+/// If anything on the way fails.
+#[must_use]
+pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
     let mut config = Config::defaults(folder);
     config.listen.address = "127.0.0.1:0".parse().expect("an address");
     config.admin.address = "127.0.0.1:0".parse().expect("an address");
@@ -120,21 +131,22 @@ fn configure(folder: &Path) -> Config {
     let authority = Authority::create("bench", Validity::days(2)).expect("an authority");
     let issue = |name: &str, usage| {
         let names = vec![Name::Dns(name.to_owned())];
-        authority.issue(&Leaf { common_name: name.to_owned(), names, usage, validity: Validity::days(1) })
+        let leaf = Leaf { common_name: name.to_owned(), names, usage, validity: Validity::days(1) };
+        authority.issue(&leaf).expect("issues")
     };
-    let (server, client) = (issue("localhost", Usage::Server), issue("relay", Usage::Client));
-    let (server, client) = (server.expect("issues"), client.expect("issues"));
+    let server = issue("localhost", Usage::Server);
     write(&config.tls.certificate, &server.cert_pem);
     write(&config.tls.key, server.key_pem.expose());
     write(&config.tls.client_ca, authority.cert_pem());
     write(&folder.join("ca.pem"), authority.cert_pem());
-    write(&folder.join("client.pem"), &client.cert_pem);
-    write(&folder.join("client.key"), client.key_pem.expose());
-
+    for name in clients {
+        let client = issue(name, Usage::Client);
+        write(&folder.join(format!("{name}.pem")), &client.cert_pem);
+        write(&folder.join(format!("{name}.key")), client.key_pem.expose());
+    }
     let kek = Kek::generate_hex().expect("random source");
-    let kek_file = folder.join("kek.hex");
-    write(&kek_file, &kek);
-    config.kek = sealwire_server::config::Kek::File(kek_file);
+    let sealwire_server::config::Kek::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
+    write(kek_file, &kek);
     let store = FolderStore::open(&config.state.folder, Kek::from_hex(&kek).expect("a key")).expect("a store");
     let app = AppId::new(APP).expect("a good name");
     store.create(&app, &Curve::ALL).expect("an app");
