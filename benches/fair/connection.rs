@@ -1,0 +1,233 @@
+//! One connection of the generator: mutual TLS on a socket that never blocks, whole replies out.
+//!
+//! Frames are encoded once and only their msgid is written anew, so that a call costs the generator little more than its
+//! encryption by TLS.
+
+use std::collections::HashMap;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use sealwire_benches::document::{APP, document};
+use sealwire_wire::{Encrypt, Head, KeyScope, Limits, Scan, Scanner, Writing, request};
+
+/// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head, the type and its marker.
+const MSGID: u32 = 0x8000_0000;
+const MSGID_AT: std::ops::Range<usize> = 3..7;
+/// Values of a reply around its payload: the array, type, msgid and nil, the map, its two keys and the generation.
+const AROUND_PAYLOAD: u64 = 8;
+/// One read of a socket.
+pub(crate) const READ_BYTES: usize = 256 << 10;
+
+/// One `encrypt` call, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// Fields in it.
+    pub(crate) fields: usize,
+    /// What it seals.
+    pub(crate) payload: Vec<u8>,
+    /// Values in a good reply.
+    pub(crate) values: u64,
+    bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// A call of that many fields.
+    pub(crate) fn new(fields: usize, key_scope: KeyScope, deadline_ms: Option<u32>) -> Self {
+        let payload = document(fields);
+        let mut bytes = Vec::new();
+        let writing = Writing { key_scope, ..Writing::default() };
+        request::encrypt(&mut bytes, MSGID, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) });
+        // The map of one key, its array of rows; a row is a map of ten keys and ten values.
+        let values = AROUND_PAYLOAD + 3 + (fields.div_ceil(10) + 2 * fields) as u64;
+        Self { fields, payload, values, bytes }
+    }
+}
+
+/// A call that waits for its answer. Times are of the generator's clock, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    /// The load it belongs to.
+    pub(crate) load: usize,
+    /// Its place among the generator's frames.
+    pub(crate) frame: usize,
+    /// When it should have been sent.
+    pub(crate) intended: u64,
+    /// When it was.
+    pub(crate) sent: u64,
+}
+
+/// How a connection reads: at most so many bytes, and then not for so long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Bytes.
+    pub(crate) bytes: usize,
+    /// Nanoseconds.
+    pub(crate) pause: u64,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Calls under way, by msgid.
+    pub(crate) pending: HashMap<u32, Pending>,
+    /// A caller that was told to wait sends nothing before this time.
+    pub(crate) paused_until: u64,
+    /// A slow reader's pace.
+    pub(crate) pace: Option<Pace>,
+    /// Nothing is read before this time.
+    pub(crate) read_from: u64,
+    /// Whether the server has not closed it.
+    pub(crate) open: bool,
+    socket: TcpStream,
+    tls: ClientConnection,
+    input: Vec<u8>,
+    scanner: Scanner,
+    msgid: u32,
+}
+
+/// What identifies a tenant: the TLS set-up with its certificate.
+pub(crate) fn identity(folder: &Path, name: &str) -> io::Result<Arc<ClientConfig>> {
+    let file = |name: String| folder.join(name);
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(file("ca.pem".into())).map_err(io::Error::other)?)
+        .map_err(io::Error::other)?;
+    let certificate = CertificateDer::from_pem_file(file(format!("{name}.pem"))).map_err(io::Error::other)?;
+    let key = PrivateKeyDer::from_pem_file(file(format!("{name}.key"))).map_err(io::Error::other)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(sealwire_server::tls::provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![certificate], key)
+        .map_err(io::Error::other)?;
+    Ok(Arc::new(config))
+}
+
+impl Connection {
+    /// Connects and shakes hands, waiting for both.
+    pub(crate) fn open(address: SocketAddr, identity: &Arc<ClientConfig>) -> io::Result<Self> {
+        let mut socket = TcpStream::connect(address)?;
+        socket.set_nodelay(true)?;
+        let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+        let mut tls = ClientConnection::new(Arc::clone(identity), name).map_err(io::Error::other)?;
+        tls.set_buffer_limit(None);
+        while tls.is_handshaking() {
+            tls.complete_io(&mut socket)?;
+        }
+        socket.set_nonblocking(true)?;
+        let limits = Limits { message_bytes_max: 256 << 20, elements_max: 10_000_000, ..Limits::default() };
+        Ok(Self {
+            pending: HashMap::new(),
+            paused_until: 0,
+            pace: None,
+            read_from: 0,
+            open: true,
+            socket,
+            tls,
+            input: Vec::new(),
+            scanner: Scanner::for_replies(limits),
+            msgid: 0,
+        })
+    }
+
+    /// What to wait on.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Whether bytes wait for the socket.
+    pub(crate) fn wants_write(&self) -> bool {
+        self.open && self.tls.wants_write()
+    }
+
+    /// Sends a call, or as much of it as the socket takes.
+    pub(crate) fn send(&mut self, frame: &mut Frame, pending: Pending) {
+        self.msgid = self.msgid.wrapping_add(1);
+        frame.bytes[MSGID_AT].copy_from_slice(&self.msgid.to_be_bytes());
+        self.pending.insert(self.msgid, pending);
+        self.write(&frame.bytes);
+    }
+
+    /// Cancels the calls that fit `which`.
+    pub(crate) fn cancel(&mut self, which: impl Fn(&Pending) -> bool) {
+        let mut bytes = Vec::new();
+        self.pending.iter().filter(|(_, pending)| which(pending)).for_each(|(id, _)| request::cancel(&mut bytes, *id));
+        self.write(&bytes);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Its buffer has no limit, so it takes everything.
+        if self.tls.writer().write_all(bytes).is_err() {
+            self.open = false;
+        }
+        self.flush();
+    }
+
+    /// Hands the socket what it takes.
+    pub(crate) fn flush(&mut self) {
+        while self.wants_write() {
+            match self.tls.write_tls(&mut self.socket) {
+                Ok(_) => (),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.open = false,
+            }
+        }
+    }
+
+    /// Reads what is there, and gives each whole reply to `each`: its msgid, its values and its bytes. `scratch` is
+    /// [`READ_BYTES`] long. `now` is when it is called.
+    pub(crate) fn receive(&mut self, scratch: &mut [u8], now: u64, mut each: impl FnMut(&mut Self, u32, u64, &[u8])) {
+        let most = self.pace.map_or(scratch.len(), |pace| pace.bytes.min(scratch.len()));
+        let read = match self.socket.read(&mut scratch[..most]) {
+            Ok(read @ 1..) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Ok(0) | Err(_) => {
+                self.open = false;
+                return;
+            }
+        };
+        self.read_from = self.pace.map_or(0, |pace| now + pace.pause);
+        if self.take(&scratch[..read]).is_err() {
+            self.open = false;
+        }
+        self.flush();
+        // Taken out so that `each` may use the connection, to send the next call.
+        let input = std::mem::take(&mut self.input);
+        let mut at = 0;
+        loop {
+            match self.scanner.scan(&input[at..]) {
+                Scan::Message(boundary) => {
+                    let message = &input[at..at + boundary.bytes];
+                    at += boundary.bytes;
+                    if let Head::Response { msgid } = boundary.head {
+                        each(self, msgid, boundary.elements, message);
+                    }
+                }
+                Scan::Incomplete => break,
+                Scan::Refused { .. } | Scan::Discard { .. } => {
+                    self.open = false;
+                    break;
+                }
+            }
+        }
+        self.input = input;
+        self.input.drain(..at);
+    }
+
+    /// Decrypts what the socket gave, to the end of `input`.
+    fn take(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.tls.read_tls(&mut bytes)?;
+            let state = self.tls.process_new_packets().map_err(io::Error::other)?;
+            let (begin, plain) = (self.input.len(), state.plaintext_bytes_to_read());
+            self.input.resize(begin + plain, 0);
+            self.tls.reader().read_exact(&mut self.input[begin..])?;
+        }
+        Ok(())
+    }
+}

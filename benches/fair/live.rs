@@ -1,0 +1,89 @@
+//! Asks `/live` ten times a second, over a new connection each time, while everything else runs.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// From one question to the next.
+const EVERY: Duration = Duration::from_millis(100);
+/// A probe gives up after this.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One answer, or none.
+#[derive(Clone, Debug)]
+pub(crate) struct Probe {
+    /// What ran meanwhile.
+    pub(crate) during: String,
+    /// From when it should have been asked to the whole answer; `None`: no good answer.
+    pub(crate) ms: Option<f64>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    target: Mutex<Option<(SocketAddr, String)>>,
+    probes: Mutex<Vec<Probe>>,
+    stop: AtomicBool,
+}
+
+/// Who asks, on a thread of its own.
+#[derive(Debug)]
+pub(crate) struct Prober {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Prober {
+    /// Starts the thread, which has nobody to ask yet.
+    pub(crate) fn start() -> Self {
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let mut due = Instant::now();
+            while !of_thread.stop.load(Ordering::Relaxed) {
+                due += EVERY;
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                let target = of_thread.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let Some((address, during)) = target else { continue };
+                let ms = ask(address).then(|| due.elapsed().as_secs_f64() * 1e3);
+                // Between two engines there is nobody to answer.
+                let target = of_thread.target.lock().unwrap_or_else(PoisonError::into_inner);
+                if target.as_ref().is_some_and(|(now, _)| *now == address) {
+                    of_thread.probes.lock().unwrap_or_else(PoisonError::into_inner).push(Probe { during, ms });
+                }
+                // A late answer must not be followed by a burst of questions.
+                due = due.max(Instant::now().checked_sub(EVERY).unwrap_or(due));
+            }
+        });
+        Self { shared, thread: Some(thread) }
+    }
+
+    /// Asks this engine from now on; `None`: nobody.
+    pub(crate) fn ask(&self, target: Option<(SocketAddr, &str)>) {
+        let target = target.map(|(address, during)| (address, during.to_owned()));
+        *self.shared.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
+    }
+
+    /// Ends the thread and gives what it heard.
+    pub(crate) fn finish(mut self) -> Vec<Probe> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        std::mem::take(&mut self.shared.probes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn ask(address: SocketAddr) -> bool {
+    let answer = || -> std::io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    answer().is_ok_and(|answer| answer.starts_with(b"HTTP/1.1 200"))
+}

@@ -1,0 +1,100 @@
+//! The machine beside us: whether others used it, and threads that keep its clocks warm.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::child::Engine;
+
+/// The kernel counts CPU time of all in hundredths of a second.
+const TICK_S: f64 = 0.01;
+
+/// CPU time so far, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    at: Instant,
+    /// Of everybody, all cores, and what the host gave to others.
+    busy: f64,
+    /// Of this process, the engines that have ended, and those that are given.
+    ours: f64,
+}
+
+impl Usage {
+    /// Now. `engines` are those that run.
+    pub(crate) fn read(engines: &[&Engine]) -> io::Result<Self> {
+        let ticks =
+            |text: &str| -> Vec<f64> { text.split_whitespace().filter_map(|ticks| ticks.parse().ok()).collect() };
+        let of = |ticks: &[f64], columns: &[usize]| -> f64 {
+            columns.iter().filter_map(|at| ticks.get(*at)).sum::<f64>() * TICK_S
+        };
+        let all = fs::read_to_string("/proc/stat")?;
+        let all = ticks(all.lines().next().unwrap_or(""));
+        let own = fs::read_to_string("/proc/self/stat")?;
+        // Behind the name, which may hold anything: state, which is no number, then ten, then our times and our children's.
+        let own = ticks(own.rsplit_once(')').map_or("", |(_, rest)| rest));
+        let engines = engines.iter().map(|engine| engine.cpu()).sum::<io::Result<Duration>>()?;
+        Ok(Self {
+            at: Instant::now(),
+            // user, nice, system, irq, softirq and steal; idle and iowait are no use.
+            busy: of(&all, &[0, 1, 2, 5, 6, 7]),
+            ours: of(&own, &[10, 11, 12, 13]) + engines.as_secs_f64(),
+        })
+    }
+
+    /// The share of all cores that others took since then.
+    pub(crate) fn foreign_since(self, before: Self) -> f64 {
+        let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+        let all = (self.at - before.at).as_secs_f64() * cores;
+        ((self.busy - before.busy - (self.ours - before.ours)) / all).max(0.0)
+    }
+}
+
+const REST: u8 = 0;
+const SPIN: u8 = 1;
+const END: u8 = 2;
+
+/// One thread per core that spins at the lowest priority while it is told to. An idle machine lowers its clocks and is
+/// slow to wake, so that it answers later than a busy one: what is measured alone would look worse than it is.
+#[derive(Debug)]
+pub(crate) struct Warmth {
+    state: Arc<AtomicU8>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Warmth {
+    /// Starts the threads, at rest.
+    pub(crate) fn start() -> Self {
+        let state = Arc::new(AtomicU8::new(REST));
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let spin = |_| {
+            let state = Arc::clone(&state);
+            thread::spawn(move || {
+                // Of this thread alone, on Linux.
+                let lowest = rustix::process::setpriority_process(None, 19).is_ok();
+                loop {
+                    match state.load(Ordering::Relaxed) {
+                        SPIN if lowest => (0..1_000).for_each(|_| std::hint::spin_loop()),
+                        END => return,
+                        _ => thread::sleep(Duration::from_millis(5)),
+                    }
+                }
+            })
+        };
+        Self { threads: (0..cores).map(spin).collect(), state }
+    }
+
+    /// Spins or rests.
+    pub(crate) fn set(&self, on: bool) {
+        self.state.store(if on { SPIN } else { REST }, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Warmth {
+    fn drop(&mut self) {
+        self.state.store(END, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
