@@ -16,6 +16,8 @@ use sealwire_server::config::{Config, Environment};
 use sealwire_server::server::Server;
 use tempfile::TempDir;
 
+use crate::machine;
+
 /// The hidden argument: run an engine from the folder that follows.
 pub(crate) const SERVE: &str = "--serve";
 /// The configuration file in that folder.
@@ -163,6 +165,7 @@ impl Metrics {
 
 /// The child: an engine until standard input ends.
 pub(crate) fn serve(folder: &Path) -> io::Result<()> {
+    machine::usual_priority();
     let config = Config::load(&folder.join(FILE), &Environment::of_process()).map_err(io::Error::other)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = world::engine_runtime(config.network.threads_on(cores));

@@ -174,6 +174,7 @@ fn run(options: &Options) -> io::Result<()> {
     let of_smoke = (options.length == Length::Smoke).then(|| folder.path().join("fair"));
     let out = options.out.clone().or(of_smoke).unwrap_or_else(|| target().join("fair"));
     fs::create_dir_all(&out)?;
+    machine::raise_priority();
     let bench = Bench {
         length: options.length,
         folder,
@@ -184,6 +185,7 @@ fn run(options: &Options) -> io::Result<()> {
         begun: Instant::now(),
     };
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()));
+    let usage = Usage::read(&[])?;
     let mut sections = Vec::new();
     for (name, experiment) in EXPERIMENTS.into_iter().filter(|(name, _)| wanted(name)) {
         bench.say(name);
@@ -199,16 +201,18 @@ fn run(options: &Options) -> io::Result<()> {
         sections.push((name, section));
     }
     bench.say("done");
-    finish(bench, sections, options.json)
+    let foreign = Usage::read(&[])?.foreign_since(usage);
+    finish(bench, sections, foreign, options.json)
 }
 
 /// Adds what `/live` was asked, and leaves everything in the folder.
-fn finish(bench: Bench, mut sections: Vec<(&'static str, Section)>, as_json: bool) -> io::Result<()> {
+fn finish(bench: Bench, mut sections: Vec<(&'static str, Section)>, foreign: f64, as_json: bool) -> io::Result<()> {
     if sections.is_empty() {
         return Ok(());
     }
     let (out, smoke, seconds) = (bench.out.clone(), bench.length == Length::Smoke, bench.begun.elapsed().as_secs());
-    let live = live(&bench.prober.finish());
+    let mut live = live(&bench.prober.finish());
+    live.shared(foreign);
     if !as_json && !smoke {
         say(&live.markdown())?;
     }

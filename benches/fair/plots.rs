@@ -11,12 +11,15 @@ use sealwire_benches::stats::LogHistogram;
 
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 760;
-const TITLE_HEIGHT: u32 = 44;
+const TITLE_HEIGHT: u32 = 70;
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(45, 52, 64);
 const FAINT: RGBColor = RGBColor(226, 229, 234);
 /// Told apart by people who see fewer colours too (Okabe and Ito).
 const COLOURS: [RGBColor; 3] = [RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(0, 114, 178)];
+
+/// How dark the band of the batches is.
+const BAND: f64 = 0.08;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn Error>>;
@@ -27,12 +30,17 @@ type Drawn = Result<(), Box<dyn Error>>;
 /// # Errors
 /// When the file cannot be written.
 pub(crate) fn speed(file: &Path, variants: &[(&str, &[Vec<f64>; 2])], bin_s: f64, burst: Range<f64>) -> io::Result<()> {
-    let (title, panels) =
-        (format!("Fields sealed in a second while {} s of batches burst in", burst.end - burst.start), variants.len());
-    draw(file, &title, panels, |areas| {
+    let title = format!("Fields sealed in a second while {} s of batches burst in", burst.end - burst.start);
+    let keys = [
+        ("calls of 30 fields", COLOURS[2].filled()),
+        ("calls of 2,000 fields", COLOURS[0].filled()),
+        ("batches: their arrival, and as long as they alone would take", INK.mix(BAND).filled()),
+    ];
+    let panels = variants.len();
+    draw(file, &title, &keys, panels, |areas| {
         let most = variants.iter().flat_map(|(_, lines)| lines.iter().flatten()).copied().fold(1.0, f64::max);
-        for (at, (area, (name, lines))) in areas.iter().zip(variants).enumerate() {
-            speed_panel(area, (name, lines), bin_s, &burst, most * 1.05, at + 1 == panels)?;
+        for (at, (area, variant)) in areas.iter().zip(variants).enumerate() {
+            speed_panel(area, *variant, bin_s, &burst, most * 1.05, at + 1 == panels)?;
         }
         Ok(())
     })
@@ -43,7 +51,8 @@ pub(crate) fn speed(file: &Path, variants: &[(&str, &[Vec<f64>; 2])], bin_s: f64
 /// # Errors
 /// When the file cannot be written.
 pub(crate) fn latency(file: &Path, classes: [&str; 3], variants: &[(&str, &[LogHistogram; 3])]) -> io::Result<()> {
-    draw(file, "Latency of served calls at 1.5 times the capacity", classes.len(), |areas| {
+    let keys: Vec<_> = variants.iter().zip(COLOURS).map(|((name, _), colour)| (*name, colour.filled())).collect();
+    draw(file, "Latency of served calls at 1.5 times the capacity", &keys, classes.len(), |areas| {
         for (class, (area, name)) in areas.iter().zip(classes).enumerate() {
             let lines: Vec<_> = variants.iter().map(|(name, of)| (*name, &of[class])).collect();
             latency_panel(area, name, &lines, class + 1 == classes.len())?;
@@ -52,13 +61,27 @@ pub(crate) fn latency(file: &Path, classes: [&str; 3], variants: &[(&str, &[LogH
     })
 }
 
-/// A page with a title above, and panels of one height below each other.
-fn draw(file: &Path, title: &str, panels: usize, fill: impl FnOnce(&[Area<'_>]) -> Drawn) -> io::Result<()> {
+/// A page with a title and the meaning of its colours above, and panels of one height below each other.
+fn draw(
+    file: &Path,
+    title: &str,
+    keys: &[(&str, ShapeStyle)],
+    panels: usize,
+    fill: impl FnOnce(&[Area<'_>]) -> Drawn,
+) -> io::Result<()> {
     let drawn = || -> Drawn {
         let page = SVGBackend::new(file, (WIDTH, HEIGHT)).into_drawing_area();
         page.fill(&WHITE)?;
         let (head, body) = page.split_vertically(TITLE_HEIGHT);
-        head.draw(&Text::new(title.to_owned(), (24, 14), (FONT, 22).into_font().style(FontStyle::Bold).color(&INK)))?;
+        let style = (FONT, 22).into_font().style(FontStyle::Bold).color(&INK);
+        head.draw(&Text::new(title.to_owned(), (24, 12), style))?;
+        let mut left = 24;
+        for (name, colour) in keys {
+            head.draw(&Rectangle::new([(left, 48), (left + 18, 56)], *colour))?;
+            head.draw(&Text::new((*name).to_owned(), (left + 25, 46), (FONT, 14).into_font().color(&INK)))?;
+            // The backend knows no widths; a letter is about half as wide as it is high.
+            left += 60 + 7 * i32::try_from(name.len())?;
+        }
         fill(&body.split_evenly((panels, 1)))?;
         page.present()?;
         Ok(())
@@ -97,22 +120,13 @@ fn speed_panel(
         .x_desc(if is_last { "time, seconds" } else { "" })
         .y_desc("fields / s")
         .draw()?;
-    let band = Rectangle::new([(burst.start, 0.0), (burst.end, most)], INK.mix(0.07).filled());
-    chart
-        .draw_series([band])?
-        .label("batches arrive; as long as they alone would take")
-        .legend(|(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], INK.mix(0.12).filled()));
-    for ((line, colour), what) in
-        lines.iter().zip([COLOURS[2], COLOURS[0]]).zip(["calls of 30 fields", "calls of 2,000 fields"])
-    {
+    let band = Rectangle::new([(burst.start, 0.0), (burst.end, most)], INK.mix(BAND).filled());
+    chart.draw_series([band])?;
+    for (line, colour) in lines.iter().zip([COLOURS[2], COLOURS[0]]) {
         let points = line.iter().enumerate().map(|(bin, rate)| ((bin as f64 + 0.5) * bin_s, *rate));
-        let style = colour.stroke_width(2);
-        chart
-            .draw_series(LineSeries::new(points, style))?
-            .label(what)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
     }
-    legend(&mut chart)
+    Ok(())
 }
 
 fn latency_panel(area: &Area<'_>, name: &str, lines: &[(&str, &LogHistogram)], is_last: bool) -> Drawn {
@@ -138,31 +152,17 @@ fn latency_panel(area: &Area<'_>, name: &str, lines: &[(&str, &LogHistogram)], i
         .x_desc(if is_last { "latency, from when a call should have been sent to its reply (logarithmic)" } else { "" })
         .y_desc("calls")
         .draw()?;
+    let mut below = 38;
     for ((name, of), colour) in lines.iter().zip(COLOURS) {
         let bins: Vec<_> = of.bins().collect();
         let points = bins.iter().map(|(from, to, share)| ((from * to).sqrt(), *share));
         chart.draw_series(AreaSeries::new(points.clone(), 0.0, colour.mix(0.15)))?;
-        let (modes, style) = (of.modes(), colour.stroke_width(2));
-        chart
-            .draw_series(LineSeries::new(points, style))?
-            .label(format!("{name}: {modes} {}", if modes == 1 { "mode" } else { "modes" }))
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
+        let modes = of.modes();
+        let count = format!("{name}: {modes} {}", if modes == 1 { "mode" } else { "modes" });
+        area.draw(&Text::new(count, (92, below), (FONT, 13).into_font().color(&colour)))?;
+        below += 18;
     }
-    legend(&mut chart)
-}
-
-fn legend<'a, 'b: 'a, X, Y>(chart: &mut ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>) -> Drawn
-where
-    X: Ranged<ValueType = f64> + 'a,
-    Y: Ranged<ValueType = f64> + 'a,
-{
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(FAINT)
-        .label_font((FONT, 13).into_font().color(&INK))
-        .draw()?;
     Ok(())
 }
 

@@ -171,7 +171,7 @@ pub(crate) fn kept_up(cost: Cost, of_ms: f64, what: &str) -> (Judged, String) {
         cost.share * 100.0,
         ms(cost.lag_ms.p50),
         ms(cost.lag_ms.p99),
-        if kept { "" } else { ": IT WAS THE BOTTLENECK, these figures are not the server's" },
+        if kept { "" } else { ": TOO LATE, these figures are not the server's alone" },
     );
     (Judged::when(kept, "the generator was late"), note)
 }

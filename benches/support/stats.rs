@@ -219,8 +219,9 @@ impl LogHistogram {
 }
 
 /// One pass of `[1 2 1] / 4`. What would leave at an end stays there.
-fn smooth(shares: &[f64]) -> Vec<f64> {
-    let last = shares.len() - 1;
+#[must_use]
+pub fn smooth(shares: &[f64]) -> Vec<f64> {
+    let last = shares.len().saturating_sub(1);
     let smoothed = |at: usize| (shares[at.saturating_sub(1)] + 2.0 * shares[at] + shares[(at + 1).min(last)]) / 4.0;
     (0..shares.len()).map(smoothed).collect()
 }
