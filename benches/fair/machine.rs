@@ -67,8 +67,12 @@ const REST: u8 = 0;
 const SPIN: u8 = 1;
 const END: u8 = 2;
 
-/// One thread per core that spins at the lowest priority while it is told to. An idle machine lowers its clocks and is
-/// slow to wake, so that it answers later than a busy one: what is measured alone would look worse than it is.
+/// Spins of the threads that keep a machine warm, and the pauses between them. Short, because a thread of low priority
+/// that never pauses would keep the engine's own from its core for whole time slices.
+const WARM: Duration = Duration::from_micros(20);
+
+/// One thread per core that spins now and then, at the lowest priority, while it is told to. An idle machine lowers its
+/// clocks and is slow to wake, so that it answers later than a busy one: what is measured alone would look worse than it is.
 #[derive(Debug)]
 pub(crate) struct Warmth {
     state: Arc<AtomicU8>,
@@ -87,7 +91,13 @@ impl Warmth {
                 let lowest = rustix::process::setpriority_process(None, 19).is_ok();
                 loop {
                     match state.load(Ordering::Relaxed) {
-                        SPIN if lowest => (0..1_000).for_each(|_| std::hint::spin_loop()),
+                        SPIN if lowest => {
+                            let begin = Instant::now();
+                            while begin.elapsed() < WARM {
+                                std::hint::spin_loop();
+                            }
+                            thread::sleep(WARM);
+                        }
                         END => return,
                         _ => thread::sleep(Duration::from_millis(5)),
                     }

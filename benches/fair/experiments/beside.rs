@@ -168,6 +168,8 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
         "Work, fields in a second",
         &["case", "batches alone", "batches and caller", "of these, the caller", "batches and caller / batches alone"],
     );
+    let mut queue =
+        Table::new("Time in queue, as the engine counts it", &["case", "arm", "calls of", "mean ms", "calls"]);
     let mut raw = Vec::new();
     // Both key scopes and both numbers of batches once are enough for a look at the answers.
     let cases = CASES.into_iter().step_by(bench.length.pick(1, 1, CASES.len() - 1));
@@ -177,11 +179,12 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
         taken.latency_rows(&mut table);
         section.tables.push(table);
         taken.judge(case, &mut section, &mut work);
+        taken.queue_rows(&case.name(), &mut queue);
         raw.push(
             json!({ "case": case.name(), "fair": report::raw(&taken.samples), "arrival": report::raw(&taken.arrival) }),
         );
     }
-    section.tables.push(work);
+    section.tables.extend([work, queue]);
     section.raw = raw.into();
     finish(bench, fair.engine, fair.generator)?;
     finish(bench, arrival.engine, arrival.generator)?;
@@ -221,7 +224,7 @@ impl Taken {
             bench.say(&format!("beside: {}, round {} of {rounds}", case.name(), round + 1));
             taken.round(bench, fair, round)?;
             // Seconds of waiting show in a few windows as well as in many.
-            if round < bench.length.pick(4, 2, 1) {
+            if round < bench.length.pick(4, 1, 1) {
                 arrival_window(bench, arrival, &arrival_loads, case)?;
             }
         }
@@ -242,7 +245,7 @@ impl Taken {
         for arm in arms {
             let (metrics, usage, begin) = (side.engine.metrics()?, Usage::read(&[&side.engine])?, side.generator.now());
             side.enter(bench, &self.loads, arm)?;
-            let range = side.generator.run(bench.length.pick(1_800, 1_500, 250).into_ms())?;
+            let range = side.generator.run(bench.length.pick(1_800, 1_200, 250).into_ms())?;
             let end = side.leave(bench, &self.loads)?;
             let foreign = Usage::read(&[&side.engine])?.foreign_since(usage);
             let after = side.engine.metrics()?;
@@ -366,7 +369,6 @@ impl Taken {
         work.row([vec![name.clone()], rates.to_vec()].concat());
         section.notes.extend(self.notes.clone());
         section.notes.push(self.foreign_note(&name));
-        section.notes.extend(self.queue_note(&name));
     }
 
     fn foreign_note(&self, name: &str) -> String {
@@ -382,12 +384,11 @@ impl Taken {
     }
 
     /// The same as the engine sees it, without network and TLS.
-    fn queue_note(&self, name: &str) -> Option<String> {
-        let mean = |((arm, labels), (calls, seconds)): (&(Arm, String), &(f64, f64))| {
-            format!("{arm:?} {labels} {} ms of {calls}", digits(seconds / calls * 1e3))
-        };
-        let means: Vec<String> = self.queued.iter().map(mean).collect();
-        (!means.is_empty()).then(|| format!("{name}: the engine's own mean time in queue: {}", means.join("; ")))
+    fn queue_rows(&self, name: &str, table: &mut Table) {
+        for ((arm, labels), (calls, seconds)) in &self.queued {
+            let arm = format!("{arm:?}").to_lowercase();
+            table.row(vec![name.to_owned(), arm, labels.clone(), digits(seconds / calls * 1e3), calls.to_string()]);
+        }
     }
 }
 

@@ -20,12 +20,12 @@ use crate::report::{self, Judged, Section, Table, digits, kept_up, percent};
 const MEMORY_MIB: f64 = 64.0;
 /// What a process takes beyond its budget: buffers of sockets and TLS, and what the allocator keeps.
 const BEYOND_MIB: f64 = 64.0;
-/// Without the one key four limits make the budget: the longest call and its reply must fit into it.
+/// The longest call and its reply must fit into a half of the budget. An engine without the key has its limits as one.
 const SETTINGS: [Setting; 6] = [
     ("schedule.order", "fair"),
     ("schedule.memory_mib", "64"),
-    ("limits.message_bytes_max", "16777216"),
-    ("limits.reply_bytes_max", "33554432"),
+    ("limits.message_bytes_max", "12582912"),
+    ("limits.reply_bytes_max", "20971520"),
     ("limits.bytes_per_connection_max", "67108864"),
     ("limits.bytes_max", "67108864"),
 ];

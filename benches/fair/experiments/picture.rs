@@ -54,7 +54,7 @@ struct Drawn {
 /// Runs every variant and draws both figures.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut section = Section::new("picture: speed while batches burst in, and latencies at 1.5 times the capacity");
-    let (before, time) = bench.length.pick((4.0, 13.0), (3.0, 9.0), (0.25, 0.75));
+    let (before, time) = bench.length.pick((4.0, 13.0), (2.5, 7.0), (0.25, 0.75));
     let (mut drawn, mut raw, mut capacity) = (Vec::new(), Vec::new(), None);
     for variant in &VARIANTS {
         let mut mixed = Mixed::start(bench, "picture", "one", variant.settings)?;
@@ -144,7 +144,7 @@ fn latencies(bench: &Bench, mixed: &mut Mixed, capacity: f64) -> io::Result<Vec<
     let generator = &mut mixed.generator;
     let drive = Drive::Random(OFFERED * capacity / mean_fields());
     let load = generator.add(mix(mixed.connections.clone(), drive));
-    let (settle, time) = bench.length.pick((2.0, 8.0), (2.0, 4.0), (0.1, 0.3));
+    let (settle, time) = bench.length.pick((2.0, 8.0), (2.0, 3.0), (0.1, 0.3));
     generator.start(load);
     generator.run(Duration::from_secs_f64(settle))?;
     let window = generator.run(Duration::from_secs_f64(time))?;
