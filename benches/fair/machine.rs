@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
@@ -63,16 +64,23 @@ pub(crate) fn usual_priority() {
     let _ = rustix::process::setpriority_process(None, 0);
 }
 
+/// Puts the calling thread under the kernel's idle policy. There is no safe call for that at hand, but util-linux has a
+/// program. Gives whether it is so.
+fn idle_policy() -> bool {
+    let link = fs::read_link("/proc/thread-self").unwrap_or_default();
+    let Some(thread) = link.file_name() else { return false };
+    let chrt = Command::new("chrt").args(["--idle", "--pid", "0"]).arg(thread).stderr(Stdio::null()).status();
+    chrt.is_ok_and(|status| status.success())
+}
+
 const REST: u8 = 0;
 const SPIN: u8 = 1;
 const END: u8 = 2;
 
-/// Spins of the threads that keep a machine warm, and the pauses between them. Short, because a thread of low priority
-/// that never pauses would keep the engine's own from its core for whole time slices.
-const WARM: Duration = Duration::from_micros(20);
-
-/// One thread per core that spins now and then, at the lowest priority, while it is told to. An idle machine lowers its
-/// clocks and is slow to wake, so that it answers later than a busy one: what is measured alone would look worse than it is.
+/// One thread per core that spins while it is told to, under the kernel's idle policy: to everybody else its core is free.
+/// An idle machine lowers its clocks and is slow to wake, so that it answers later than a busy one: what is measured alone
+/// would look worse than it is. A low priority would not do: the kernel wakes no thread on a core that is taken so, and the
+/// engine's threads would share one. Without `chrt` the threads rest, and "alone" is "idle".
 #[derive(Debug)]
 pub(crate) struct Warmth {
     state: Arc<AtomicU8>,
@@ -87,17 +95,10 @@ impl Warmth {
         let spin = |_| {
             let state = Arc::clone(&state);
             thread::spawn(move || {
-                // Of this thread alone, on Linux.
-                let lowest = rustix::process::setpriority_process(None, 19).is_ok();
+                let idle = idle_policy();
                 loop {
                     match state.load(Ordering::Relaxed) {
-                        SPIN if lowest => {
-                            let begin = Instant::now();
-                            while begin.elapsed() < WARM {
-                                std::hint::spin_loop();
-                            }
-                            thread::sleep(WARM);
-                        }
+                        SPIN if idle => (0..1_000).for_each(|_| std::hint::spin_loop()),
                         END => return,
                         _ => thread::sleep(Duration::from_millis(5)),
                     }

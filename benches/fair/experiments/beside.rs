@@ -61,7 +61,7 @@ impl Case {
 enum Arm {
     /// The caller, on a machine that is idle beside it.
     Idle,
-    /// The caller, and threads of the lowest priority that keep the clocks up.
+    /// The caller, and threads under the idle policy that keep the clocks up.
     Alone,
     /// The caller and the batches.
     Beside,
