@@ -341,7 +341,12 @@ impl Taken {
         let (name, beside) = (case.name(), self.summary(Arm::Beside));
         section.gate(
             format!("{name}: p99 beside <= {BESIDE_MAX}x alone"),
-            format!("{}; median of single pairs {}", interval(ratio, "x"), digits(single)),
+            format!(
+                "{}; median of single pairs {}; {}x of idle",
+                interval(ratio, "x"),
+                digits(single),
+                digits(beside.p99 / self.summary(Arm::Idle).p99)
+            ),
             Verdict::at_most(ratio, BESIDE_MAX),
             self.judged,
         );
