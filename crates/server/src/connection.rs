@@ -14,6 +14,7 @@
 
 mod input;
 mod replies;
+mod turns;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use crate::ticket::{StopReason, TicketGuard, Tickets};
 use crate::work::{Finished, Order, Work};
 use input::{Input, READ_BYTES};
 use replies::{Outgoing, write_replies};
+pub use turns::Turns;
 
 /// Longest time for which a refusal keeps calls from beginning.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -88,9 +90,10 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     });
     let stop = StopOnDrop(connection.tickets.clone());
     let stall = Duration::from_millis(limits.write_stall_ms_max);
-    let metrics = Arc::clone(&connection.engine.metrics);
-    let mut writer =
-        tokio::spawn(async move { write_replies(write, outgoing, stall, |n| metrics.reply_bytes(n)).await });
+    let shared = Arc::clone(&connection.engine);
+    let mut writer = tokio::spawn(async move {
+        write_replies(write, outgoing, stall, &shared.turns, |n| shared.metrics.reply_bytes(n)).await
+    });
 
     let mut reader = Reader::new(Arc::clone(&connection), read, draining.clone());
     let end = tokio::select! {
@@ -277,6 +280,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Scan::Refused { head, error, fate } => self.turn_away(head, &CallFailure::Scan(error), fate).await,
             Scan::Discard { bytes, ended } => {
                 self.input.discard(bytes);
+                if bytes >= READ_BYTES {
+                    self.connection.engine.turns.next().await;
+                }
                 if ended {
                     self.message_began = None;
                 }
@@ -437,6 +443,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let bytes = self.input.buffer.len();
         let Some(arriving) = &mut self.arriving else { return self.offer_arriving(bytes).await };
         if arriving.place.resize(bytes) {
+            self.connection.engine.turns.next().await;
             self.wait(Reading::On).await
         } else if arriving.place.waits() {
             // Its caller's share is taken. Read on once it has its turn.

@@ -11,6 +11,7 @@ use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection,
 
 use crate::apps::Apps;
 use crate::config;
+use crate::connection::Turns;
 use crate::error::CallFailure;
 use crate::faults::Faults;
 use crate::inspect;
@@ -36,6 +37,8 @@ pub struct Engine {
     pub apps: Arc<Apps>,
     /// The crypto threads, and who may use them.
     pub scheduler: Scheduler,
+    /// The turns of network threads.
+    pub turns: Turns,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }

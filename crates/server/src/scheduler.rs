@@ -24,6 +24,8 @@ use crate::work::Work;
 
 /// One slice in so many is timed, to learn what things cost.
 const SLICES_PER_SAMPLE: u32 = 8;
+/// Time at long work after which a crypto thread offers its core to network threads.
+const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
 /// Bytes that a call takes beside its messages: its books, its walk, its keys.
 const CALL_BYTES: usize = 4 << 10;
 
@@ -258,6 +260,7 @@ impl Shared {
     fn run(&self) {
         let mut slices = 0_u32;
         let mut ran = None;
+        let mut gave_way = Instant::now();
         while let Some(Turn { id, mut work, allowance }) = self.next(ran.take()) {
             slices = slices.wrapping_add(1);
             let began = slices.is_multiple_of(SLICES_PER_SAMPLE).then(thread_cpu);
@@ -265,12 +268,17 @@ impl Shared {
             // A panic fails its own call: the result's channel is dropped with the work, and the thread lives on.
             let slice = catch_unwind(AssertUnwindSafe(|| work.slice(&allowance)));
             let took = began.map(|began| thread_cpu().saturating_sub(began));
+            let more = slice.as_ref().is_ok_and(|slice| slice.more);
             ran = Some(match slice {
                 Ok(slice) => Ran { id, kind, done: slice.done, took, unfinished: slice.more.then_some(work) },
                 Err(_) => Ran { id, kind, done: Shape::default(), took: None, unfinished: None },
             });
-            // Network threads wait for a core no longer than a slice.
-            std::thread::yield_now();
+            // Only long work gives way: to do so after short calls would make network threads take them one by one,
+            // which costs more than it saves.
+            if more && gave_way.elapsed() >= GIVES_WAY_AFTER {
+                std::thread::yield_now();
+                gave_way = Instant::now();
+            }
         }
     }
 

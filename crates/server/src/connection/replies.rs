@@ -7,6 +7,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
+use super::turns::{PIECE_BYTES, Turns};
 use crate::scheduler::Place;
 
 /// Replies up to this many bytes are written together, in one TLS record where they fit.
@@ -27,6 +28,7 @@ pub(super) async fn write_replies(
     mut write: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
     stall: Duration,
+    turns: &Turns,
     count: impl Fn(u64),
 ) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH_BYTES);
@@ -36,19 +38,19 @@ pub(super) async fn write_replies(
         while let Some(reply) = next {
             count(reply.bytes.len() as u64);
             if batch.len() + reply.bytes.len() > BATCH_BYTES {
-                write_all(&mut write, &batch, stall).await?;
+                write_all(&mut write, &batch, stall, turns).await?;
                 batch.clear();
                 held.clear();
             }
             if reply.bytes.len() > BATCH_BYTES {
-                write_all(&mut write, &reply.bytes, stall).await?;
+                write_all(&mut write, &reply.bytes, stall, turns).await?;
             } else {
                 batch.extend_from_slice(&reply.bytes);
                 held.push(reply);
             }
             next = outgoing.try_recv().ok();
         }
-        write_all(&mut write, &batch, stall).await?;
+        write_all(&mut write, &batch, stall, turns).await?;
         timeout(stall, write.flush()).await??;
         batch.clear();
         held.clear();
@@ -57,13 +59,21 @@ pub(super) async fn write_replies(
 }
 
 /// Writes everything; fails when nothing of it is taken for as long as `stall`, or all of it too slowly.
-async fn write_all(write: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8], stall: Duration) -> io::Result<()> {
+async fn write_all(
+    write: &mut (impl AsyncWrite + Unpin),
+    mut bytes: &[u8],
+    stall: Duration,
+    turns: &Turns,
+) -> io::Result<()> {
     let patience = stall + Duration::from_secs(bytes.len() as u64 / REPLY_BYTES_PER_S_MIN);
     let all = async {
         while !bytes.is_empty() {
-            match timeout(stall, write.write(bytes)).await?? {
+            match timeout(stall, write.write(&bytes[..bytes.len().min(PIECE_BYTES)])).await?? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 taken => bytes = &bytes[taken..],
+            }
+            if !bytes.is_empty() {
+                turns.next().await;
             }
         }
         Ok(())
@@ -88,7 +98,7 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10)).await;
+        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10), &Turns::new(1)).await;
         assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
         assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
         drop(ours);
