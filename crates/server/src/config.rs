@@ -17,7 +17,8 @@ use sealwire_schedule::Order;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::limits::Limits;
+use crate::limits::{CALL_BYTES, Limits};
+use crate::pki::PrincipalKind;
 pub use error::{ConfigError, Origin, Problem};
 use keys::{Key, SECTIONS, Value, Values};
 
@@ -157,8 +158,8 @@ pub struct Schedule {
     pub slice_us: u64,
     /// Memory for requests and replies over all connections.
     pub memory_mib: u64,
-    /// Weights of callers by name; 1 for those that are not there.
-    pub weights: HashMap<String, u32>,
+    /// Weights of callers; 1 for those that are not there.
+    pub weights: HashMap<(PrincipalKind, String), u32>,
     /// Whose turn it is.
     pub order: Order,
 }
@@ -309,13 +310,13 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
-        let one_call = self.limits.message_bytes_max.saturating_add(self.limits.reply_bytes_max) as u64;
-        if self.schedule.memory_bytes() / 2 < one_call {
+        let one_call = self.limits.message_bytes_max.saturating_add(self.limits.reply_bytes_max);
+        if self.schedule.memory_bytes() / 2 < (one_call + CALL_BYTES) as u64 {
             problems.push(Problem::Conflict {
                 key: "schedule.memory_mib".into(),
                 other: "limits.message_bytes_max".into(),
-                rule: "must be at least twice message_bytes_max + reply_bytes_max, or the longest call never fits: one \
-                       caller gets a half",
+                rule: "must be more than twice message_bytes_max + reply_bytes_max, or the longest call never fits: one \
+                       caller alone gets a half",
             });
         }
         if self.listen.address == self.admin.address && self.listen.address.port() != 0 {
@@ -336,9 +337,8 @@ impl Config {
     }
 }
 
-fn weights(list: &[String]) -> HashMap<String, u32> {
-    let weights = list.iter().filter_map(|text| keys::weight(text));
-    weights.map(|(name, weight)| (name.to_owned(), weight)).collect()
+fn weights(list: &[String]) -> HashMap<(PrincipalKind, String), u32> {
+    list.iter().filter_map(|text| keys::weight(text)).collect()
 }
 
 fn address(values: &mut Values, section: &'static str) -> SocketAddr {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealwire_schedule::{Class, Reason, Refusal, Shape};
+use sealwire_schedule::{Class, Reason, Refusal, Shape, Work as Cost};
 use sealwire_wire::{
     Boundary, Call, Curve, ErrorCode, Fate, Format, Head, KeyScope, Method, Notice, Outlook, RpcError, Scan, Scanner,
     decode_cancel, reply,
@@ -31,10 +31,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::budget::ConnectionBytes;
-use crate::cost::Kind;
+use crate::cost::{Kind, fields_max};
 use crate::engine::Engine;
 use crate::error::CallFailure;
-use crate::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
+use crate::metrics::{CallCode, CallReport, CallTimes, ClassLabel, MethodLabel};
 use crate::pki::Principal;
 use crate::scheduler::{Offer, Place};
 use crate::ticket::{StopReason, TicketGuard, Tickets};
@@ -45,6 +45,8 @@ pub use turns::Turns;
 
 /// Longest time for which a refusal keeps calls from beginning.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// What a parked call takes beside its message, in bytes: at most 64 of them are parked.
+const PARKED_BYTES: usize = 512;
 /// Time to stay away when a call that had begun finds no more memory: the core, which could tell better, was not asked.
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
 
@@ -58,6 +60,9 @@ struct Connection {
     seats: Arc<Semaphore>,
     replies: mpsc::Sender<Outgoing>,
 }
+
+/// Size classes of calls.
+const CLASSES: usize = ClassLabel::ALL.len();
 
 /// Why reading ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -207,14 +212,47 @@ struct Arriving {
     place: Place,
     ticket: Option<TicketGuard>,
     seat: Option<OwnedSemaphorePermit>,
-    arrived: Instant,
+    /// Bytes of it that were there when its cost was estimated.
+    looked_at: usize,
 }
 
-/// For how long, and from which size on, calls do not begin after a refusal.
-#[derive(Clone, Copy)]
-struct Pause {
-    until: Instant,
-    class: Class,
+/// A whole call that may not begin yet.
+struct Parked {
+    request: Request,
+    estimate: Cost,
+    deadline: Instant,
+}
+
+impl Parked {
+    fn bytes(&self) -> usize {
+        self.request.frame.len() + PARKED_BYTES
+    }
+
+    fn class(&self) -> Class {
+        Class::of_cost(self.estimate)
+    }
+}
+
+/// Until when calls of each class do not begin, because one of that size or below was refused.
+struct Pauses([Option<Instant>; CLASSES]);
+
+impl Pauses {
+    /// To read calls only to refuse them would take the time of those that are served.
+    fn after(&mut self, refusal: &Refusal, class: Class) {
+        let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
+        for pause in &mut self.0[class.index()..] {
+            *pause = (*pause).max(Some(until));
+        }
+    }
+
+    /// Until when calls of `class` wait, if they do.
+    fn until(&self, class: Class) -> Option<Instant> {
+        self.0[class.index()].filter(|until| *until > Instant::now())
+    }
+
+    fn none(&self) -> bool {
+        Class::all().all(|class| self.until(class).is_none())
+    }
 }
 
 /// The reading half of a connection.
@@ -225,10 +263,10 @@ struct Reader<R> {
     draining: watch::Receiver<bool>,
     message_began: Option<Instant>,
     arriving: Option<Arriving>,
-    /// Whole calls that may not begin yet, oldest first.
-    parked: VecDeque<Request>,
+    /// Oldest first.
+    parked: VecDeque<Parked>,
     parked_bytes: usize,
-    pause: Option<Pause>,
+    pauses: Pauses,
     /// A seat for the next call, taken while that could not begin.
     seat: Option<OwnedSemaphorePermit>,
 }
@@ -251,7 +289,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             arriving: None,
             parked: VecDeque::new(),
             parked_bytes: 0,
-            pause: None,
+            pauses: Pauses(Default::default()),
             seat: None,
         }
     }
@@ -268,7 +306,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn step(&mut self) -> Result<(), End> {
         self.begin_parked().await;
         if self.parked_bytes >= READ_BYTES {
-            return self.wait(Reading::Paused).await;
+            return self.wait(Reading::Paused { until: None }).await;
         }
         match self.scanner.scan(&self.input.buffer) {
             Scan::Message(boundary) => {
@@ -280,11 +318,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Scan::Refused { head, error, fate } => self.turn_away(head, &CallFailure::Scan(error), fate).await,
             Scan::Discard { bytes, ended } => {
                 self.input.discard(bytes);
-                if bytes >= READ_BYTES {
-                    self.connection.engine.turns.next().await;
-                }
                 if ended {
                     self.message_began = None;
+                } else {
+                    self.connection.engine.turns.next().await;
                 }
                 Ok(())
             }
@@ -302,21 +339,23 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let arriving = self.arriving.take();
         match boundary.head {
             Head::Request { msgid, method: Some(method @ (Method::Encrypt | Method::Decrypt | Method::Rewrap)) } => {
-                if *self.draining.borrow() {
-                    drop(arriving);
-                    self.connection.refuse(msgid, method.into(), &CallFailure::Stopped(StopReason::Drain)).await;
-                    return Ok(());
-                }
-                if let Some(Arriving { place, ticket: Some(ticket), seat: Some(seat), arrived }) = arriving {
-                    self.begin(Request { msgid, method, frame, boundary, arrived, ticket }, seat, Some(place)).await;
-                    return Ok(());
-                }
-                let Some(ticket) = self.connection.tickets.issue(msgid) else {
-                    return Err(self.connection.expel_for_msgid().await);
+                let (seat, place, ticket) = match arriving {
+                    Some(Arriving { place, ticket: Some(ticket), seat, .. }) => (seat, Some(place), ticket),
+                    _ => match self.connection.tickets.issue(msgid) {
+                        Some(ticket) => (None, None, ticket),
+                        None => return Err(self.connection.expel_for_msgid().await),
+                    },
                 };
-                self.parked_bytes += frame.len();
-                let arrived = Instant::now();
-                self.parked.push_back(Request { msgid, method, frame, boundary, arrived, ticket });
+                let request = Request { msgid, method, frame, boundary, arrived: Instant::now(), ticket };
+                if *self.draining.borrow() {
+                    self.refuse(request, &CallFailure::Stopped(StopReason::Drain)).await;
+                } else if let Some(seat) = seat {
+                    self.begin(request, seat, place).await;
+                } else if let Some(seat) = self.seat_at_once() {
+                    self.begin(request, seat, None).await;
+                } else {
+                    self.park(request).await;
+                }
                 Ok(())
             }
             Head::Request { msgid, method } => self.answer_at_once(msgid, method, &frame, &boundary).await,
@@ -331,83 +370,100 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Begins every parked call that may, oldest first.
+    /// A seat for a call that nothing holds back.
+    fn seat_at_once(&mut self) -> Option<OwnedSemaphorePermit> {
+        let free = self.parked.is_empty() && self.pauses.none();
+        if free { self.seat.take().or_else(|| self.connection.try_seat()) } else { None }
+    }
+
+    /// Keeps a call until it may begin. One that does not decode need not wait for its answer.
+    async fn park(&mut self, request: Request) {
+        let engine = &self.connection.engine;
+        let wanted = match Call::decode(&request.frame, &request.boundary) {
+            Ok(call) => Wanted::of(&call),
+            Err(error) => return self.refuse(request, &error.into()).await,
+        };
+        let estimate = engine.scheduler.estimate(request.kind(&wanted), request.shape(&wanted));
+        let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
+        let parked = Parked { request, estimate, deadline };
+        self.parked_bytes += parked.bytes();
+        self.parked.push_back(parked);
+    }
+
+    /// Begins every parked call that may, oldest first, and answers those whose time is up.
     async fn begin_parked(&mut self) {
-        if *self.draining.borrow() {
-            self.turn_all_away().await;
+        if self.parked.is_empty() {
+            return;
         }
-        while !self.parked.is_empty() {
-            let Some(index) = self.next_parked() else { return };
+        if *self.draining.borrow() {
+            return self.turn_all_away().await;
+        }
+        let now = Instant::now();
+        while let Some(index) = self.parked.iter().position(|parked| parked.deadline <= now) {
+            self.stop_parked(index, StopReason::Deadline).await;
+        }
+        while let Some(index) = self.next_parked() {
             let Some(seat) = self.seat.take().or_else(|| self.connection.try_seat()) else { return };
-            if let Some(request) = self.unpark(index) {
-                self.begin(request, seat, None).await;
+            if let Some(parked) = self.unpark(index) {
+                self.begin(parked.request, seat, None).await;
             }
         }
     }
 
     /// The oldest parked call that no pause holds back.
-    fn next_parked(&mut self) -> Option<usize> {
-        let Some(pause) = self.pause() else { return (!self.parked.is_empty()).then_some(0) };
-        self.parked.iter().position(|request| {
-            // What does not even decode need not wait for its answer.
-            self.class(request).is_none_or(|class| class < pause.class)
-        })
+    fn next_parked(&self) -> Option<usize> {
+        self.parked.iter().position(|parked| self.pauses.until(parked.class()).is_none())
     }
 
-    fn class(&self, request: &Request) -> Option<Class> {
-        let call = Call::decode(&request.frame, &request.boundary).ok()?;
-        let (kind, shape) = (request.kind(&Wanted::of(&call)), request.shape(&Wanted::of(&call)));
-        Some(self.connection.engine.scheduler.class(kind, shape))
+    fn unpark(&mut self, index: usize) -> Option<Parked> {
+        let parked = self.parked.remove(index)?;
+        self.parked_bytes -= parked.bytes();
+        Some(parked)
     }
 
-    fn unpark(&mut self, index: usize) -> Option<Request> {
-        let request = self.parked.remove(index)?;
-        self.parked_bytes -= request.frame.len();
-        Some(request)
+    /// Answers a parked call that is stopped, since nobody else will for a while.
+    async fn stop_parked(&mut self, index: usize, reason: StopReason) {
+        let Some(parked) = self.unpark(index) else { return };
+        let saved = Duration::from_nanos(parked.estimate.as_nanos());
+        let fields = fields_max(parked.request.boundary.leaves);
+        self.connection.engine.metrics.call_stopped(reason, fields, saved);
+        self.refuse(parked.request, &CallFailure::Stopped(reason)).await;
     }
 
     /// Starts the answer to a call, or answers why it does not begin.
     async fn begin(&mut self, request: Request, seat: OwnedSemaphorePermit, place: Option<Place>) {
         match begin(&self.connection, &request, place) {
             Ok(begun) => drop(tokio::spawn(answer(Arc::clone(&self.connection), request, begun, seat))),
-            Err(failure) => {
-                let (msgid, method) = (request.msgid, request.method);
+            Err(NotBegun { failure, class }) => {
                 if let CallFailure::Overloaded(refusal) = &failure {
-                    let class = self.class(&request).unwrap_or_default();
-                    self.pause_for(refusal, class);
+                    self.pauses.after(refusal, class);
                 }
-                drop((request, seat)); // Its msgid may be used again from when the reply can be read.
-                self.connection.refuse(msgid, method.into(), &failure).await;
+                drop(seat);
+                self.refuse(request, &failure).await;
             }
         }
     }
 
-    /// After a refusal, calls of that size and above do not begin for a while: to read them only to refuse them would
-    /// take the time of those that are served.
-    fn pause_for(&mut self, refusal: &Refusal, class: Class) {
-        let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
-        let (until, class) =
-            self.pause.map_or((until, class), |pause| (pause.until.max(until), pause.class.min(class)));
-        self.pause = Some(Pause { until, class });
+    /// Answers a call that does not begin. Its msgid may be used again from when the answer can be read.
+    async fn refuse(&self, request: Request, failure: &CallFailure) {
+        let (msgid, method) = (request.msgid, request.method.into());
+        drop(request);
+        self.connection.refuse(msgid, method, failure).await;
     }
 
-    /// Stops a call. A parked one is answered here, since nobody else will for a while.
+    /// Stops a call.
     async fn cancel(&mut self, msgid: u32) {
         self.connection.tickets.stop(msgid, StopReason::Cancel);
-        let Some(index) = self.parked.iter().position(|request| request.msgid == msgid) else { return };
-        if let Some(request) = self.unpark(index) {
-            self.connection.engine.metrics.call_stopped(StopReason::Cancel, request.boundary.leaves, Duration::ZERO);
-            let method = request.method.into();
-            drop(request);
-            self.connection.refuse(msgid, method, &CallFailure::Stopped(StopReason::Cancel)).await;
+        if let Some(index) = self.parked.iter().position(|parked| parked.request.msgid == msgid) {
+            self.stop_parked(index, StopReason::Cancel).await;
         }
     }
 
     /// Answers what is parked when the engine drains.
     async fn turn_all_away(&mut self) {
-        while let Some(request) = self.unpark(0) {
-            let (msgid, method) = (request.msgid, request.method.into());
-            self.connection.refuse(msgid, method, &CallFailure::Stopped(StopReason::Drain)).await;
+        self.seat = None; // Or the drain would wait for it.
+        while let Some(parked) = self.unpark(0) {
+            self.refuse(parked.request, &CallFailure::Stopped(StopReason::Drain)).await;
         }
     }
 
@@ -442,12 +498,18 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn make_room(&mut self) -> Result<(), End> {
         let bytes = self.input.buffer.len();
         let Some(arriving) = &mut self.arriving else { return self.offer_arriving(bytes).await };
+        if bytes / 2 >= arriving.looked_at {
+            // What it seemed to become may have been far from it.
+            arriving.looked_at = bytes;
+            let (kind, shape, ..) = outlook(&self.scanner, &self.input.buffer);
+            arriving.place.reckon(kind, shape);
+        }
         if arriving.place.resize(bytes) {
             self.connection.engine.turns.next().await;
             self.wait(Reading::On).await
         } else if arriving.place.waits() {
             // Its caller's share is taken. Read on once it has its turn.
-            self.wait(Reading::Paused).await
+            self.wait(Reading::Paused { until: None }).await
         } else {
             let class = arriving.place.class();
             self.refuse_arriving(no_memory(), class).await
@@ -457,48 +519,38 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Offers a long message, of which the beginning is there.
     async fn offer_arriving(&mut self, bytes: usize) -> Result<(), End> {
         if *self.draining.borrow() {
+            self.seat = None; // Or the drain would wait for it.
             return self.refuse_arriving(CallFailure::Stopped(StopReason::Drain), Class::default()).await;
         }
         let connection = Arc::clone(&self.connection);
         let scheduler = &connection.engine.scheduler;
-        let arrived = self.message_began.unwrap_or_else(Instant::now);
-        let outlook = self.scanner.outlook(&self.input.buffer);
-        let msgid = outlook.and(self.scanner.head()).and_then(|head| head.answer_to());
-        let wanted = outlook.as_ref().map(Wanted::in_view).unwrap_or_default();
-        // What is no document call costs as much as reading it.
-        let kind = Kind::of(outlook.map_or(Method::Inspect, |outlook| outlook.method), wanted.curve, wanted.scope);
-        let shape = match outlook.and_then(|outlook| outlook.whole) {
-            Some(whole) => kind.shape(whole.leaves, whole.bytes),
-            None => kind.done(true, 0, 0, bytes as u64),
-        };
-        let mut seat = None;
-        if msgid.is_some() {
-            let held_back = self.pause().is_some_and(|pause| scheduler.class(kind, shape) >= pause.class);
-            if held_back || !self.parked.is_empty() {
-                return self.wait(Reading::Paused).await;
+        let (kind, shape, document) = outlook(&self.scanner, &self.input.buffer);
+        let class = Class::of_cost(scheduler.estimate(kind, shape));
+        let (mut seat, mut ticket, mut deadline) = (None, None, None);
+        if let Some((msgid, wanted)) = document {
+            if let Some(until) = self.pauses.until(class) {
+                return self.wait(Reading::Paused { until: Some(until) }).await;
             }
-            seat = self.seat.take().or_else(|| connection.try_seat());
+            seat = if self.parked.is_empty() { self.seat.take().or_else(|| connection.try_seat()) } else { None };
             if seat.is_none() {
-                return self.wait(Reading::Paused).await;
+                return self.wait(Reading::Paused { until: None }).await;
             }
-        }
-        let ticket = match msgid {
-            Some(msgid) => match connection.tickets.issue(msgid) {
+            ticket = match connection.tickets.issue(msgid) {
                 Some(ticket) => Some(ticket),
                 None => return Err(connection.expel_for_msgid().await),
-            },
-            None => None,
-        };
-        let deadline = msgid.map(|_| (arrived + connection.engine.deadline(wanted.deadline_ms)).into_std());
+            };
+            // Its time counts from when it is whole; for the reading there is another limit.
+            deadline = Some((Instant::now() + connection.engine.deadline(wanted.deadline_ms)).into_std());
+        }
         let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline };
         match scheduler.offer(&offer, &connection.bytes) {
             Ok(place) => {
-                self.arriving = Some(Arriving { place, ticket, seat, arrived });
+                self.arriving = Some(Arriving { place, ticket, seat, looked_at: bytes });
                 Ok(())
             }
             Err(refusal) => {
                 drop(ticket);
-                self.refuse_arriving(CallFailure::Overloaded(refusal), scheduler.class(kind, shape)).await
+                self.refuse_arriving(CallFailure::Overloaded(refusal), class).await
             }
         }
     }
@@ -506,7 +558,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Gives up the long message that arrives.
     async fn refuse_arriving(&mut self, failure: CallFailure, class: Class) -> Result<(), End> {
         if let CallFailure::Overloaded(refusal) = &failure {
-            self.pause_for(refusal, class);
+            self.pauses.after(refusal, class);
         }
         let head = self.scanner.head();
         let fate = self.scanner.skip_rest();
@@ -528,27 +580,25 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if fate == Fate::Close { Err(End::Expelled) } else { Ok(()) }
     }
 
-    /// What is held back now.
-    fn pause(&mut self) -> Option<Pause> {
-        self.pause = self.pause.filter(|pause| pause.until > Instant::now());
-        self.pause
-    }
-
-    /// Waits for whatever may come next: bytes if they are wanted, a seat, the end of a pause, a place.
+    /// Waits for whatever may come next: bytes if they are wanted, a seat, the end of a pause, a parked call's deadline, the
+    /// turn of the message that arrives.
     async fn wait(&mut self, reading: Reading) -> Result<(), End> {
         let on = reading == Reading::On;
-        let pause = self.pause().map(|pause| pause.until);
-        let long_waits = !on && self.arriving.is_none();
-        let wants_seat = self.seat.is_none() && (self.next_parked().is_some() || (long_waits && pause.is_none()));
-        let held_back = pause.is_some() && (long_waits || !self.parked.is_empty());
-        let read_deadline = self.read_deadline();
+        let (long_waits, until) = match reading {
+            Reading::On => (false, None),
+            Reading::Paused { until } => (self.arriving.is_none() && self.parked_bytes < READ_BYTES, until),
+        };
+        let wants_seat = self.seat.is_none() && (self.next_parked().is_some() || (long_waits && until.is_none()));
+        let parked = self.parked.iter().flat_map(|parked| [Some(parked.deadline), self.pauses.until(parked.class())]);
+        let wake_at = parked.chain([until]).flatten().min();
         let drains = (long_waits || !self.parked.is_empty()) && !*self.draining.borrow();
+        let read_deadline = self.read_deadline();
         let Self { connection, input, arriving, seat, draining, .. } = self;
         tokio::select! {
             // A clean end and a broken one are the same here: whoever called is gone.
             read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
             taken = connection.seat(), if wants_seat => *seat = taken,
-            () = sleep_until(pause.unwrap_or(read_deadline)), if held_back => (),
+            () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
             () = admitted(arriving), if !on && arriving.is_some() => (),
             _ = draining.changed(), if drains => (),
             () = sleep_until(read_deadline), if on => return self.nothing_came().await,
@@ -589,14 +639,33 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     On,
-    /// Until something that is there already has its turn.
-    Paused,
+    /// Not until something that is there already has its turn, which a pause may keep from it until then.
+    Paused {
+        until: Option<Instant>,
+    },
 }
 
 async fn admitted(arriving: &mut Option<Arriving>) {
     if let Some(arriving) = arriving {
         arriving.place.admitted().await;
     }
+}
+
+/// What the message that arrives seems to become and, of a document call, its msgid and what it says of itself.
+fn outlook(scanner: &Scanner, buffered: &[u8]) -> (Kind, Shape, Option<(u32, Wanted)>) {
+    let Some(outlook) = scanner.outlook(buffered) else {
+        // What is no document call costs as much as reading it.
+        let kind = Kind::of(Method::Inspect, Curve::default(), KeyScope::default());
+        return (kind, kind.done(true, 0, 0, buffered.len() as u64), None);
+    };
+    let wanted = Wanted::in_view(&outlook);
+    let kind = Kind::of(outlook.method, wanted.curve, wanted.scope);
+    let shape = match outlook.whole {
+        Some(whole) => kind.shape(whole.leaves, whole.bytes),
+        None => kind.shape(0, scanner.bytes_at_least()),
+    };
+    let msgid = scanner.head().and_then(|head| head.answer_to());
+    (kind, shape, msgid.map(|msgid| (msgid, wanted)))
 }
 
 fn method_label(head: Option<Head>) -> MethodLabel {
@@ -652,37 +721,52 @@ struct Begun {
     work: Box<Work>,
     finished: oneshot::Receiver<Finished>,
     deadline: Instant,
+    /// When it was offered, if it was whole by then.
+    offered: Option<Instant>,
+}
+
+/// Why a call does not begin, and its size.
+struct NotBegun {
+    failure: CallFailure,
+    class: Class,
+}
+
+impl<E: Into<CallFailure>> From<E> for NotBegun {
+    fn from(error: E) -> Self {
+        Self { failure: error.into(), class: Class::default() }
+    }
 }
 
 /// Takes a request from its bytes to work that only has to be submitted. Nothing in it waits.
-fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Result<Begun, CallFailure> {
+fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Result<Begun, NotBegun> {
     let engine = &connection.engine;
     let Boundary { bytes, leaves, .. } = request.boundary;
     let call = Call::decode(&request.frame, &request.boundary)?; // 1. bytes become types
     let wanted = Wanted::of(&call);
     let (kind, shape) = (request.kind(&wanted), request.shape(&wanted));
     let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
-    if deadline <= Instant::now() {
-        engine.metrics.call_stopped(StopReason::Deadline, leaves, Duration::ZERO);
-        return Err(CallFailure::Stopped(StopReason::Deadline));
-    }
+    let overloaded = |failure| {
+        let class = Class::of_cost(engine.scheduler.estimate(kind, shape));
+        NotBegun { failure, class }
+    };
     let held = |format| bytes + engine.reply_bytes(request.method, format, bytes, leaves);
-    let mut place = match place {
+    let (mut place, offered) = match place {
         // 2. a place; one that a long message got from its beginning is put right
         Some(mut place) => {
             place.reckon(kind, shape);
-            place
+            (place, None)
         }
         None => {
             let bytes = held(wanted.format.unwrap_or(Format::Native));
-            let offer =
-                Offer { principal: &connection.principal, kind, shape, bytes, deadline: Some(deadline.into_std()) };
-            engine.scheduler.offer(&offer, &connection.bytes).map_err(CallFailure::Overloaded)?
+            let deadline = Some(deadline.into_std());
+            let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline };
+            let place = engine.scheduler.offer(&offer, &connection.bytes);
+            (place.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }
     };
     let plan = engine.plan(&request.frame, &call)?; // 3. names become keys
     if !place.resize(held(plan.format)) {
-        return Err(no_memory());
+        return Err(overloaded(no_memory()));
     }
     let order = Order {
         msgid: request.msgid,
@@ -697,7 +781,7 @@ fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Re
         estimate: place.estimate(),
     };
     let (work, finished) = Work::new(plan.task, order, &engine.limits, Arc::clone(&engine.metrics));
-    Ok(Begun { place, work, finished, deadline })
+    Ok(Begun { place, work, finished, deadline, offered })
 }
 
 /// A call's share is taken by what its caller has in flight already.
@@ -728,8 +812,7 @@ async fn answer(connection: Arc<Connection>, request: Request, begun: Begun, sea
 
 /// Waits for the call's turn, then for whichever comes first of the end of its work, a cancel and the deadline.
 async fn run(request: &Request, begun: Begun, report: &mut CallReport) -> Result<(Vec<u8>, Place), CallFailure> {
-    let Begun { mut place, work, finished, deadline } = begun;
-    let was_long = request.frame.len() > READ_BYTES;
+    let Begun { mut place, work, finished, deadline, offered } = begun;
     let ticket = request.ticket.ticket();
     let finish = async {
         place.admitted().await; // 4. its turn
@@ -750,7 +833,7 @@ async fn run(request: &Request, begun: Begun, report: &mut CallReport) -> Result
         queue: Instant::from_std(finished.started).saturating_duration_since(request.arrived),
         work: finished.worked,
         predicted: place.predicted(),
-        took: (!was_long).then(|| request.arrived.elapsed()),
+        took: offered.map(|offered| offered.elapsed()),
     });
     let bytes = finished.result?;
     place.resize(bytes.capacity());
@@ -793,5 +876,35 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.metrics.calls_in_flight.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_holds_back_its_size_and_above_for_as_long_as_it_says() {
+        let class = |index| Class::all().nth(index).unwrap();
+        let refusal = |millis| Refusal {
+            reason: Reason::Backlog,
+            retry_after: Duration::from_millis(millis),
+            predicted: Duration::ZERO,
+        };
+        let mut pauses = Pauses(Default::default());
+        assert!(pauses.none());
+        for (millis, refused, at_ms, held) in [
+            (5_000, 5, 0, [false, false, false, false, false, true, true, true]),
+            (6, 2, 0, [false, false, true, true, true, true, true, true]),
+            (6, 2, 7, [false, false, false, false, false, true, true, true]),
+            (6, 7, 3, [false, false, false, false, false, true, true, true]),
+        ] {
+            pauses.after(&refusal(millis), class(refused));
+            tokio::time::advance(Duration::from_millis(at_ms)).await;
+            let now: Vec<_> = Class::all().map(|class| pauses.until(class).is_some()).collect();
+            assert_eq!(now, held, "{millis} ms from class {refused} on, {at_ms} ms later");
+        }
+        tokio::time::advance(Duration::from_millis(990)).await;
+        assert!(pauses.none(), "a second at most");
     }
 }

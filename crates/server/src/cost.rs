@@ -17,6 +17,11 @@ const HEAD_LEAVES: u64 = 4;
 /// Most bytes walked in one slice: a run of kept values is as cheap per byte as anything gets.
 const SLICE_BYTES_MAX: u64 = 256 << 10;
 
+/// Most fields that the document in a message of so many scalars can have.
+pub fn fields_max(leaves: u64) -> u64 {
+    leaves.saturating_sub(HEAD_LEAVES)
+}
+
 /// What is done to fields. One kind has one price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
@@ -62,7 +67,7 @@ impl Kind {
 
     /// What a whole message of so many scalars and bytes consists of.
     pub fn shape(self, leaves: u64, bytes: u64) -> Shape {
-        let fields = leaves.saturating_sub(HEAD_LEAVES);
+        let fields = fields_max(leaves);
         let opened = u64::from(self.operation != Operation::Seal);
         Shape { calls: 1, keys: self.keys_made(true, fields) + opened, fields, bytes }
     }

@@ -9,6 +9,9 @@
 use crate::config::keys::{Key, Kind, Literal, Values};
 use crate::config::{ConfigError, Problem};
 
+/// Bytes that a call is counted with beside its messages, for its books, its walk and its keys.
+pub const CALL_BYTES: usize = 4 << 10;
+
 /// Turns the list of limits into the struct, its defaults and its configuration keys.
 macro_rules! limits {
     ($(
@@ -78,7 +81,7 @@ limits! {
     handshakes_max: usize, "handshakes", 1..=65_536, 64;
     /// Time for one TLS handshake, first byte to last. Three lost packets on a 1 s timeout still fit.
     handshake_ms_max: u64, "ms", 10..=600_000, 10_000;
-    /// Calls in flight on one connection. Reading pauses there, so one peer waits and no other does.
+    /// Calls in flight on one connection. More wait for one of these, so one peer waits and no other does.
     /// 256 calls of 1 ms keep a core busy over a round trip of 256 ms.
     in_flight_per_connection_max: usize, "calls", 1..=65_536, 256;
     /// Bytes of requests and replies held for one connection. Reading pauses there. Room for the longest

@@ -19,15 +19,14 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use crate::budget::{ConnectionBytes, Held};
 use crate::config;
 use crate::cost::{Allowance, Costs, Kind, thread_cpu};
-use crate::pki::Principal;
+use crate::limits::CALL_BYTES;
+use crate::pki::{Principal, PrincipalKind};
 use crate::work::Work;
 
 /// One slice in so many is timed, to learn what things cost.
 const SLICES_PER_SAMPLE: u32 = 8;
 /// Time at long work after which a crypto thread offers its core to network threads.
 const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
-/// Bytes that a call takes beside its messages: its books, its walk, its keys.
-const CALL_BYTES: usize = 4 << 10;
 
 /// What a crypto thread does when there is nothing to do. Returns whether it did something; each step is short.
 pub type Spare = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -40,7 +39,7 @@ struct Handle(Arc<Shared>);
 
 struct Shared {
     origin: Instant,
-    weights: HashMap<String, u32>,
+    weights: HashMap<(PrincipalKind, String), u32>,
     state: Mutex<State>,
     wake: Condvar,
     spare: Spare,
@@ -129,7 +128,7 @@ impl Scheduler {
     /// The call is refused; the refusal says for how long to stay away.
     pub fn offer(&self, offer: &Offer<'_>, connection: &Arc<ConnectionBytes>) -> Result<Place, Refusal> {
         let shared = &self.0.0;
-        let weight = shared.weights.get(offer.principal.as_str()).copied().unwrap_or(1);
+        let weight = shared.weight(offer.principal);
         let bytes = offer.bytes.saturating_add(CALL_BYTES);
         let deadline = offer.deadline.map_or(Time::NEVER, |deadline| shared.time(deadline));
         let mut admitted = None;
@@ -150,9 +149,9 @@ impl Scheduler {
         Ok(Place { scheduler: self.clone(), id, held, admitted, estimate: cost, predicted })
     }
 
-    /// The class of a call that was not offered yet.
-    pub fn class(&self, kind: Kind, shape: Shape) -> Class {
-        Class::of_cost(self.0.0.lock().costs.estimate(kind, shape))
+    /// What a call would cost that was not offered yet.
+    pub fn estimate(&self, kind: Kind, shape: Shape) -> Cost {
+        self.0.0.lock().costs.estimate(kind, shape)
     }
 
     /// Looks at the gauges, for as long as there is something to see; keeps no thread alive.
@@ -319,6 +318,13 @@ impl Shared {
             state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
+    }
+
+    fn weight(&self, principal: &Principal) -> u32 {
+        if self.weights.is_empty() {
+            return 1;
+        }
+        self.weights.get(&(principal.kind(), principal.as_str().to_owned())).copied().unwrap_or(1)
     }
 
     fn now(&self) -> Time {

@@ -11,7 +11,7 @@ use sealwire_schedule::{Shape, Work as Cost};
 use sealwire_wire::{OnError, reply};
 use tokio::sync::oneshot;
 
-use crate::cost::{Allowance, Kind};
+use crate::cost::{Allowance, Kind, fields_max};
 use crate::error::CallFailure;
 use crate::faults::{Faults, FieldFault};
 use crate::limits::Limits;
@@ -280,11 +280,12 @@ impl Work {
             return;
         }
         if let Some(reason) = self.order.ticket.stop_reason() {
-            let saved = self.order.leaves.saturating_sub(fields);
+            let all = fields_max(self.order.leaves);
+            let saved = all.saturating_sub(fields);
             self.metrics.call_stopped(
                 reason,
                 saved,
-                Duration::from_nanos(self.order.estimate.as_nanos() / self.order.leaves.max(1) * saved),
+                Duration::from_nanos(self.order.estimate.as_nanos() / all.max(1) * saved),
             );
         }
     }

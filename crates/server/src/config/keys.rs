@@ -3,9 +3,10 @@
 //! Parsing, refusing, the reference text and the tests all read [`all`]; a key that is not in it does not exist.
 //! A value is checked here against its [`Kind`] and never shown: what is wrong with it is said in words.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::limits;
+use crate::pki::PrincipalKind;
 
 /// One configuration key.
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +222,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "memory_mib", Kind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),
                 "Memory for requests and replies, over all connections. A caller may hold as much as it leaves free: one\nalone a half, n of them one part of n + 1 each. Beyond its share a call is refused as `overloaded`.";
             "weights", Kind::Weights, Literal::NoEntries,
-                "Callers that get more than an equal part of a busy engine, by the name in their certificate: \"billing=3\"\ngets three times the part of one that is not listed.";
+                "Callers that get more than an equal part of a busy engine, by the name in their certificate: a DNS name, a\nspiffe:// URI, or cn: and a common name. \"relay.internal=3\" gets three times the part of one that is not listed.";
             "order", Kind::Choice(&["fair", "arrival"]), Literal::Text("fair"),
                 "\"arrival\" is first come, first served, one whole call after the other, nobody held back. To compare with:\none large call makes everybody late.";
         ),
@@ -259,10 +260,10 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         (Kind::Roles, _) => {
             Err(format!("must be a list of roles of 1 to {ROLE_BYTES_MAX} bytes, such as [\"support\"]"))
         }
-        (Kind::Weights, Value::List(weights)) if weights.iter().all(|text| weight(text).is_some()) => Ok(()),
-        (Kind::Weights, _) => {
-            Err(format!("must be a list of name=weight, weights from 1 to {WEIGHT_MAX}, such as [\"billing=3\"]"))
-        }
+        (Kind::Weights, Value::List(weights)) if are_weights(weights) => Ok(()),
+        (Kind::Weights, _) => Err(format!(
+            "must be a list of name=weight, each name once, weights from 1 to {WEIGHT_MAX}, such as [\"relay.internal=3\"]"
+        )),
         (Kind::Variable, Value::Text(text)) if is_variable(text) => Ok(()),
         (Kind::Variable, Value::Text(_)) => {
             Err("must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself".into())
@@ -296,11 +297,23 @@ const ROLE_BYTES_MAX: usize = 64;
 /// Largest weight. Beyond it a caller of weight 1 would wait for minutes.
 const WEIGHT_MAX: u32 = 1_000;
 
-/// Reads `name=weight`. A SPIFFE name may hold `=`, a weight may not.
-pub(super) fn weight(text: &str) -> Option<(&str, u32)> {
+/// Reads `name=weight`. A SPIFFE name may hold `=`, a weight may not. Names of different kinds are different callers.
+pub(super) fn weight(text: &str) -> Option<((PrincipalKind, String), u32)> {
     let (name, weight) = text.rsplit_once('=')?;
     let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight))?;
-    (!name.is_empty()).then_some((name, weight))
+    let caller = if name.starts_with("spiffe://") {
+        (PrincipalKind::Spiffe, name.to_owned())
+    } else if let Some(name) = name.strip_prefix("cn:") {
+        (PrincipalKind::CommonName, name.to_owned())
+    } else {
+        (PrincipalKind::Dns, name.to_ascii_lowercase())
+    };
+    (!caller.1.is_empty()).then_some((caller, weight))
+}
+
+fn are_weights(list: &[String]) -> bool {
+    let mut callers = HashSet::new();
+    list.iter().all(|text| weight(text).is_some_and(|(caller, _)| callers.insert(caller)))
 }
 
 fn is_variable(text: &str) -> bool {

@@ -123,6 +123,21 @@ fn a_file_says_every_kind_of_value() {
 }
 
 #[test]
+fn weights_are_of_names_of_a_kind() {
+    let config =
+        parse("[schedule]\nweights = [\"Relay.Internal=3\", \"spiffe://shop/a=b=2\", \"cn:Old Relay=4\"]", &[]);
+    let weights = config.unwrap().schedule.weights;
+    for (kind, name, weight) in [
+        (PrincipalKind::Dns, "relay.internal", Some(3)),
+        (PrincipalKind::Spiffe, "spiffe://shop/a=b", Some(2)),
+        (PrincipalKind::CommonName, "Old Relay", Some(4)),
+        (PrincipalKind::CommonName, "relay.internal", None),
+    ] {
+        assert_eq!(weights.get(&(kind, name.to_owned())).copied(), weight, "{kind:?} {name}");
+    }
+}
+
+#[test]
 fn zero_threads_follow_the_cores() {
     let config = parse("", &[]).unwrap();
     for (cores, crypto, network) in [(0, 1, 1), (1, 1, 1), (8, 8, 1), (9, 9, 2), (64, 64, 4)] {
@@ -157,11 +172,13 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[limits]\ndepth_max = 99999999999999999999", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
         ("[limits]\ndepth_max = 5.0", "limits.depth_max: must be"),
         ("[limits]\ndepth_max = \"64\"", "limits.depth_max: must be a whole number (line 2)"),
-        ("[schedule]\nmemory_mib = 639", "schedule.memory_mib: must be at least twice message_bytes_max"),
+        ("[schedule]\nmemory_mib = 640", "schedule.memory_mib: must be more than twice message_bytes_max"),
         ("[schedule]\nwait_max_ms = 0", "schedule.wait_max_ms: must be in 1..=3600000 ms"),
         ("[schedule]\norder = \"lifo\"", "schedule.order: must be one of: fair, arrival"),
         ("[schedule]\nweights = [\"billing\"]", "schedule.weights: must be a list of name=weight"),
         ("[schedule]\nweights = [\"=3\"]", "schedule.weights: must be a list of name=weight"),
+        ("[schedule]\nweights = [\"cn:=3\"]", "schedule.weights: must be a list of name=weight"),
+        ("[schedule]\nweights = [\"a=1\", \"A=2\"]", "schedule.weights: must be a list of name=weight, each name once"),
         ("[schedule]\nweights = [\"billing=0\"]", "schedule.weights: must be a list of name=weight"),
         ("[schedule]\nweights = [\"billing=1001\"]", "schedule.weights: must be a list of name=weight"),
         ("[log]\nfilter = \"info,x=loudly\"", "log.filter: must be a level"),

@@ -10,6 +10,8 @@ use tokio::time::timeout;
 /// Room for one read, in bytes: a TLS record and some. A connection has this much for itself, and as much for calls
 /// that may not begin yet; what a message takes beyond it counts against its caller's share.
 pub(super) const READ_BYTES: usize = 32 << 10;
+/// Shorter messages are copied out of the buffer: each would keep all of it, which nobody has counted.
+const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Time a peer has to close its end after we closed ours.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -31,6 +33,11 @@ impl<R: AsyncRead + Unpin> Input<R> {
 
     /// Takes a message off the front. The memory of a long one goes with it.
     pub(super) fn take(&mut self, bytes: usize) -> Bytes {
+        if bytes <= COPIED_BYTES_MAX {
+            let frame = Bytes::copy_from_slice(&self.buffer[..bytes]);
+            self.discard(bytes);
+            return frame;
+        }
         let frame = self.buffer.split_to(bytes).freeze();
         if bytes > READ_BYTES {
             self.buffer = BytesMut::from(&self.buffer[..]);
@@ -41,7 +48,7 @@ impl<R: AsyncRead + Unpin> Input<R> {
     /// The same for bytes that nobody wants.
     pub(super) fn discard(&mut self, bytes: usize) {
         self.buffer.advance(bytes);
-        if self.buffer.is_empty() {
+        if self.buffer.is_empty() && self.buffer.capacity() > READ_BYTES {
             self.buffer = BytesMut::new();
         }
     }

@@ -1,11 +1,11 @@
 //! Network threads take turns over bytes: between two pieces of a long message or reply, others are served.
 //!
 //! Connections with much to move wait here, outside the runtime's queue, so that at any time only as many of their pieces
-//! as there are network threads stand between a small call and its thread.
+//! as there are network threads stand between a small call and its thread. Turns are by connection: who opens many gets many.
 
 use tokio::sync::Semaphore;
 
-/// Bytes moved in one turn: two TLS records, about 20 us.
+/// Most bytes written in one turn: two TLS records, about 20 us. A read brings one.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
 
 /// The queue of connections that have more to move.
