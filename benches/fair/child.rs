@@ -48,19 +48,6 @@ impl Folder {
 /// What an engine is told besides its folder: a configuration key, as `section.name`, and its value.
 pub(crate) type Setting = (&'static str, &'static str);
 
-/// Whether the engine of this tree has a configuration key. An arm without its switch is the other arm, and its gate
-/// must not be judged.
-pub(crate) fn has_key(key: &str) -> bool {
-    let (section, name) = key.split_once('.').unwrap_or((key, ""));
-    let text = Config::reference();
-    let body = text.split(&format!("[{section}]")).nth(1).unwrap_or("");
-    let body = body.split("\n[").next().unwrap_or("");
-    body.lines().any(|line| {
-        let line = line.trim_start_matches(['#', ' ']);
-        line.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('='))
-    })
-}
-
 /// A running engine.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -79,7 +66,7 @@ impl Engine {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_")) {
             command.env_remove(name);
         }
-        for (key, value) in settings.iter().filter(|(key, _)| has_key(key)) {
+        for (key, value) in settings {
             command.env(format!("SEALWIRE_{}", key.replace('.', "_").to_uppercase()), value);
         }
         let mut process = command.spawn()?;

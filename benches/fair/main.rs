@@ -22,7 +22,7 @@ use sealwire_benches::report::{say, target};
 use sealwire_benches::stats::{Summary, Verdict};
 use serde_json::{Value, json};
 
-use child::{Engine, Folder, Setting, has_key};
+use child::{Engine, Folder, Setting};
 use live::{Probe, Prober};
 use machine::{Usage, Warmth};
 use report::{Judged, Section, Table};
@@ -219,7 +219,7 @@ fn finish(bench: Bench, mut sections: Vec<(&'static str, Section)>, foreign: f64
     sections.push(("live", live));
     let data: serde_json::Map<String, Value> =
         sections.iter().map(|(name, section)| ((*name).to_owned(), section.json())).collect();
-    let data = json!({ "seconds": seconds, "scheduler": has_key("schedule.order"), "experiments": data });
+    let data = json!({ "seconds": seconds, "experiments": data });
     fs::write(out.join("fair.json"), format!("{data:#}"))?;
     let markdown: Vec<_> = sections.iter().map(|(_, section)| section.markdown()).collect();
     fs::write(out.join("fair.md"), markdown.join("\n"))?;

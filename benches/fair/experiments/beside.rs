@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::{finish, latencies, summary, warm_up, within};
 use crate::Bench;
-use crate::child::{Engine, Metrics, has_key};
+use crate::child::{Engine, Metrics};
 use crate::connection::Frame;
 use crate::generator::{Drive, Generator, Load, Outcome, Sample};
 use crate::machine::Usage;
@@ -355,7 +355,7 @@ impl Taken {
             format!("{name}: first come, first served is >= {ARRIVAL_MIN}x worse"),
             format!("{}x", digits(worse)),
             Verdict::of(worse >= ARRIVAL_MIN),
-            self.judged.and(Judged::when(has_key("schedule.order"), "the engine has no schedule.order")),
+            self.judged,
         );
         let [alone, all] = self.work();
         let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len().max(1) as f64;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{finish, summary, warm_up, within};
 use crate::Bench;
-use crate::child::{Engine, Setting, has_key};
+use crate::child::{Engine, Setting};
 use crate::connection::{Frame, Pace};
 use crate::generator::{Drive, Generator, Load, Outcome, Sample};
 use crate::report::{self, Judged, Section, Table, digits, kept_up, percent};
@@ -20,14 +20,13 @@ use crate::report::{self, Judged, Section, Table, digits, kept_up, percent};
 const MEMORY_MIB: f64 = 64.0;
 /// What a process takes beyond its budget: buffers of sockets and TLS, and what the allocator keeps.
 const BEYOND_MIB: f64 = 64.0;
-/// The longest call and its reply must fit into a half of the budget. An engine without the key has its limits as one.
-const SETTINGS: [Setting; 6] = [
+/// The longest call and its reply must fit into a half of the budget.
+const SETTINGS: [Setting; 5] = [
     ("schedule.order", "fair"),
     ("schedule.memory_mib", "64"),
-    ("limits.message_bytes_max", "12582912"),
+    ("limits.message_bytes_max", "11534336"),
     ("limits.reply_bytes_max", "20971520"),
     ("limits.bytes_per_connection_max", "67108864"),
-    ("limits.bytes_max", "67108864"),
 ];
 /// Fields of a document of 2 MB, whose reply has 9.
 const LARGE_FIELDS: usize = 85_000;
@@ -113,9 +112,8 @@ fn tell(samples: &[Sample], [small, large]: [usize; 2], window: &Range<u64>, sec
 
 fn gate_memory(engine: &Engine, base_mib: f64, section: &mut Section) -> io::Result<()> {
     let (most, bound) = (engine.resident_max_mib()?, MEMORY_MIB + base_mib + BEYOND_MIB);
-    let key = if has_key("schedule.memory_mib") { "schedule.memory_mib" } else { "limits.bytes_max" };
     section.gate(
-        format!("RSS <= budget {MEMORY_MIB} + before {} + {BEYOND_MIB} MiB ({key})", digits(base_mib)),
+        format!("RSS <= budget {MEMORY_MIB} + before {} + {BEYOND_MIB} MiB", digits(base_mib)),
         format!("{} MiB of {}", digits(most), digits(bound)),
         Verdict::of(most <= bound),
         Judged::Always,
