@@ -21,6 +21,9 @@ pub struct Call<'a, K> {
     pub bytes: u64,
     /// When its answer is of no more use.
     pub deadline: Time,
+    /// All of it is there, so that it is submitted as soon as it is admitted. Of one whose body is still arriving that
+    /// is said later, by [`Core::reckon`](crate::Core::reckon).
+    pub whole: bool,
 }
 
 /// What becomes of an offered call.
@@ -34,7 +37,7 @@ pub enum Verdict {
         /// How long it is expected to take, from now to its end.
         predicted: Duration,
     },
-    /// Do not read it yet: [`Core::promoted`](crate::Core::promoted) will name it, or its deadline passes first and it
+    /// It need not be read yet: [`Core::promoted`](crate::Core::promoted) will name it, or its deadline passes first and it
     /// is closed. There is nothing to ask again and no timer to set, since what changes the answer passes through the
     /// core.
     Waiting {

@@ -31,13 +31,15 @@ struct Entry<W, T> {
     left: Work,
     spent: Work,
     bytes: u64,
+    /// All of it is there.
+    whole: bool,
     stage: Stage<W, T>,
 }
 
 enum Stage<W, T> {
     /// Not admitted.
     Waiting(W),
-    /// Its body is being read.
+    /// Not submitted yet, or not there yet.
     Admitted,
     Ready(T),
     /// Since.
@@ -67,8 +69,11 @@ pub struct Core<K, W, T> {
     tenants: Arena<Tenant<K>>,
     by_key: HashMap<K, Id>,
     ready_places: ReadyPlaces,
-    /// All that wait, oldest first.
-    waiters: BTreeSet<Id>,
+    /// All that wait, oldest first: those that are whole, and those whose body is still arriving.
+    whole_waiters: BTreeSet<Id>,
+    arriving_waiters: BTreeSet<Id>,
+    /// Whole calls that are admitted and not submitted.
+    coming: u32,
     promoted: VecDeque<(Id, W)>,
     picks: u32,
     offers: u64,
@@ -108,7 +113,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             tenants: Arena::new(),
             by_key: HashMap::new(),
             ready_places: ReadyPlaces::default(),
-            waiters: BTreeSet::new(),
+            whole_waiters: BTreeSet::new(),
+            arriving_waiters: BTreeSet::new(),
+            coming: 0,
             promoted: VecDeque::new(),
             picks: 0,
             offers: 0,
@@ -122,7 +129,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let tenant = self.tenant(now, call);
         let (class, work) = self.measured(call.cost);
         let rate = self.rate(now, tenant);
-        let idle = self.turns.is_empty() && self.gauges.running < self.workers;
+        let idle = self.busy() < self.workers;
         // Multiples of the golden ratio fall evenly into 0..1, any number of them in a row.
         let spread = (self.offers as f64 * 0.618_033_988_749_895).fract();
         let deadline = match self.order {
@@ -148,13 +155,14 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         owner.bytes += call.bytes;
         owner.calls += 1;
         let stage = if at_once { Stage::Admitted } else { Stage::Waiting(wake()) };
-        let entry = Entry { tenant, class, left: work, spent: Work::default(), bytes: call.bytes, stage };
+        let entry =
+            Entry { tenant, class, left: work, spent: Work::default(), bytes: call.bytes, whole: call.whole, stage };
         let id = self.entries.insert(entry);
         if at_once {
             self.admit(now, id);
         } else {
             self.tenants[tenant].lanes.wait(class, work, id);
-            self.waiters.insert(id);
+            self.waiters(call.whole).insert(id);
             self.gauges.waiting[class.index()] += 1;
         }
         self.settle(tenant);
@@ -162,14 +170,32 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// A call that waited and is now admitted, with what it was to be woken by. To be asked until there is none, after
-    /// [`Self::pick`], [`Self::done`] and [`Self::close`].
+    /// [`Self::reckon`], [`Self::pick`], [`Self::done`] and [`Self::close`].
     pub fn promoted(&mut self) -> Option<(Id, W)> {
         self.promoted.pop_front()
     }
 
-    /// Puts right what a call costs, as more of it is known than when it was offered: while it waits, or while its body
-    /// is being read. Any later it changes nothing.
-    pub fn reckon(&mut self, id: Id, cost: Work) {
+    /// Says that all of a call is there now, and what it costs, as more of it is known than when it was offered: while
+    /// it waits, or once it is admitted. After it is submitted it changes nothing.
+    ///
+    /// A worker that has nothing to do may admit it.
+    pub fn reckon(&mut self, now: Time, id: Id, cost: Work) {
+        self.correct(id, cost);
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.whole) else { return };
+        entry.whole = true;
+        match entry.stage {
+            Stage::Waiting(_) => {
+                self.arriving_waiters.remove(&id);
+                self.whole_waiters.insert(id);
+                self.fill(now);
+            }
+            Stage::Admitted => self.coming += 1,
+            Stage::Ready(_) | Stage::Running(_) | Stage::Closing(_) | Stage::Done => (),
+        }
+    }
+
+    /// Puts right what a call costs while its body arrives, waiting or admitted. After it is submitted it changes nothing.
+    pub fn correct(&mut self, id: Id, cost: Work) {
         let after = self.measured(cost);
         let Some(entry) = self.entries.get_mut(id) else { return };
         let (tenant, before) = (entry.tenant, (entry.class, entry.left));
@@ -194,11 +220,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// Hands over the work of an admitted call, and what it costs now that all of it is known. Given back when the call
     /// is closed, or not admitted.
     pub fn submit(&mut self, id: Id, cost: Work, work: T) -> Result<(), T> {
-        self.reckon(id, cost);
+        self.correct(id, cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Admitted)) else {
             return Err(work);
         };
         entry.stage = Stage::Ready(work);
+        self.coming -= u32::from(entry.whole);
         let (tenant, class) = (entry.tenant, entry.class);
         self.gauges.ready[class.index()] += 1;
         let owner = &mut self.tenants[tenant];
@@ -211,14 +238,20 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         Ok(())
     }
 
-    /// The next slice for a worker that has none, or `None` if there is nothing to run. In that case somebody who waits
-    /// is promoted: no worker idles while a call waits for admission.
+    /// The next slice for a worker that has none, or `None` if there is nothing to run. In that case one who waits is
+    /// promoted, unless a whole call is on its way to this worker.
+    ///
+    /// No worker idles while a call waits that could run: whole calls are promoted, oldest first and before any whose
+    /// body still arrives, as soon as those that run, are ready, or were admitted whole are fewer than the workers.
     pub fn pick(&mut self, now: Time) -> Option<Slice<T>> {
         self.picks = self.picks.wrapping_add(1);
         let guarded = self.guard > 0 && self.picks.is_multiple_of(self.guard);
         let tenant = if guarded { self.turns.least_served() } else { self.turns.next() };
         let Some(tenant) = tenant else {
-            if let Some(id) = self.waiters.first().copied() {
+            // A whole one was promoted as soon as there was room. One that arrives may at least be read on.
+            if self.busy() + self.coming < self.workers
+                && let Some(id) = self.arriving_waiters.first().copied()
+            {
                 self.promote(now, id);
             }
             return None;
@@ -285,6 +318,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             self.retire(id);
         }
         self.promote_from(now, tenant, spent);
+        self.fill(now);
         self.settle(tenant);
         unwanted
     }
@@ -293,16 +327,19 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// a call that is gone already, or closed while its slice runs, there is nothing to end.
     pub fn close(&mut self, now: Time, id: Id) -> Option<Closed<T>> {
         let entry = self.entries.get_mut(id)?;
-        let (tenant, class, left) = (entry.tenant, entry.class, entry.left);
+        let (tenant, class, left, whole) = (entry.tenant, entry.class, entry.left, entry.whole);
         let owner = &mut self.tenants[tenant];
         let mut work = None;
         match std::mem::replace(&mut entry.stage, Stage::Done) {
             Stage::Waiting(_) => {
                 owner.lanes.leave(class, left, id);
-                self.waiters.remove(&id);
+                self.waiters(whole).remove(&id);
                 self.gauges.waiting[class.index()] -= 1;
             }
-            Stage::Admitted => self.progress(tenant, (class, left), Default::default()),
+            Stage::Admitted => {
+                self.coming -= u32::from(whole);
+                self.progress(tenant, (class, left), Default::default());
+            }
             Stage::Ready(ready) => {
                 work = Some(ready);
                 owner.ready.remove(&mut self.ready_places, id);
@@ -323,6 +360,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
         self.retire(id);
         self.promote_from(now, tenant, Work::default());
+        self.fill(now);
         self.settle(tenant);
         Some(Closed { work, left })
     }
@@ -434,6 +472,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
 
     fn admit(&mut self, now: Time, id: Id) {
         let entry = &self.entries[id];
+        self.coming += u32::from(entry.whole);
         self.admitted.fade(now, &self.rules);
         self.admitted.add(0, entry.left);
         self.gauges.backlog[entry.class.index()] += entry.left.as_nanos();
@@ -443,15 +482,33 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// Admits one that waits.
     fn promote(&mut self, now: Time, id: Id) {
         let entry = &mut self.entries[id];
-        let (tenant, class, left) = (entry.tenant, entry.class, entry.left);
+        let (tenant, class, left, whole) = (entry.tenant, entry.class, entry.left, entry.whole);
         let Stage::Waiting(wake) = std::mem::replace(&mut entry.stage, Stage::Admitted) else {
             unreachable!("only calls that wait are listed")
         };
         self.tenants[tenant].lanes.leave(class, left, id);
-        self.waiters.remove(&id);
+        self.waiters(whole).remove(&id);
         self.gauges.waiting[class.index()] -= 1;
         self.admit(now, id);
         self.promoted.push_back((id, wake));
+    }
+
+    fn waiters(&mut self, whole: bool) -> &mut BTreeSet<Id> {
+        if whole { &mut self.whole_waiters } else { &mut self.arriving_waiters }
+    }
+
+    /// Calls that keep a worker busy each: those that run and those that are ready.
+    fn busy(&self) -> u32 {
+        self.gauges.running + self.gauges.ready.iter().sum::<u32>()
+    }
+
+    /// Admits whole calls that wait, of whomever, for as long as there is not one for each worker.
+    fn fill(&mut self, now: Time) {
+        while let Some(id) = self.whole_waiters.first().copied()
+            && self.busy() + self.coming < self.workers
+        {
+            self.promote(now, id);
+        }
     }
 
     /// Admits of a tenant's calls that wait what `done` makes room for.

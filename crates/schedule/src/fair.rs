@@ -175,11 +175,6 @@ impl Turns {
         self.by_total.first().map(|(_, tenant)| tenant)
     }
 
-    /// Whether no tenant has a call to run.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_total.is_empty()
-    }
-
     /// A tenant without calls that would not be missed.
     pub(crate) fn forgettable(&mut self) -> Option<Id> {
         let (_, tenant) = self.idle.first().filter(|(total, _)| *total <= self.floor())?;

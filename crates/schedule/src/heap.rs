@@ -14,10 +14,6 @@ pub(crate) struct Places(Vec<u32>);
 pub(crate) struct Heap(Vec<(u64, Id)>);
 
 impl Heap {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn first(&self) -> Option<(u64, Id)> {
         self.0.first().copied()
     }
@@ -111,7 +107,6 @@ mod tests {
                 }
                 for (heap, set) in heaps.iter().zip(&sets) {
                     prop_assert_eq!(heap.first(), set.first().copied());
-                    prop_assert_eq!(heap.is_empty(), set.is_empty());
                 }
             }
         }

@@ -14,7 +14,7 @@
 //! let now = Time::from_nanos(0);
 //! // From a call's head, before its body is read.
 //! let cost = Work::from_nanos(150_000);
-//! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, deadline: Time::NEVER };
+//! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, deadline: Time::NEVER, whole: false };
 //! let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing else is there") };
 //! // With its body, which may tell better what it costs. Then any worker takes slices until the work ends.
 //! core.submit(id, cost, "work").unwrap();

@@ -502,7 +502,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             // What it seemed to become may have been far from it.
             arriving.looked_at = bytes;
             let (kind, shape, ..) = outlook(&self.scanner, &self.input.buffer);
-            arriving.place.reckon(kind, shape);
+            arriving.place.correct(kind, shape);
         }
         if arriving.place.resize(bytes) {
             self.connection.engine.turns.next().await;
@@ -542,7 +542,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             // Its time counts from when it is whole; for the reading there is another limit.
             deadline = Some((Instant::now() + connection.engine.deadline(wanted.deadline_ms)).into_std());
         }
-        let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline };
+        let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline, whole: false };
         match scheduler.offer(&offer, &connection.bytes) {
             Ok(place) => {
                 self.arriving = Some(Arriving { place, ticket, seat, looked_at: bytes });
@@ -759,7 +759,7 @@ fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Re
         None => {
             let bytes = held(wanted.format.unwrap_or(Format::Native));
             let deadline = Some(deadline.into_std());
-            let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline };
+            let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline, whole: true };
             let place = engine.scheduler.offer(&offer, &connection.bytes);
             (place.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }

@@ -65,6 +65,8 @@ pub struct Offer<'a> {
     pub bytes: usize,
     /// When its answer is of no more use.
     pub deadline: Option<Instant>,
+    /// Its message is complete; else that is said later, by [`Place::reckon`].
+    pub whole: bool,
 }
 
 /// A call in the books. Dropping it ends the call, in whatever state it is, and gives back what it holds: at once, or
@@ -134,7 +136,7 @@ impl Scheduler {
         let mut admitted = None;
         let mut state = shared.lock();
         let cost = state.costs.estimate(offer.kind, offer.shape);
-        let call = Call { tenant: offer.principal, weight, cost, bytes: bytes as u64, deadline };
+        let call = Call { tenant: offer.principal, weight, cost, bytes: bytes as u64, deadline, whole: offer.whole };
         let verdict = state.core.offer(shared.now(), &call, || {
             let (wake, waits) = oneshot::channel();
             admitted = Some(waits);
@@ -200,11 +202,22 @@ impl Place {
         self.predicted
     }
 
-    /// Corrects the estimate, now that the whole message is there.
-    pub fn reckon(&mut self, kind: Kind, shape: Shape) {
+    /// Corrects the estimate while the message arrives.
+    pub fn correct(&mut self, kind: Kind, shape: Shape) {
         let mut state = self.scheduler.0.0.lock();
         self.estimate = state.costs.estimate(kind, shape);
-        state.core.reckon(self.id, self.estimate);
+        state.core.correct(self.id, self.estimate);
+    }
+
+    /// Corrects the estimate, now that the whole message is there. A thread with nothing to do admits it.
+    pub fn reckon(&mut self, kind: Kind, shape: Shape) {
+        let shared = &self.scheduler.0.0;
+        let mut state = shared.lock();
+        self.estimate = state.costs.estimate(kind, shape);
+        state.core.reckon(shared.now(), self.id, self.estimate);
+        let woken = woken(&mut state.core);
+        drop(state);
+        wake_all(woken);
     }
 
     /// Changes what the call holds to `bytes`; `false`, and no change, when that is more than its caller's share.

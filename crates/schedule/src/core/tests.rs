@@ -18,7 +18,7 @@ fn knobs(workers: u32) -> Knobs {
 }
 
 fn call(tenant: &u32, micros: u64) -> Call<'_, u32> {
-    Call { tenant, weight: 1, cost: micros_of_work(micros), bytes: 0, deadline: Time::NEVER }
+    Call { tenant, weight: 1, cost: micros_of_work(micros), bytes: 0, deadline: Time::NEVER, whole: true }
 }
 
 fn micros_of_work(micros: u64) -> Work {
@@ -40,6 +40,7 @@ enum Op {
         micros: u64,
         bytes: u64,
         patience_ms: u64,
+        whole: bool,
     },
     Submit {
         of: usize,
@@ -67,11 +68,12 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let cost = || prop_oneof![1..100_u64, 100..2_000_u64, 2_000..1_000_000_u64, Just(0), Just(u64::MAX / NS_PER_US)];
-    let offer = (0..6_u32, 1..4_u32, cost(), 0..300_u64, prop_oneof![Just(u64::MAX / 2_000_000), 1..500_u64]);
+    let patience = prop_oneof![Just(u64::MAX / 2_000_000), 1..500_u64];
+    let offer = (0..6_u32, 1..4_u32, cost(), 0..300_u64, patience, any::<bool>());
     let any = any::<usize>;
     prop_oneof![
-        6 => offer.prop_map(|(tenant, weight, micros, bytes, patience_ms)| {
-            Op::Offer { tenant, weight, micros, bytes, patience_ms }
+        6 => offer.prop_map(|(tenant, weight, micros, bytes, patience_ms, whole)| {
+            Op::Offer { tenant, weight, micros, bytes, patience_ms, whole }
         }),
         6 => (any(), cost()).prop_map(|(of, micros)| Op::Submit { of, micros }),
         2 => (any(), cost()).prop_map(|(of, micros)| Op::Reckon { of, micros }),
@@ -97,6 +99,7 @@ struct Owner {
     left: HashMap<Id, u64>,
     done: Vec<Id>,
     closed: HashSet<Id>,
+    whole: HashSet<Id>,
 }
 
 impl Owner {
@@ -118,9 +121,9 @@ impl Owner {
 
     fn apply(&mut self, core: &mut TestCore, workers: u32, op: Op) {
         match op {
-            Op::Offer { tenant, weight, micros, bytes, patience_ms } => {
+            Op::Offer { tenant, weight, micros, bytes, patience_ms, whole } => {
                 let deadline = self.time() + Duration::from_millis(patience_ms);
-                let call = Call { weight, bytes, deadline, ..call(&tenant, micros) };
+                let call = Call { weight, bytes, deadline, whole, ..call(&tenant, micros) };
                 self.tokens += 1;
                 let token = self.tokens;
                 match core.offer(self.time(), &call, || token) {
@@ -133,6 +136,9 @@ impl Owner {
                     }
                 }
                 let id = *self.admitted.iter().chain(self.waiting.values()).max().unwrap();
+                if whole {
+                    self.whole.insert(id);
+                }
                 // Estimates are off by up to two either way.
                 self.left
                     .insert(id, micros.min(1_000_000) * NS_PER_US * (50 + u64::from(self.tokens * 37 % 150)) / 100);
@@ -154,7 +160,8 @@ impl Owner {
                 }
                 None => {
                     assert!(self.ready.is_empty(), "no worker idles beside work");
-                    assert_eq!(core.promoted.is_empty(), self.waiting.is_empty(), "nor beside who waits");
+                    let no_need = self.waiting.is_empty() || self.in_motion() >= workers as usize;
+                    assert_eq!(core.promoted.is_empty(), no_need, "nor beside who waits");
                 }
             },
             Op::Done { of, part } if !self.running.is_empty() => {
@@ -178,7 +185,7 @@ impl Owner {
             Op::Reckon { of, micros } => {
                 let live = self.live();
                 if !live.is_empty() {
-                    core.reckon(live[of % live.len()], micros_of_work(micros));
+                    self.reckon(core, live[of % live.len()], micros);
                 }
             }
             Op::Close(of) => self.close(core, of),
@@ -195,6 +202,20 @@ impl Owner {
             assert_eq!(self.waiting.remove(&token), Some(id), "who waited is promoted once");
             self.admitted.push(id);
         }
+        let whole_waits = self.waiting.values().any(|id| self.whole.contains(id));
+        let enough = self.in_motion() >= workers as usize;
+        assert!(!whole_waits || enough, "no worker idles while a call that could run waits");
+    }
+
+    /// Calls for which a worker is busy, or will be at once.
+    fn in_motion(&self) -> usize {
+        let comes = |id: &&Id| self.whole.contains(id) && !self.closed.contains(id);
+        self.running.len() + self.ready.len() + self.admitted.iter().filter(comes).count()
+    }
+
+    fn reckon(&mut self, core: &mut TestCore, id: Id, micros: u64) {
+        core.reckon(self.time(), id, micros_of_work(micros));
+        self.whole.insert(id);
     }
 
     fn close(&mut self, core: &mut TestCore, of: usize) {
@@ -222,6 +243,7 @@ fn check(core: &TestCore, memory_max: u64) {
     let mut backlog = HashMap::<Id, u64>::new();
     let mut held = HashMap::<Id, u64>::new();
     let mut unfinished = HashMap::<Id, usize>::new();
+    let mut coming = 0;
     for (_, entry) in core.entries.iter() {
         *bytes.entry(entry.tenant).or_default() += entry.bytes;
         let admitted = !matches!(entry.stage, Stage::Waiting(_));
@@ -229,7 +251,9 @@ fn check(core: &TestCore, memory_max: u64) {
         let active = matches!(entry.stage, Stage::Ready(_) | Stage::Running(_) | Stage::Closing(_));
         *unfinished.entry(entry.tenant).or_default() += usize::from(active);
         assert_eq!(entry.class, Class::of(entry.left, core.class_first));
+        coming += u32::from(entry.whole && matches!(entry.stage, Stage::Admitted));
     }
+    assert_eq!(core.coming, coming);
     assert_eq!(gauges.bytes, bytes.values().sum());
     assert!(gauges.bytes <= memory_max);
     assert_eq!(gauges.backlog.iter().sum::<u64>(), backlog.values().sum());
@@ -249,7 +273,7 @@ fn check(core: &TestCore, memory_max: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// Nothing is lost or run twice, workers do not idle beside work, sums are sums, memory is bounded; and whatever
+    /// Nothing is lost or run twice, no worker idles beside work or beside who waits with all of it there, sums are sums, memory is bounded; and whatever
     /// happened, all that is admitted comes to its end and leaves nothing behind.
     #[test]
     fn whatever_happens_nothing_is_lost_or_run_twice(
@@ -263,6 +287,12 @@ proptest! {
             check(&core, knobs.memory_bytes_max);
         }
         let index = || 0;
+        let mut rest: Vec<_> = owner.waiting.values().copied().collect();
+        rest.sort_unstable();
+        for id in rest {
+            owner.reckon(&mut core, id, 100);
+            owner.apply(&mut core, workers, Op::Wait { micros: 0 });
+        }
         for _ in 0..2_000 {
             owner.apply(&mut core, workers, Op::Submit { of: index(), micros: 100 });
             owner.apply(&mut core, workers, Op::Pick);
@@ -339,25 +369,74 @@ fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
     assert!(most <= 30, "{most} tenants remembered");
 }
 
-#[test]
-fn a_worker_with_nothing_to_do_admits_who_waits() {
-    let mut core = TestCore::new(knobs(2));
+/// Two workers at 400 ms and 50 us of tenant 0, which has 400 ms more admitted and still arriving. Returns what runs.
+fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
     let now = Time::default();
-    let offer = |core: &mut TestCore, micros| core.offer(now, &call(&0, micros), || 7);
-    let large = admitted(offer(&mut core, 400_000));
-    let unread = admitted(offer(&mut core, 400_000));
-    let small = admitted(offer(&mut core, 50));
+    let [large, _, small] = [(400_000, true), (400_000, false), (50, true)]
+        .map(|(micros, whole)| admitted(core.offer(now, &Call { whole, ..call(&0, micros) }, || 0)));
     for (id, micros) in [(large, 400_000), (small, 50)] {
         core.submit(id, micros_of_work(micros), 0).unwrap();
         assert!(core.pick(now).is_some());
     }
-    // Both workers are busy, and 400 ms of the tenant's work are ahead.
-    let Verdict::Waiting { id: waits, .. } = offer(&mut core, 110_000) else { panic!("not made to wait") };
+    [large, small]
+}
+
+/// Offers 110 ms of tenant 0 that are to wait.
+fn waits(core: &mut TestCore, whole: bool) -> Id {
+    match core.offer(Time::default(), &Call { whole, ..call(&0, 110_000) }, || 7) {
+        Verdict::Waiting { id, .. } => id,
+        other => panic!("not made to wait: {other:?}"),
+    }
+}
+
+fn promoted(core: &mut TestCore) -> Vec<Id> {
+    std::iter::from_fn(|| core.promoted()).map(|(id, _)| id).collect()
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_admits_who_waits() {
+    let mut core = TestCore::new(knobs(2));
+    let now = Time::default();
+    let [_, small] = two_busy_workers(&mut core);
+    let [first, second] = [true; 2].map(|whole| waits(&mut core, whole));
     core.done(now, small, Work::from_nanos(50_000), None);
-    assert!(core.promoted().is_none(), "what was done makes no room");
+    assert_eq!(promoted(&mut core), [first], "one for the worker that is free");
     assert!(core.pick(now).is_none());
-    assert_eq!((core.promoted(), core.promoted()), (Some((waits, 7)), None));
-    assert!(core.submit(waits, Work::default(), 0).is_ok() && core.submit(unread, Work::default(), 0).is_ok());
+    assert_eq!(promoted(&mut core), [], "which it waits for");
+    core.close(now, first);
+    assert_eq!(promoted(&mut core), [second], "but not for one that is gone");
+    assert!(core.submit(second, Work::default(), 0).is_ok());
+}
+
+#[test]
+fn no_worker_waits_for_bodies_that_arrive_slowly_while_a_whole_call_waits() {
+    let mut core = TestCore::new(knobs(2));
+    let now = Time::default();
+    let running = two_busy_workers(&mut core);
+    let slow = [false; 3].map(|whole| waits(&mut core, whole));
+    let whole = waits(&mut core, true);
+    core.done(now, running[1], Work::from_nanos(50_000), None);
+    assert_eq!(promoted(&mut core), [whole], "before older ones that are not there yet");
+    // The other worker finds nothing either. Only bodies that arrive are left: one is begun, to be read on.
+    core.close(now, running[0]);
+    core.done(now, running[0], Work::from_nanos(50_000), None);
+    core.submit(whole, micros_of_work(110_000), 1).unwrap();
+    assert_eq!(core.pick(now).unwrap().work, 1);
+    assert!(core.pick(now).is_none());
+    assert_eq!(promoted(&mut core), [slow[0]]);
+    // What is whole meanwhile need not wait for that one, nor for a worker that sleeps to ask again.
+    core.reckon(now, slow[2], micros_of_work(110_000));
+    assert_eq!(promoted(&mut core), [slow[2]]);
+    core.reckon(now, slow[1], micros_of_work(110_000));
+    assert_eq!(promoted(&mut core), [], "both workers have one");
+}
+
+#[test]
+fn a_call_is_begun_for_a_worker_even_while_another_has_one_to_fetch() {
+    let mut core = TestCore::new(knobs(2));
+    let first = admitted(core.offer(Time::default(), &call(&0, 400_000), || 0));
+    core.submit(first, micros_of_work(400_000), 0).unwrap();
+    admitted(core.offer(Time::default(), &call(&0, 110_000), || 0));
 }
 
 #[test]
@@ -371,7 +450,7 @@ fn a_call_that_costs_nothing_is_admitted_in_its_turn() {
     assert_eq!(core.pick(now).unwrap().id, running);
     core.submit(other, micros_of_work(400_000), 0).unwrap();
     let Verdict::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else { panic!("not made to wait") };
-    core.reckon(waits, Work::default());
+    core.reckon(now, waits, Work::default());
     core.done(now, running, micros_of_work(200_000), None);
     assert_eq!(core.promoted(), Some((waits, 0)), "its tenant has nothing ahead of it");
 }
@@ -489,7 +568,7 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
     let mut core = TestCore::new(knobs(1));
     let backlog = |core: &TestCore| core.gauges().backlog.iter().sum::<u64>() / NS_PER_US;
     let id = admitted(core.offer(Time::default(), &call(&0, 100), || 0));
-    core.reckon(id, micros_of_work(400_000));
+    core.reckon(Time::default(), id, micros_of_work(400_000));
     assert_eq!(backlog(&core), 400_000);
     let predicted = |core: &mut TestCore| match core.offer(Time::default(), &call(&0, 500_000), || 0) {
         Verdict::Admitted { id, predicted } | Verdict::Waiting { id, predicted } => (id, predicted.as_millis()),
@@ -499,10 +578,10 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
     core.pick(Time::default()).unwrap();
     let (waits, behind) = predicted(&mut core);
     assert_eq!((behind, core.gauges().waiting), (600 + 500, [0, 0, 0, 0, 0, 0, 0, 1]));
-    core.reckon(waits, micros_of_work(100_000));
+    core.reckon(Time::default(), waits, micros_of_work(100_000));
     assert_eq!(core.gauges().waiting, [0, 0, 0, 0, 0, 1, 0, 0]);
     assert_eq!(predicted(&mut core).1, 600 + 100 + 500);
-    core.reckon(id, micros_of_work(1));
+    core.reckon(Time::default(), id, micros_of_work(1));
     assert_eq!(backlog(&core), 600_000, "what runs is left alone");
 }
 

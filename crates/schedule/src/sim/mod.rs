@@ -378,6 +378,7 @@ impl World {
             cost: told,
             bytes: source.bytes,
             deadline,
+            whole: true,
         };
         match self.core.offer(Time::from_nanos(self.now), &offered, || call) {
             Verdict::Admitted { id, .. } => {
