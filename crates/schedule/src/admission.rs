@@ -72,8 +72,9 @@ pub struct Refusal {
     /// Why.
     pub reason: Reason,
     /// When what is in the way will have gone, and those been served that were refused before and come again: at least
-    /// 5 ms, and spread over half as much again so that callers do not return together. The connection is not read for
-    /// as long.
+    /// 5 ms, and spread over half as much again so that callers do not return together. Meant for calls of
+    /// this class and above: the connection begins none of them for as long, at most a second, and still reads a little
+    /// ahead.
     pub retry_after: Duration,
     /// How long the call would have taken, from now to its end.
     pub predicted: Duration,

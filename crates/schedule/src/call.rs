@@ -46,7 +46,8 @@ pub enum Verdict {
         /// How long it is expected to take, from now to its end.
         predicted: Duration,
     },
-    /// Answer that, and read no more of its connection for [`Refusal::retry_after`].
+    /// Answer that, and begin no call of its class or above on its connection for [`Refusal::retry_after`], at most a
+    /// second.
     Refused(Refusal),
 }
 

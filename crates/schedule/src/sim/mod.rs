@@ -142,7 +142,8 @@ pub(crate) struct Scenario {
     pub(crate) one_tenant: bool,
     /// The core is told when answers are of no more use.
     pub(crate) deadlines: bool,
-    /// A refusal stops the reading of its connection.
+    /// A refusal stops all calls of its connection for at most a second. That is more than the engine does, which still
+    /// begins those of smaller classes and reads a little ahead.
     pub(crate) pause: bool,
     /// A call that is refused is offered again, once, after it was told to.
     pub(crate) retry: bool,
@@ -249,6 +250,7 @@ struct World {
     calls: Vec<Issued>,
     /// What each worker runs: the call, the id it runs under, and the work in the slice.
     workers: Vec<Option<(usize, Id, u64)>>,
+    /// By source and connection.
     paused_until: Vec<Vec<u64>>,
     stolen: u64,
     report: Report,
@@ -355,7 +357,7 @@ impl World {
         self.offer(call);
     }
 
-    /// The caller sends. It holds back, and fails by itself, where it was told to stay away.
+    /// The caller sends, unless its connection is paused: then the call fails unread, whatever its class.
     fn offer(&mut self, call: usize) {
         let Issued { source: index, connection, arrived, work, .. } = self.calls[call];
         if self.scenario.pause && self.paused_until[index][connection] > self.now {

@@ -11,7 +11,7 @@ pub(crate) struct Row {
     pub(crate) at_once: u64,
     /// Refused by the core.
     pub(crate) refused_read: u64,
-    /// Refused by the core, or not sent because the caller was told to stay away.
+    /// Refused by the core, or unread in the pause of its connection.
     pub(crate) refused: u64,
     /// Of these, the second time.
     pub(crate) refused_twice: u64,
