@@ -24,6 +24,9 @@ fn a_hog_gets_what_is_left_and_its_victims_all_they_ask() {
             assert!(p99(&report, 0) <= 2.0 * p99(&alone, 0));
             let attainable = if scope == Scope::Field { 1.0 } else { 0.86 };
             assert!(report.goodput_all() >= 0.94 * attainable, "{}", report.goodput_all());
+            if seed > 1 {
+                continue;
+            }
             let mixed_up = scenario.with(|s| s.one_tenant = true).run();
             let refused: u64 = mixed_up.rows[0].iter().map(|row| row.refused).sum();
             assert!(refused > 100, "to tell tenants apart is what protects them");
