@@ -299,7 +299,7 @@ impl Connection {
             Failure::Rpc(error) => Error::Rpc(error),
             Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
             Failure::Disconnected(why) => Error::Disconnected { why },
-            Failure::Deadline { .. } => Error::Deadline,
+            Failure::Deadline => Error::Deadline,
             Failure::TooLong => Error::RequestTooLong { max: self.bounds().request_bytes_max },
             Failure::Refused(error) => Error::ReplyRefused(error),
             Failure::Protocol(malformed) => Error::Protocol(malformed),

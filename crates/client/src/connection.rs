@@ -3,8 +3,9 @@
 //! A driver task reads answers and writes requests side by side; calls talk to it through [`State`] and never touch the
 //! stream. It does not reconnect and does not retry: a connection that ends stays ended, and the pool makes another.
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -23,9 +24,6 @@ const COPY_BYTES_MAX: usize = 4 << 10;
 const SPARE_BYTES_MAX: usize = 1 << 20;
 /// Time for the last bytes of a connection that is being closed.
 const FAREWELL: Duration = Duration::from_secs(1);
-
-/// A peer that says nothing for less is not silent, however short the deadlines of its calls.
-const SILENCE_MIN: Duration = Duration::from_millis(500);
 
 /// Bounds of one connection, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +51,6 @@ pub(crate) struct Connection {
     state: Arc<State>,
     bounds: Bounds,
     farewell: Arc<Notify>,
-    /// Went a whole deadline, and [`SILENCE_MIN`], without a sign of life: takes no new calls.
-    quiet: AtomicBool,
     in_flight: AtomicUsize,
 }
 
@@ -64,12 +60,12 @@ impl Connection {
         let state = Arc::new(State::new());
         let farewell = Arc::new(Notify::new());
         tokio::spawn(drive(stream, Arc::clone(&state), Arc::clone(&farewell), bounds));
-        Self { state, bounds, farewell, quiet: AtomicBool::new(false), in_flight: AtomicUsize::new(0) }
+        Self { state, bounds, farewell, in_flight: AtomicUsize::new(0) }
     }
 
     /// Whether new calls may be placed on it.
     pub(crate) fn is_usable(&self) -> bool {
-        !self.quiet.load(Ordering::Relaxed) && self.state.is_open()
+        self.state.is_open() && !self.state.is_silent()
     }
 
     /// Why it takes no more calls, for people.
@@ -100,7 +96,6 @@ impl Connection {
         deadline: Instant,
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> Result<Bytes, Failure> {
-        let started = Instant::now();
         let (entry, answer) = self.state.open()?;
         let mut request = Vec::new();
         encode(&mut request, entry.msgid());
@@ -115,15 +110,7 @@ impl Connection {
             }
             // The sender is dropped unused only together with the runtime.
             Ok(Err(_)) => return Err(Failure::Disconnected("the runtime is shutting down".into())),
-            Err(_) => {
-                drop(entry);
-                // A peer that vanished without a word would otherwise swallow call after call.
-                let silent = self.state.is_silent(started, SILENCE_MIN);
-                if silent {
-                    self.quiet.store(true, Ordering::Relaxed);
-                }
-                return Err(Failure::Deadline { silent });
-            }
+            Err(_) => return Err(Failure::Deadline),
         };
         match Reply::decode(&message) {
             Ok(reply) => reply.outcome.map(|result| message.slice_ref(result)).map_err(Failure::Rpc),
@@ -135,7 +122,7 @@ impl Connection {
         }
     }
 
-    #[cfg(test)]
+    /// Its books, which outlive it.
     pub(crate) fn state(&self) -> &Arc<State> {
         &self.state
     }
@@ -164,13 +151,20 @@ async fn drive(stream: impl AsyncRead + AsyncWrite, state: Arc<State>, farewell:
 /// Writes whatever is queued, flushing each time: a request in a buffer is a request that never arrives.
 async fn write_requests(writer: &mut (impl AsyncWrite + Unpin), state: &State) -> String {
     loop {
-        let bytes = state.next_write();
+        let mut bytes = state.next_write();
         if bytes.is_empty() {
             state.work.notified().await;
             continue;
         }
         let written = async {
-            writer.write_all(&bytes).await?;
+            while bytes.has_remaining() {
+                if writer.write_buf(&mut bytes).await? == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                if bytes.has_remaining() {
+                    state.wrote();
+                }
+            }
             writer.flush().await
         };
         if let Err(error) = written.await {

@@ -151,9 +151,9 @@ impl Verdict {
                     _ => Self::ANSWERED,
                 }
             }
-            Err(Failure::Deadline { silent: true } | Failure::Protocol(_)) => Self::FAILED,
-            Err(Failure::Deadline { silent: false } | Failure::Disconnected(_) | Failure::NotSent) => Self::NOTHING,
-            Err(Failure::TooLong) => Self::NOTHING,
+            Err(Failure::Protocol(_)) => Self::FAILED,
+            // The pool finds out what becomes of a missed deadline and of a connection that ended.
+            Err(Failure::Deadline | Failure::Disconnected(_) | Failure::NotSent | Failure::TooLong) => Self::NOTHING,
             Ok(_) | Err(Failure::Refused(_)) => Self::ANSWERED,
         }
     }

@@ -21,7 +21,7 @@ use crate::connection::Connection;
 use crate::error::Error;
 use crate::health::{Health, Policy, Verdict};
 use crate::jitter;
-use crate::state::Answer;
+use crate::state::{Answer, Failure};
 
 /// Opens one connection to the endpoint of that index.
 pub(crate) type Connector =
@@ -127,6 +127,9 @@ impl Lease {
     /// Says how the call went, to the endpoint's credit or not. What ends the connection is counted there, once.
     pub(crate) fn report(&self, answer: &Answer) {
         let inner = &self.inner;
+        if matches!(answer, Err(Failure::Deadline)) {
+            return self.watch();
+        }
         let verdict = Verdict::of(answer);
         if verdict == Verdict::ANSWERED && !inner.doubted[self.endpoint].load(Ordering::Relaxed) {
             return;
@@ -144,6 +147,22 @@ impl Lease {
         if let Some(pause) = verdict.pause {
             target.health.pause(now + pause.unwrap_or_else(|| inner.backoff(1)));
         }
+    }
+
+    /// After a missed deadline: finds out whether the connection still speaks, and counts a failure if not. A peer that
+    /// vanished without a word would otherwise swallow call after call.
+    fn watch(&self) {
+        let (endpoint, term) = (self.endpoint, self.term);
+        // Neither keeps what it watches alive.
+        let (inner, state) = (Arc::downgrade(&self.inner), Arc::clone(self.connection.state()));
+        tokio::spawn(async move {
+            if !state.goes_silent().await {
+                return;
+            }
+            let Some(inner) = inner.upgrade() else { return };
+            inner.failed(endpoint, &mut inner.table().targets[endpoint], term, Instant::now());
+            inner.changed.notify_waiters();
+        });
     }
 }
 

@@ -11,10 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use sealwire_wire::{Malformed, RpcError, ScanError, request};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// Requests are put together up to this many bytes into one write; a longer one is written without a copy.
 const BATCH_BYTES: usize = 64 << 10;
+/// How long a peer may leave a cancel without a sign of life, or take no bytes. A server that has answered `overloaded` may
+/// hold a connection back for a second; the rest is for the way there and back.
+pub(crate) const GRACE: Duration = Duration::from_millis(1_500);
 
 /// Why a call got no result from its connection.
 #[derive(Clone, Debug)]
@@ -25,8 +28,8 @@ pub(crate) enum Failure {
     NotSent,
     /// The connection ended, and the request may have arrived.
     Disconnected(Arc<str>),
-    /// The deadline passed here. `silent`: nothing came over the connection, and not only because the deadline was short.
-    Deadline { silent: bool },
+    /// The deadline passed here.
+    Deadline,
     /// The encoded request is longer than allowed.
     TooLong,
     /// The answer broke this side's limits.
@@ -54,9 +57,17 @@ struct Books {
     closed: Option<Arc<str>>,
     /// Calls were waiting when it closed.
     lost_calls: bool,
-    /// When the first request was queued that nothing has been heard after.
-    unheard_since: Option<Instant>,
-    heard_at: Instant,
+    /// When the first cancel was handed to the socket that nothing has been heard after. Each one draws an answer.
+    cancelled_at: Option<Instant>,
+    /// During a write, when the socket last took a part of it or anything was heard.
+    stalled_at: Option<Instant>,
+}
+
+impl Books {
+    fn heard(&mut self) {
+        self.cancelled_at = None;
+        self.stalled_at = self.stalled_at.map(|_| Instant::now());
+    }
 }
 
 /// The state that a connection's driver and its calls share.
@@ -66,6 +77,8 @@ pub(crate) struct State {
     pub(crate) work: Notify,
     /// The same as `closed`, without the lock: every call looks at it on every connection.
     open: AtomicBool,
+    /// Found silent once: takes no new calls.
+    silent: AtomicBool,
 }
 
 impl State {
@@ -77,10 +90,15 @@ impl State {
             cancels: Vec::new(),
             closed: None,
             lost_calls: false,
-            unheard_since: None,
-            heard_at: Instant::now(),
+            cancelled_at: None,
+            stalled_at: None,
         };
-        Self { books: Mutex::new(books), work: Notify::new(), open: AtomicBool::new(true) }
+        Self {
+            books: Mutex::new(books),
+            work: Notify::new(),
+            open: AtomicBool::new(true),
+            silent: AtomicBool::new(false),
+        }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -109,17 +127,25 @@ impl State {
         let mut books = self.books();
         if books.closed.is_none() {
             books.queue.push_back((msgid, request));
-            books.unheard_since.get_or_insert_with(Instant::now);
             drop(books);
             self.work.notify_one();
         }
     }
 
-    /// What to write next, empty if there is nothing: cancels, then requests, marked as sent.
+    /// What to write next, empty if there is nothing: cancels, then requests, marked as sent. What it gave before is written.
     pub(crate) fn next_write(&self) -> Bytes {
         let mut guard = self.books();
         let books = &mut *guard;
         let mut batch = Vec::new();
+        books.stalled_at = None;
+        if books.cancels.is_empty() && books.queue.is_empty() {
+            return Bytes::new();
+        }
+        let now = Instant::now();
+        books.stalled_at = Some(now);
+        if !books.cancels.is_empty() {
+            books.cancelled_at.get_or_insert(now);
+        }
         for msgid in books.cancels.drain(..) {
             request::cancel(&mut batch, msgid);
         }
@@ -140,22 +166,54 @@ impl State {
         Bytes::from(batch)
     }
 
+    /// The socket has taken a part of a write.
+    pub(crate) fn wrote(&self) {
+        self.books().stalled_at = Some(Instant::now());
+    }
+
     /// Bytes have come from the peer.
     pub(crate) fn heard(&self) {
-        let mut books = self.books();
-        books.heard_at = Instant::now();
-        books.unheard_since = None;
+        self.books().heard();
     }
 
-    /// Whether nothing has come from the peer since then, and for so long in spite of a request.
-    pub(crate) fn is_silent(&self, since: Instant, at_least: Duration) -> bool {
+    /// Waits out the [`GRACE`] after a missed deadline. Whether the peer is silent then, and thus for good.
+    pub(crate) async fn goes_silent(&self) -> bool {
+        sleep(GRACE).await;
+        while let Some(at) = self.silent_at() {
+            if at <= Instant::now() {
+                self.silent.store(true, Ordering::Relaxed);
+                return true;
+            }
+            sleep_until(at).await;
+        }
+        false
+    }
+
+    /// When the peer is silent unless there is a sign of life before; `None` if it owes none. One that closed is not silent.
+    fn silent_at(&self) -> Option<Instant> {
         let books = self.books();
-        books.heard_at <= since && books.unheard_since.is_some_and(|instant| instant.elapsed() >= at_least)
+        if books.closed.is_some() && !self.is_silent() {
+            return None;
+        }
+        [books.cancelled_at, books.stalled_at].into_iter().flatten().min().map(|since| since + GRACE)
     }
 
-    /// Hands a call its answer. A call that is not waiting was given up: its late answer is dropped.
+    /// Whether the peer was found silent.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Hands a call its answer. A call that is not waiting was given up: its late answer is dropped, and a cancel that is
+    /// not written yet with it, as it would draw none.
     pub(crate) fn answer(&self, msgid: u32, answer: Answer) {
-        let waiter = self.books().waiting.remove(&msgid);
+        let mut books = self.books();
+        let waiter = books.waiting.remove(&msgid);
+        if waiter.is_none() {
+            books.cancels.retain(|cancel| *cancel != msgid);
+            // Its cancel may have been written since these bytes were read.
+            books.heard();
+        }
+        drop(books);
         if let Some(waiter) = waiter {
             // Fails if the caller is just being dropped, who then has no use for it.
             let _ = waiter.answer.send(answer);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sealwire_wire::{RpcError, ScanError, reply};
-use tokio::io::{BufWriter, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt, BufWriter, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -17,7 +17,7 @@ use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::connection::{Bounds, Connection};
 use crate::peer::{Heard, Peer};
 use crate::pool::Connector;
-use crate::state::Failure;
+use crate::state::{Failure, GRACE};
 use crate::{Document, Encrypt, Error, ErrorCode};
 
 mod endpoints;
@@ -167,7 +167,8 @@ async fn a_deadline_is_sent_kept_and_cancels() {
     assert_eq!(started.elapsed().as_millis(), 700);
     assert_eq!(peer.hear().await, Heard::Cancel(msgid));
 
-    // The peer was silent for all of it, so the next call goes elsewhere, with the default deadline.
+    // The cancel draws nothing, so the next call goes elsewhere, with the default deadline.
+    sleep(GRACE + Duration::from_millis(2)).await;
     let next = call(&client, 2);
     let mut other = next_peer(&mut peers).await;
     let Heard::Call { msgid, deadline_ms, .. } = other.hear().await else { panic!("no call") };
@@ -175,6 +176,46 @@ async fn a_deadline_is_sent_kept_and_cancels() {
     other.answer(msgid, &[2]).await;
     assert_eq!(payload(next.await), [2]);
     assert_eq!(peer.hear().await, Heard::Closed, "the silent one is closed once it is empty");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_bytes_is_slow_and_one_that_takes_none_is_silent() {
+    let (near, mut far) = duplex(64);
+    let connection = Arc::new(Connection::start(near, BOUNDS));
+    let large = call_on(&connection, long_payload(2_000));
+    settle().await;
+    large.abort();
+    let watch = Arc::clone(connection.state());
+    let watch = tokio::spawn(async move { watch.goes_silent().await });
+    for _ in 0..20 {
+        assert_eq!(far.read_exact(&mut [0; 64]).await.unwrap(), 64);
+        sleep(Duration::from_secs(1)).await;
+        assert!(connection.is_usable());
+    }
+    let begun = Instant::now();
+    assert!(watch.await.unwrap());
+    assert!(begun.elapsed() < GRACE);
+    assert!(!connection.is_usable());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_its_answer_overtook_is_not_written() {
+    let (connection, mut peer) = connection(64);
+    let answered = call_on(&connection, vec![1]);
+    let (msgid, _) = peer.hear_call().await;
+    let large = call_on(&connection, long_payload(200_000));
+    settle().await;
+    answered.abort();
+    settle().await;
+    assert_eq!(connection.state().sizes(), (1, 0, 1), "it waits behind the large one");
+    peer.answer(msgid, &[1]).await;
+    settle().await;
+    assert_eq!(connection.state().sizes(), (1, 0, 0));
+    let (msgid, _) = peer.hear_call().await;
+    assert!(!connection.state().goes_silent().await, "nothing is owed");
+    peer.answer(msgid, &[2]).await;
+    assert!(large.await.unwrap().is_ok());
+    peer.hears_nothing().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,6 +15,10 @@ pub(super) enum Does {
     Answer(u64),
     /// Answers with this error.
     Say(RpcError),
+    /// Answers `deadline_exceeded`, that many milliseconds after the call's deadline.
+    Late(u64),
+    /// Answers `cancelled`, that many milliseconds after a cancel, and nothing else.
+    Obey(u64),
     /// Closes the connection.
     HangUp,
     Nothing,
@@ -30,6 +34,8 @@ pub(super) struct Engine {
     killed: Notify,
     healths: AtomicUsize,
     connections: AtomicUsize,
+    /// Connections so far.
+    connects: AtomicUsize,
 }
 
 impl Engine {
@@ -53,6 +59,7 @@ impl Engine {
 
     async fn serve(self: Arc<Self>, mut peer: Peer) {
         self.connections.fetch_add(1, Ordering::Relaxed);
+        self.connects.fetch_add(1, Ordering::Relaxed);
         let (answers, mut ready) = mpsc::unbounded_channel::<Vec<u8>>();
         loop {
             let heard = tokio::select! {
@@ -63,19 +70,32 @@ impl Engine {
                     continue;
                 }
             };
+            let mut out = Vec::new();
             let (msgid, does, document) = match heard {
                 Heard::Closed => break,
-                Heard::Cancel(_) => continue,
-                Heard::Call { msgid, .. } => {
+                Heard::Cancel(msgid) => match *self.does.lock().unwrap() {
+                    Does::Obey(ms) => {
+                        reply::error(&mut out, msgid, &RpcError::new(ErrorCode::Cancelled, "cancelled"));
+                        answer_in(ms, &answers, out);
+                        continue;
+                    }
+                    _ => continue,
+                },
+                Heard::Call { msgid, deadline_ms, .. } => {
                     self.calls.fetch_add(1, Ordering::Relaxed);
-                    (msgid, self.does.lock().unwrap().clone(), true)
+                    let mut does = self.does.lock().unwrap().clone();
+                    if let Does::Late(ms) = does {
+                        reply::error(&mut out, msgid, &RpcError::new(ErrorCode::DeadlineExceeded, "late"));
+                        answer_in(u64::from(deadline_ms.unwrap()) + ms, &answers, std::mem::take(&mut out));
+                        does = Does::Nothing;
+                    }
+                    (msgid, does, true)
                 }
                 Heard::Health(msgid) => {
                     self.healths.fetch_add(1, Ordering::Relaxed);
                     (msgid, self.health.lock().unwrap().clone(), false)
                 }
             };
-            let mut out = Vec::new();
             match &does {
                 Does::Say(error) => reply::error(&mut out, msgid, error),
                 _ if document => {
@@ -88,21 +108,23 @@ impl Engine {
                     Health.encode(&mut out);
                 }
             }
-            let answers = answers.clone();
             match does {
                 Does::HangUp => break,
-                Does::Nothing => {}
+                Does::Nothing | Does::Late(_) | Does::Obey(_) => {}
                 Does::Say(_) => answers.send(out).unwrap(),
-                Does::Answer(ms) => {
-                    tokio::spawn(async move {
-                        sleep(Duration::from_millis(ms)).await;
-                        let _ = answers.send(out);
-                    });
-                }
+                Does::Answer(ms) => answer_in(ms, &answers, out),
             }
         }
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+fn answer_in(ms: u64, answers: &mpsc::UnboundedSender<Vec<u8>>, answer: Vec<u8>) {
+    let answers = answers.clone();
+    tokio::spawn(async move {
+        sleep(Duration::from_millis(ms)).await;
+        let _ = answers.send(answer);
+    });
 }
 
 /// A client of that many engines, which answer at once until told otherwise.
@@ -116,6 +138,7 @@ pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Eng
             killed: Notify::new(),
             healths: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
+            connects: AtomicUsize::new(0),
         })
     };
     let engines: [Arc<Engine>; N] = std::array::from_fn(engine);
@@ -403,6 +426,38 @@ async fn short_deadlines_eject_who_is_silent_and_not_who_is_slow() {
             assert!(matches!(client.encrypt(short).await, Err(Error::Deadline)));
         }
         assert_eq!(client.stats().ejections > 0, ejects, "{does:?}: {:?}", client.stats());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_answers_a_missed_deadline_is_not_silent() {
+    for (does, alive) in [
+        (Does::Late(0), true),
+        (Does::Late(2), true),
+        (Does::Late(300), true),
+        (Does::Obey(0), true),
+        (Does::Obey(300), true),
+        // The longest that an engine holds a connection back after `overloaded`.
+        (Does::Obey(1_000), true),
+        (Does::Nothing, false),
+    ] {
+        let (client, [one, two]) = engines::<2>(config());
+        warm(&client).await;
+        for engine in [&one, &two] {
+            engine.does(does.clone());
+        }
+        // One at a time, so that nothing else comes over the connection.
+        for deadline_ms in [5, 500, 700, 2_000].repeat(8) {
+            let begun = Instant::now();
+            let late = client.encrypt(Encrypt { deadline_ms: Some(deadline_ms), ..Encrypt::new("a", &[1]) }).await;
+            assert!(matches!(late, Err(Error::Deadline)), "{late:?}");
+            assert_eq!(begun.elapsed().as_millis(), u128::from(deadline_ms), "{does:?}: told in time");
+            sleep(Duration::from_secs(2)).await;
+        }
+        assert_eq!(client.stats().ejections == 0, alive, "{does:?}");
+        let connects = [&one, &two].map(|engine| engine.connects.load(Ordering::Relaxed));
+        assert_eq!(connects == [1, 1], alive, "{does:?}: {connects:?}");
+        assert_eq!(client.at_rest(), (2 * 64, 0));
     }
 }
 
