@@ -11,6 +11,10 @@ use tokio::time::Instant;
 
 use crate::state::{Answer, Failure};
 
+/// Longest pause of an endpoint: what a server holds a connection back for after `overloaded`, and then calls of that size
+/// or above alone (`proto/README.md`, Overload). A longer time is for the call that was told it.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// When to eject, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
@@ -67,9 +71,9 @@ impl Health {
         }
     }
 
-    /// It asked to be spared until then.
-    pub(crate) fn pause(&mut self, until: Instant) {
-        self.paused_until = self.paused_until.max(Some(until));
+    /// It asked to be spared for so long: granted up to [`PAUSE_MAX`].
+    pub(crate) fn pause(&mut self, now: Instant, length: Duration) {
+        self.paused_until = self.paused_until.max(Some(now + length.min(PAUSE_MAX)));
     }
 
     /// A call that began in that term was answered as calls are.
@@ -227,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_lasts_and_is_never_cut_short() {
+    fn a_pause_lasts_and_no_shorter_one_ends_it() {
         let now = Instant::now();
         let mut health = Health::new(now);
         assert!(!health.is_paused(now));
-        health.pause(now + Duration::from_secs(2));
-        health.pause(now + Duration::from_secs(1));
-        for (seconds, paused) in [(0, true), (1, true), (2, false), (3, false)] {
-            assert_eq!(health.is_paused(now + Duration::from_secs(seconds)), paused);
+        health.pause(now, Duration::from_millis(800));
+        health.pause(now, Duration::from_millis(400));
+        for (ms, paused) in [(0, true), (400, true), (799, true), (800, false), (1_000, false)] {
+            assert_eq!(health.is_paused(now + Duration::from_millis(ms)), paused, "{ms}");
         }
         assert!(health.is_fit());
     }

@@ -145,7 +145,7 @@ impl Lease {
             inner.doubted[self.endpoint].store(target.health.has_failed(), Ordering::Relaxed);
         }
         if let Some(pause) = verdict.pause {
-            target.health.pause(now + pause.unwrap_or_else(|| inner.backoff(1)));
+            target.health.pause(now, pause.unwrap_or_else(|| inner.backoff(1)));
         }
     }
 
