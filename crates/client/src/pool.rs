@@ -43,8 +43,12 @@ impl Endpoints {
 
 enum Slot {
     Empty,
-    Connecting,
-    Taken { connection: Arc<Connection>, since: Instant },
+    /// By the attempt of that number.
+    Connecting(u64),
+    Taken {
+        connection: Arc<Connection>,
+        since: Instant,
+    },
 }
 
 struct Target {
@@ -55,18 +59,20 @@ struct Target {
     failures: u32,
     /// No attempt to connect before.
     retry_at: Instant,
+    /// Attempts begun.
+    attempts: u64,
 }
 
 impl Target {
     fn connections(&self) -> impl Iterator<Item = &Arc<Connection>> {
         self.slots.iter().filter_map(|slot| match slot {
             Slot::Taken { connection, .. } => Some(connection),
-            Slot::Empty | Slot::Connecting => None,
+            Slot::Empty | Slot::Connecting(_) => None,
         })
     }
 
     fn is_connecting(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot, Slot::Connecting))
+        self.slots.iter().any(|slot| matches!(slot, Slot::Connecting(_)))
     }
 }
 
@@ -183,6 +189,7 @@ impl Pool {
             health: Health::new(now),
             failures: 0,
             retry_at: now,
+            attempts: 0,
         };
         let targets: Vec<_> = config.endpoints.iter().map(|endpoint| target(&endpoint.address)).collect();
         let several = targets.len() > 1;
@@ -395,18 +402,20 @@ impl Inner {
         if target.retry_at > now || target.is_connecting() {
             return;
         }
-        let Some(slot) = target.slots.iter().position(|slot| matches!(slot, Slot::Empty)) else { return };
-        target.slots[slot] = Slot::Connecting;
+        let Some(slot) = target.slots.iter_mut().find(|slot| matches!(slot, Slot::Empty)) else { return };
+        let attempt = target.attempts;
+        *slot = Slot::Connecting(attempt);
+        target.attempts += 1;
         let inner = Arc::clone(self);
         tokio::spawn(async move {
-            let attempt = timeout(inner.connect_timeout, (inner.connector)(endpoint)).await;
+            let outcome = timeout(inner.connect_timeout, (inner.connector)(endpoint)).await;
             let timed_out = || Error::Connect(Arc::new(std::io::ErrorKind::TimedOut.into()));
-            inner.opened(endpoint, slot, attempt.unwrap_or_else(|_| Err(timed_out())));
+            inner.opened(endpoint, attempt, outcome.unwrap_or_else(|_| Err(timed_out())));
         });
     }
 
     /// Asks an endpoint whose ejection is over for its health, over a connection of its own: those from before may lead
-    /// nowhere. If it is well, that connection takes their place.
+    /// nowhere. If it is well, that connection takes their place and that of an attempt under way.
     fn probe(self: &Arc<Self>, endpoint: usize) {
         let inner = Arc::clone(self);
         tokio::spawn(async move {
@@ -433,17 +442,19 @@ impl Inner {
         });
     }
 
-    /// Enters what came of an attempt to connect.
-    fn opened(&self, endpoint: usize, slot: usize, attempt: Result<Connection, Error>) {
+    /// Enters what came of an attempt to connect, unless its slot has been taken from it.
+    fn opened(&self, endpoint: usize, attempt: u64, outcome: Result<Connection, Error>) {
         let mut table = self.table();
         let now = Instant::now();
         let target = &mut table.targets[endpoint];
-        match attempt {
+        let mine = |slot: &&mut Slot| matches!(slot, Slot::Connecting(by) if *by == attempt);
+        let Some(slot) = target.slots.iter_mut().find(mine) else { return };
+        match outcome {
             Ok(connection) => {
-                target.slots[slot] = Slot::Taken { connection: Arc::new(connection), since: now };
+                *slot = Slot::Taken { connection: Arc::new(connection), since: now };
             }
             Err(error) => {
-                target.slots[slot] = Slot::Empty;
+                *slot = Slot::Empty;
                 target.failures = target.failures.saturating_add(1);
                 target.retry_at = now + self.backoff(target.failures);
                 tracing::debug!(address = target.address, %error, failures = target.failures, "cannot connect");

@@ -361,6 +361,36 @@ async fn a_probe_decides_when_an_ejection_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
+    let (client, [back, good]) = engines::<2>(config());
+    warm(&client).await;
+    // Its connection is found silent, another is attempted, which hangs, and the calls after the first eject it meanwhile.
+    back.does(Does::Nothing);
+    back.door(None);
+    while client.stats().ejections == 0 {
+        let client = client.clone();
+        tokio::spawn(async move { client.encrypt(Encrypt { deadline_ms: Some(50), ..Encrypt::new("a", &[1]) }).await });
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(back.connections.load(Ordering::Relaxed), 0);
+    // The probe gets through before that attempt has timed out.
+    back.door(Some(true));
+    back.does(Does::Answer(0));
+    back.takes();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        assert!(calls(&client, 1).await);
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(back.takes() > 200);
+    assert!(good.takes() > 200);
+    assert_eq!(client.stats().ejections, 1);
+    let counts = [&back.connects, &back.connections].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(counts, [2, 1], "the probe's is kept");
+}
+
+#[tokio::test(start_paused = true)]
 async fn with_every_endpoint_ejected_all_are_used() {
     let (client, engines) = engines::<3>(config());
     warm(&client).await;
