@@ -15,6 +15,7 @@ mod jitter;
 mod pool;
 mod retry;
 mod state;
+mod table;
 mod tls;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! A few connections to each endpoint, opened as calls need them and opened again when they break.
 //!
 //! Every endpoint in use is kept connected by the calls that come by; a call goes to one that is, so it waits for a
-//! connection only if there is none at all. Of two such endpoints taken at random it chooses the one with fewer calls
-//! in flight, and there the connection with the fewest. An attempt to connect runs in a task of its own, so the caller that
-//! started it may be dropped and the others still get the connection. A call that finds no connection waits for the
-//! attempts under way and shares their failure: it never waits through several. [`Health`] says which endpoints are fit.
+//! connection only if there is none at all. An attempt to connect runs in a task of its own, so the caller that started
+//! it may be dropped and the others still get the connection. A call that finds no connection waits for the attempts
+//! under way and shares their failure: it never waits through several. [`Table`] chooses the endpoint of a call, and
+//! [`Health`] says which are fit.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -16,79 +16,17 @@ use sealwire_wire::request;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::config::{ClientConfig, ENDPOINTS_MAX};
+use crate::config::ClientConfig;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::health::{Health, Policy, Verdict};
 use crate::jitter;
 use crate::state::{Answer, Failure};
+use crate::table::{Endpoints, Slot, Table, Target};
 
 /// Opens one connection to the endpoint of that index.
 pub(crate) type Connector =
     Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>> + Send + Sync>;
-
-/// A set of endpoints by index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Endpoints(u64);
-
-impl Endpoints {
-    pub(crate) fn add(&mut self, endpoint: usize) {
-        self.0 |= 1 << endpoint;
-    }
-
-    fn has(self, endpoint: usize) -> bool {
-        self.0 >> endpoint & 1 == 1
-    }
-}
-
-enum Slot {
-    Empty,
-    /// By the attempt of that number.
-    Connecting(u64),
-    Taken {
-        connection: Arc<Connection>,
-        since: Instant,
-    },
-}
-
-struct Target {
-    address: String,
-    slots: Vec<Slot>,
-    health: Health,
-    /// Attempts that failed, or connections that did not last, since the last one that did.
-    failures: u32,
-    /// No attempt to connect before.
-    retry_at: Instant,
-    /// Attempts begun.
-    attempts: u64,
-}
-
-impl Target {
-    fn connections(&self) -> impl Iterator<Item = &Arc<Connection>> {
-        self.slots.iter().filter_map(|slot| match slot {
-            Slot::Taken { connection, .. } => Some(connection),
-            Slot::Empty | Slot::Connecting(_) => None,
-        })
-    }
-
-    fn is_connecting(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot, Slot::Connecting(_)))
-    }
-}
-
-struct Table {
-    targets: Vec<Target>,
-    /// All failed attempts, so that a waiting call can tell whether one failed meanwhile.
-    failed: u64,
-    last_failure: Option<Error>,
-}
-
-impl Table {
-    /// With every endpoint ejected, none is: something that may fail is better than nothing.
-    fn panics(&self) -> bool {
-        !self.targets.iter().any(|target| target.health.is_fit())
-    }
-}
 
 struct Inner {
     connector: Connector,
@@ -287,9 +225,9 @@ impl Inner {
         let mut table = self.table();
         let now = Instant::now();
         self.tend(&mut table, now);
-        if let Some(endpoint) = self.choose(&table, avoid, now) {
+        if let Some(endpoint) = table.choose(avoid, self.in_flight_max, now) {
             let target = &mut table.targets[endpoint];
-            if let Some((load, connection)) = least_busy(target) {
+            if let Some((load, connection)) = target.least_busy() {
                 connection.in_flight().fetch_add(1, Ordering::Relaxed);
                 if load > 0 {
                     self.open(endpoint, target, now);
@@ -324,47 +262,6 @@ impl Inner {
                 self.open(endpoint, target, now);
             }
         }
-    }
-
-    /// The less busy of two endpoints at random, of those with a connection that has room, in the best group that has any.
-    fn choose(&self, table: &Table, avoid: Endpoints, now: Instant) -> Option<usize> {
-        const EJECTED: u8 = 3;
-        let panics = table.panics();
-        let mut group = [(0, 0); ENDPOINTS_MAX];
-        let (mut best, mut count, mut others) = (EJECTED, 0, false);
-        for (endpoint, target) in table.targets.iter().enumerate() {
-            let rank = if !target.health.is_fit() && !panics {
-                EJECTED
-            } else if target.health.is_paused(now) {
-                2
-            } else {
-                u8::from(avoid.has(endpoint))
-            };
-            let (mut load, mut room, mut connected) = (0, false, false);
-            for connection in target.connections() {
-                let calls = connection.in_flight().load(Ordering::Relaxed);
-                (load, room, connected) = (load + calls, room || calls < self.in_flight_max, true);
-            }
-            others |= rank < EJECTED && (connected || target.is_connecting());
-            if rank > best || !room {
-                continue;
-            }
-            if rank < best {
-                (best, count) = (rank, 0);
-            }
-            group[count] = (load, endpoint);
-            count += 1;
-        }
-        // An ejected endpoint is better than none, and worse than a wait for a fit one.
-        if count == 0 || (best == EJECTED && others) {
-            return None;
-        }
-        if count == 1 {
-            return Some(group[0].1);
-        }
-        let one = jitter::below(count);
-        let two = (one + 1 + jitter::below(count - 1)) % count;
-        Some(if group[two].0 < group[one].0 { group[two].1 } else { group[one].1 })
     }
 
     /// Frees the slots of connections that ended. One that did not last counts as a failed attempt, else a server that
@@ -486,10 +383,4 @@ impl Inner {
         let whole = jitter::doubled(self.backoff_min, self.backoff_max, failures);
         whole / 2 + jitter::part_of(whole / 2)
     }
-}
-
-fn least_busy(target: &Target) -> Option<(usize, Arc<Connection>)> {
-    let loads = target.connections().map(|connection| (connection.in_flight().load(Ordering::Relaxed), connection));
-    let (load, connection) = loads.min_by_key(|(load, _)| *load)?;
-    Some((load, Arc::clone(connection)))
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::config::ClientConfig;
 use crate::error::Error;
 use crate::jitter;
-use crate::pool::Endpoints;
+use crate::table::Endpoints;
 
 /// A budget holds at least that many retries when full, whatever its client is sized for.
 const BURST_MIN: usize = 10;
