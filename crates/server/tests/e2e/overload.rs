@@ -130,3 +130,30 @@ fn one_callers_batches_do_not_hold_up_another() {
         harness.settles().await;
     });
 }
+
+#[test]
+fn a_whole_call_does_not_wait_for_bodies_that_arrive_slowly() {
+    run(Machine::Shared, 20, async {
+        let harness = impatient().await;
+        // 0.2 s of work in 54 KB, of which 40 KB are sent: all but the first wait for admission behind what it will cost.
+        let call = heavy(1, 3_000);
+        let (begun, rest) = call.split_at(40_000);
+        let mut slow = Vec::new();
+        for _ in 0..3 {
+            let mut raw = harness.raw().await;
+            raw.send(begun).await;
+            slow.push(raw);
+        }
+        harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 120_000.0).await;
+        let mut whole = harness.raw().await;
+        whole.send(&call).await;
+        whole.answer(1).await.unwrap();
+        for raw in &mut slow {
+            raw.send(rest).await;
+        }
+        for raw in &mut slow {
+            raw.answer(1).await.unwrap();
+        }
+        harness.settles().await;
+    });
+}
