@@ -38,6 +38,7 @@
 //! would leave what is behind as it is: the small of the first moments of overload would be in the way for seconds.
 //! What could not be done in time even alone counts for nothing here, or one call of an hour would have all refused. And
 //! no class is refused more than 4 times the fraction that is refused in all, or one call that was would have half of the small.
+//! Nobody is refused for this while a worker has nothing to do.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -206,7 +207,7 @@ impl Lanes {
             Some(Reason::Deadline)
         } else if ordinary && full {
             Some(Reason::Backlog)
-        } else if self.owes(class, rate, rules) {
+        } else if !idle && self.owes(class, rate, rules) {
             Some(Reason::Proportion)
         } else {
             None

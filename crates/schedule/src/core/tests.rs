@@ -585,9 +585,32 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
     assert_eq!(backlog(&core), 600_000, "what runs is left alone");
 }
 
+/// A core whose one worker has something to do, for another tenant.
+fn busy(tuning: &Tuning) -> TestCore {
+    let mut core = TestCore::tuned(knobs(1), tuning);
+    let id = admitted(core.offer(Time::default(), &call(&1, 1), || 0));
+    core.submit(id, micros_of_work(1), 0).unwrap();
+    core.pick(Time::default()).unwrap();
+    core
+}
+
+#[test]
+fn nobody_is_refused_for_proportion_while_a_worker_has_nothing_to_do() {
+    for (mut core, reason) in [(TestCore::new(knobs(1)), None), (busy(&Tuning::default()), Some(Reason::Proportion))] {
+        let mut refused =
+            |micros, deadline| match core.offer(Time::default(), &Call { deadline, ..call(&7, micros) }, || 0) {
+                Verdict::Refused(refusal) => Some(refusal.reason),
+                Verdict::Admitted { .. } | Verdict::Waiting { .. } => None,
+            };
+        assert_eq!(refused(2_000_000, Time::NEVER), None);
+        assert_eq!(refused(900_000, Time::from_nanos(1_000_000_000)), Some(Reason::Deadline));
+        assert_eq!(refused(100, Time::NEVER), reason);
+    }
+}
+
 #[test]
 fn a_call_that_can_never_be_done_has_no_other_refused() {
-    let mut core = TestCore::new(knobs(1));
+    let mut core = busy(&Tuning::default());
     let second = Time::default() + Duration::from_secs(1);
     let mut offer = |micros| core.offer(Time::default(), &Call { deadline: second, ..call(&7, micros) }, || 0);
     let mut refused = |micros| match offer(micros) {
@@ -606,7 +629,7 @@ fn a_call_that_can_never_be_done_has_no_other_refused() {
 #[test]
 fn one_refused_call_has_few_others_refused() {
     let small_refused = |tuning: &Tuning| {
-        let mut core = TestCore::tuned(knobs(1), tuning);
+        let mut core = busy(tuning);
         let mut refused = |micros, deadline| {
             let call = Call { deadline, ..call(&7, micros) };
             matches!(core.offer(Time::default(), &call, || 0), Verdict::Refused(_))
