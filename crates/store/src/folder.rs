@@ -446,7 +446,7 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
 }
 
 fn damaged(path: &Path, what: String) -> StoreError {
-    StoreError::Damaged { path: path.to_owned(), what }
+    StoreError::Damaged { place: path.display().to_string(), what }
 }
 
 #[cfg(test)]

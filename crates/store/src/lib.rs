@@ -4,9 +4,13 @@
 //! its network threads and keeps what it loaded in memory, watching [`AppStore::generation`] for change.
 //! Nothing unwrapped is ever written, logged or put into an error.
 
+mod control;
 mod folder;
+mod tokens;
 
+pub use control::{Commit, ControlStore, Instance, Snapshot};
 pub use folder::FolderStore;
+pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, TokenId, TokenStore, Written};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -163,11 +167,17 @@ pub enum StoreError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// A file is not what this program writes. Restore it from a backup.
-    #[error("{path}: damaged: {what}", path = path.display())]
+    /// The store does not answer now: it is down, cut off, full or too slow. What needs it may be tried again.
+    #[error("the store does not answer: {0}")]
+    Unavailable(String),
+    /// This store is not written by this program.
+    #[error("this store is read only")]
+    ReadOnly,
+    /// What lies there is not what this program writes. Restore it from a backup.
+    #[error("{place}: damaged: {what}")]
     Damaged {
-        /// The file.
-        path: PathBuf,
+        /// The file, table or key.
+        place: String,
         /// What is wrong, without the content.
         what: String,
     },

@@ -1,0 +1,89 @@
+//! Control state at rest: records by key under one generation, and the instances that serve it.
+//!
+//! A store knows nothing of what a record says. Every change is one record, written under the next generation, and only
+//! if the generation is the one that the change was made from: two changes at once cannot both succeed unseen.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::StoreError;
+
+/// All of the control state as it was at one generation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Grows by one with every change; 0 before the first.
+    pub generation: u64,
+    /// What there is, by key.
+    pub records: BTreeMap<String, Vec<u8>>,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// It is durable, under this generation.
+    Done(u64),
+    /// Nothing was written: the generation is not the one that the change was made from. Load and try again.
+    Moved,
+}
+
+/// What an instance says of itself, and how long ago.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// Names this run of this engine; random, so that a restart is another instance.
+    pub id: String,
+    /// Where it takes calls, for people.
+    pub address: String,
+    /// Its program's version.
+    pub version: String,
+    /// The generation that it serves; 0 while it has none.
+    pub generation: u64,
+    /// Since it last said so, by the store's clock.
+    pub age: Duration,
+}
+
+/// Where control state rests. Every method answers in bounded time.
+#[async_trait]
+pub trait ControlStore: Send + Sync {
+    /// The present generation. Cheap: it is asked at every poll.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`]; so in every method here.
+    async fn generation(&self) -> Result<u64, StoreError>;
+
+    /// Everything, as it was at one generation.
+    ///
+    /// # Errors
+    /// As above.
+    async fn load(&self) -> Result<Snapshot, StoreError>;
+
+    /// Puts `record` at `key`, or removes what is there, if the generation is still `base`. Durable when it returns
+    /// [`Commit::Done`]; after an error it may have happened or not.
+    ///
+    /// # Errors
+    /// As above; [`StoreError::ReadOnly`] where this store is not written.
+    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError>;
+
+    /// Returns when the generation may have moved, as soon as the store can tell. A store that cannot tell never
+    /// returns; whoever waits also polls. Safe to drop midway; a change between two waits is not missed.
+    async fn changed(&self);
+
+    /// Says that an instance lives and which generation it serves. Its `age` is ignored.
+    ///
+    /// # Errors
+    /// As above.
+    async fn beat(&self, instance: &Instance) -> Result<(), StoreError>;
+
+    /// Takes an instance out, at the end of its drain.
+    ///
+    /// # Errors
+    /// As above.
+    async fn leave(&self, id: &str) -> Result<(), StoreError>;
+
+    /// Every instance that has said so within `age_max`, by id; older ones may be removed.
+    ///
+    /// # Errors
+    /// As above.
+    async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError>;
+}

@@ -1,0 +1,179 @@
+//! Token maps at rest: rows by a keyed hash of the token, each with its value sealed.
+//!
+//! A store sees neither tokens nor values: an id and a fingerprint are keyed hashes, and what they lead to is sealed with
+//! the token inside. Times are seconds since 1970-01-01 UTC by the caller's clock. Rows that have expired are as good as
+//! absent for [`TokenStore::get`], [`TokenStore::find`] and [`TokenStore::write`], and remain until they are archived
+//! and pruned.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::StoreError;
+
+/// A collection of an app: where a token is unique. Numbers are never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MapId {
+    /// The app's number.
+    pub app: u32,
+    /// The collection's number.
+    pub collection: u32,
+}
+
+/// Keyed hash of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TokenId(pub [u8; 16]);
+
+/// Keyed hash of what must have one token only: a value in its scope, or a field of a call that may be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint(pub [u8; 16]);
+
+/// A row of a token map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Keyed hash of the token; unique in its map.
+    pub id: TokenId,
+    /// Unique in its map; `None` for a token that nothing has to find again. Archived rows have lost theirs.
+    pub fingerprint: Option<Fingerprint>,
+    /// Token and value, sealed. Of what is one-way, the token alone.
+    pub sealed: Bytes,
+    /// For people and for [`TokenStore::list`]; in the clear. Sorted, without doubles.
+    pub tags: Vec<String>,
+    /// From then on it is as good as absent.
+    pub expires: Option<u64>,
+    /// When it was made.
+    pub created: u64,
+    /// When it was archived; from then on it is as good as absent.
+    pub archived: Option<u64>,
+}
+
+/// The rows of one call: all of them are written or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Their map.
+    pub map: MapId,
+    /// Not archived; ids differ from each other, and so do fingerprints.
+    pub rows: Vec<Row>,
+}
+
+/// What became of a [`Group`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// Durable. Per row, in order: `None`, it was written; or the row that has its fingerprint already, whose token is the
+    /// one to give.
+    Done(Vec<Option<Row>>),
+    /// Nothing was written: other tokens have the ids of these rows, by position. Make others and try again.
+    Taken(Vec<usize>),
+}
+
+/// Which rows [`TokenStore::list`] gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only those with this tag.
+    pub tag: Option<String>,
+    /// Only those that expired before this.
+    pub expired_before: Option<u64>,
+    /// Those that were archived, and no others.
+    pub archived: bool,
+}
+
+/// A part of a walk through a map in the order of ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    /// What was found.
+    pub found: T,
+    /// Where to go on; `None` at the end. A page may be empty and not the last: what it looks at is bounded.
+    pub next: Option<TokenId>,
+}
+
+/// Where token maps rest. Every method answers in bounded time, and what it says is written is durable.
+#[async_trait]
+pub trait TokenStore: Send + Sync {
+    /// Writes groups, each whole or not at all; they may share one transaction. A row whose fingerprint has a live row is
+    /// not written, and that row is given back; however many calls write one fingerprint at once, all get the same row.
+    /// A row whose fingerprint has an expired one takes its place, and that one is archived. Answers in the order of
+    /// `groups`, each on its own: one that fails does not fail the others.
+    async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>>;
+
+    /// Live rows by id, in the order asked; `None` where there is none. Sees what any instance wrote before the call.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`]; so in every method here.
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError>;
+
+    /// Live rows by fingerprint, in the order asked.
+    ///
+    /// # Errors
+    /// As above.
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError>;
+
+    /// Removes rows at once, whatever their state. Per id, whether there was one.
+    ///
+    /// # Errors
+    /// As above.
+    async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError>;
+
+    /// Sets when live rows expire; `None`: never. Per id, whether there was one.
+    ///
+    /// # Errors
+    /// As above.
+    async fn expire(
+        &self,
+        now: u64,
+        map: MapId,
+        ids: &[TokenId],
+        expires: Option<u64>,
+    ) -> Result<Vec<bool>, StoreError>;
+
+    /// Rows behind `after` that the filter lets through, at most `limit`. Live and expired ones, or archived ones.
+    ///
+    /// # Errors
+    /// As above.
+    async fn list(
+        &self,
+        map: MapId,
+        filter: &Filter,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError>;
+
+    /// Archives rows that expired before `expired_before`, which frees their fingerprints; looks at no more than `limit`
+    /// rows behind `after`. With `dry_run` only counts. Gives how many.
+    ///
+    /// # Errors
+    /// As above.
+    async fn archive(
+        &self,
+        now: u64,
+        map: MapId,
+        expired_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError>;
+
+    /// Removes rows that were archived before `archived_before`, for good; looks at no more than `limit` rows behind
+    /// `after`. With `dry_run` only counts. Gives how many.
+    ///
+    /// # Errors
+    /// As above.
+    async fn prune(
+        &self,
+        map: MapId,
+        archived_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError>;
+
+    /// Every row of every map behind `after`, at most `limit`, in the order of maps and ids: to copy and to verify.
+    ///
+    /// # Errors
+    /// As above.
+    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError>;
+
+    /// Puts rows as they are, archived ones too, over what has their ids: to copy. All or none.
+    ///
+    /// # Errors
+    /// As above.
+    async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError>;
+}
