@@ -1,8 +1,8 @@
 //! The core: calls from their offer to their end.
 //!
 //! A call is offered with what its head tells, then waits, is admitted or is refused. An admitted one is submitted once
-//! its body is there, runs slice by slice, and holds its bytes until it is closed, which may happen at any time and
-//! in any state. Nothing here blocks, reads a clock or does I/O: the owner puts it behind a mutex.
+//! its body is there, runs slice by slice, may be resumed after a wait for something else, and holds its bytes until it
+//! is closed, which may happen at any time and in any state. Nothing here blocks, reads a clock or does I/O: the owner puts it behind a mutex.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
@@ -46,6 +46,7 @@ enum Stage<W, T> {
     Running(Time),
     /// Closed while a slice runs, which began then.
     Closing(Time),
+    /// Until it is resumed, if it is.
     Done,
 }
 
@@ -321,6 +322,20 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         self.fill(now);
         self.settle(tenant);
         unwanted
+    }
+
+    /// Goes on with a call whose work was done: since then it waited for something other than a worker, counted as no
+    /// work and stood in nobody's way. It was offered with all it costs, so it is not judged again. `cost` is what there is
+    /// to do from here. The work is given back when the call is closed, or not done.
+    pub fn resume(&mut self, now: Time, id: Id, cost: Work, work: T) -> Result<(), T> {
+        let (class, left) = self.measured(cost);
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Done)) else {
+            return Err(work);
+        };
+        (entry.class, entry.left, entry.spent) = (class, left, Work::default());
+        entry.stage = Stage::Admitted;
+        self.admit(now, id);
+        self.submit(id, cost, work)
     }
 
     /// Ends a call in whatever state it is, and gives back its bytes: at once, or when the slice that runs is done. Of

@@ -56,6 +56,11 @@ enum Op {
         of: usize,
         part: u64,
     },
+    /// Goes on with a call that was done.
+    Resume {
+        of: usize,
+        micros: u64,
+    },
     Close(usize),
     Resize {
         of: usize,
@@ -79,6 +84,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (any(), cost()).prop_map(|(of, micros)| Op::Reckon { of, micros }),
         8 => Just(Op::Pick),
         8 => (any(), 0..300_u64).prop_map(|(of, part)| Op::Done { of, part }),
+        2 => (any(), cost()).prop_map(|(of, micros)| Op::Resume { of, micros }),
         2 => any().prop_map(Op::Close),
         2 => (any(), 0..600_u64).prop_map(|(of, bytes)| Op::Resize { of, bytes }),
         2 => (0..50_000_u64).prop_map(|micros| Op::Wait { micros }),
@@ -188,6 +194,14 @@ impl Owner {
                     self.reckon(core, live[of % live.len()], micros);
                 }
             }
+            Op::Resume { of, micros } if !self.done.is_empty() => {
+                let id = self.done.swap_remove(of % self.done.len());
+                self.tokens += 1;
+                core.resume(self.time(), id, micros_of_work(micros), self.tokens).expect("it is done and not closed");
+                assert_eq!(core.resume(self.time(), id, Work::default(), 0), Err(0), "once");
+                self.ready.insert(self.tokens, id);
+                self.left.insert(id, micros.min(1_000_000) * NS_PER_US);
+            }
             Op::Close(of) => self.close(core, of),
             Op::Resize { of, bytes } => {
                 let live = self.live();
@@ -196,7 +210,7 @@ impl Owner {
                 }
             }
             Op::Wait { micros } => self.now += micros * NS_PER_US,
-            Op::Submit { .. } | Op::Pick | Op::Done { .. } => (),
+            Op::Submit { .. } | Op::Pick | Op::Done { .. } | Op::Resume { .. } => (),
         }
         while let Some((id, token)) = core.promoted() {
             assert_eq!(self.waiting.remove(&token), Some(id), "who waited is promoted once");
@@ -231,6 +245,7 @@ impl Owner {
         self.done.retain(|done| *done != id);
         self.closed.insert(id);
         assert_eq!(core.close(self.time(), id), None, "a call ends once");
+        assert_eq!(core.resume(self.time(), id, Work::default(), 0), Err(0), "and does not begin again");
         let runs = self.running.iter().any(|slice| slice.id == id);
         assert_eq!(core.resize(id, 0), runs, "a call that is gone holds nothing");
     }
@@ -517,6 +532,32 @@ fn a_call_that_is_closed_tells_what_it_leaves_undone() {
         assert_eq!(core.close(now, id), Some(Closed { work, left: micros_of_work(left) }), "{name}");
         assert_eq!(core.close(now, id), None, "{name}, once");
     }
+}
+
+#[test]
+fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
+    let mut core = TestCore::new(knobs(1));
+    let backlog = |core: &TestCore| core.gauges().backlog.iter().sum::<u64>() / NS_PER_US;
+    let now = Time::default();
+    let away = admitted(core.offer(now, &Call { bytes: 300, ..call(&0, 600_000) }, || 0));
+    assert_eq!(core.resume(now, away, micros_of_work(1), 9), Err(9), "nothing of it is done yet");
+    core.submit(away, micros_of_work(200_000), 1).unwrap();
+    let slice = core.pick(now).unwrap();
+    assert_eq!(core.resume(now, away, micros_of_work(1), 9), Err(9), "it runs");
+    let now = Time::from_nanos(200_000 * NS_PER_US);
+    core.done(now, away, micros_of_work(200_000), None);
+    assert_eq!((backlog(&core), core.gauges().calls, core.gauges().bytes), (0, 1, 300));
+    assert!(core.pick(now).is_none());
+    // A call of another size is predicted as if it were alone, and goes first when both are ready.
+    let Verdict::Admitted { id: other, predicted } = core.offer(now, &call(&0, 100), || 0) else { panic!() };
+    assert_eq!(predicted, Duration::from_micros(100));
+    core.resume(now, away, micros_of_work(400_000), slice.work).unwrap();
+    core.submit(other, micros_of_work(100), 2).unwrap();
+    assert_eq!((backlog(&core), core.pick(now).unwrap().work), (400_100, 2));
+    core.done(now, other, micros_of_work(100), None);
+    assert_eq!(core.pick(now).unwrap().work, 1);
+    core.done(now, away, micros_of_work(400_000), None);
+    assert_eq!(core.close(now, away), Some(Closed { work: None, left: Work::default() }));
 }
 
 #[test]

@@ -132,3 +132,19 @@ fn a_worker_that_stands_still_delays_only_what_it_runs() {
     assert_eq!(report.refused_read(0), 0);
     assert!(report.row(0, 0).ms(0.99) <= 3.0 * 1.5);
 }
+
+#[test]
+fn calls_that_wait_for_something_else_hold_nobody_back() {
+    // 4,000 calls of one tenant at any time, each a second away: a third of two workers, and 0.3 s of work still to come,
+    // behind which a call of ordinary size would be refused.
+    let away =
+        Source { away_ms: Some(1_000), ..Source::new(0, 1, Scope::Request, &[(500, 1.0)], Arrivals::Poisson(4_000.0)) };
+    let idle = Scenario::new(vec![synthetic(0, Scope::Request)], 20_000).run();
+    let report = Scenario::new(vec![synthetic(0, Scope::Request), away], 20_000).run();
+    report.show("beside 4,000 calls a second away", 0);
+    assert!(times_idle(&report, &idle) <= 3.0);
+    assert_eq!((report.refused_read(0), report.refused_read(1)), (0, 0));
+    assert!(report.backlog_max <= 10 * MS, "{}", report.backlog_max);
+    let each = report.row(1, 0).ms(0.99);
+    assert!((1_000.0..=1_010.0).contains(&each), "{each} ms");
+}

@@ -111,6 +111,8 @@ pub(crate) struct Source {
     pub(crate) connections: usize,
     pub(crate) weight: u32,
     pub(crate) bytes: u64,
+    /// Half of the work done, a call waits so long for something else, in ms.
+    pub(crate) away_ms: Option<u64>,
     /// From when to when, in ms.
     pub(crate) active: (u64, u64),
 }
@@ -118,7 +120,8 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn new(tenant: u32, group: usize, scope: Scope, mix: Mix, arrivals: Arrivals) -> Self {
         let active = (0, u64::MAX / MS);
-        Self { tenant, group, scope, mix, arrivals, timeout_ms: None, connections: 1, weight: 1, bytes: 0, active }
+        let (timeout_ms, away_ms) = (None, None);
+        Self { tenant, group, scope, mix, arrivals, timeout_ms, connections: 1, weight: 1, bytes: 0, away_ms, active }
     }
 }
 
@@ -222,6 +225,7 @@ enum Event {
     Arrive { source: usize },
     Again { call: usize },
     SliceEnd { worker: usize },
+    Back { call: usize },
     Timeout { call: usize },
 }
 
@@ -232,6 +236,8 @@ struct Issued {
     connection: usize,
     work: u64,
     left: u64,
+    /// Of the work, what comes behind a wait for something else.
+    behind: u64,
     /// What the core was told that it costs.
     told: Work,
     id: Option<Id>,
@@ -301,6 +307,7 @@ impl World {
                 Event::Arrive { source } => self.arrive(source),
                 Event::Again { call } => self.offer(call),
                 Event::SliceEnd { worker } => self.slice_end(worker),
+                Event::Back { call } => self.back(call),
                 Event::Timeout { call } => self.timeout(call),
             }
             self.start_workers();
@@ -334,13 +341,15 @@ impl World {
         }
         let work = source.scope.work(source.mix[size].0);
         let connection = self.random.below(source.connections);
+        let behind = source.away_ms.map_or(0, |_| work / 2);
         self.calls.push(Issued {
             source: index,
             size,
             arrived: self.now,
             connection,
             work,
-            left: work,
+            left: work - behind,
+            behind,
             told: Work::default(),
             id: None,
             retried: false,
@@ -386,7 +395,8 @@ impl World {
             Verdict::Admitted { id, .. } => {
                 self.calls[call].id = Some(id);
                 self.row(call, |row| row.at_once += 1);
-                self.core.submit(id, told, call).expect("just admitted");
+                let first = self.first(call);
+                self.core.submit(id, first, call).expect("just admitted");
             }
             Verdict::Waiting { id, .. } => self.calls[call].id = Some(id),
             Verdict::Refused(refusal) => {
@@ -397,6 +407,12 @@ impl World {
                 self.refused(call, span);
             }
         }
+    }
+
+    /// What the core was told of a call, without what comes behind a wait.
+    fn first(&self, call: usize) -> Work {
+        let Issued { told, behind, .. } = self.calls[call];
+        Work::from_nanos(told.as_nanos() - behind.min(told.as_nanos()))
     }
 
     fn refused(&mut self, call: usize, span: u64) {
@@ -439,10 +455,13 @@ impl World {
         let issued = &mut self.calls[call];
         issued.left -= work;
         let done = issued.left == 0;
+        let away = self.scenario.sources[issued.source].away_ms.filter(|_| done && issued.behind > 0);
         let now = Time::from_nanos(self.now);
         let unwanted = self.core.done(now, id, Work::from_nanos(work), (!done).then_some(call));
         assert_eq!(unwanted.is_some(), !done && self.calls[call].over, "what is given back is what was closed");
-        if done && !self.calls[call].over {
+        if let Some(millis) = away {
+            self.after(millis * MS, Event::Back { call });
+        } else if done && !self.calls[call].over {
             let closed = self.core.close(now, id);
             assert_eq!(closed, Some(Closed { work: None, left: Work::default() }), "what is done has no work left");
             let Issued { source, size, arrived, work, .. } = self.calls[call];
@@ -456,12 +475,20 @@ impl World {
         self.submit_promoted();
     }
 
+    /// What a call waited for has come.
+    fn back(&mut self, call: usize) {
+        let issued = &mut self.calls[call];
+        issued.left = std::mem::take(&mut issued.behind);
+        let (id, left, over) = (issued.id.expect("it ran"), Work::from_nanos(issued.left), issued.over);
+        assert_eq!(self.core.resume(Time::from_nanos(self.now), id, left, call).is_err(), over);
+    }
+
     fn submit_promoted(&mut self) {
         while let Some((id, call)) = self.core.promoted() {
             assert_eq!(self.calls[call].id, Some(id));
             // A call may have timed out in the same instant; the core then knows it no more.
-            let told = self.calls[call].told;
-            assert_eq!(self.core.submit(id, told, call).is_err(), self.calls[call].over);
+            let first = self.first(call);
+            assert_eq!(self.core.submit(id, first, call).is_err(), self.calls[call].over);
         }
     }
 
