@@ -1,0 +1,424 @@
+//! A PostgreSQL of one's own, from installed programs and without network: started, stopped, killed, frozen.
+//!
+//! A server lives in a folder of its own below the system's folder for temporary files and is reached over a socket
+//! there, or over loopback with TLS. Its disk writes are real (`fsync` is on) unless a test asks otherwise. Whatever
+//! ends its owner, a watchdog removes it.
+
+mod binaries;
+mod process;
+mod template;
+mod user;
+mod watchdog;
+
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::Certificates;
+use binaries::Binaries;
+use template::Template;
+use user::User;
+use watchdog::Watchdog;
+
+/// Owns the databases of tests; no superuser, as in production.
+const OWNER: &str = "sealwire";
+/// How long a server may take to start or to stop. A machine that is busy with other tests is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A free port is found by asking for one, and may be somebody else's a moment later.
+const PORT_TRIES: usize = 5;
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Nothing is installed.
+    #[error(
+        "PostgreSQL is not installed (asked pg_config, looked in /usr/lib/postgresql and PATH): \
+         on Debian or Ubuntu, apt-get install postgresql"
+    )]
+    Missing,
+    /// PostgreSQL refuses root, and there is nobody else.
+    #[error("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")]
+    NoUser,
+    /// The file system said no.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A program failed.
+    #[error("{program}: {said}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What it said.
+        said: String,
+    },
+}
+
+impl Failure {
+    fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+}
+
+/// How a server is to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether what is committed is on the disk. Default true; false only where nothing is measured or killed.
+    pub fsync: bool,
+    /// Other settings by name, such as `("synchronous_commit", "off")` or `("max_connections", "20")`.
+    pub settings: Vec<(String, String)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { fsync: true, settings: Vec::new() }
+    }
+}
+
+impl Options {
+    /// With one more setting.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+/// How a server is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Connections are cut, what runs is rolled back, all is written out.
+    Fast,
+    /// As in a crash of the server alone: it recovers when it starts again.
+    Immediate,
+    /// SIGKILL to all of its processes.
+    Kill,
+}
+
+/// A server of one's own. Gone when dropped.
+#[derive(Debug)]
+pub struct Postgres {
+    folder: PathBuf,
+    binaries: Binaries,
+    user: User,
+    options: Options,
+    port: u16,
+    password: String,
+    certificates: Certificates,
+    server: Mutex<Option<Child>>,
+    databases: AtomicU32,
+    watchdog: Watchdog,
+}
+
+impl Postgres {
+    /// Starts a server, and returns when it takes connections.
+    ///
+    /// # Errors
+    /// Any [`Failure`]; what the server said is in it.
+    pub fn start(options: Options) -> Result<Self, Failure> {
+        let binaries = Binaries::find()?;
+        let user = User::find()?;
+        let template = Template::find(&binaries, user)?;
+        let password = template.password;
+        Self::made(binaries, user, options, password, |folder| user.copy(&template.data, &folder.join("data")))
+    }
+
+    /// One server for all tests of a program, each with a database of its own; for tests that neither stop it nor change
+    /// its settings. Removed when the program ends.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn shared() -> &'static Self {
+        static SHARED: LazyLock<Postgres> = LazyLock::new(|| match Postgres::start(Options::default()) {
+            Ok(server) => server,
+            Err(failure) => panic!("{failure}"),
+        });
+        &SHARED
+    }
+
+    /// A server that follows this one, from a copy of what it holds now. [`Postgres::promote`] makes it take writes.
+    ///
+    /// # Errors
+    /// As for [`Postgres::start`].
+    pub fn standby(&self) -> Result<Self, Failure> {
+        let (binaries, user) = (self.binaries.clone(), self.user);
+        Self::made(binaries, user, self.options.clone(), self.password.clone(), |folder| {
+            let mut command = self.command("pg_basebackup");
+            command
+                .args(["--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--pgdata"])
+                .arg(folder.join("data"));
+            checked("pg_basebackup", command.output()).map(drop).map_err(io::Error::other)
+        })
+    }
+
+    fn made(
+        binaries: Binaries,
+        user: User,
+        options: Options,
+        password: String,
+        fill: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> Result<Self, Failure> {
+        let folder = tempfile::Builder::new().prefix("sealwire-postgres-").tempdir();
+        let folder = folder.map_err(|source| Failure::io(&std::env::temp_dir(), source))?;
+        let io = |source| Failure::io(folder.path(), source);
+        user.own(folder.path()).map_err(io)?;
+        let watchdog = Watchdog::start(user, folder.path()).map_err(io)?;
+        fill(folder.path()).map_err(io)?;
+        let certificates = Certificates::make(folder.path(), "certified").map_err(io)?;
+        for path in [&certificates.ca, &certificates.server, &certificates.server_key] {
+            user.own(path).map_err(io)?;
+        }
+        let (server, databases) = (Mutex::new(None), AtomicU32::new(0));
+        // From here on the watchdog is who removes the folder.
+        let folder = folder.keep();
+        let mut made =
+            Self { folder, binaries, user, options, port: 0, password, certificates, server, databases, watchdog };
+        made.start_somewhere()?;
+        Ok(made)
+    }
+
+    fn start_somewhere(&mut self) -> Result<(), Failure> {
+        for tries in 1.. {
+            let address = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+            self.port = address.map_err(|source| Failure::io(&self.folder, source))?.port();
+            match self.restart() {
+                Err(Failure::Program { said, .. }) if tries < PORT_TRIES && said.contains("in use") => {}
+                outcome => return outcome,
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts it again after [`Postgres::stop`], at the same address; nothing happens when it runs.
+    ///
+    /// # Errors
+    /// [`Failure::Program`] with the end of the server's log.
+    pub fn restart(&self) -> Result<(), Failure> {
+        let mut server = self.server();
+        if server.is_some() {
+            return Ok(());
+        }
+        let io = |source| Failure::io(&self.folder, source);
+        let pid_file = self.folder.join("data/postmaster.pid");
+        let log = fs::File::options().create(true).append(true).open(self.folder.join("log")).map_err(io)?;
+        let mut child = self.server_command().stderr(log).spawn().map_err(io)?;
+        let until = Instant::now() + PATIENCE;
+        while !ready(&pid_file, child.id()) {
+            if child.try_wait().map_err(io)?.is_some() || Instant::now() > until {
+                let _ = child.kill();
+                let _ = child.wait();
+                let log = self.log();
+                let said = log[log.floor_char_boundary(log.len().saturating_sub(2_000))..].to_owned();
+                return Err(Failure::Program { program: "postgres".into(), said });
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        *server = Some(child);
+        Ok(())
+    }
+
+    fn server_command(&self) -> Command {
+        let mut command = self.user.command(&self.binaries.program("postgres"));
+        let mut set = |name: &str, value: &str| {
+            command.arg("-c").arg(format!("{name}={value}"));
+        };
+        set("unix_socket_directories", &self.folder.display().to_string());
+        set("log_line_prefix", "%m [%p] %q%u@%d ");
+        set("listen_addresses", "127.0.0.1");
+        set("port", &self.port.to_string());
+        set("ssl", "on");
+        set("ssl_ca_file", &self.certificates.ca.display().to_string());
+        set("ssl_cert_file", &self.certificates.server.display().to_string());
+        set("ssl_key_file", &self.certificates.server_key.display().to_string());
+        set("fsync", if self.options.fsync { "on" } else { "off" });
+        for (name, value) in &self.options.settings {
+            set(name, value);
+        }
+        command.arg("-D").arg(self.folder.join("data")).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Stops it, and returns when all of its processes are gone; nothing happens when it does not run.
+    ///
+    /// # Panics
+    /// When it does not stop in a minute.
+    pub fn stop(&self, how: Stop) {
+        let Some(mut child) = self.server().take() else { return };
+        let family = process::family(child.id());
+        match how {
+            Stop::Fast => process::signal(&family[..1], Signal::INT),
+            Stop::Immediate => process::signal(&family[..1], Signal::QUIT),
+            Stop::Kill => process::signal(&family, Signal::KILL),
+        }
+        assert!(process::gone(&family, PATIENCE), "the server does not stop; {}", self.log());
+        let _ = child.wait();
+    }
+
+    /// Freezes all of its processes: connections stay open, and nothing answers. What connects meanwhile waits too.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Takes [`Postgres::freeze`] back.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &*self.server() {
+            process::signal(&process::family(child.id()), signal);
+        }
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Child>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a standby take writes, and returns when it does.
+    ///
+    /// # Errors
+    /// [`Failure::Program`].
+    pub fn promote(&self) -> Result<(), Failure> {
+        self.sql("postgres", "SELECT pg_promote(true, 60)").map(drop)
+    }
+
+    /// Makes an empty database that the role `sealwire` owns.
+    ///
+    /// # Errors
+    /// [`Failure::Program`].
+    pub fn database(&self) -> Result<Database<'_>, Failure> {
+        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.sql("postgres", &format!("CREATE DATABASE {name} OWNER {OWNER}"))?;
+        Ok(Database { server: self, name })
+    }
+
+    /// Runs SQL as the superuser by `psql`; gives what it prints, a row a line, columns apart by `|`.
+    ///
+    /// # Errors
+    /// [`Failure::Program`] with the server's message.
+    pub fn sql(&self, database: &str, sql: &str) -> Result<String, Failure> {
+        let mut command = self.command("psql");
+        command.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]);
+        let output = checked("psql", command.args(["--dbname", database, "--command", sql]).output())?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    }
+
+    /// One of the server's client programs, such as `pg_dump`, set up to reach it as the superuser over the socket.
+    #[must_use]
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = self.user.command(&self.binaries.program(program));
+        command.env("PGHOST", &self.folder).env("PGPORT", self.port.to_string());
+        command.env("PGUSER", "postgres").env("PGPASSWORD", &self.password).stdin(Stdio::null());
+        command
+    }
+
+    /// All that the server logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read(self.folder.join("log")).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
+    }
+
+    /// Where its files and its socket are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Its port, on 127.0.0.1 and in the socket's name.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The password of its roles.
+    #[must_use]
+    pub fn password(&self) -> &str {
+        &self.password
+    }
+
+    /// Its authority, and a client certificate for the role `certified`.
+    #[must_use]
+    pub fn certificates(&self) -> &Certificates {
+        &self.certificates
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.watchdog.release();
+        if let Some(mut child) = self.server().take() {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A database of a [`Postgres`]. It stays until the server goes.
+#[derive(Debug)]
+pub struct Database<'a> {
+    server: &'a Postgres,
+    name: String,
+}
+
+impl Database<'_> {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Over the unix socket, as the role `sealwire`, without the password.
+    #[must_use]
+    pub fn socket_url(&self) -> String {
+        let (folder, port) = (self.server.folder.display(), self.server.port);
+        format!("postgres:///{}?user={OWNER}&host={folder}&port={port}", self.name)
+    }
+
+    /// Over loopback, as the role `sealwire`, without the password.
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        self.url(&[self.server.port])
+    }
+
+    /// Over loopback at other ports, of proxies or of other servers: they are tried in that order.
+    #[must_use]
+    pub fn url(&self, ports: &[u16]) -> String {
+        let hosts: Vec<String> = ports.iter().map(|port| format!("localhost:{port}")).collect();
+        format!("postgres://{OWNER}@{}/{}", hosts.join(","), self.name)
+    }
+
+    /// Runs SQL in it as the superuser; see [`Postgres::sql`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sql(&self, sql: &str) -> Result<String, Failure> {
+        self.server.sql(&self.name, sql)
+    }
+}
+
+/// Whether this server says in the pid file that it takes connections; a killed one's file may still be there.
+fn ready(pid_file: &Path, pid: u32) -> bool {
+    let Ok(text) = fs::read_to_string(pid_file) else { return false };
+    text.lines().next() == Some(&pid.to_string())
+        && text.lines().nth(7).is_some_and(|line| ["ready", "standby"].contains(&line.trim()))
+}
+
+/// The output of a program that ended well.
+fn checked(program: &str, output: io::Result<Output>) -> Result<Output, Failure> {
+    let output = output.map_err(|source| Failure::io(Path::new(program), source))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = [output.stderr.as_slice(), output.stdout.as_slice()].concat();
+    Err(Failure::Program { program: program.to_owned(), said: String::from_utf8_lossy(&said).trim().to_owned() })
+}

@@ -1,0 +1,44 @@
+//! Server processes by what `/proc` says, and signals to them.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process and those that it started itself; every process of a server is a child of its first.
+pub(super) fn family(parent: u32) -> Vec<u32> {
+    let children = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        (state_and_parent(pid)?.1 == parent).then_some(pid)
+    });
+    std::iter::once(parent).chain(children).collect()
+}
+
+/// Sends a signal to each; one that is gone is none the worse for it.
+pub(super) fn signal(pids: &[u32], signal: Signal) {
+    for pid in pids {
+        if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// Waits until all are gone or wait for nobody to ask how they ended; false when they are not by then.
+pub(super) fn gone(pids: &[u32], patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    while pids.iter().any(|pid| state_and_parent(*pid).is_some_and(|(state, _)| state != 'Z')) {
+        if Instant::now() > until {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+fn state_and_parent(pid: u32) -> Option<(char, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, so what follows is found from the end.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
