@@ -6,11 +6,15 @@
 
 mod control;
 mod folder;
+mod memory;
+#[cfg(test)]
+mod suite;
 mod tokens;
 
 pub use control::{Commit, ControlStore, Instance, Snapshot};
 pub use folder::FolderStore;
-pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, TokenId, TokenStore, Written};
+pub use memory::MemoryStore;
+pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -180,6 +184,12 @@ pub enum StoreError {
         place: String,
         /// What is wrong, without the content.
         what: String,
+    },
+    /// A row names a time that stores need not hold. The caller's to mend.
+    #[error("time {seconds} lies behind the year 9999")]
+    TimeOutOfRange {
+        /// The time, seconds since 1970-01-01 UTC.
+        seconds: u64,
     },
     /// The KEK does not open the keys of this app.
     #[error("the key-encryption key does not open the keys of app {app}; is it the one they were made under?")]

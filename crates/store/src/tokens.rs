@@ -3,14 +3,17 @@
 //! A store sees neither tokens nor values: an id and a fingerprint are keyed hashes, and what they lead to is sealed with
 //! the token inside. Times are seconds since 1970-01-01 UTC by the caller's clock. Rows that have expired are as good as
 //! absent for [`TokenStore::get`], [`TokenStore::find`] and [`TokenStore::write`], and remain until they are archived
-//! and pruned.
+//! and pruned; until then no other row gets their id.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::StoreError;
 
-/// A collection of an app: where a token is unique. Numbers are never used twice.
+/// The last second that a row may name: the end of the year 9999. It fits what databases hold and what calendars print.
+pub const SECONDS_MAX: u64 = 253_402_300_799;
+
+/// A collection of an app: where a token is unique. Numbers are never used twice, and are at most `i32::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MapId {
     /// The app's number.
@@ -36,14 +39,32 @@ pub struct Row {
     pub fingerprint: Option<Fingerprint>,
     /// Token and value, sealed. Of what is one-way, the token alone.
     pub sealed: Bytes,
-    /// For people and for [`TokenStore::list`]; in the clear. Sorted, without doubles.
+    /// For people and for [`TokenStore::list`]; in the clear. Sorted, without doubles, and without U+0000.
     pub tags: Vec<String>,
-    /// From then on it is as good as absent.
+    /// From then on it is as good as absent. Times are at most [`SECONDS_MAX`].
     pub expires: Option<u64>,
     /// When it was made.
     pub created: u64,
-    /// When it was archived; from then on it is as good as absent.
+    /// When it was archived; it is as good as absent, whatever the time.
     pub archived: Option<u64>,
+}
+
+impl Row {
+    /// Whether it is there for who reads tokens at `now`.
+    #[must_use]
+    pub fn is_live(&self, now: u64) -> bool {
+        self.archived.is_none() && self.expires.is_none_or(|expires| expires > now)
+    }
+
+    /// Refuses times that a store need not hold.
+    pub(crate) fn check_times(&self) -> Result<(), StoreError> {
+        [Some(self.created), self.expires, self.archived].into_iter().flatten().try_for_each(check_time)
+    }
+}
+
+/// Refuses a time that a store need not hold.
+pub(crate) fn check_time(seconds: u64) -> Result<(), StoreError> {
+    if seconds <= SECONDS_MAX { Ok(()) } else { Err(StoreError::TimeOutOfRange { seconds }) }
 }
 
 /// The rows of one call: all of them are written or none.
@@ -51,7 +72,7 @@ pub struct Row {
 pub struct Group {
     /// Their map.
     pub map: MapId,
-    /// Not archived; ids differ from each other, and so do fingerprints.
+    /// Not archived; ids differ from each other, and so do fingerprints. There may be 10,000 of them.
     pub rows: Vec<Row>,
 }
 
@@ -61,7 +82,7 @@ pub enum Written {
     /// Durable. Per row, in order: `None`, it was written; or the row that has its fingerprint already, whose token is the
     /// one to give.
     Done(Vec<Option<Row>>),
-    /// Nothing was written: other tokens have the ids of these rows, by position. Make others and try again.
+    /// Nothing was written: rows in any state have the ids of these, by position, rising. Make others and try again.
     Taken(Vec<usize>),
 }
 
@@ -81,17 +102,20 @@ pub struct Filter {
 pub struct Page<T> {
     /// What was found.
     pub found: T,
-    /// Where to go on; `None` at the end. A page may be empty and not the last: what it looks at is bounded.
+    /// Where to go on, behind where it began; `None` at the end. A page may be empty and not the last: what it looks
+    /// at is bounded.
     pub next: Option<TokenId>,
 }
 
-/// Where token maps rest. Every method answers in bounded time, and what it says is written is durable.
+/// Where token maps rest. Every method answers in bounded time, and what it says is written is durable. A `limit` is at
+/// least 1. A time in a question may be any: what lies behind [`SECONDS_MAX`] is as good as that.
 #[async_trait]
 pub trait TokenStore: Send + Sync {
     /// Writes groups, each whole or not at all; they may share one transaction. A row whose fingerprint has a live row is
     /// not written, and that row is given back; however many calls write one fingerprint at once, all get the same row.
     /// A row whose fingerprint has an expired one takes its place, and that one is archived. Answers in the order of
-    /// `groups`, each on its own: one that fails does not fail the others.
+    /// `groups`, each on its own: one that fails does not fail the others. Groups of one call may meet in a fingerprint
+    /// or an id: it ends as if they had come one after another. [`StoreError::TimeOutOfRange`] where a row has such a time.
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>>;
 
     /// Live rows by id, in the order asked; `None` where there is none. Sees what any instance wrote before the call.
@@ -106,7 +130,7 @@ pub trait TokenStore: Send + Sync {
     /// As above.
     async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError>;
 
-    /// Removes rows at once, whatever their state. Per id, whether there was one.
+    /// Removes rows at once, whatever their state. Per id, whether there was one before the call.
     ///
     /// # Errors
     /// As above.
@@ -115,7 +139,7 @@ pub trait TokenStore: Send + Sync {
     /// Sets when live rows expire; `None`: never. Per id, whether there was one.
     ///
     /// # Errors
-    /// As above.
+    /// As above; [`StoreError::TimeOutOfRange`].
     async fn expire(
         &self,
         now: u64,
@@ -136,8 +160,8 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError>;
 
-    /// Archives rows that expired before `expired_before`, which frees their fingerprints; looks at no more than `limit`
-    /// rows behind `after`. With `dry_run` only counts. Gives how many.
+    /// Archives rows that expired before `expired_before`, and not later than `now`, which frees their fingerprints;
+    /// looks at no more than `limit` rows behind `after`. With `dry_run` only counts. Gives how many.
     ///
     /// # Errors
     /// As above.
@@ -166,6 +190,7 @@ pub trait TokenStore: Send + Sync {
     ) -> Result<Page<u64>, StoreError>;
 
     /// Every row of every map behind `after`, at most `limit`, in the order of maps and ids: to copy and to verify.
+    /// There may be fewer; there are none only at the end.
     ///
     /// # Errors
     /// As above.
@@ -174,6 +199,6 @@ pub trait TokenStore: Send + Sync {
     /// Puts rows as they are, archived ones too, over what has their ids: to copy. All or none.
     ///
     /// # Errors
-    /// As above.
+    /// As above; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] when another row has a fingerprint already.
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError>;
 }

@@ -1,0 +1,251 @@
+//! Token maps in memory: rows in the order of maps and ids, and who has which fingerprint.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::{MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use super::MemoryStore;
+use crate::tokens::{SECONDS_MAX, check_time};
+use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, TokenId, TokenStore, Written};
+
+/// Rows that one page of [`TokenStore::list`] looks at, at most.
+const LOOK_MAX: usize = 1_024;
+
+const LAST: TokenId = TokenId([0xff; 16]);
+
+#[derive(Debug, Default)]
+pub(super) struct Maps {
+    rows: BTreeMap<(MapId, TokenId), Row>,
+    /// Of the rows that are not archived.
+    fingerprints: HashMap<(MapId, Fingerprint), TokenId>,
+}
+
+impl Maps {
+    fn write(&mut self, now: u64, group: Group) -> Result<Written, StoreError> {
+        group.rows.iter().try_for_each(Row::check_times)?;
+        let map = group.map;
+        let known: Vec<Option<Row>> = group.rows.iter().map(|row| self.find(now, map, row.fingerprint?)).collect();
+        let rows = || group.rows.iter().zip(&known).enumerate();
+        let taken: Vec<usize> = rows()
+            .filter(|(_, (row, known))| known.is_none() && self.rows.contains_key(&(map, row.id)))
+            .map(|(at, _)| at)
+            .collect();
+        if !taken.is_empty() {
+            return Ok(Written::Taken(taken));
+        }
+        for (row, known) in group.rows.into_iter().zip(&known) {
+            if known.is_none() {
+                if let Some(expired) = row.fingerprint.and_then(|print| self.fingerprints.get(&(map, print)).copied()) {
+                    self.archive(now, map, expired);
+                }
+                self.set(map, row);
+            }
+        }
+        Ok(Written::Done(known))
+    }
+
+    fn find(&self, now: u64, map: MapId, print: Fingerprint) -> Option<Row> {
+        let id = self.fingerprints.get(&(map, print))?;
+        self.get(now, map, *id)
+    }
+
+    fn get(&self, now: u64, map: MapId, id: TokenId) -> Option<Row> {
+        self.rows.get(&(map, id)).filter(|row| row.is_live(now)).cloned()
+    }
+
+    fn set(&mut self, map: MapId, row: Row) {
+        self.remove(map, row.id);
+        if let (Some(print), None) = (row.fingerprint, row.archived) {
+            self.fingerprints.insert((map, print), row.id);
+        }
+        self.rows.insert((map, row.id), row);
+    }
+
+    fn remove(&mut self, map: MapId, id: TokenId) {
+        let row = self.rows.remove(&(map, id));
+        if let Some(print) = row.filter(|row| row.archived.is_none()).and_then(|row| row.fingerprint) {
+            self.fingerprints.remove(&(map, print));
+        }
+    }
+
+    fn archive(&mut self, now: u64, map: MapId, id: TokenId) {
+        if let Some(row) = self.rows.get_mut(&(map, id)) {
+            row.archived = Some(now.min(SECONDS_MAX));
+            if let Some(print) = row.fingerprint.take() {
+                self.fingerprints.remove(&(map, print));
+            }
+        }
+    }
+
+    /// Of at most `look` rows of a map behind `after`, the first `limit` that `wanted` lets through.
+    fn page(
+        &self,
+        map: MapId,
+        after: Option<TokenId>,
+        (look, limit): (usize, usize),
+        wanted: impl Fn(&Row) -> bool,
+    ) -> Page<Vec<Row>> {
+        let from = after.map_or(Bound::Included((map, TokenId([0; 16]))), |id| Bound::Excluded((map, id)));
+        let mut rows = self.rows.range((from, Bound::Included((map, LAST)))).map(|(_, row)| row);
+        let (mut found, mut last) = (Vec::new(), None);
+        for row in rows.by_ref().take(look) {
+            last = Some(row.id);
+            if wanted(row) {
+                found.push(row.clone());
+            }
+            if found.len() >= limit {
+                break;
+            }
+        }
+        Page { found, next: rows.next().and(last) }
+    }
+
+    fn put(&mut self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
+        rows.iter().try_for_each(|(_, row)| row.check_times())?;
+        // What changes in the books is seen to first: all or none.
+        let mut prints: HashMap<(MapId, Fingerprint), Option<TokenId>> = HashMap::new();
+        for (map, row) in rows {
+            if let Some(old) = self.rows.get(&(*map, row.id)).and_then(|row| row.fingerprint) {
+                prints.insert((*map, old), None);
+            }
+        }
+        for (map, row) in rows.iter().filter(|(_, row)| row.archived.is_none()) {
+            let Some(print) = row.fingerprint.map(|print| (*map, print)) else { continue };
+            let holder = prints.get(&print).copied().unwrap_or_else(|| self.fingerprints.get(&print).copied());
+            if holder.is_some() {
+                let what = "two rows of a map have one fingerprint".to_owned();
+                return Err(StoreError::Damaged { place: "rows to put".to_owned(), what });
+            }
+            prints.insert(print, Some(row.id));
+        }
+        for (map, row) in rows {
+            self.set(*map, row.clone());
+        }
+        Ok(())
+    }
+}
+
+impl MemoryStore {
+    fn maps(&self) -> MutexGuard<'_, Maps> {
+        // Nothing here panics between two steps of a change.
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl TokenStore for MemoryStore {
+    async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
+        let mut maps = self.maps();
+        groups.into_iter().map(|group| maps.write(now, group)).collect()
+    }
+
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+        let maps = self.maps();
+        Ok(keys.iter().map(|(map, id)| maps.get(now, *map, *id)).collect())
+    }
+
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+        let maps = self.maps();
+        Ok(keys.iter().map(|(map, print)| maps.find(now, *map, *print)).collect())
+    }
+
+    async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+        let mut maps = self.maps();
+        let found = ids.iter().map(|id| maps.rows.contains_key(&(map, *id))).collect();
+        ids.iter().for_each(|id| maps.remove(map, *id));
+        Ok(found)
+    }
+
+    async fn expire(
+        &self,
+        now: u64,
+        map: MapId,
+        ids: &[TokenId],
+        expires: Option<u64>,
+    ) -> Result<Vec<bool>, StoreError> {
+        expires.map_or(Ok(()), check_time)?;
+        let mut maps = self.maps();
+        let found: Vec<bool> =
+            ids.iter().map(|id| maps.rows.get(&(map, *id)).is_some_and(|row| row.is_live(now))).collect();
+        for (id, _) in ids.iter().zip(&found).filter(|(_, found)| **found) {
+            maps.rows.entry((map, *id)).and_modify(|row| row.expires = expires);
+        }
+        Ok(found)
+    }
+
+    async fn list(
+        &self,
+        map: MapId,
+        filter: &Filter,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        let wanted = |row: &Row| {
+            row.archived.is_some() == filter.archived
+                && filter.tag.as_ref().is_none_or(|tag| row.tags.contains(tag))
+                && filter.expired_before.is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
+        };
+        Ok(self.maps().page(map, after, (LOOK_MAX, limit), wanted))
+    }
+
+    async fn archive(
+        &self,
+        now: u64,
+        map: MapId,
+        expired_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let expired = |expires: u64| expires < expired_before && expires <= now;
+        let mut maps = self.maps();
+        let page =
+            maps.page(map, after, (limit, limit), |row| row.archived.is_none() && row.expires.is_some_and(expired));
+        if !dry_run {
+            page.found.iter().for_each(|row| maps.archive(now, map, row.id));
+        }
+        Ok(Page { found: page.found.len() as u64, next: page.next })
+    }
+
+    async fn prune(
+        &self,
+        map: MapId,
+        archived_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let mut maps = self.maps();
+        let page = maps.page(map, after, (limit, limit), |row| row.archived.is_some_and(|at| at < archived_before));
+        if !dry_run {
+            page.found.iter().for_each(|row| maps.remove(map, row.id));
+        }
+        Ok(Page { found: page.found.len() as u64, next: page.next })
+    }
+
+    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let maps = self.maps();
+        let rows = maps.rows.range((from, Bound::Unbounded)).take(limit);
+        Ok(rows.map(|((map, _), row)| (*map, row.clone())).collect())
+    }
+
+    async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
+        self.maps().put(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::suite;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn token_suite() {
+        suite::tokens::all(Arc::new(MemoryStore::default())).await;
+    }
+}
