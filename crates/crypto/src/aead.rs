@@ -1,25 +1,35 @@
-//! AES-256-GCM under one key, in place.
+//! AES-256-GCM and AES-256-GCM-SIV under one key, in place.
 
 use std::fmt;
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead::{AES_256_GCM, AES_256_GCM_SIV, Aad, Algorithm, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
 use crate::{CannotOpen, Error};
 
-/// Bytes of an AES-256-GCM key.
+/// Bytes of a key of either algorithm.
 pub(crate) const KEY_BYTES: usize = 32;
 /// Bytes of its nonce.
 pub(crate) const NONCE_BYTES: usize = 12;
 /// Bytes of its tag.
 pub(crate) const TAG_BYTES: usize = 16;
 
-/// An expanded AES-256-GCM key. AWS-LC wipes the expanded form when it is freed.
+/// An expanded key. AWS-LC wipes the expanded form when it is freed.
 pub(crate) struct AeadKey(LessSafeKey);
 
 impl AeadKey {
+    /// A key for AES-256-GCM.
     pub(crate) fn new(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
-        Ok(Self(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).map_err(|_| Error::Library)?)))
+        Self::of(&AES_256_GCM, key)
+    }
+
+    /// A key for AES-256-GCM-SIV (RFC 8452), where a nonce that repeats tells only whether plaintexts are equal.
+    pub(crate) fn siv(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
+        Self::of(&AES_256_GCM_SIV, key)
+    }
+
+    fn of(algorithm: &'static Algorithm, key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
+        Ok(Self(LessSafeKey::new(UnboundKey::new(algorithm, key).map_err(|_| Error::Library)?)))
     }
 
     /// Encrypts `data` from byte `from` to its end, where it lies, and appends the tag.

@@ -40,6 +40,15 @@ pub enum Error {
     /// Two key versions of one app share a key id (chance 2^-40). Make another key.
     #[error("key id is taken")]
     KeyIdTaken,
+    /// An app's token keys are numbered from 1, each number once, and the first is always there. The record is damaged.
+    #[error("token keys begin with version 1 and have each number once")]
+    InvalidTokenKeys,
+    /// Every token key of the app is disabled. The operator's to make a new one.
+    #[error("no active token key")]
+    NoTokenKey,
+    /// A token has at most 65,535 bytes. The caller's bug.
+    #[error("a token has at most 65535 bytes")]
+    TokenTooLong,
     /// The system's random source or the crypto library failed. Stop using this process.
     #[error("the crypto library failed")]
     Library,

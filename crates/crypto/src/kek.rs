@@ -1,17 +1,20 @@
-//! The key-encryption key (KEK): private keys rest under it.
+//! The key-encryption key (KEK): private keys and token secrets rest under it.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
 use crate::aead::{AeadKey, NONCE_BYTES};
-use crate::{Error, Scalar};
+use crate::{Error, Scalar, TokenSecret};
 
-/// Bytes of a wrapped private key: nonce 12, ciphertext 32, tag 16.
+/// Bytes of what is wrapped: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
 
-/// Wraps private keys with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
-/// One KEK may wrap 2^32 keys. The record's public facts are bound as additional data, so a wrapped key
+/// In front of what a token secret is bound to, so that no record lets a scalar pass for one. No app's name begins so.
+const SECRET_LABEL: &[u8] = b"/token-secret/1/";
+
+/// Wraps private keys and token secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
+/// One KEK may wrap 2^32 of them. The record's public facts are bound as additional data, so a wrapped key
 /// cannot be moved to another app or version.
 pub struct Kek(AeadKey);
 
@@ -53,14 +56,7 @@ impl Kek {
     /// # Errors
     /// [`Error::Library`] when the random source fails.
     pub fn wrap(&self, scalar: &Scalar, bound: &[u8]) -> Result<Vec<u8>, Error> {
-        let mut nonce = [0; NONCE_BYTES];
-        aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
-        // Room for the whole from the start: growing would leave a copy of the scalar behind.
-        let mut wrapped = Vec::with_capacity(WRAPPED_BYTES);
-        wrapped.extend_from_slice(&nonce);
-        wrapped.extend_from_slice(scalar.expose());
-        self.0.seal(nonce, bound, &mut wrapped, NONCE_BYTES)?;
-        Ok(wrapped)
+        self.wrap_bytes(scalar.expose(), bound)
     }
 
     /// Unwraps what [`Kek::wrap`] made.
@@ -68,13 +64,44 @@ impl Kek {
     /// # Errors
     /// [`Error::Unwrap`] when the KEK, the bound facts or any byte differ.
     pub fn unwrap(&self, wrapped: &[u8], bound: &[u8]) -> Result<Scalar, Error> {
+        self.unwrap_bytes(wrapped, bound).map(Scalar::new)
+    }
+
+    /// Wraps a token secret; `bound` must be given again to unwrap. Never unwraps as a scalar.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn wrap_secret(&self, secret: &TokenSecret, bound: &[u8]) -> Result<Vec<u8>, Error> {
+        self.wrap_bytes(secret.expose(), &[SECRET_LABEL, bound].concat())
+    }
+
+    /// Unwraps what [`Kek::wrap_secret`] made.
+    ///
+    /// # Errors
+    /// [`Error::Unwrap`] when the KEK, the bound facts or any byte differ.
+    pub fn unwrap_secret(&self, wrapped: &[u8], bound: &[u8]) -> Result<TokenSecret, Error> {
+        self.unwrap_bytes(wrapped, &[SECRET_LABEL, bound].concat()).map(TokenSecret::new)
+    }
+
+    fn wrap_bytes(&self, bytes: &[u8; 32], bound: &[u8]) -> Result<Vec<u8>, Error> {
+        let mut nonce = [0; NONCE_BYTES];
+        aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
+        // Room for the whole from the start: growing would leave a copy of the key behind.
+        let mut wrapped = Vec::with_capacity(WRAPPED_BYTES);
+        wrapped.extend_from_slice(&nonce);
+        wrapped.extend_from_slice(bytes);
+        self.0.seal(nonce, bound, &mut wrapped, NONCE_BYTES)?;
+        Ok(wrapped)
+    }
+
+    fn unwrap_bytes(&self, wrapped: &[u8], bound: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
         let wrapped: &[u8; WRAPPED_BYTES] = wrapped.try_into().map_err(|_| Error::Unwrap)?;
         let (nonce, sealed) = wrapped.split_first_chunk::<NONCE_BYTES>().ok_or(Error::Unwrap)?;
         let mut data = Zeroizing::new(sealed.to_vec());
         let plain = self.0.open(*nonce, bound, &mut data).map_err(|_| Error::Unwrap)?;
         let mut bytes = Zeroizing::new([0; 32]);
         bytes.copy_from_slice(plain);
-        Ok(Scalar::new(bytes))
+        Ok(bytes)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Keys, the HPKE key schedule, AEAD and the envelope that one encrypted field becomes.
+//! Keys, the HPKE key schedule, AEAD and the envelope that one encrypted field becomes; the keys of tokens and their rows.
 //!
 //! Bytes in, bytes out: no I/O, clock, async or logging, so a reviewer can read this crate alone. The
 //! construction is HPKE base mode (RFC 9180) with the sequence number written into every envelope;
-//! `proto/envelope.md` gives the exact bytes. Nothing here invents a primitive: curves and AES-GCM come
+//! `proto/envelope.md` gives the exact bytes, `proto/token.md` those of token rows. Nothing here invents a primitive: curves and AES-GCM come
 //! from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto.
 //!
 //! The fact a reader would get wrong: [`CannotOpen`] carries no reason, on purpose. Wrong key, wrong
@@ -23,6 +23,7 @@ mod open;
 mod opened;
 mod schedule;
 mod seal;
+mod token;
 
 pub use app::{AppId, AppKeys, KeyId, KeyState, KeyVersion};
 pub use curve::Curve;
@@ -34,6 +35,7 @@ pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
 pub use opened::OpenedSchedules;
 pub use seal::{KeyScope, Sealer};
+pub use token::{OpenedToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret};
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,174 @@
+//! The keys of an app's tokens: what names a token, what finds it again, and what seals it at rest.
+//!
+//! Symmetric and apart from the key pairs of envelopes. Each version is a 32-byte secret, from which HKDF-SHA256 makes
+//! one sub-key per purpose, once. `proto/token.md` gives the exact bytes.
+//!
+//! The fact a reader would get wrong: names and fingerprints come from version 1 for ever, whatever its state, because
+//! a row must be found again after a rotation. Rotating and disabling is about what seals and opens rows.
+
+mod hash;
+mod row;
+
+use std::fmt;
+
+use hkdf::Hkdf;
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+pub use hash::TokenContext;
+pub use row::{OpenedToken, RowBuffer};
+
+use crate::aead::AeadKey;
+use crate::{Error, KeyState};
+use hash::Keyed;
+
+const ID_LABEL: &[u8] = b"sealwire/token/id/1";
+const FINGERPRINT_LABEL: &[u8] = b"sealwire/token/fingerprint/1";
+const CONTEXT_LABEL: &[u8] = b"sealwire/token/context/1";
+const SEAL_LABEL: &[u8] = b"sealwire/token/seal/1";
+/// Its sub-key leaves no process; it tells two secrets apart without keeping them.
+const MARK_LABEL: &[u8] = b"sealwire/token/mark/1";
+
+/// What a token key version is made of, 32 bytes, wiped on drop. No `Clone`; `Debug` shows nothing of it.
+pub struct TokenSecret(Zeroizing<[u8; 32]>);
+
+impl TokenSecret {
+    /// Takes over bytes that came from unwrapping a stored secret.
+    #[must_use]
+    pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
+        Self(bytes)
+    }
+
+    /// Makes a fresh one from the system's random source.
+    ///
+    /// # Errors
+    /// [`Error::Library`] when the random source fails.
+    pub fn generate() -> Result<Self, Error> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| Error::Library)?;
+        Ok(Self(bytes))
+    }
+
+    /// The one door to the bytes: for wrapping under the KEK, and for test vectors.
+    #[must_use]
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The sub-key for one purpose.
+    fn sub_key(&self, label: &[u8]) -> Zeroizing<[u8; 32]> {
+        let mut key = Zeroizing::new([0; 32]);
+        Hkdf::<Sha256>::new(None, &self.0[..]).expand(label, &mut key[..]).expect("a sub-key is one hash long");
+        key
+    }
+}
+
+impl fmt::Debug for TokenSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenSecret(32 bytes)")
+    }
+}
+
+/// One generation of an app's token key.
+#[derive(Debug)]
+pub struct TokenKeyVersion {
+    /// Counts the app's versions from 1.
+    pub number: u32,
+    /// Whether it seals and opens rows.
+    pub state: KeyState,
+    /// What its sub-keys are derived from.
+    pub secret: TokenSecret,
+}
+
+/// The token keys of one app, derived and ready. Wiped on drop; `Debug` shows numbers and states only.
+pub struct TokenKeys {
+    app: u32,
+    id: Keyed,
+    fingerprint: Keyed,
+    context: Keyed,
+    versions: Vec<Version>,
+}
+
+struct Version {
+    number: u32,
+    mark: Zeroizing<[u8; 32]>,
+    /// `None`: disabled.
+    key: Option<AeadKey>,
+}
+
+impl TokenKeys {
+    /// Derives the keys of an app from all its versions, in any order. `app` is the app's number, which is never used twice.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTokenKeys`] without version 1, or with a number that is 0 or there twice; [`Error::Library`].
+    pub fn new(app: u32, mut versions: Vec<TokenKeyVersion>) -> Result<Self, Error> {
+        versions.sort_unstable_by_key(|version| version.number);
+        let first = versions.first().filter(|version| version.number == 1).ok_or(Error::InvalidTokenKeys)?;
+        if versions.windows(2).any(|pair| pair[0].number == pair[1].number) {
+            return Err(Error::InvalidTokenKeys);
+        }
+        let keyed = |label| Keyed::new(&first.secret.sub_key(label));
+        let (id, fingerprint, context) = (keyed(ID_LABEL), keyed(FINGERPRINT_LABEL), keyed(CONTEXT_LABEL));
+        let versions = versions.iter().map(Version::new).collect::<Result<_, _>>()?;
+        Ok(Self { app, id, fingerprint, context, versions })
+    }
+
+    /// The app's number.
+    #[must_use]
+    pub fn app(&self) -> u32 {
+        self.app
+    }
+
+    /// The newest active version, which seals; `None` when all are disabled.
+    #[must_use]
+    pub fn newest(&self) -> Option<u32> {
+        self.sealing().map(|(number, _)| number)
+    }
+
+    /// Whether both are of one app, of the same secrets in the same states, so that one serves for the other.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same = |(a, b): (&Version, &Version)| {
+            // Neither secret is a caller's to guess at: plain comparison will do.
+            a.number == b.number && a.key.is_some() == b.key.is_some() && a.mark == b.mark
+        };
+        self.app == other.app
+            && self.versions.len() == other.versions.len()
+            && self.versions.iter().zip(&other.versions).all(same)
+    }
+
+    fn sealing(&self) -> Option<(u32, &AeadKey)> {
+        self.versions.iter().rev().find_map(|version| Some((version.number, version.key.as_ref()?)))
+    }
+
+    fn opening(&self, number: u32) -> Option<&AeadKey> {
+        self.versions.iter().find(|version| version.number == number)?.key.as_ref()
+    }
+}
+
+impl Version {
+    fn new(version: &TokenKeyVersion) -> Result<Self, Error> {
+        let secret = &version.secret;
+        let key = match version.state {
+            KeyState::Active => Some(AeadKey::siv(&secret.sub_key(SEAL_LABEL))?),
+            KeyState::Disabled => None,
+        };
+        Ok(Self { number: version.number, mark: secret.sub_key(MARK_LABEL), key })
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.key.is_some() { KeyState::Active } else { KeyState::Disabled };
+        f.debug_struct("Version").field("number", &self.number).field("state", &state).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TokenKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenKeys").field("app", &self.app).field("versions", &self.versions).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Keyed hashes: what a store may know in place of a token, a value or a context.
+//!
+//! HMAC-SHA-256 cut to 16 bytes, each purpose under its own sub-key. Every input carries the app's number, and whatever
+//! varies in length has its length in front as 8 bytes, so that no two inputs are the same bytes. Integers are big-endian.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+use super::TokenKeys;
+use crate::Datatype;
+
+/// Bytes of every keyed hash here.
+pub(super) const HASH_BYTES: usize = 16;
+
+/// First byte of what a fingerprint hashes.
+const OF_VALUE: u8 = 1;
+const OF_CALL: u8 = 2;
+
+/// HMAC-SHA-256 with its key taken in: a row costs the blocks of its input and one more. In its own allocation, so that a
+/// move leaves no copy behind; it wipes itself, and so do the copies that hash.
+pub(super) struct Keyed(Box<Hmac<Sha256>>);
+
+impl Keyed {
+    pub(super) fn new(key: &[u8; 32]) -> Self {
+        Self(Box::new(Hmac::new_from_slice(key).expect("HMAC takes a key of any length")))
+    }
+
+    #[inline]
+    fn hash(&self, parts: &[&[u8]]) -> [u8; HASH_BYTES] {
+        let mut mac = Hmac::clone(&self.0);
+        parts.iter().for_each(|part| mac.update(part));
+        let mut hash = [0; HASH_BYTES];
+        hash.copy_from_slice(&mac.finalize().into_bytes()[..HASH_BYTES]);
+        hash
+    }
+}
+
+/// Keyed hash of a caller's context under one app, made once per call: rows are bound to it.
+#[derive(Clone, Copy)]
+pub struct TokenContext(pub(super) [u8; HASH_BYTES]);
+
+impl fmt::Debug for TokenContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenContext")
+    }
+}
+
+#[inline]
+fn length(bytes: &[u8]) -> [u8; 8] {
+    (bytes.len() as u64).to_be_bytes()
+}
+
+impl TokenKeys {
+    /// The hash of a caller's context; an empty one is a context too.
+    #[must_use]
+    pub fn context(&self, context: &[u8]) -> TokenContext {
+        TokenContext(self.context.hash(&[&self.app.to_be_bytes(), &length(context), context]))
+    }
+
+    /// What a token is stored under in its collection.
+    #[must_use]
+    #[inline]
+    pub fn id(&self, collection: u32, token: &str) -> [u8; HASH_BYTES] {
+        let token = token.as_bytes();
+        self.id.hash(&[&self.app.to_be_bytes(), &collection.to_be_bytes(), &length(token), token])
+    }
+
+    /// The same for the same value under the same context, in one collection: deterministic and one-way tokens are found
+    /// again by it. Where a collection's values are one across contexts, `context` is the empty one.
+    #[must_use]
+    #[inline]
+    pub fn fingerprint_of_value(
+        &self,
+        collection: u32,
+        context: &TokenContext,
+        datatype: Datatype,
+        plaintext: &[u8],
+    ) -> [u8; HASH_BYTES] {
+        let datatype = [datatype as u8];
+        let (app, collection) = (self.app.to_be_bytes(), collection.to_be_bytes());
+        self.fingerprint.hash(&[&[OF_VALUE], &app, &collection, &context.0, &datatype, &length(plaintext), plaintext])
+    }
+
+    /// The same when a call is repeated: a field of a call with an idempotency key, by its position among the call's
+    /// fields. Another value or context under the same key has another fingerprint, and so gets another token.
+    #[must_use]
+    #[inline]
+    pub fn fingerprint_of_call(
+        &self,
+        collection: u32,
+        context: &TokenContext,
+        idempotency_key: &[u8],
+        index: u32,
+        datatype: Datatype,
+        plaintext: &[u8],
+    ) -> [u8; HASH_BYTES] {
+        self.fingerprint.hash(&[
+            &[OF_CALL],
+            &self.app.to_be_bytes(),
+            &collection.to_be_bytes(),
+            &context.0,
+            &index.to_be_bytes(),
+            &length(idempotency_key),
+            idempotency_key,
+            &[datatype as u8],
+            &length(plaintext),
+            plaintext,
+        ])
+    }
+}

@@ -1,0 +1,309 @@
+//! What callers rely on of token keys and rows.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use sha2::Sha256;
+use zeroize::{ZeroizeOnDrop, Zeroizing};
+
+use crate::{
+    CannotOpen, Datatype, Error, Kek, KeyPair, KeyState, RowBuffer, Scalar, TokenKeyVersion, TokenKeys, TokenSecret,
+};
+
+const ACTIVE: KeyState = KeyState::Active;
+const DISABLED: KeyState = KeyState::Disabled;
+
+/// A version: its number, its state and the byte its secret is made of.
+type Facts = (u32, KeyState, u8);
+
+fn secret(byte: u8) -> TokenSecret {
+    TokenSecret::new(Zeroizing::new([byte; 32]))
+}
+
+fn versions(list: &[Facts]) -> Vec<TokenKeyVersion> {
+    list.iter().map(|&(number, state, byte)| TokenKeyVersion { number, state, secret: secret(byte) }).collect()
+}
+
+fn keys(app: u32, list: &[Facts]) -> TokenKeys {
+    TokenKeys::new(app, versions(list)).unwrap()
+}
+
+type Told = (String, Option<(Datatype, Vec<u8>)>);
+
+/// Opens a row by its place, then its value by the context.
+fn open(keys: &TokenKeys, collection: u32, id: [u8; 16], context: &[u8], row: &[u8]) -> Result<Told, CannotOpen> {
+    let mut buffer = RowBuffer::default();
+    let opened = keys.open(collection, &id, row, &mut buffer)?;
+    let value = opened.value(&keys.context(context))?;
+    Ok((opened.token().to_owned(), value.map(|(datatype, value)| (datatype, value.to_vec()))))
+}
+
+#[test]
+fn what_is_sealed_opens() {
+    let keys = keys(7, &[(1, ACTIVE, 1)]);
+    let long = "t".repeat(65_535);
+    let mut buffer = RowBuffer::default();
+    for (token, value) in [
+        ("tok_1", Some((Datatype::String, &b"4242424242424242"[..]))),
+        ("tok_2", Some((Datatype::Value, b"\x2a"))),
+        ("tok_3", Some((Datatype::Binary, b"\xff\xfe"))),
+        ("tok_4", Some((Datatype::String, b""))),
+        ("tok_5", None),
+        ("", None),
+        ("\u{e9}", Some((Datatype::Binary, b""))),
+        (&long, Some((Datatype::Binary, &[9; 70_000]))),
+    ] {
+        for context in [&b""[..], b"cards.pan", &[0; 4_096]] {
+            let (id, context) = (keys.id(3, token), keys.context(context));
+            let row = keys.seal(3, &id, &context, token, value).unwrap();
+            assert_eq!(row.len(), 52 + token.len() + value.map_or(0, |(_, value)| value.len()));
+            assert_eq!(row.capacity(), row.len(), "made in one piece");
+            let opened = keys.open(3, &id, &row, &mut buffer).unwrap();
+            assert_eq!((opened.token(), opened.value(&context)), (token, Ok(value)));
+        }
+    }
+    let (id, context) = (keys.id(3, &(long.clone() + "t")), keys.context(b""));
+    assert_eq!(keys.seal(3, &id, &context, &(long + "t"), None), Err(Error::TokenTooLong));
+}
+
+#[test]
+fn a_row_is_sealed_anew_each_time() {
+    let keys = keys(7, &[(1, ACTIVE, 1)]);
+    let (id, context) = (keys.id(3, "t"), keys.context(b""));
+    let rows: HashSet<_> = (0..64).map(|_| keys.seal(3, &id, &context, "t", None).unwrap()).collect();
+    assert_eq!(rows.len(), 64);
+}
+
+/// Every bit of every byte, of every prefix, and a byte more. All refuse, and all refuse alike.
+#[test]
+fn no_altered_row_opens() {
+    let keys = keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]);
+    for value in [Some((Datatype::String, &b"4242"[..])), None] {
+        let id = keys.id(3, "tok");
+        let row = keys.seal(3, &id, &keys.context(b"ctx"), "tok", value).unwrap();
+        let mut buffer = RowBuffer::default();
+        for at in 0..row.len() {
+            for bit in 0..8 {
+                let mut flipped = row.clone();
+                flipped[at] ^= 1 << bit;
+                assert_eq!(keys.open(3, &id, &flipped, &mut buffer).err(), Some(CannotOpen), "byte {at} bit {bit}");
+            }
+            assert_eq!(keys.open(3, &id, &row[..at], &mut buffer).err(), Some(CannotOpen), "{at} bytes");
+        }
+        assert!(keys.open(3, &id, &[&row[..], &[0]].concat(), &mut buffer).is_err());
+        assert_eq!(keys.open(3, &id, &row, &mut buffer).unwrap().token(), "tok", "and still opens after all that");
+    }
+}
+
+#[test]
+fn a_row_opens_in_its_place_only() {
+    let (a, b) = ([(1, ACTIVE, 1)], [(1, ACTIVE, 2)]);
+    let home = keys(7, &a);
+    let id = home.id(3, "tok");
+    let row = home.seal(3, &id, &home.context(b"ctx"), "tok", Some((Datatype::String, b"x"))).unwrap();
+    let told = ("tok".to_owned(), Some((Datatype::String, b"x".to_vec())));
+    assert_eq!(open(&home, 3, id, b"ctx", &row), Ok(told));
+    for (why, keys, collection, id, context) in [
+        ("another app of the same secret", keys(8, &a), 3, id, &b"ctx"[..]),
+        ("another app", keys(8, &b), 3, id, b"ctx"),
+        ("another secret", keys(7, &b), 3, id, b"ctx"),
+        ("another collection", keys(7, &a), 4, id, b"ctx"),
+        ("another token's id", keys(7, &a), 3, home.id(3, "tok2"), b"ctx"),
+        ("another collection's id", keys(7, &a), 3, home.id(4, "tok"), b"ctx"),
+        ("another context", keys(7, &a), 3, id, b"ctx2"),
+        ("no context", keys(7, &a), 3, id, b""),
+        ("the version disabled", keys(7, &[(1, DISABLED, 1)]), 3, id, b"ctx"),
+        ("the version's secret under another number", keys(7, &[(1, ACTIVE, 2), (2, ACTIVE, 1)]), 3, id, b"ctx"),
+    ] {
+        assert_eq!(open(&keys, collection, id, context, &row), Err(CannotOpen), "{why}");
+    }
+}
+
+#[test]
+fn the_token_is_told_without_the_context_and_the_value_is_not() {
+    let keys = keys(7, &[(1, ACTIVE, 1)]);
+    let mut buffer = RowBuffer::default();
+    for value in [Some((Datatype::String, &b"x"[..])), None] {
+        let id = keys.id(3, "tok");
+        let row = keys.seal(3, &id, &keys.context(b"ctx"), "tok", value).unwrap();
+        let opened = keys.open(3, &id, &row, &mut buffer).unwrap();
+        assert_eq!(opened.token(), "tok");
+        for other in [&b""[..], b"ct", b"ctx\0", b"CTX"] {
+            assert_eq!(opened.value(&keys.context(other)), Err(CannotOpen));
+        }
+        assert_eq!(opened.value(&keys.context(b"ctx")), Ok(value));
+    }
+}
+
+#[test]
+fn the_newest_active_version_seals_and_ids_stay() {
+    let table: [(&[Facts], Option<u32>); 5] = [
+        (&[(1, ACTIVE, 1)], Some(1)),
+        (&[(3, ACTIVE, 3), (1, ACTIVE, 1), (2, ACTIVE, 2)], Some(3)),
+        (&[(1, ACTIVE, 1), (2, ACTIVE, 2), (3, DISABLED, 3)], Some(2)),
+        (&[(1, DISABLED, 1), (2, ACTIVE, 2)], Some(2)),
+        (&[(1, DISABLED, 1), (2, DISABLED, 2)], None),
+    ];
+    let first = keys(7, &[(1, ACTIVE, 1)]);
+    let context = first.context(b"ctx");
+    let hashes = |keys: &TokenKeys| {
+        let context = keys.context(b"ctx");
+        let of_value = keys.fingerprint_of_value(3, &context, Datatype::String, b"x");
+        (context.0, keys.id(3, "tok"), of_value, keys.fingerprint_of_call(3, &context, b"k", 0, Datatype::String, b"x"))
+    };
+    let id = first.id(3, "tok");
+    let row = first.seal(3, &id, &context, "tok", None).unwrap();
+    for (list, newest) in table {
+        let keys = keys(7, list);
+        assert_eq!(keys.newest(), newest, "{list:?}");
+        assert_eq!(hashes(&keys), hashes(&first), "of version 1, whatever its state");
+        let sealed = keys.seal(3, &id, &context, "tok", None);
+        match newest {
+            Some(number) => {
+                let sealed = sealed.unwrap();
+                assert_eq!(sealed[1..5], number.to_be_bytes());
+                assert!(open(&keys, 3, id, b"ctx", &sealed).is_ok());
+                assert_eq!(open(&first, 3, id, b"ctx", &sealed).is_ok(), number == 1);
+            }
+            None => assert_eq!(sealed, Err(Error::NoTokenKey)),
+        }
+        let first_is_active = list.contains(&(1, ACTIVE, 1));
+        assert_eq!(open(&keys, 3, id, b"ctx", &row).is_ok(), first_is_active, "{list:?}");
+    }
+}
+
+#[test]
+fn versions_are_numbered_from_one() {
+    for list in [
+        &[][..],
+        &[(2, ACTIVE, 2)],
+        &[(0, ACTIVE, 0), (1, ACTIVE, 1)],
+        &[(1, ACTIVE, 1), (1, DISABLED, 2)],
+        &[(1, ACTIVE, 1), (5, ACTIVE, 2), (5, ACTIVE, 2)],
+    ] {
+        assert_eq!(TokenKeys::new(7, versions(list)).err(), Some(Error::InvalidTokenKeys), "{list:?}");
+    }
+    assert_eq!(keys(7, &[(u32::MAX, ACTIVE, 2), (1, ACTIVE, 1)]).newest(), Some(u32::MAX), "numbers may be missing");
+}
+
+#[test]
+fn keys_are_the_same_as_those_of_the_same_facts() {
+    let base = keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]);
+    assert!(base.is_same(&keys(7, &[(2, ACTIVE, 2), (1, ACTIVE, 1)])), "in any order");
+    for (app, list) in [
+        (8, &[(1, ACTIVE, 1), (2, ACTIVE, 2)][..]),
+        (7, &[(1, ACTIVE, 1)]),
+        (7, &[(1, ACTIVE, 1), (2, DISABLED, 2)]),
+        (7, &[(1, ACTIVE, 1), (3, ACTIVE, 2)]),
+        (7, &[(1, ACTIVE, 1), (2, ACTIVE, 3)]),
+        (7, &[(1, ACTIVE, 3), (2, ACTIVE, 2)]),
+        (7, &[(1, ACTIVE, 1), (2, ACTIVE, 2), (3, ACTIVE, 3)]),
+    ] {
+        assert!(!base.is_same(&keys(app, list)) && !keys(app, list).is_same(&base), "{app} {list:?}");
+    }
+}
+
+/// All hashes of one app differ as soon as anything they are of does, also where parts meet.
+#[test]
+fn no_two_inputs_share_a_hash() {
+    use Datatype::{Binary, String, Value};
+    let (one, other) = (keys(7, &[(1, ACTIVE, 1)]), keys(8, &[(1, ACTIVE, 1)]));
+    let mut seen = HashSet::new();
+    let mut count = 0;
+    let mut add = |hash: [u8; 16]| {
+        count += 1;
+        seen.insert(hash);
+    };
+    for keys in [&one, &other] {
+        for context in [&b""[..], b"a", b"ab", b"\0"] {
+            let context = keys.context(context);
+            add(context.0);
+            for collection in [1, 2, 256] {
+                for datatype in [String, Binary, Value] {
+                    for value in [&b""[..], b"a", b"ab", b"\0"] {
+                        add(keys.fingerprint_of_value(collection, &context, datatype, value));
+                        for (key, index) in [(&b""[..], 0), (b"a", 0), (b"ab", 0), (b"a", 1), (b"b", 256)] {
+                            add(keys.fingerprint_of_call(collection, &context, key, index, datatype, value));
+                        }
+                    }
+                }
+            }
+        }
+        for collection in [1, 2, 256] {
+            ["", "a", "ab", "\0"].iter().for_each(|token| add(keys.id(collection, token)));
+        }
+    }
+    assert_eq!(seen.len(), count);
+}
+
+#[test]
+fn a_wrapped_secret_opens_under_its_kek_and_record_only() {
+    let kek = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
+    let other = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
+    let secret = TokenSecret::generate().unwrap();
+    assert_ne!(secret.expose(), TokenSecret::generate().unwrap().expose());
+    let wrapped = kek.wrap_secret(&secret, b"shop/1").unwrap();
+    assert_eq!(wrapped.len(), 60);
+    assert_eq!(kek.unwrap_secret(&wrapped, b"shop/1").unwrap().expose(), secret.expose());
+    let scalar = kek.wrap(&Scalar::new(Zeroizing::new(*secret.expose())), b"shop/1").unwrap();
+    for at in 0..wrapped.len() {
+        let mut altered = wrapped.clone();
+        altered[at] ^= 1;
+        assert_eq!(kek.unwrap_secret(&altered, b"shop/1").err(), Some(Error::Unwrap));
+    }
+    for (kek, wrapped, bound) in [
+        (&kek, &wrapped[..], &b"shop/2"[..]),
+        (&other, &wrapped, b"shop/1"),
+        (&kek, &wrapped[1..], b"shop/1"),
+        (&kek, &[], b"shop/1"),
+        (&kek, &scalar, b"shop/1"),
+    ] {
+        assert_eq!(kek.unwrap_secret(wrapped, bound).err(), Some(Error::Unwrap));
+    }
+    assert_eq!(kek.unwrap(&wrapped, b"shop/1").err(), Some(Error::Unwrap), "a secret is no scalar");
+    let pair = KeyPair::generate(crate::Curve::P256).unwrap().scalar().unwrap();
+    assert!(kek.unwrap(&kek.wrap(&pair, b"shop/1").unwrap(), b"shop/1").is_ok());
+}
+
+/// Would not compile if a feature that wipes were lost.
+#[test]
+fn keyed_hashes_wipe_themselves() {
+    fn wipes<T: ZeroizeOnDrop>() {}
+    // HMAC is two of these and has no mark of its own.
+    wipes::<Sha256>();
+    wipes::<Zeroizing<[u8; 32]>>();
+}
+
+/// Formats every type that holds a secret, a token or a value and looks for it.
+#[test]
+fn no_secret_is_printed() {
+    let versions = versions(&[(1, ACTIVE, 0xab), (2, DISABLED, 0xcd)]);
+    let before = format!("{versions:?}");
+    let keys = TokenKeys::new(7, versions).unwrap();
+    let (id, context) = (keys.id(3, "canary"), keys.context(b"canary"));
+    let row = keys.seal(3, &id, &context, "canary", Some((Datatype::String, b"canary"))).unwrap();
+    let mut buffer = RowBuffer::default();
+    let opened = format!("{:?}", keys.open(3, &id, &row, &mut buffer).unwrap());
+    let printed = format!("{before} {keys:?} {context:?} {opened} {buffer:?}");
+    assert!(printed.contains("number: 2, state: Disabled"), "{printed}");
+    for secret in ["abab", "171, 171", "cdcd", "205, 205", "canary", "99, 97"] {
+        assert!(!printed.contains(secret), "{secret} in {printed}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_rows_never_open_and_never_panic(bytes: Vec<u8>, number in 0u32..3) {
+        let keys = keys(7, &[(1, ACTIVE, 1)]);
+        let mut buffer = RowBuffer::default();
+        prop_assert!(keys.open(3, &[0; 16], &bytes, &mut buffer).is_err());
+        let row = [&[1][..], &number.to_be_bytes(), &bytes].concat();
+        prop_assert!(keys.open(3, &[0; 16], &row, &mut buffer).is_err());
+    }
+
+    /// Whatever an authentic plaintext holds, reading it gives what was sealed or nothing.
+    #[test]
+    fn arbitrary_plaintexts_never_panic(bytes: Vec<u8>) {
+        let _ = super::super::row::OpenedToken::read(&bytes);
+    }
+}

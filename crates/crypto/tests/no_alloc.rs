@@ -1,0 +1,33 @@
+//! What a token costs in allocations: its row, and nothing else.
+
+use allocation_counter::measure;
+use sealwire_crypto::{Datatype, KeyState, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
+
+fn allocations(work: impl FnOnce()) -> u64 {
+    measure(work).count_total
+}
+
+#[test]
+fn a_row_is_the_only_thing_allocated() {
+    let version = TokenKeyVersion { number: 1, state: KeyState::Active, secret: TokenSecret::generate().unwrap() };
+    let keys = TokenKeys::new(1, vec![version]).unwrap();
+    let value: (Datatype, &[u8]) = (Datatype::String, b"4242424242424242");
+    let token = "tok_0123456789abcdefghijkl".to_owned();
+    let mut buffer = RowBuffer::default();
+    let mut row = Vec::new();
+    // The random source makes its state at first use.
+    TokenSecret::generate().unwrap();
+    let (mut id, mut context) = ([0; 16], keys.context(b""));
+    assert_eq!(allocations(|| context = keys.context(b"cards.pan")), 0);
+    assert_eq!(allocations(|| id = keys.id(2, &token)), 0);
+    assert_eq!(allocations(|| _ = keys.fingerprint_of_value(2, &context, value.0, value.1)), 0);
+    assert_eq!(allocations(|| _ = keys.fingerprint_of_call(2, &context, b"key", 0, value.0, value.1)), 0);
+    assert_eq!(allocations(|| row = keys.seal(2, &id, &context, &token, Some(value)).unwrap()), 1);
+    let mut open = || {
+        allocations(|| {
+            let opened = keys.open(2, &id, &row, &mut buffer).unwrap();
+            assert_eq!((opened.token(), opened.value(&context)), (token.as_str(), Ok(Some(value))));
+        })
+    };
+    assert_eq!((open(), open()), (1, 0), "the buffer, once");
+}
