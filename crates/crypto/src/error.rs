@@ -49,6 +49,9 @@ pub enum Error {
     /// A token has at most 65,535 bytes. The caller's bug.
     #[error("a token has at most 65535 bytes")]
     TokenTooLong,
+    /// A card token keeps at most 6 digits at the start and 4 at the end. The operator's to mend.
+    #[error("a card token keeps at most the first 6 and the last 4 digits")]
+    InvalidCardEnds,
     /// The system's random source or the crypto library failed. Stop using this process.
     #[error("the crypto library failed")]
     Library,

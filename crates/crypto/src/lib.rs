@@ -35,7 +35,9 @@ pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
 pub use opened::OpenedSchedules;
 pub use seal::{KeyScope, Sealer};
-pub use token::{OpenedToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret};
+pub use token::{
+    CardEnds, Format, OpenedToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret, Unfit,
+};
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 //! The fact a reader would get wrong: names and fingerprints come from version 1 for ever, whatever its state, because
 //! a row must be found again after a rotation. Rotating and disabling is about what seals and opens rows.
 
+mod format;
 mod hash;
 mod row;
 
@@ -15,6 +16,7 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+pub use format::{CardEnds, Format, Unfit};
 pub use hash::TokenContext;
 pub use row::{OpenedToken, RowBuffer};
 

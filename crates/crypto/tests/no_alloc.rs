@@ -1,7 +1,7 @@
 //! What a token costs in allocations: its row, and nothing else.
 
 use allocation_counter::measure;
-use sealwire_crypto::{Datatype, KeyState, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_crypto::{CardEnds, Datatype, Format, KeyState, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
 
 fn allocations(work: impl FnOnce()) -> u64 {
     measure(work).count_total
@@ -12,11 +12,15 @@ fn a_row_is_the_only_thing_allocated() {
     let version = TokenKeyVersion { number: 1, state: KeyState::Active, secret: TokenSecret::generate().unwrap() };
     let keys = TokenKeys::new(1, vec![version]).unwrap();
     let value: (Datatype, &[u8]) = (Datatype::String, b"4242424242424242");
-    let token = "tok_0123456789abcdefghijkl".to_owned();
+    let mut token = String::with_capacity(64);
     let mut buffer = RowBuffer::default();
     let mut row = Vec::new();
     // The random source makes its state at first use.
-    TokenSecret::generate().unwrap();
+    Format::Opaque.generate(value.0, value.1, &mut token).unwrap();
+    for format in [Format::Opaque, Format::Uuid, Format::Digits, Format::Card(CardEnds::default()), Format::Email] {
+        assert_eq!(allocations(|| format.generate(value.0, value.1, &mut token).unwrap()), 0, "{format:?}");
+        assert_eq!(allocations(|| assert!(format.has_shape(&token))), 0);
+    }
     let (mut id, mut context) = ([0; 16], keys.context(b""));
     assert_eq!(allocations(|| context = keys.context(b"cards.pan")), 0);
     assert_eq!(allocations(|| id = keys.id(2, &token)), 0);

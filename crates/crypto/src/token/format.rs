@@ -1,0 +1,278 @@
+//! What tokens look like: random strings of a chosen shape.
+//!
+//! A token says nothing of its value beyond what its format keeps on purpose: a length, a card's ends. Every token of a
+//! format is as likely as any other, the value itself excepted. How many there are bounds how many values a collection
+//! can hold; the store knows which are taken, so running out is the caller's to see.
+//!
+//! | format | shape | how many |
+//! | --- | --- | --- |
+//! | opaque | `tok_` and 22 letters or digits | 62^22, about 2^131 |
+//! | uuid | RFC 9562 version 4, lower case | 2^122 |
+//! | digits | as many digits as the value | 10^n, less the value: 9 for one digit |
+//! | card | as many digits as the value, its ends kept, passes Luhn | 10^(m-1) for m digits between the ends, less the value |
+//! | email | `tok-`, 25 lower-case letters or digits, `@tokens.invalid` | 36^25, about 2^129 |
+
+use crate::{Datatype, Error};
+
+const OPAQUE_PREFIX: &str = "tok_";
+const OPAQUE_CHARS: usize = 22;
+const EMAIL_PREFIX: &str = "tok-";
+const EMAIL_CHARS: usize = 25;
+/// RFC 2606 keeps `.invalid` from ever being a domain: mail to a token goes nowhere.
+const EMAIL_SUFFIX: &str = "@tokens.invalid";
+/// Where a UUID has its hyphens.
+const UUID_HYPHENS: [usize; 4] = [8, 13, 18, 23];
+const UUID_CHARS: usize = 36;
+const ALPHABET: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// The shape of a collection's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Says of itself that it is a token; survives a double click. For any value.
+    Opaque,
+    /// A random UUID. For any value.
+    Uuid,
+    /// As many digits as the value, which is a string of 1 to [`Format::DIGITS_MAX`] of them.
+    Digits,
+    /// A card number with the value's ends. For a string of 12 to 19 digits that passes Luhn.
+    Card(CardEnds),
+    /// An address that no mail reaches and that survives lower-casing. For any value.
+    Email,
+}
+
+/// How much of a card number its token keeps. The first six name the bank, the last four are what is printed on receipts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardEnds {
+    first: u8,
+    last: u8,
+}
+
+impl CardEnds {
+    /// Most digits kept at the start.
+    pub const FIRST_MAX: u8 = 6;
+    /// Most digits kept at the end.
+    pub const LAST_MAX: u8 = 4;
+
+    /// How many digits are kept at the start and at the end.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCardEnds`] beyond the greatest of each: what lies between would be too few to be a token.
+    pub fn new(first: u8, last: u8) -> Result<Self, Error> {
+        let fit = first <= Self::FIRST_MAX && last <= Self::LAST_MAX;
+        if fit { Ok(Self { first, last }) } else { Err(Error::InvalidCardEnds) }
+    }
+
+    /// Digits kept at the start.
+    #[must_use]
+    pub fn first(self) -> u8 {
+        self.first
+    }
+
+    /// Digits kept at the end.
+    #[must_use]
+    pub fn last(self) -> u8 {
+        self.last
+    }
+}
+
+impl Default for CardEnds {
+    fn default() -> Self {
+        Self { first: Self::FIRST_MAX, last: Self::LAST_MAX }
+    }
+}
+
+/// Why there is no token for a value. Says nothing of the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The format wants a string of digits. The caller's to choose another collection.
+    #[error("not a string of 1 to 64 digits")]
+    NotDigits,
+    /// The format wants a card number. The caller's to choose another collection.
+    #[error("not a string of 12 to 19 digits that passes Luhn")]
+    NotCard,
+    /// Not the value's fault: the system's random source failed. Stop using this process.
+    #[error("the random source failed")]
+    Library,
+}
+
+impl Format {
+    /// Longest value and token of [`Format::Digits`].
+    pub const DIGITS_MAX: usize = 64;
+
+    /// Puts a random token for a value into `out`, in place of what is there. Never the value itself.
+    ///
+    /// # Errors
+    /// [`Unfit`] when the format has no token for such a value.
+    pub fn generate(self, datatype: Datatype, plaintext: &[u8], out: &mut String) -> Result<(), Unfit> {
+        let text = (datatype == Datatype::String).then_some(plaintext);
+        match self {
+            Self::Digits if !text.is_some_and(is_digits) => return Err(Unfit::NotDigits),
+            Self::Card(_) if !text.is_some_and(is_card) => return Err(Unfit::NotCard),
+            _ => {}
+        }
+        let mut random = Random::default();
+        loop {
+            out.clear();
+            self.draw(plaintext, &mut || random.byte(), out)?;
+            if text != Some(out.as_bytes()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a string may be a token of this format. Of digits and cards, whether it is digits or a card number.
+    #[must_use]
+    pub fn has_shape(self, text: &str) -> bool {
+        let of = |prefix, chars: usize, suffix, allowed: fn(&u8) -> bool| {
+            let middle = text.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
+            middle.is_some_and(|middle| middle.len() == chars && middle.as_bytes().iter().all(allowed))
+        };
+        match self {
+            Self::Opaque => of(OPAQUE_PREFIX, OPAQUE_CHARS, "", u8::is_ascii_alphanumeric),
+            Self::Email => {
+                of(EMAIL_PREFIX, EMAIL_CHARS, EMAIL_SUFFIX, |c| c.is_ascii_digit() || c.is_ascii_lowercase())
+            }
+            Self::Uuid => is_uuid(text.as_bytes()),
+            Self::Digits => is_digits(text.as_bytes()),
+            Self::Card(_) => is_card(text.as_bytes()),
+        }
+    }
+
+    /// One token at random, which may be the value. The plaintext fits.
+    fn draw<E>(self, plaintext: &[u8], byte: &mut impl FnMut() -> Result<u8, E>, out: &mut String) -> Result<(), E> {
+        match self {
+            Self::Opaque => {
+                out.push_str(OPAQUE_PREFIX);
+                draw_chars(&ALPHABET[..], OPAQUE_CHARS, byte, out)
+            }
+            Self::Email => {
+                out.push_str(EMAIL_PREFIX);
+                draw_chars(&ALPHABET[..36], EMAIL_CHARS, byte, out)?;
+                out.push_str(EMAIL_SUFFIX);
+                Ok(())
+            }
+            Self::Uuid => draw_uuid(byte, out),
+            Self::Digits => draw_chars(&ALPHABET[..10], plaintext.len(), byte, out),
+            Self::Card(ends) => draw_card(ends, plaintext, byte, out),
+        }
+    }
+}
+
+/// A uniform number below `bound`, which is not 0: bytes beyond its greatest multiple are passed over.
+pub(super) fn below<E>(bound: u8, byte: &mut impl FnMut() -> Result<u8, E>) -> Result<u8, E> {
+    let excess = (u8::MAX % bound + 1) % bound;
+    loop {
+        let drawn = byte()?;
+        if drawn <= u8::MAX - excess {
+            return Ok(drawn % bound);
+        }
+    }
+}
+
+fn draw_chars<E>(
+    alphabet: &[u8],
+    chars: usize,
+    byte: &mut impl FnMut() -> Result<u8, E>,
+    out: &mut String,
+) -> Result<(), E> {
+    let bound = u8::try_from(alphabet.len()).expect("alphabets are short");
+    for _ in 0..chars {
+        out.push(char::from(alphabet[usize::from(below(bound, byte)?)]));
+    }
+    Ok(())
+}
+
+/// RFC 9562, section 5.4.
+fn draw_uuid<E>(byte: &mut impl FnMut() -> Result<u8, E>, out: &mut String) -> Result<(), E> {
+    for at in 0..16 {
+        let drawn = match (at, byte()?) {
+            (6, drawn) => drawn & 0x0f | 0x40,
+            (8, drawn) => drawn & 0x3f | 0x80,
+            (_, drawn) => drawn,
+        };
+        for nibble in [drawn >> 4, drawn & 15] {
+            if UUID_HYPHENS.contains(&out.len()) {
+                out.push('-');
+            }
+            out.push(char::from(ALPHABET[usize::from(nibble)]));
+        }
+    }
+    Ok(())
+}
+
+/// The ends of `card`, and between them digits of which the last makes Luhn's sum come out.
+fn draw_card<E>(
+    ends: CardEnds,
+    card: &[u8],
+    byte: &mut impl FnMut() -> Result<u8, E>,
+    out: &mut String,
+) -> Result<(), E> {
+    let kept = |digits: &[u8], out: &mut String| out.extend(digits.iter().map(|digit| char::from(*digit)));
+    let last_at = card.len() - usize::from(ends.last);
+    kept(&card[..ends.first.into()], out);
+    draw_chars(&ALPHABET[..10], last_at - 1 - usize::from(ends.first), byte, out)?;
+    let chosen_at = out.len();
+    out.push('0');
+    kept(&card[last_at..], out);
+    // What a digit adds to the sum is a permutation of 0..10 in either parity, so exactly one fits.
+    let missing = (10 - luhn(out.as_bytes()) % 10) % 10;
+    let is_doubled = (card.len() - chosen_at).is_multiple_of(2);
+    let digit = (b'0'..=b'9').find(|digit| weight(*digit, is_doubled) == missing).expect("a permutation");
+    out.replace_range(chosen_at..=chosen_at, char::from(digit).encode_utf8(&mut [0; 4]));
+    Ok(())
+}
+
+/// Luhn's sum (ISO/IEC 7812-1, annex B) over ASCII digits; a valid number's is a multiple of ten.
+pub(super) fn luhn(digits: &[u8]) -> u32 {
+    digits.iter().rev().enumerate().map(|(at, digit)| weight(*digit, !at.is_multiple_of(2))).sum()
+}
+
+fn weight(digit: u8, is_doubled: bool) -> u32 {
+    match (u32::from(digit - b'0'), is_doubled) {
+        (digit, false) => digit,
+        (digit @ 0..5, true) => 2 * digit,
+        (digit, true) => 2 * digit - 9,
+    }
+}
+
+fn is_digits(text: &[u8]) -> bool {
+    (1..=Format::DIGITS_MAX).contains(&text.len()) && text.iter().all(u8::is_ascii_digit)
+}
+
+fn is_card(text: &[u8]) -> bool {
+    (12..=19).contains(&text.len()) && is_digits(text) && luhn(text).is_multiple_of(10)
+}
+
+fn is_uuid(text: &[u8]) -> bool {
+    text.len() == UUID_CHARS
+        && text.iter().enumerate().all(|(at, c)| match (at, c) {
+            (at, c) if UUID_HYPHENS.contains(&at) => *c == b'-',
+            (14, c) => *c == b'4',
+            (19, c) => matches!(c, b'8' | b'9' | b'a' | b'b'),
+            (_, c) => matches!(c, b'0'..=b'9' | b'a'..=b'f'),
+        })
+}
+
+/// The system's random source, asked for what nearly every token needs in one go. Lives as long as one token.
+struct Random {
+    bytes: [u8; 32],
+    at: usize,
+}
+
+impl Default for Random {
+    fn default() -> Self {
+        Self { bytes: [0; 32], at: 32 }
+    }
+}
+
+impl Random {
+    #[inline]
+    fn byte(&mut self) -> Result<u8, Unfit> {
+        if self.at == self.bytes.len() {
+            aws_lc_rs::rand::fill(&mut self.bytes).map_err(|_| Unfit::Library)?;
+            self.at = 0;
+        }
+        self.at += 1;
+        Ok(self.bytes[self.at - 1])
+    }
+}
