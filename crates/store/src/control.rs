@@ -19,6 +19,28 @@ pub struct Snapshot {
     pub records: BTreeMap<String, Vec<u8>>,
 }
 
+impl Snapshot {
+    /// Makes a change in memory, for stores that hold or rewrite the whole. `place` names the store in errors.
+    pub(crate) fn apply(
+        &mut self,
+        place: &str,
+        base: u64,
+        key: &str,
+        record: Option<&[u8]>,
+    ) -> Result<Commit, StoreError> {
+        if base != self.generation {
+            return Ok(Commit::Moved);
+        }
+        let no_number = || StoreError::Damaged { place: place.to_owned(), what: "no generation left".into() };
+        self.generation = base.checked_add(1).ok_or_else(no_number)?;
+        match record {
+            Some(record) => self.records.insert(key.to_owned(), record.to_owned()),
+            None => self.records.remove(key),
+        };
+        Ok(Commit::Done(self.generation))
+    }
+}
+
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
@@ -66,7 +88,8 @@ pub trait ControlStore: Send + Sync {
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError>;
 
     /// Returns when the generation may have moved, as soon as the store can tell. A store that cannot tell never
-    /// returns; whoever waits also polls. Safe to drop midway; a change between two waits is not missed.
+    /// returns; whoever waits also polls. Safe to drop midway; a change between two waits is not missed. One task waits
+    /// on an opened store: what it was told, another is not.
     async fn changed(&self);
 
     /// Says that an instance lives and which generation it serves. Its `age` is ignored.

@@ -2,14 +2,17 @@
 //!
 //! Nothing survives the process, so no mode of the engine uses it.
 
+mod control;
 mod tokens;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use tokens::Maps;
 
-/// Holds all it is given until it is dropped.
-#[derive(Debug, Default)]
+/// Holds all it is given until it is dropped. A clone is another handle on the same state, as another process would have
+/// one.
+#[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
-    maps: Mutex<Maps>,
+    control: control::Handle,
+    maps: Arc<Mutex<Maps>>,
 }

@@ -1,4 +1,7 @@
 //! What every implementation of a contract is held to. Each of them calls these from its own tests.
 
+pub(crate) mod control;
 mod model;
 pub(crate) mod tokens;
+
+pub(crate) use control::control_promises;

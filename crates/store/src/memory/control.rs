@@ -1,0 +1,113 @@
+//! Control state and instances behind one lock.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::MemoryStore;
+use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
+
+/// One handle on the shared state, with what it was last told of.
+#[derive(Debug)]
+pub(super) struct Handle {
+    shared: Arc<Shared>,
+    told: tokio::sync::Mutex<watch::Receiver<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    moved: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    snapshot: Snapshot,
+    /// By id, with the time of the last beat.
+    instances: BTreeMap<String, (Instance, Instant)>,
+}
+
+impl Handle {
+    fn on(shared: Arc<Shared>) -> Self {
+        Self { told: tokio::sync::Mutex::new(shared.moved.subscribe()), shared }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Handle {
+    fn default() -> Self {
+        Self::on(Arc::new(Shared { state: Mutex::default(), moved: watch::Sender::new(()) }))
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        Self::on(Arc::clone(&self.shared))
+    }
+}
+
+#[async_trait]
+impl ControlStore for MemoryStore {
+    async fn generation(&self) -> Result<u64, StoreError> {
+        Ok(self.control.state().snapshot.generation)
+    }
+
+    async fn load(&self) -> Result<Snapshot, StoreError> {
+        Ok(self.control.state().snapshot.clone())
+    }
+
+    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
+        let commit = self.control.state().snapshot.apply("memory", base, key, record)?;
+        if commit != Commit::Moved {
+            self.control.shared.moved.send_replace(());
+        }
+        Ok(commit)
+    }
+
+    async fn changed(&self) {
+        // The sender lives in what the handle holds, so there is always one.
+        let _ = self.control.told.lock().await.changed().await;
+    }
+
+    async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
+        self.control.state().instances.insert(instance.id.clone(), (instance.clone(), Instant::now()));
+        Ok(())
+    }
+
+    async fn leave(&self, id: &str) -> Result<(), StoreError> {
+        self.control.state().instances.remove(id);
+        Ok(())
+    }
+
+    async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
+        let mut state = self.control.state();
+        state.instances.retain(|_, (_, beaten)| beaten.elapsed() <= age_max);
+        Ok(state.instances.values().map(|(it, beaten)| Instance { age: beaten.elapsed(), ..it.clone() }).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn open() -> (Arc<dyn ControlStore>, ()) {
+        (Arc::new(MemoryStore::default()), ())
+    }
+
+    crate::suite::control_promises!(open);
+
+    #[tokio::test]
+    async fn every_handle_is_told_of_a_change() {
+        let one = MemoryStore::default();
+        let other = one.clone();
+        one.commit(0, "app/shop", Some(b"{}")).await.unwrap();
+        tokio::join!(one.changed(), other.changed());
+        assert_eq!(other.load().await.unwrap().records.len(), 1);
+    }
+}
