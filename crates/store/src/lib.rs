@@ -5,6 +5,7 @@
 //! Nothing unwrapped is ever written, logged or put into an error.
 
 mod control;
+pub mod embedded;
 mod folder;
 mod memory;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod suite;
 mod tokens;
 
 pub use control::{Commit, ControlStore, Instance, Snapshot};
+pub use embedded::EmbeddedStore;
 pub use folder::FolderStore;
 pub use memory::MemoryStore;
 pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
@@ -174,6 +176,18 @@ pub enum StoreError {
     /// The store does not answer now: it is down, cut off, full or too slow. What needs it may be tried again.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
+    /// Another process has the store open, or this one has it twice. Stop that one, or use another folder.
+    #[error(
+        "{}: in use by {}; one process at a time may use it: stop that one, or give this one another folder",
+        folder.display(),
+        process.map_or("another process".to_owned(), |id| format!("process {id}"))
+    )]
+    InUse {
+        /// The store's folder.
+        folder: PathBuf,
+        /// Who has it, if it says so.
+        process: Option<u32>,
+    },
     /// This store is not written by this program.
     #[error("this store is read only")]
     ReadOnly,

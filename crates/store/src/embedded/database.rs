@@ -1,0 +1,221 @@
+//! The database in its folder: opened under a lock, its keyspaces and their keys, and what its errors mean.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Slice, Snapshot};
+
+use super::{Options, manifest, row};
+use crate::StoreError;
+use crate::tokens::{Fingerprint, MapId, Row, TokenId};
+
+/// Version of the keyspaces and their keys; what a row is has its own.
+const LAYOUT: u32 = 1;
+const LAYOUT_KEY: &str = "layout";
+pub(super) const GENERATION_KEY: &str = "generation";
+/// Journals above that are emptied by writing out what holds them; also what a start has to read again.
+const JOURNAL_BYTES_MAX: u64 = 256 << 20;
+/// Control state changes seldom: it needs no room of its own.
+const CONTROL_BUFFER_BYTES: u64 = 1 << 20;
+
+/// Bytes of `app u32 | collection u32 | id or fingerprint 16`, in the order of maps and ids.
+pub(super) type Key = [u8; 24];
+
+pub(super) fn row_key(map: MapId, id: TokenId) -> Key {
+    key(map, id.0)
+}
+
+pub(super) fn fingerprint_key(map: MapId, fingerprint: Fingerprint) -> Key {
+    key(map, fingerprint.0)
+}
+
+fn key(map: MapId, last: [u8; 16]) -> Key {
+    let mut key = [0; 24];
+    key[..4].copy_from_slice(&map.app.to_be_bytes());
+    key[4..8].copy_from_slice(&map.collection.to_be_bytes());
+    key[8..].copy_from_slice(&last);
+    key
+}
+
+/// The other way round; `None` where the length is wrong.
+fn parts(key: &[u8]) -> Option<(MapId, TokenId)> {
+    let (app, rest) = key.split_first_chunk()?;
+    let (collection, id) = rest.split_first_chunk()?;
+    let map = MapId { app: u32::from_be_bytes(*app), collection: u32::from_be_bytes(*collection) };
+    Some((map, TokenId(id.try_into().ok()?)))
+}
+
+/// Held while the database is open, and given up by the system when the process ends, however it ends.
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Makes the folder, readable by its owner only, and takes its lock.
+    pub(super) fn take(folder: &Path) -> Result<Self, StoreError> {
+        let io = |path: &Path, source| StoreError::Io { path: path.to_owned(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| io(folder, error))?;
+        let path = folder.join("lock");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| io(&path, error))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut process = String::new();
+                // Who holds it is said as far as it is known.
+                let _ = file.take(20).read_to_string(&mut process);
+                return Err(StoreError::InUse { folder: folder.to_owned(), process: process.trim().parse().ok() });
+            }
+            Err(TryLockError::Error(error)) => return Err(io(&path, error)),
+        }
+        let named =
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+        named.map_err(|error| io(&path, error))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// The open database.
+pub(super) struct Database {
+    inner: fjall::Database,
+    folder: PathBuf,
+    /// Map and id -> the rest of the row.
+    pub(super) rows: Keyspace,
+    /// Map and fingerprint -> id of the row that has it.
+    pub(super) fingerprints: Keyspace,
+    /// Control records by key.
+    pub(super) records: Keyspace,
+    /// What the store has to know of itself.
+    pub(super) facts: Keyspace,
+}
+
+impl Database {
+    /// Opens or makes the one in `folder`, reading what its journals hold. Blocks.
+    pub(super) fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
+        let folder = folder.join("database");
+        let failed = |error| opening_failed(&folder, error);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .and_then(|()| std::fs::set_permissions(&folder, Permissions::from_mode(0o700)))
+            .map_err(|error| failed(error.into()))?;
+        manifest::check(&folder)?;
+        let inner = fjall::Database::builder(&folder)
+            .cache_size(options.cache_bytes)
+            .max_journaling_size(JOURNAL_BYTES_MAX)
+            .open()
+            .map_err(failed)?;
+        let keyspace = |name, bytes| {
+            inner.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(bytes)).map_err(failed)
+        };
+        let database = Self {
+            rows: keyspace("rows", options.write_buffer_bytes)?,
+            fingerprints: keyspace("fingerprints", options.write_buffer_bytes)?,
+            records: keyspace("records", CONTROL_BUFFER_BYTES)?,
+            facts: keyspace("facts", CONTROL_BUFFER_BYTES)?,
+            inner,
+            folder: folder.clone(),
+        };
+        database.check_layout()?;
+        Ok(database)
+    }
+
+    fn check_layout(&self) -> Result<(), StoreError> {
+        match self.fact(&self.snapshot(), LAYOUT_KEY)?.map(u32::from_be_bytes) {
+            Some(LAYOUT) => Ok(()),
+            Some(_) => {
+                Err(self.damaged("its layout is not one that this program knows; was it written by a newer one?"))
+            }
+            None => {
+                let mut batch = self.batch();
+                batch.insert(&self.facts, LAYOUT_KEY, LAYOUT.to_be_bytes());
+                batch.commit().map_err(|error| opening_failed(&self.folder, error))
+            }
+        }
+    }
+
+    /// Changes of any keyspace that become durable and visible together.
+    pub(super) fn batch(&self) -> fjall::OwnedWriteBatch {
+        // The journal's length is part of what fdatasync makes durable; its other metadata is not needed.
+        self.inner.batch().durability(Some(PersistMode::SyncData))
+    }
+
+    /// All keyspaces as they are now.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.inner.snapshot()
+    }
+
+    pub(super) fn generation(&self, at: &Snapshot) -> Result<u64, StoreError> {
+        Ok(self.fact(at, GENERATION_KEY)?.map_or(0, u64::from_be_bytes))
+    }
+
+    fn fact<const N: usize>(&self, at: &Snapshot, key: &str) -> Result<Option<[u8; N]>, StoreError> {
+        let value = at.get(&self.facts, key).map_err(|error| self.failed(error))?;
+        value.map(|value| (*value).try_into()).transpose().map_err(|_| self.damaged("a number of another length"))
+    }
+
+    pub(super) fn row(&self, at: &Snapshot, key: &Key) -> Result<Option<Row>, StoreError> {
+        let value = at.get(&self.rows, key).map_err(|error| self.failed(error))?;
+        value.map(|value| self.decoded(key, &value).map(|(_, row)| row)).transpose()
+    }
+
+    pub(super) fn holder(&self, at: &Snapshot, key: &Key) -> Result<Option<TokenId>, StoreError> {
+        let value = at.get(&self.fingerprints, key).map_err(|error| self.failed(error))?;
+        let id = value.map(|value| (*value).try_into().map(TokenId)).transpose();
+        id.map_err(|_| self.damaged("a fingerprint leads to no id"))
+    }
+
+    /// The row at a key of `rows`.
+    pub(super) fn decoded(&self, key: &[u8], value: &Slice) -> Result<(MapId, Row), StoreError> {
+        let (map, id) = parts(key).ok_or_else(|| self.damaged("a row under a key of another length"))?;
+        let row = row::decode(id, value).map_err(|error| self.damaged(&error.to_string()))?;
+        Ok((map, row))
+    }
+
+    /// Memtables that wait to be written out, and runs that wait to be merged, of the keyspace that is furthest behind.
+    pub(super) fn backlog(&self) -> (usize, usize) {
+        use fjall::AbstractTree as _;
+        let of = |keyspace: &Keyspace| (keyspace.sealed_memtable_count(), keyspace.tree.l0_run_count());
+        let ((a, b), (c, d)) = (of(&self.rows), of(&self.fingerprints));
+        (a.max(c), b.max(d))
+    }
+
+    /// What an error while running means.
+    pub(super) fn failed(&self, error: fjall::Error) -> StoreError {
+        match opening_failed(&self.folder, error) {
+            StoreError::Io { path, source } => StoreError::Unavailable(format!("{}: {source}", path.display())),
+            other => other,
+        }
+    }
+
+    pub(super) fn damaged(&self, what: &str) -> StoreError {
+        StoreError::Damaged { place: self.folder.display().to_string(), what: what.to_owned() }
+    }
+}
+
+/// What an error at the start means.
+fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
+    match error {
+        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
+            StoreError::Io { path: folder.to_owned(), source }
+        }
+        fjall::Error::Locked => {
+            StoreError::InUse { folder: folder.parent().unwrap_or(folder).to_owned(), process: None }
+        }
+        fjall::Error::Poisoned => StoreError::Unavailable(format!(
+            "{}: an earlier write failed; free space or mend the disk",
+            folder.display()
+        )),
+        // Its debug form tells which check failed, of which file at most, and nothing of the content.
+        other => StoreError::Damaged { place: folder.display().to_string(), what: format!("{other:?}") },
+    }
+}

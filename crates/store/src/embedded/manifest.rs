@@ -1,0 +1,54 @@
+//! Checks the lists of files before the database trusts them: it writes their checksums down and does not look at them,
+//! and would take memory for as many files as a damaged list announces.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::StoreError;
+
+/// `version u64 | checksum u128 | its kind u8`, little endian, beside the list that it names, `vN`.
+const CURRENT: &str = "current";
+const XXH3_128: u8 = 0;
+
+/// Every keyspace in the folder of a database. One without a list is not made yet.
+pub(super) fn check(database: &Path) -> Result<(), StoreError> {
+    let keyspaces = database.join("keyspaces");
+    let entries = match fs::read_dir(&keyspaces) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(|error| io(&keyspaces, error))?,
+    };
+    for entry in entries {
+        let keyspace = entry.map_err(|error| io(&keyspaces, error))?.path();
+        let current = keyspace.join(CURRENT);
+        match fs::read(&current) {
+            Ok(named) => check_one(&keyspace, &named)?,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(io(&current, error)),
+        }
+    }
+    Ok(())
+}
+
+fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
+    let damaged = |what: &str| StoreError::Damaged { place: keyspace.display().to_string(), what: what.to_owned() };
+    let parts = current.split_first_chunk().and_then(|(version, rest)| Some((version, rest.split_first_chunk()?)));
+    let Some((version, (checksum, [XXH3_128]))) = parts else {
+        return Err(damaged("what names its list of files has another form"));
+    };
+    let list = keyspace.join(format!("v{}", u64::from_le_bytes(*version)));
+    let bytes = match fs::read(&list) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(damaged("its list of files is missing")),
+        bytes => bytes.map_err(|error| io(&list, error))?,
+    };
+    if xxh3_128(&bytes) != u128::from_le_bytes(*checksum) {
+        return Err(damaged("its list of files does not match its checksum"));
+    }
+    Ok(())
+}
+
+fn io(path: &Path, source: std::io::Error) -> StoreError {
+    StoreError::Io { path: path.to_owned(), source }
+}

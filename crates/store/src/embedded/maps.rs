@@ -1,0 +1,173 @@
+//! What the calls of a token store do: reads of one state of the database, and edits of a turn.
+
+use std::ops::Bound;
+
+use fjall::{Readable as _, Snapshot};
+
+use super::database::{Database, Key, fingerprint_key, row_key};
+use super::turn::{Edit, indexed};
+use crate::StoreError;
+use crate::tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, Written, check_time};
+
+/// Rows that one page of a walk looks at, at most.
+const LOOKED_MAX: usize = 10_000;
+
+/// Whether a row may be archived.
+pub(super) fn expired_before(row: &Row, now: u64, time: u64) -> bool {
+    row.archived.is_none() && row.expires.is_some_and(|expires| expires < time && expires <= now)
+}
+
+/// Whether a row may be pruned.
+pub(super) fn archived_before(row: &Row, time: u64) -> bool {
+    row.archived.is_some_and(|archived| archived < time)
+}
+
+pub(super) fn write(edit: &mut Edit<'_>, now: u64, group: Group) -> Result<Written, StoreError> {
+    group.rows.iter().try_for_each(Row::check_times)?;
+    let map = group.map;
+    let (mut answers, mut taken) = (Vec::with_capacity(group.rows.len()), Vec::new());
+    for (index, row) in group.rows.into_iter().enumerate() {
+        let holder = row.fingerprint.map(|fingerprint| edit.holder(map, fingerprint)).transpose()?.flatten();
+        match holder {
+            Some(holder) if holder.is_live(now) => {
+                answers.push(Some(holder));
+                continue;
+            }
+            Some(holder) => archive(edit, now, map, &holder),
+            None => {}
+        }
+        if edit.row(map, row.id)?.is_some() {
+            taken.push(index);
+        } else {
+            edit.put(map, None, row);
+        }
+        answers.push(None);
+    }
+    if taken.is_empty() {
+        return Ok(Written::Done(answers));
+    }
+    edit.forget();
+    Ok(Written::Taken(taken))
+}
+
+pub(super) fn archive(edit: &mut Edit<'_>, now: u64, map: MapId, row: &Row) {
+    edit.put(map, Some(row), Row { fingerprint: None, archived: Some(now.min(SECONDS_MAX)), ..row.clone() });
+}
+
+pub(super) fn delete(edit: &mut Edit<'_>, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+    let rows = ids.iter().map(|id| edit.row(map, *id)).collect::<Result<Vec<_>, _>>()?;
+    rows.iter().flatten().for_each(|row| edit.remove(map, row));
+    Ok(rows.iter().map(Option::is_some).collect())
+}
+
+pub(super) fn expire(
+    edit: &mut Edit<'_>,
+    now: u64,
+    map: MapId,
+    ids: &[TokenId],
+    expires: Option<u64>,
+) -> Result<Vec<bool>, StoreError> {
+    expires.map_or(Ok(()), check_time)?;
+    let live = |id: &TokenId| Ok(edit.row(map, *id)?.filter(|row| row.is_live(now)));
+    let rows = ids.iter().map(live).collect::<Result<Vec<_>, StoreError>>()?;
+    for row in rows.iter().flatten() {
+        edit.put(map, Some(row), Row { expires, ..row.clone() });
+    }
+    Ok(rows.iter().map(Option::is_some).collect())
+}
+
+pub(super) fn put(edit: &mut Edit<'_>, rows: Vec<(MapId, Row)>) -> Result<(), StoreError> {
+    rows.iter().try_for_each(|(_, row)| row.check_times())?;
+    // What is replaced gives up its fingerprint first: another of these may have it.
+    for (map, row) in &rows {
+        if let Some(old) = edit.row(*map, row.id)? {
+            edit.remove(*map, &old);
+        }
+    }
+    for (map, row) in rows {
+        let holder = indexed(&row).map(|fingerprint| edit.holder(map, fingerprint)).transpose()?.flatten();
+        if holder.is_some() {
+            let what = "two rows of a map have one fingerprint".to_owned();
+            return Err(StoreError::Damaged { place: "rows to put".to_owned(), what });
+        }
+        edit.put(map, None, row);
+    }
+    Ok(())
+}
+
+pub(super) fn get(database: &Database, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+    let at = database.snapshot();
+    keys.iter().map(|(map, id)| live(database, &at, now, *map, *id)).collect()
+}
+
+pub(super) fn find(
+    database: &Database,
+    now: u64,
+    keys: &[(MapId, Fingerprint)],
+) -> Result<Vec<Option<Row>>, StoreError> {
+    let at = database.snapshot();
+    let find = |(map, fingerprint): &(MapId, Fingerprint)| {
+        let id = database.holder(&at, &fingerprint_key(*map, *fingerprint))?;
+        id.map_or(Ok(None), |id| live(database, &at, now, *map, id))
+    };
+    keys.iter().map(find).collect()
+}
+
+fn live(database: &Database, at: &Snapshot, now: u64, map: MapId, id: TokenId) -> Result<Option<Row>, StoreError> {
+    Ok(database.row(at, &row_key(map, id))?.filter(|row| row.is_live(now)))
+}
+
+pub(super) fn list(
+    database: &Database,
+    map: MapId,
+    filter: &Filter,
+    after: Option<TokenId>,
+    limit: usize,
+) -> Result<Page<Vec<Row>>, StoreError> {
+    let wanted = |row: &Row| {
+        row.archived.is_some() == filter.archived
+            && filter.tag.as_ref().is_none_or(|tag| row.tags.contains(tag))
+            && filter.expired_before.is_none_or(|time| row.expires.is_some_and(|expires| expires < time))
+    };
+    walk(database, map, after, (limit, LOOKED_MAX), wanted)
+}
+
+/// The wanted rows of a map behind `after`: until there are so many, or so many were looked at.
+pub(super) fn walk(
+    database: &Database,
+    map: MapId,
+    after: Option<TokenId>,
+    (found_max, looked_max): (usize, usize),
+    wanted: impl Fn(&Row) -> bool,
+) -> Result<Page<Vec<Row>>, StoreError> {
+    let first = after.map_or(Bound::Included(row_key(map, TokenId([0; 16]))), |id| Bound::Excluded(row_key(map, id)));
+    let last = Bound::Included(row_key(map, TokenId([0xff; 16])));
+    let (mut found, mut at) = (Vec::new(), None);
+    for (looked, entry) in database.snapshot().range(&database.rows, (first, last)).enumerate() {
+        if found.len() >= found_max.max(1) || looked >= looked_max.clamp(1, LOOKED_MAX) {
+            return Ok(Page { found, next: at });
+        }
+        let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+        let (_, row) = database.decoded(&key, &value)?;
+        at = Some(row.id);
+        if wanted(&row) {
+            found.push(row);
+        }
+    }
+    Ok(Page { found, next: None })
+}
+
+pub(super) fn scan(
+    database: &Database,
+    after: Option<(MapId, TokenId)>,
+    limit: usize,
+) -> Result<Vec<(MapId, Row)>, StoreError> {
+    let first = after.map_or(Bound::Unbounded, |(map, id)| Bound::Excluded(row_key(map, id)));
+    let rows = database.snapshot().range::<Key, _>(&database.rows, (first, Bound::Unbounded));
+    rows.take(limit.min(LOOKED_MAX))
+        .map(|entry| {
+            let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+            database.decoded(&key, &value)
+        })
+        .collect()
+}

@@ -1,0 +1,250 @@
+//! What is the embedded store's own: its folder, its lock, what it keeps, and damage. What it shares with other stores is
+//! in the suites.
+
+use std::fs;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::suite;
+
+const MAP: MapId = MapId { app: 1, collection: 2 };
+
+fn open(folder: &Path) -> EmbeddedStore {
+    EmbeddedStore::open(folder, &Options::default()).expect("opens")
+}
+
+fn row(number: u128, fingerprint: Option<u128>) -> Row {
+    Row {
+        id: TokenId(number.to_be_bytes()),
+        fingerprint: fingerprint.map(|number| Fingerprint(number.to_be_bytes())),
+        sealed: Bytes::from(vec![7; 40]),
+        tags: Vec::new(),
+        expires: None,
+        created: 1,
+        archived: None,
+    }
+}
+
+async fn write(store: &EmbeddedStore, rows: Vec<Row>) -> Result<Written, StoreError> {
+    store.write(10, vec![Group { map: MAP, rows }]).await.pop().expect("one answer per group")
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("reads").map(|entry| entry.expect("reads").path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn token_suite() {
+    let folder = tempfile::tempdir().expect("makes one");
+    suite::tokens::all(Arc::new(open(folder.path()))).await;
+}
+
+#[tokio::test]
+async fn what_is_written_is_there_after_a_close() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let folder = folder.path().join("state");
+    let store = open(&folder);
+    assert_eq!(write(&store, vec![row(1, Some(1)), row(2, None)]).await.expect("writes"), Written::Done(vec![None; 2]));
+    assert_eq!(store.commit(0, "app/a", Some(b"{}")).await.expect("commits"), Commit::Done(1));
+    let loaded = store.load().await.expect("loads");
+    store.close().await;
+    for error in [store.get(10, &[]).await.expect_err("closed"), write(&store, vec![]).await.expect_err("closed")] {
+        assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    }
+
+    let store = open(&folder);
+    let got = store.get(10, &[(MAP, row(2, None).id), (MAP, row(3, None).id)]).await.expect("reads");
+    assert_eq!(got, [Some(row(2, None)), None]);
+    let found = store.find(10, &[(MAP, Fingerprint(1_u128.to_be_bytes()))]).await.expect("reads");
+    assert_eq!(found, [Some(row(1, Some(1)))]);
+    assert_eq!((store.generation().await.expect("known"), store.load().await.expect("loads")), (1, loaded));
+    for folder in [folder.clone(), folder.join("database")] {
+        assert_eq!(fs::metadata(folder).expect("is there").mode() & 0o777, 0o700);
+    }
+}
+
+#[tokio::test]
+async fn a_folder_serves_one_store_at_a_time() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let store = open(folder.path());
+    let error = EmbeddedStore::open(folder.path(), &Options::default()).expect_err("in use");
+    assert!(matches!(&error, StoreError::InUse { folder: named, process: Some(process) }
+        if named == folder.path() && *process == std::process::id()));
+    let shown = error.to_string();
+    assert!(shown.contains("in use by process") && shown.contains("stop that one"), "{shown}");
+    store.close().await;
+    open(folder.path()).close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_at_once_agree_on_one_row_per_fingerprint() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let store = Arc::new(open(folder.path()));
+    let mut calls = JoinSet::new();
+    for caller in 0..64_u128 {
+        let store = store.clone();
+        calls.spawn(async move {
+            let mut given = Vec::new();
+            for value in 0..20 {
+                let made = row(caller << 64 | value, Some(value));
+                let Written::Done(rows) = write(&store, vec![made.clone()]).await.expect("writes") else {
+                    panic!("no id is used twice")
+                };
+                given.push(rows.into_iter().next().flatten().unwrap_or(made).id);
+            }
+            given
+        });
+    }
+    let given = calls.join_all().await;
+    assert!(given.iter().all(|ids| *ids == given[0]));
+    assert_eq!(store.scan(None, 100).await.expect("reads").len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_at_once_from_one_base_succeed_once() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let store = Arc::new(open(folder.path()));
+    let mut calls = JoinSet::new();
+    for caller in 0..8 {
+        let store = store.clone();
+        calls.spawn(async move { store.commit(0, &format!("app/{caller}"), Some(b"1")).await.expect("answers") });
+    }
+    let done = calls.join_all().await.into_iter().filter(|commit| *commit == Commit::Done(1)).count();
+    assert_eq!((done, store.load().await.expect("loads").records.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_row_that_is_damaged_is_an_error_of_its_call_only() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let store = open(folder.path());
+    write(&store, vec![row(1, Some(1))]).await.expect("writes");
+    store.close().await;
+    // Past the store, as a fault of this program or of a tool would be.
+    let database = Database::open(folder.path(), &Options::default()).expect("opens");
+    let mut batch = database.batch();
+    batch.insert(&database.rows, database::row_key(MAP, TokenId([9; 16])), "no row");
+    batch.insert(&database.fingerprints, database::fingerprint_key(MAP, Fingerprint([8; 16])), TokenId([7; 16]).0);
+    batch.insert(&database.fingerprints, database::fingerprint_key(MAP, Fingerprint([9; 16])), TokenId([9; 16]).0);
+    batch.commit().expect("writes");
+    drop(database);
+
+    let store = open(folder.path());
+    let lost = Row { fingerprint: Some(Fingerprint([8; 16])), ..row(3, None) };
+    let unread = Row { fingerprint: Some(Fingerprint([9; 16])), ..row(4, None) };
+    let groups = [vec![row(2, None)], vec![row(5, None), lost], vec![unread]].map(|rows| Group { map: MAP, rows });
+    let written = store.write(10, groups.into()).await;
+    assert!(matches!(
+        &written[..],
+        [Ok(Written::Done(_)), Err(StoreError::Damaged { .. }), Err(StoreError::Damaged { .. })]
+    ));
+    assert!(matches!(store.get(10, &[(MAP, TokenId([9; 16]))]).await, Err(StoreError::Damaged { .. })));
+    assert!(matches!(store.scan(None, 10).await, Err(StoreError::Damaged { .. })));
+    let got = store.get(10, &[1, 2, 5].map(|id| (MAP, row(id, None).id))).await.expect("these are whole");
+    assert_eq!(got, [Some(row(1, Some(1))), Some(row(2, None)), None]);
+}
+
+/// Whatever byte of whatever file is another: the store opens or says what is wrong, and so does every call.
+#[tokio::test]
+async fn damaged_files_are_refused_or_read_as_they_were() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let options = Options { write_buffer_bytes: 4 << 10, ..Options::default() };
+    let store = EmbeddedStore::open(folder.path(), &options).expect("opens");
+    let mut written = Vec::new();
+    for batch in 0..40_u128 {
+        let rows = (0..10).map(|index| row(batch << 8 | index, Some(batch << 8 | index))).collect::<Vec<_>>();
+        write(&store, rows.clone()).await.expect("writes");
+        written.extend(rows);
+    }
+    store.close().await;
+    let files = files_below(&folder.path().join("database"));
+    assert!(files.len() > 10, "some of it is in tables: {files:?}");
+    let mut refused = 0;
+    for (index, path) in files.iter().enumerate() {
+        let copy = tempfile::tempdir().expect("makes one");
+        copy_folder(folder.path(), copy.path());
+        flip(&copy.path().join(path.strip_prefix(folder.path()).expect("below it")), 1 + 2 * (index as u64 % 2));
+        let Ok(store) = EmbeddedStore::open(copy.path(), &options) else {
+            refused += 1;
+            continue;
+        };
+        let keys = written.iter().map(|row| (MAP, row.id)).collect::<Vec<_>>();
+        match store.get(10, &keys).await {
+            // What looks like the torn end of a journal is dropped; nothing that is there differs.
+            Ok(rows) => {
+                assert!(rows.iter().zip(&written).all(|(got, row)| got.as_ref().is_none_or(|got| got == row)));
+            }
+            Err(_) => refused += 1,
+        }
+        // Whatever it answers, it answers.
+        let _ = write(&store, vec![row(1 << 100, None)]).await;
+        store.close().await;
+    }
+    assert!(refused > 3, "{refused} of {}", files.len());
+}
+
+#[tokio::test]
+async fn a_list_of_files_that_is_damaged_is_refused_before_it_is_trusted() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let store = open(folder.path());
+    write(&store, vec![row(1, None)]).await.expect("writes");
+    store.close().await;
+    let keyspace = folder.path().join("database/keyspaces/1");
+    for name in ["current", "v0"] {
+        let path = keyspace.join(name);
+        let whole = fs::read(&path).expect("is there");
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x55;
+            fs::write(&path, bytes).expect("writes");
+            let error = EmbeddedStore::open(folder.path(), &Options::default()).expect_err("damaged");
+            assert!(matches!(&error, StoreError::Damaged { what, .. } if what.contains("list of files")), "{error}");
+        }
+        fs::write(&path, &whole[..whole.len() / 2]).expect("writes");
+        EmbeddedStore::open(folder.path(), &Options::default()).expect_err("cut short");
+        fs::write(&path, whole).expect("writes");
+    }
+    open(folder.path()).close().await;
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    for path in files_below(from) {
+        let target = to.join(path.strip_prefix(from).expect("below it"));
+        fs::create_dir_all(target.parent().expect("has one")).expect("makes it");
+        fs::copy(&path, &target).expect("copies");
+    }
+}
+
+/// Another byte at that quarter of a file.
+fn flip(path: &Path, quarter: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).expect("opens");
+    // Journals are allocated ahead; what is in them is at their beginning.
+    let length = file.metadata().expect("is there").len().min(4_000);
+    let at = length * quarter / 4;
+    let mut byte = [0];
+    if length > 0 {
+        file.read_exact_at(&mut byte, at).expect("reads");
+        file.write_all_at(&[byte[0] ^ 0x55], at).expect("writes");
+    }
+}
+
+#[tokio::test]
+async fn a_change_wakes_whoever_waits_and_is_not_missed_between_waits() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let store = open(folder.path());
+    let mut wait = store.changed();
+    assert!(futures_pending(&mut wait).await);
+    drop(wait);
+    store.commit(0, "app/a", Some(b"1")).await.expect("commits");
+    store.changed().await;
+    assert!(futures_pending(&mut store.changed()).await);
+}
+
+async fn futures_pending(wait: &mut (impl Future<Output = ()> + Unpin)) -> bool {
+    std::future::poll_fn(|context| std::task::Poll::Ready(std::pin::Pin::new(&mut *wait).poll(context).is_pending()))
+        .await
+}

@@ -1,0 +1,308 @@
+//! The threads of the store: one that writes and a few that read, so that no disk is waited for on a caller's thread.
+//!
+//! The writer takes what waits, lets every call make its changes over those before it, and commits them together; while
+//! it syncs, the next ones collect. Nobody else writes, so that what a call has looked up holds until it is durable.
+//!
+//! A write that failed leaves the database refusing writes: what its journal holds is not certain any more. Reads go on.
+//! Once the disk takes bytes again the writer closes the database, writes the journals anew (what a failed sync left in
+//! the page cache alone would otherwise pass for durable), and opens it.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Options;
+use super::database::{Database, Lock};
+use super::turn::Turn;
+use crate::StoreError;
+
+/// Calls that may wait for a thread; beyond, callers wait to hand theirs over.
+const WAITING_MAX: usize = 1_024;
+/// Time between two attempts to get a failed database back.
+const MEND_PAUSE: Duration = Duration::from_secs(1);
+/// What the disk has to take before such an attempt: room for the files that the database makes as it opens.
+const PROBE_BYTES: usize = 4 << 20;
+/// Memtables that wait to be written out, and runs to be merged, above which the writer waits for those who do that.
+/// Below the counts at which the database would wait itself, and without end.
+const BACKLOG_MAX: (usize, usize) = (2, 18);
+
+/// Says how it ended: the commit went well, or why it did not.
+pub(super) type Settle = Box<dyn FnOnce(Result<(), &str>) + Send>;
+/// Changes to make in a turn, or why there is none.
+pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut Turn<'_>, &str>) -> Settle + Send>;
+pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
+
+/// What a thread is told.
+pub(super) enum Order<J> {
+    Work(J),
+    /// Finish; those who wait are told when it is done.
+    End(oneshot::Sender<()>),
+}
+
+pub(super) struct Shared {
+    folder: PathBuf,
+    options: Options,
+    /// `None` while closed.
+    database: RwLock<Option<Database>>,
+    pub(super) generation: watch::Sender<u64>,
+}
+
+impl Shared {
+    fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_database(&self, database: Option<Database>) {
+        *self.database.write().unwrap_or_else(PoisonError::into_inner) = database;
+    }
+
+    fn open(&self) -> Result<(), StoreError> {
+        let database = Database::open(&self.folder, &self.options)?;
+        let generation = database.generation(&database.snapshot())?;
+        self.set_database(Some(database));
+        self.generation.send_if_modified(|present| std::mem::replace(present, generation) != generation);
+        Ok(())
+    }
+}
+
+/// The ways to the threads.
+pub(super) struct Threads {
+    pub(super) shared: Arc<Shared>,
+    pub(super) writer: mpsc::Sender<Order<WriteJob>>,
+    pub(super) readers: mpsc::Sender<Order<ReadJob>>,
+}
+
+impl Threads {
+    /// Takes the lock, opens the database on the writer's thread, and starts the others. Blocks.
+    pub(super) fn start(folder: &Path, options: &Options) -> Result<Self, StoreError> {
+        let lock = Lock::take(folder)?;
+        let shared = Arc::new(Shared {
+            folder: folder.to_owned(),
+            options: options.clone(),
+            database: RwLock::new(None),
+            generation: watch::Sender::new(0),
+        });
+        let (opened, opening) = std::sync::mpsc::channel();
+        let (writer, jobs) = mpsc::channel(WAITING_MAX);
+        let state = Writer { shared: shared.clone(), jobs, fault: None, _lock: lock };
+        spawn(folder, "store-write", move || {
+            match state.shared.open() {
+                Ok(()) => {
+                    let _ = opened.send(Ok(()));
+                    state.run();
+                }
+                Err(error) => {
+                    // Whoever hears of it finds the folder free.
+                    drop(state);
+                    let _ = opened.send(Err(error));
+                }
+            }
+        })?;
+        // It ends without an answer when the database panics over what it reads.
+        opening.recv().unwrap_or_else(|_| Err(damaged(folder)))?;
+
+        let (readers, jobs) = mpsc::channel(WAITING_MAX);
+        let jobs = Arc::new(Mutex::new(jobs));
+        for _ in 0..options.readers.get() {
+            let (shared, jobs) = (shared.clone(), jobs.clone());
+            spawn(folder, "store-read", move || read(&shared, &jobs))?;
+        }
+        Ok(Self { shared, writer, readers })
+    }
+
+    /// Finishes what was asked before, closes the database and gives up its lock.
+    pub(super) async fn end(&self) {
+        // The readers first: the writer closes what they read.
+        for _ in 0..self.shared.options.readers.get() {
+            let (done, wait) = oneshot::channel();
+            if self.readers.send(Order::End(done)).await.is_ok() {
+                let _ = wait.await;
+            }
+        }
+        let (done, wait) = oneshot::channel();
+        if self.writer.send(Order::End(done)).await.is_ok() {
+            let _ = wait.await;
+        }
+    }
+}
+
+fn spawn(folder: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    spawned.map(drop).map_err(|source| StoreError::Io { path: folder.to_owned(), source })
+}
+
+/// What a panic within the database comes to.
+pub(super) fn damaged(folder: &Path) -> StoreError {
+    let what = "the database gave up on what it read".to_owned();
+    StoreError::Damaged { place: folder.display().to_string(), what }
+}
+
+fn read(shared: &Shared, jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>) {
+    loop {
+        let order = jobs.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+        match order {
+            Some(Order::Work(job)) => {
+                let run = || job(shared.database().as_ref().ok_or("it is closed since a write failed"));
+                if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                    tracing::error!(folder = %shared.folder.display(), "the token database gave up on what it read");
+                }
+            }
+            Some(Order::End(done)) => {
+                let _ = done.send(());
+                return;
+            }
+            None => return,
+        }
+    }
+}
+
+/// Why nothing is written, and when to try again.
+struct Fault {
+    why: String,
+    try_at: Instant,
+}
+
+impl Fault {
+    fn new(error: &StoreError) -> Self {
+        let why = match error {
+            StoreError::Unavailable(why) => why.clone(),
+            other => other.to_string(),
+        };
+        Self { why, try_at: Instant::now() + MEND_PAUSE }
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    jobs: mpsc::Receiver<Order<WriteJob>>,
+    fault: Option<Fault>,
+    _lock: Lock,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let mut done = None;
+        while done.is_none() {
+            match self.jobs.blocking_recv() {
+                Some(Order::Work(job)) => {
+                    let turn = catch_unwind(AssertUnwindSafe(|| self.turn(job)));
+                    done = turn.unwrap_or_else(|_| {
+                        tracing::error!(folder = %self.shared.folder.display(), "the token database gave up on a write");
+                        None
+                    });
+                }
+                Some(Order::End(end)) => done = Some(end),
+                None => break,
+            }
+        }
+        self.shared.set_database(None);
+        drop(self);
+        if let Some(done) = done {
+            let _ = done.send(());
+        }
+    }
+
+    /// One turn: `first` and what waits behind it. Whoever wants the writer to end is given back.
+    fn turn(&mut self, first: WriteJob) -> Option<oneshot::Sender<()>> {
+        self.mend();
+        let shared = self.shared.clone();
+        let database = shared.database();
+        let Some(database) = database.as_ref() else {
+            let why = self.fault.as_ref().map_or("it is closed", |fault| &fault.why);
+            first(Err(why))(Err(why));
+            return None;
+        };
+        let mut turn = Turn::new(database, *shared.generation.borrow());
+        let (mut settles, mut end) = (vec![first(Ok(&mut turn))], None);
+        while end.is_none() && turn.has_room() {
+            match self.jobs.try_recv() {
+                Ok(Order::Work(job)) => settles.push(job(Ok(&mut turn))),
+                Ok(Order::End(done)) => end = Some(done),
+                Err(_) => break,
+            }
+        }
+        let outcome = self.commit(database, turn);
+        for settle in settles {
+            settle(outcome.as_ref().copied().map_err(String::as_str));
+        }
+        end
+    }
+
+    fn commit(&mut self, database: &Database, turn: Turn<'_>) -> Result<(), String> {
+        if turn.is_empty() {
+            return Ok(());
+        }
+        if let Some(fault) = &self.fault {
+            return Err(fault.why.clone());
+        }
+        self.wait_for_room(database)?;
+        match turn.commit() {
+            Ok(generation) => {
+                self.shared.generation.send_if_modified(|present| std::mem::replace(present, generation) != generation);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "a write to the token database failed; nothing is written until the disk is mended");
+                Err(self.fault.insert(Fault::new(&error)).why.clone())
+            }
+        }
+    }
+
+    /// Waits, in bounded time, until those who write out and merge have caught up.
+    fn wait_for_room(&self, database: &Database) -> Result<(), String> {
+        let give_up = Instant::now() + self.shared.options.timeout;
+        loop {
+            let (memtables, runs) = database.backlog();
+            if memtables <= BACKLOG_MAX.0 && runs <= BACKLOG_MAX.1 {
+                return Ok(());
+            }
+            if Instant::now() >= give_up {
+                return Err("the disk does not keep up with what is written".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Closes a database that failed and opens it again, once its disk takes bytes.
+    fn mend(&mut self) {
+        let Some(fault) = self.fault.take_if(|fault| Instant::now() >= fault.try_at) else { return };
+        let shared = &self.shared;
+        let mended = probe(&shared.folder).map_err(|_| fault.why).and_then(|()| {
+            shared.set_database(None);
+            rewrite_journals(&shared.folder.join("database")).map_err(|error| error.to_string())?;
+            shared.open().map_err(|error| error.to_string())
+        });
+        match mended {
+            Ok(()) => tracing::info!("the token database is written again"),
+            Err(why) => self.fault = Some(Fault { why, try_at: Instant::now() + MEND_PAUSE }),
+        }
+    }
+}
+
+/// Whether the disk takes bytes.
+fn probe(folder: &Path) -> io::Result<()> {
+    let path = folder.join("probe");
+    let mut file = File::create(&path)?;
+    let written = file.write_all(&vec![0x5a; PROBE_BYTES]).and_then(|()| file.sync_all());
+    fs::remove_file(&path)?;
+    written
+}
+
+/// Puts a synced copy in place of every journal.
+fn rewrite_journals(database: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(database)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "jnl") {
+            let copy = path.with_extension("copy");
+            fs::copy(&path, &copy)?;
+            File::open(&copy)?.sync_all()?;
+            fs::rename(&copy, &path)?;
+        }
+    }
+    File::open(database)?.sync_all()
+}
