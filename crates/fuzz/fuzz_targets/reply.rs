@@ -2,7 +2,21 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sealwire_wire::{Document, FIELD_ERRORS_MAX, Health, Info, Inspection, Reply, decode_protocol_error, reply};
+use sealwire_wire::control::{AppChanged, Apps, CollectionChanged, Collections, Instances, Records};
+use sealwire_wire::{
+    Counted, Document, FIELD_ERRORS_MAX, Found, Health, Info, Inspection, Reply, Tokens, decode_protocol_error, reply,
+};
+
+/// What decodes, encoded again, decodes to the same.
+macro_rules! round {
+    ($bytes:expr, $($result:ident),+) => {$(
+        if let Ok(result) = $result::decode($bytes) {
+            let mut out = Vec::new();
+            result.encode(&mut out);
+            assert_eq!($result::decode(&out), Ok(result));
+        }
+    )+};
+}
 
 fuzz_target!(|message: &[u8]| {
     if let Ok(error) = decode_protocol_error(message) {
@@ -37,16 +51,8 @@ fn result(bytes: &[u8]) {
             assert_eq!(Document::decode(again).as_ref(), Ok(&document));
         }
     }
-    if let Ok(inspection) = Inspection::decode(bytes) {
-        let mut out = Vec::new();
-        inspection.encode(&mut out);
-        assert_eq!(Inspection::decode(&out), Ok(inspection));
-    }
-    if let Ok(info) = Info::decode(bytes) {
-        let mut out = Vec::new();
-        info.encode(&mut out);
-        assert_eq!(Info::decode(&out), Ok(info));
-    }
+    round!(bytes, Inspection, Info, Tokens, Found, Counted);
+    round!(bytes, Apps, AppChanged, Collections, CollectionChanged, Records, Instances);
     if let Ok(health) = Health::decode(bytes) {
         let mut out = Vec::new();
         health.encode(&mut out);

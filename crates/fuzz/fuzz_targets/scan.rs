@@ -2,7 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sealwire_wire::{Boundary, Call, Fate, Limits, RpcError, Scan, ScanError, Scanner, Span, decode_cancel};
+use sealwire_wire::{
+    Boundary, Call, Fate, Limits, RpcError, Scan, ScanError, Scanner, Span, decode_cancel, request,
+};
 
 /// What a connection would act on.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,12 +61,31 @@ fn decode(message: &[u8], found: &Boundary) {
     let payload = match Call::decode(message, found) {
         Ok(Call::Encrypt(call) | Call::Rewrap(call)) => call.payload,
         Ok(Call::Decrypt(call)) => call.payload,
-        Ok(_) => return,
+        Ok(Call::Tokenize(call)) => call.payload,
+        Ok(Call::Detokenize(call)) => call.payload,
+        Ok(call) => return assert!(again(&call).as_deref().is_none_or(|bytes| same(bytes, &call))),
         Err(error) => return assert!(!RpcError::from(error).message.is_empty()),
     };
     let Some(Span { start, end }) = found.payload else { panic!("a payload from nowhere") };
     assert!(std::ptr::eq(payload, &message[start..end]));
-    assert_eq!(sealwire_wire::request::check_payload(payload), Ok(()));
+    assert_eq!(request::check_payload(payload), Ok(()));
+}
+
+/// What a client would send of a call without a document.
+fn again(call: &Call<'_>) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    match call {
+        Call::Tokens(call) => request::tokens(&mut out, 7, call),
+        Call::Control(call) => request::control(&mut out, 7, call),
+        _ => return None,
+    }
+    Some(out)
+}
+
+/// Whether that is the same call.
+fn same(message: &[u8], call: &Call<'_>) -> bool {
+    let Scan::Message(found) = Scanner::for_requests(Limits::default()).scan(message) else { return false };
+    Call::decode(message, &found).as_ref() == Ok(call)
 }
 
 /// A refusal for length may come while the message arrives, before another that lies further on: which of the two

@@ -279,7 +279,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             depth_max: limits.depth_max,
             elements_max: limits.elements_max as u64,
             discard_bytes_max: limits.discard_bytes_max as u64,
-        });
+        })
+        .serving(connection.engine.methods());
         Self {
             connection,
             input: Input::new(read),
@@ -338,7 +339,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn dispatch(&mut self, frame: Bytes, boundary: Boundary) -> Result<(), End> {
         let arriving = self.arriving.take();
         match boundary.head {
-            Head::Request { msgid, method: Some(method @ (Method::Encrypt | Method::Decrypt | Method::Rewrap)) } => {
+            Head::Request { msgid, method: Some(method) } if method.takes_document() => {
                 let (seat, place, ticket) = match arriving {
                     Some(Arriving { place, ticket: Some(ticket), seat, .. }) => (seat, Some(place), ticket),
                     _ => match self.connection.tickets.issue(msgid) {
@@ -689,7 +690,10 @@ impl Wanted {
         let (deadline_ms, writing) = match call {
             Call::Encrypt(call) | Call::Rewrap(call) => (call.deadline_ms, call.writing),
             Call::Decrypt(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
-            Call::Inspect(_) | Call::Info | Call::Health => return Self::default(),
+            Call::Tokenize(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
+            Call::Detokenize(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
+            Call::Tokens(call) => return Self { deadline_ms: call.map.deadline_ms, ..Self::default() },
+            Call::Inspect(_) | Call::Info | Call::Health | Call::Control(_) => return Self::default(),
         };
         Self { deadline_ms, curve: writing.curve, scope: writing.key_scope, format: writing.format }
     }
@@ -848,7 +852,7 @@ fn immediate(engine: &Engine, msgid: u32, frame: &[u8], boundary: &Boundary) -> 
         Call::Health => sealwire_wire::Health.encode(&mut out),
         Call::Info => engine.info().encode(&mut out),
         Call::Inspect(call) => Engine::inspect(&call)?.encode(&mut out),
-        Call::Encrypt(_) | Call::Decrypt(_) | Call::Rewrap(_) => {
+        _ => {
             return Err(CallFailure::Internal("the scan and the decoder disagree on the method"));
         }
     }

@@ -46,9 +46,7 @@ impl Kind {
         match method {
             Method::Encrypt => Self { operation: Operation::Seal, curve, scope },
             Method::Rewrap => Self { operation: Operation::Rewrap, curve, scope },
-            Method::Decrypt | Method::Inspect | Method::Info | Method::Health => {
-                Self { operation: Operation::Open, curve: Curve::R1, scope: KeyScope::Request }
-            }
+            _ => Self { operation: Operation::Open, curve: Curve::R1, scope: KeyScope::Request },
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
 use sealwire_store::{self as store, App};
-use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Writing};
+use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Writing};
 
 use crate::apps::Apps;
 use crate::config;
@@ -76,9 +76,7 @@ impl Engine {
                 let native_only = !call.context.is_empty() && call.writing.unbound == wire::Unbound::Refuse;
                 Ok(Task::Rewrap(self.reading(Arc::clone(&app.keys), call, native_only), writer(app, call, format)?))
             }),
-            Call::Inspect(_) | Call::Info | Call::Health => {
-                Err(CallFailure::Internal("the scan and the decoder disagree on the method"))
-            }
+            _ => Err(CallFailure::Internal("the scan and the decoder disagree on the method")),
         }
     }
 
@@ -123,6 +121,11 @@ impl Engine {
         Ok((have, app.ok_or(CallFailure::NoApp)?))
     }
 
+    /// The methods it serves. Any other does not exist here.
+    pub fn methods(&self) -> Methods {
+        Methods::DATA.without(Methods::TOKENS)
+    }
+
     /// The time that a caller names, or the default, cut to the limit.
     pub fn deadline(&self, wanted: Option<u32>) -> Duration {
         let limits = &self.limits;
@@ -159,7 +162,7 @@ impl Engine {
             version: env!("CARGO_PKG_VERSION").into(),
             protocol: wire::PROTOCOL,
             generation: self.apps.generation(),
-            methods: names(&mut wire::Method::ALL.iter().map(|method| method.name())),
+            methods: names(&mut self.methods().iter().map(wire::Method::name)),
             curves: names(&mut wire::Curve::ALL.iter().map(|curve| curve.name())),
             formats: names(&mut wire::Format::ALL.iter().map(|format| format.name())),
             encodings: names(&mut wire::Encoding::ALL.iter().map(|encoding| encoding.name())),

@@ -29,7 +29,14 @@ fn column(rows: &[Vec<String>], index: usize) -> Vec<&str> {
 
 #[test]
 fn methods_and_notifications() {
-    assert_eq!(column(&table("Methods", "method"), 0), Method::ALL.map(Method::name));
+    let names = |methods: Methods| methods.iter().map(Method::name).collect::<Vec<_>>();
+    assert_eq!(column(&table("Methods", "method"), 0), names(Methods::DATA));
+    assert_eq!(column(&table("Control", "control method"), 0), names(Methods::CONTROL));
+    assert!(names(Methods::TOKENS).iter().all(|name| name.contains("token")));
+    let both = [Method::Info, Method::Health];
+    assert!(Method::ALL.into_iter().all(|method| {
+        Methods::DATA.contains(method) != Methods::CONTROL.contains(method) || both.contains(&method)
+    }));
     assert_eq!(column(&table("Notifications", "notification"), 0), Notice::ALL.map(Notice::name));
     assert!(PAGE.contains(&format!("protocol version {PROTOCOL},")));
 }
@@ -56,28 +63,27 @@ fn enumerated_params_list_every_name() {
     fn rule(names: &[&str]) -> String {
         names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" or ")
     }
-    let names = [
-        ("curve", rule(&[Curve::R1.name(), Curve::K1.name()]), Curve::ALL.len()),
-        (
-            "key_scope",
-            rule(&[KeyScope::Request.name(), KeyScope::Field.name(), KeyScope::Epoch.name()]),
-            KeyScope::ALL.len(),
-        ),
-        (
-            "format",
-            rule(&[Format::Native.name(), Format::Evervault.name(), Format::EvervaultBare.name()]),
-            Format::ALL.len(),
-        ),
-        ("encoding", rule(&[Encoding::Text.name(), Encoding::Binary.name()]), Encoding::ALL.len()),
-        ("unbound", rule(&[Unbound::Refuse.name(), Unbound::Bind.name()]), Unbound::ALL.len()),
-        ("on_error", rule(&[OnError::Fail.name(), OnError::Report.name()]), OnError::ALL.len()),
-    ];
-    for (key, rule, count) in names {
-        let of = |method: Method| method.params().iter().filter(|param| param.name == key).map(|param| param.rule);
-        let rules: Vec<&str> = Method::ALL.into_iter().flat_map(of).collect();
-        assert!(!rules.is_empty() && rules.iter().all(|found| *found == rule), "{key}: {rules:?}");
-        assert_eq!(rule.matches(" or ").count() + 1, count, "{key}");
+    fn of<T: Copy>(all: &[T], name: fn(T) -> &'static str) -> String {
+        rule(&all.iter().map(|value| name(*value)).collect::<Vec<_>>())
     }
+    use control::{Kind, RotateKind, Scope, TokenFormat};
+    let check = |methods: Methods, key: &str, rule: String| {
+        let of = |method: Method| method.params().iter().filter(|param| param.name == key).map(|param| param.rule);
+        let rules: Vec<&str> = methods.iter().flat_map(of).collect();
+        assert!(!rules.is_empty() && rules.iter().all(|found| *found == rule), "{key}: {rules:?}");
+    };
+    let only = |method| Methods::of(&[method]);
+    check(Methods::ALL, "curve", of(Curve::ALL, Curve::name));
+    check(Methods::ALL, "key_scope", of(KeyScope::ALL, KeyScope::name));
+    check(Methods::DATA, "format", of(Format::ALL, Format::name));
+    check(Methods::ALL, "encoding", of(Encoding::ALL, Encoding::name));
+    check(Methods::ALL, "unbound", of(Unbound::ALL, Unbound::name));
+    check(Methods::ALL, "on_error", of(OnError::ALL, OnError::name));
+    check(only(Method::AppsRotate), "kind", of(RotateKind::ALL, RotateKind::name));
+    check(only(Method::AppsSet), "format", of(&[Format::Native, Format::Evervault], Format::name));
+    check(only(Method::CollectionsCreate), "kind", of(Kind::ALL, Kind::name));
+    check(only(Method::CollectionsCreate), "format", of(TokenFormat::ALL, TokenFormat::name));
+    check(Methods::ALL, "scope", of(Scope::ALL, Scope::name));
 }
 
 #[test]
@@ -157,6 +163,18 @@ fn limits() {
             ("context_bytes_max", CONTEXT_BYTES_MAX as u64),
             ("deadline_ms_max", u64::from(DEADLINE_MS_MAX)),
             ("role_bytes_max", ROLE_BYTES_MAX as u64),
+            ("tags_max", TAGS_MAX as u64),
+            ("tag_bytes_max", TAG_BYTES_MAX as u64),
+            ("expires_s_max", EXPIRES_S_MAX),
+            ("idempotency_key_bytes_max", IDEMPOTENCY_KEY_BYTES_MAX as u64),
+            ("tokens_max", TOKENS_MAX as u64),
+            ("token_bytes_max", TOKEN_BYTES_MAX as u64),
+            ("value_bytes_max", VALUE_BYTES_MAX as u64),
+            ("cursor_bytes_max", CURSOR_BYTES_MAX as u64),
+            ("sweep_rows_max", SWEEP_ROWS_MAX as u64),
+            ("private_key_bytes_max", PRIVATE_KEY_BYTES_MAX as u64),
+            ("delay_s_max", DELAY_S_MAX),
+            ("epoch_ms_max", u64::from(EPOCH_MS_MAX)),
             ("method_bytes_max", METHOD_BYTES_MAX as u64),
             ("field_errors_max", FIELD_ERRORS_MAX as u64),
             ("field_path_bytes_max", FIELD_PATH_BYTES_MAX as u64),
@@ -201,6 +219,103 @@ fn results() {
     out.push(0xc0);
     document.finish(&mut out, 1, &[FieldError { path: "$".to_owned(), code: ErrorCode::CannotOpen }], 1);
     assert_eq!(column(&table("Document result", "key"), 0), keys(Reply::decode(&out).unwrap().outcome.unwrap()));
+}
+
+/// Every value of the first list in a map, which are maps.
+fn entry(map: &[u8]) -> Vec<String> {
+    let mut reader = Reader::new(map);
+    reader.map_len().unwrap();
+    reader.skip_value().unwrap();
+    reader.array_len().unwrap();
+    keys(reader.value().unwrap())
+}
+
+#[test]
+fn results_of_the_methods_on_tokens() {
+    let token =
+        crate::Token { token: "tok".into(), created: 1, expires: Some(2), archived: Some(3), tags: vec!["t".into()] };
+    let tokens = Tokens { tokens: vec![Some(token)], next: Some(String::new()), generation: 1 };
+    let found = Found { token: Some(String::new()), generation: 1 };
+    let counted = Counted { count: 1, missing: vec![0], next: Some(String::new()), generation: 1 };
+    let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    };
+    let bytes = encoded(&|out| tokens.encode(out));
+    assert_eq!(column(&table("Tokens result", "key"), 0), keys(&bytes));
+    assert_eq!(column(&table("Tokens result", "of a token"), 0), entry(&bytes));
+    assert_eq!(Tokens::decode(&bytes), Ok(tokens));
+    let bytes = encoded(&|out| found.encode(out));
+    assert_eq!(column(&table("Found result", "key"), 0), keys(&bytes));
+    assert_eq!(Found::decode(&bytes), Ok(found));
+    let bytes = encoded(&|out| counted.encode(out));
+    assert_eq!(column(&table("Count result", "key"), 0), keys(&bytes));
+    assert_eq!(Counted::decode(&bytes), Ok(counted));
+}
+
+#[test]
+fn results_of_the_control_methods() {
+    use control::*;
+    macro_rules! check {
+        ($section:literal, $result:expr, $type:ident) => {{
+            let result = $result;
+            let mut out = Vec::new();
+            result.encode(&mut out);
+            assert_eq!(column(&table($section, "key"), 0), keys(&out));
+            assert_eq!($type::decode(&out), Ok(result));
+            assert!($type::decode(&[0x80]).is_err() && $type::decode(&[&out[..], &[0xc0]].concat()).is_err());
+            out
+        }};
+    }
+    let (text, some) = (String::new, Some(String::new()));
+    let key = Key {
+        id: text(),
+        curve: text(),
+        version: 1,
+        state: text(),
+        seals: true,
+        created_unix_s: 1,
+        delete_unix_s: Some(2),
+    };
+    let token_key = TokenKey { version: 1, state: text(), created_unix_s: 1 };
+    let app = App {
+        app: text(),
+        state: text(),
+        delete_unix_s: Some(1),
+        format: text(),
+        epoch_ms: 0,
+        keys: vec![key.clone()],
+        token_keys: vec![token_key.clone()],
+    };
+    let apps = check!("Apps result", Apps { apps: vec![app.clone()], next: some.clone(), generation: 1 }, Apps);
+    assert_eq!(column(&table("Apps result", "of an app"), 0), entry(&apps));
+    let key = rmp_serde::to_vec_named(&key).unwrap();
+    assert_eq!(column(&table("Apps result", "of a key"), 0), keys(&key));
+    let token_key = rmp_serde::to_vec_named(&token_key).unwrap();
+    assert_eq!(column(&table("Apps result", "of a token key"), 0), keys(&token_key));
+    check!("App change result", AppChanged { app: Some(app), key: some.clone(), generation: 1 }, AppChanged);
+    let collection = Collection {
+        app: text(),
+        collection: text(),
+        kind: text(),
+        format: text(),
+        first: Some(6),
+        last: Some(4),
+        scope: text(),
+        expires_s: Some(1),
+        created_unix_s: 1,
+    };
+    let list = Collections { collections: vec![collection.clone()], next: some.clone(), generation: 1 };
+    let collections = check!("Collections result", list, Collections);
+    assert_eq!(column(&table("Collections result", "of a collection"), 0), entry(&collections));
+    let changed = CollectionChanged { collection: Some(collection), generation: 1 };
+    check!("Collection change result", changed, CollectionChanged);
+    let record = Record { key: text(), record: text() };
+    check!("Records result", Records { records: vec![record], next: some, generation: 1 }, Records);
+    let instance = Instance { id: text(), address: text(), version: text(), generation: 1, age_ms: 1 };
+    let instances = check!("Instances result", Instances { instances: vec![instance], generation: 1 }, Instances);
+    assert_eq!(column(&table("Instances result", "of an instance"), 0), entry(&instances));
 }
 
 /// What a server does with a stream that holds one message: the answer and what becomes of the connection, in the page's

@@ -78,7 +78,7 @@ impl ErrorCode {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// Whether the same call may succeed later without a change. Every method is safe to repeat.
+    /// Whether the same call may succeed later without a change; `conflict` only if it says when.
     pub const fn is_retryable(self) -> bool {
         match self {
             Self::Conflict | Self::Overloaded | Self::Unavailable => true,

@@ -13,7 +13,7 @@ pub enum Head {
     Request {
         /// Names the call on its connection.
         msgid: u32,
-        /// `None`: a method that does not exist here.
+        /// `None`: a method that does not exist here, or that this listener does not serve.
         method: Option<Method>,
     },
     /// `[1, msgid, error, result]`.

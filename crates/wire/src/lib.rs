@@ -23,6 +23,17 @@ pub mod request;
 mod results;
 mod scan;
 
+/// The control methods: what they ask for and what they give.
+pub mod control {
+    pub use crate::params::{
+        AppAsk, AppCall, CollectionAsk, CollectionCall, Control, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
+    };
+    pub use crate::results::{
+        App, AppChanged, Apps, Collection, CollectionChanged, Collections, Instance, Instances, Key, Record, Records,
+        TokenKey,
+    };
+}
+
 #[cfg(test)]
 mod contract;
 #[cfg(test)]
@@ -36,15 +47,17 @@ pub use call_error::CallError;
 pub use error::{Detail, DetailValue, ErrorCode, OverloadReason, RpcError};
 pub use frame::{Boundary, Estimate, Fate, Head, Outlook, Scan, ScanError, Span};
 pub use limits::{
-    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, Limits,
-    METHOD_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,
+    EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, Limits, METHOD_BYTES_MAX,
+    PRIVATE_KEY_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX,
+    TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, VALUE_BYTES_MAX,
 };
-pub use method::{Method, Notice};
+pub use method::{Method, Methods, Notice};
 pub use params::{
-    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Param, Rewrap,
-    Unbound, Writing,
+    Ask, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Listing,
+    Minting, OnError, Param, Rewrap, Sweep, TokenMap, Tokenize, TokensCall, Unbound, Within, Writing,
 };
-pub use results::{Health, Info, Inspection, ValueKind};
+pub use results::{Counted, Found, Health, Info, Inspection, Token, Tokens, ValueKind};
 pub use scan::Scanner;
 
 /// Bytes that are not the value they should be, from the decoders of replies.

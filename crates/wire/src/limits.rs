@@ -28,7 +28,7 @@ impl Default for Limits {
 
 /// Longest method name that can be known, in bytes. A longer one is unknown without being read.
 pub const METHOD_BYTES_MAX: usize = 64;
-/// Longest app name, in bytes, all of `[A-Za-z0-9._-]`.
+/// Longest name of an app or a collection, in bytes, all of `[A-Za-z0-9._-]`.
 pub const APP_BYTES_MAX: usize = 64;
 /// Most paths in `select`.
 pub const SELECT_PATHS_MAX: usize = 64;
@@ -45,3 +45,29 @@ pub const FIELD_ERRORS_MAX: usize = 1_000;
 /// Longest `path` in a reply's `errors`, in bytes. A path repeats every key above its field, so without this bound
 /// one long key over many broken fields would multiply into a reply far larger than its request.
 pub const FIELD_PATH_BYTES_MAX: usize = 1_024;
+/// Most tags of a token.
+pub const TAGS_MAX: usize = 16;
+/// Longest tag, in bytes of visible ASCII.
+pub const TAG_BYTES_MAX: usize = 64;
+/// Longest idempotency key, in bytes.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 64;
+/// Farthest expiry, in seconds from now: 100 years. A token without one never expires.
+pub const EXPIRES_S_MAX: u64 = 3_155_760_000;
+/// Most tokens in one `tokens.*` call, and in one answer.
+pub const TOKENS_MAX: usize = 1_000;
+/// Longest token in a `tokens.*` call, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 1_024;
+/// Longest value that `tokens.find` looks up, in bytes of MessagePack. It is read before the call is admitted.
+pub const VALUE_BYTES_MAX: usize = 65_536;
+/// Longest `after`, in bytes.
+pub const CURSOR_BYTES_MAX: usize = 128;
+/// Most rows that one `tokens.archive` or `tokens.prune` looks at.
+pub const SWEEP_ROWS_MAX: usize = 10_000;
+/// Longest private key that `apps.import` takes, in bytes. PEM of one takes 300.
+pub const PRIVATE_KEY_BYTES_MAX: usize = 65_536;
+/// Longest time between `apps.delete` and the removal, in seconds: a year.
+pub const DELAY_S_MAX: u64 = 31_536_000;
+/// That time where the call names none: a week.
+pub const DELAY_S_DEFAULT: u64 = 604_800;
+/// Longest epoch of an app's `epoch` key scope, in milliseconds.
+pub const EPOCH_MS_MAX: u32 = 15_000;

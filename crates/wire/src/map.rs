@@ -51,20 +51,32 @@ impl<'o> Map<'o> {
         }
     }
 
-    pub(crate) fn select(&mut self, select: Option<&[&str]>) {
-        let Some(paths) = select else { return };
-        self.key("select");
-        // The server refuses more than 64, so a count that does not fit is refused as well.
-        write::array_len(self.out, u32::try_from(paths.len()).unwrap_or(u32::MAX));
-        for path in paths {
-            write::str(self.out, path);
+    pub(crate) fn number_or_nil(&mut self, key: &str, number: Option<u64>) {
+        self.key(key);
+        match number {
+            Some(number) => write::uint(self.out, number),
+            None => write::nil(self.out),
         }
+    }
+
+    /// A list, also an empty one: that means something else than none, and servers refuse it.
+    pub(crate) fn texts(&mut self, key: &str, texts: &[&str]) {
+        self.key(key);
+        // The server refuses more than a thousand, so a count that does not fit is refused as well.
+        write::array_len(self.out, u32::try_from(texts.len()).unwrap_or(u32::MAX));
+        for text in texts {
+            write::str(self.out, text);
+        }
+    }
+
+    pub(crate) fn binary(&mut self, key: &str, bytes: &[u8]) {
+        self.key(key);
+        write::bin(self.out, bytes);
     }
 
     pub(crate) fn context(&mut self, context: &[u8]) {
         if !context.is_empty() {
-            self.key("context");
-            write::bin(self.out, context);
+            self.binary("context", context);
         }
     }
 

@@ -1,46 +1,96 @@
-//! The methods and notifications that exist. What is not built is not listed.
+//! The methods and notifications that exist, and sets of them.
+//!
+//! Two listeners share this wire: one takes the data methods, the other the control methods, and both answer `info` and
+//! `health`. To a scanner a method that its listener does not serve does not exist.
 
 use std::fmt;
 
-/// A request's method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Method {
+/// The methods, in the order of the contract's tables.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// A request's method.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Method { $($(#[$doc])* $variant,)+ }
+
+        impl Method {
+            /// Every method, in the order of the contract's tables: data, control, and what both listeners answer.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The name on the wire.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+    };
+}
+
+methods! {
     /// Replaces the leaves of a payload by envelopes.
-    Encrypt,
+    Encrypt = "encrypt",
     /// Opens every envelope in a payload.
-    Decrypt,
+    Decrypt = "decrypt",
     /// Opens every envelope in a payload and seals it again to the newest key.
-    Rewrap,
+    Rewrap = "rewrap",
     /// Says what one envelope states about itself, without opening it.
-    Inspect,
+    Inspect = "inspect",
+    /// Replaces the leaves of a payload by tokens.
+    Tokenize = "tokenize",
+    /// Replaces the tokens in a payload by their values.
+    Detokenize = "detokenize",
+    /// Says what is known of tokens, without their values.
+    TokensGet = "tokens.get",
+    /// Finds the token of a value.
+    TokensFind = "tokens.find",
+    /// Lists the tokens of a collection.
+    TokensList = "tokens.list",
+    /// Removes tokens and their values for good.
+    TokensDelete = "tokens.delete",
+    /// Sets when tokens expire.
+    TokensExpire = "tokens.expire",
+    /// Takes expired tokens out of use.
+    TokensArchive = "tokens.archive",
+    /// Removes archived tokens for good.
+    TokensPrune = "tokens.prune",
+    /// Lists apps with their key versions.
+    AppsList = "apps.list",
+    /// Makes an app.
+    AppsCreate = "apps.create",
+    /// Makes an app's next key version.
+    AppsRotate = "apps.rotate",
+    /// Adds a private key that was made elsewhere.
+    AppsImport = "apps.import",
+    /// Stops an app or a key version.
+    AppsDisable = "apps.disable",
+    /// Takes a `disable` back.
+    AppsEnable = "apps.enable",
+    /// Stops an app or a key version, and removes it after a delay.
+    AppsDelete = "apps.delete",
+    /// Takes a `delete` back while its delay lasts.
+    AppsRestore = "apps.restore",
+    /// Changes an app's settings.
+    AppsSet = "apps.set",
+    /// Gives the control state as it rests, keys wrapped.
+    AppsExport = "apps.export",
+    /// Lists an app's collections.
+    CollectionsList = "collections.list",
+    /// Makes a collection.
+    CollectionsCreate = "collections.create",
+    /// Changes a collection's settings.
+    CollectionsSet = "collections.set",
+    /// Removes a collection.
+    CollectionsDelete = "collections.delete",
+    /// Lists the instances that serve this control state.
+    InstancesList = "instances.list",
     /// Says what this server is and what it accepts.
-    Info,
+    Info = "info",
     /// Answers while the server serves.
-    Health,
+    Health = "health",
 }
 
 impl Method {
-    /// Every method, in the order of the contract's table.
-    pub const ALL: [Self; 6] = [Self::Encrypt, Self::Decrypt, Self::Rewrap, Self::Inspect, Self::Info, Self::Health];
-
-    /// The name on the wire.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Encrypt => "encrypt",
-            Self::Decrypt => "decrypt",
-            Self::Rewrap => "rewrap",
-            Self::Inspect => "inspect",
-            Self::Info => "info",
-            Self::Health => "health",
-        }
-    }
-
     /// Whether its params have a `payload`.
     pub const fn takes_document(self) -> bool {
-        match self {
-            Self::Encrypt | Self::Decrypt | Self::Rewrap => true,
-            Self::Inspect | Self::Info | Self::Health => false,
-        }
+        matches!(self, Self::Encrypt | Self::Decrypt | Self::Rewrap | Self::Tokenize | Self::Detokenize)
     }
 
     /// The method of that exact name.
@@ -52,6 +102,75 @@ impl Method {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// A set of methods: what a listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Methods(u64);
+
+impl Methods {
+    /// Every method.
+    pub const ALL: Self = Self::of(&Method::ALL);
+    /// The methods that need a token store.
+    pub const TOKENS: Self = Self::of(&[
+        Method::Tokenize,
+        Method::Detokenize,
+        Method::TokensGet,
+        Method::TokensFind,
+        Method::TokensList,
+        Method::TokensDelete,
+        Method::TokensExpire,
+        Method::TokensArchive,
+        Method::TokensPrune,
+    ]);
+    /// What the control listener serves.
+    pub const CONTROL: Self = Self::of(&[
+        Method::AppsList,
+        Method::AppsCreate,
+        Method::AppsRotate,
+        Method::AppsImport,
+        Method::AppsDisable,
+        Method::AppsEnable,
+        Method::AppsDelete,
+        Method::AppsRestore,
+        Method::AppsSet,
+        Method::AppsExport,
+        Method::CollectionsList,
+        Method::CollectionsCreate,
+        Method::CollectionsSet,
+        Method::CollectionsDelete,
+        Method::InstancesList,
+        Method::Info,
+        Method::Health,
+    ]);
+    /// What the data listener of an engine with a token store serves.
+    pub const DATA: Self = Self(Self::ALL.without(Self::CONTROL).0 | Self::of(&[Method::Info, Method::Health]).0);
+
+    /// The set of these.
+    pub const fn of(methods: &[Method]) -> Self {
+        let (mut set, mut index) = (0, 0);
+        while index < methods.len() {
+            set |= 1 << methods[index] as u32;
+            index += 1;
+        }
+        Self(set)
+    }
+
+    /// Those that are not in `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether it holds that method.
+    pub const fn contains(self, method: Method) -> bool {
+        self.0 & (1 << method as u32) != 0
+    }
+
+    /// Its methods, in the order of the contract's tables.
+    pub fn iter(self) -> impl Iterator<Item = Method> {
+        Method::ALL.into_iter().filter(move |method| self.contains(*method))
     }
 }
 

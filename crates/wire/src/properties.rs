@@ -157,8 +157,17 @@ fn map_of(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Vec<u8> {
 
 /// A message whose params are one map in an array, or nearly.
 fn message() -> impl Strategy<Value = Vec<u8>> {
-    let methods: [&[u8]; 6] =
-        [b"\xa7encrypt", b"\xa7decrypt", b"\xa6rewrap", b"\xa7inspect", b"\xa6reveal", b"\xd9\x07encrypt"];
+    let methods: [&[u8]; 9] = [
+        b"\xa7encrypt",
+        b"\xa7decrypt",
+        b"\xa6rewrap",
+        b"\xa8tokenize",
+        b"\xaadetokenize",
+        b"\xabtokens.find",
+        b"\xa7inspect",
+        b"\xa6reveal",
+        b"\xd9\x07encrypt",
+    ];
     let params = || vec((prop_oneof![key(), keyed()], keyed()), 0..6).prop_map(map_of);
     let around = prop_oneof![
         6 => params().prop_map(|map| [&[0x91], &map[..]].concat()),
@@ -254,6 +263,10 @@ proptest! {
         let _ = Inspection::decode(&stream);
         let _ = Info::decode(&stream);
         let _ = Health::decode(&stream);
+        let _ = Tokens::decode(&stream);
+        let _ = Counted::decode(&stream);
+        let _ = control::Apps::decode(&stream);
+        let _ = control::CollectionChanged::decode(&stream);
     }
 
     #[test]
@@ -329,6 +342,106 @@ proptest! {
             request::inspect(&mut bytes, 1, &Inspect { envelope });
             prop_assert_eq!(decode(&bytes), Ok(Call::Inspect(Inspect { envelope })));
         }
+    }
+
+    #[test]
+    fn calls_on_tokens_come_back_as_they_were_sent(
+        payload in value(),
+        select in paths(),
+        context in vec(any::<u8>(), 0..100),
+        tags in vec("[!-~]{1,64}", 0..4),
+        key in prop::option::of(vec(any::<u8>(), 1..=64)),
+        expires_s in prop::option::of(1..=EXPIRES_S_MAX),
+        (number, limit) in (prop::option::of(any::<u64>()), prop::option::of(1..=1_000_u32)),
+        tokens in vec(".{1,40}", 1..9),
+        (after, tag) in (prop::option::of(".{0,30}"), prop::option::of("[!-~]{1,64}")),
+        flag in any::<bool>(),
+    ) {
+        let sent = Tokenize {
+            select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
+            context: &context,
+            min_generation: number,
+            writing: Minting {
+                collection: "people",
+                tags: tags.iter().map(String::as_str).collect(),
+                expires_s,
+                idempotency_key: key.as_deref(),
+            },
+            ..Tokenize::new("a", &payload)
+        };
+        let mut bytes = Vec::new();
+        request::tokenize(&mut bytes, 1, &sent);
+        prop_assert_eq!(decode(&bytes), Ok(Call::Tokenize(sent.clone())));
+        let writing = Within { collection: "people" };
+        let sent = Detokenize { select: sent.select, context: &context, writing, ..Detokenize::new("a", &payload) };
+        bytes.clear();
+        request::detokenize(&mut bytes, 1, &sent);
+        prop_assert_eq!(decode(&bytes), Ok(Call::Detokenize(sent)));
+        let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+        let after = after.as_deref();
+        let sweep = Sweep { older_s: number, dry_run: flag, after, limit };
+        let listing = Listing { tag: tag.as_deref(), expired_before: number, archived: flag, after, limit };
+        let mut asks = vec![
+            Ask::Get(tokens.clone()),
+            Ask::Delete(tokens.clone()),
+            Ask::Expire { tokens, expires_s },
+            Ask::List(listing),
+            Ask::Archive(sweep),
+            Ask::Prune(sweep),
+        ];
+        if payload.len() <= VALUE_BYTES_MAX {
+            asks.push(Ask::Find { value: &payload, context: &context });
+        }
+        for ask in asks {
+            let map = TokenMap { deadline_ms: limit, min_generation: number, ..TokenMap::new("a", "people") };
+            let sent = TokensCall { map, ask };
+            bytes.clear();
+            request::tokens(&mut bytes, 1, &sent);
+            prop_assert_eq!(decode(&bytes), Ok(Call::Tokens(sent)));
+        }
+    }
+
+    #[test]
+    fn control_calls_come_back_as_they_were_sent(
+        (app, collection) in ("[A-Za-z0-9._-]{1,64}", "[A-Za-z0-9._-]{1,64}"),
+        (after, key) in (prop::option::of(".{0,30}"), prop::option::of("[0-9a-z-]{0,64}")),
+        limit in prop::option::of(1..=1_000_u32),
+        private_key in ".{0,100}",
+        (seals, delay_s, epoch_ms) in (any::<bool>(), prop::option::of(0..=DELAY_S_MAX), prop::option::of(0..=EPOCH_MS_MAX)),
+        (kind, format, scope) in (0..3_usize, 0..5_usize, 0..2_usize),
+        (first, last) in (prop::option::of(0..=6_u8), prop::option::of(0..=4_u8)),
+        expires_s in prop::option::of(1..=EXPIRES_S_MAX),
+    ) {
+        use control::*;
+        let (app, key) = (&app[..], key.as_deref());
+        let page = Page { after: after.as_deref(), limit };
+        let apps = [
+            AppAsk::Create,
+            AppAsk::Rotate { kind: RotateKind::ALL[kind] },
+            AppAsk::Import { curve: Curve::ALL[scope], private_key: Secret(&private_key), seals },
+            AppAsk::Disable { key },
+            AppAsk::Enable { key },
+            AppAsk::Delete { key, delay_s },
+            AppAsk::Restore { key },
+            AppAsk::Set { format: seals.then_some(Format::Evervault), epoch_ms },
+        ];
+        let kind = Kind::ALL[kind];
+        let create = CollectionAsk::Create {
+            kind, format: TokenFormat::ALL[format], first, last, scope: Scope::ALL[scope], expires_s,
+        };
+        let collections = [create, CollectionAsk::Set { expires_s }, CollectionAsk::Delete];
+        let calls = apps.map(|ask| Control::App(AppCall { app, ask })).into_iter()
+            .chain(collections.map(|ask| Control::Collection(CollectionCall { app, collection: &collection, ask })))
+            .chain([Control::Apps(page), Control::Export(page), Control::Collections { app, page }, Control::Instances]);
+        let mut bytes = Vec::new();
+        let mut methods = 0;
+        for sent in calls {
+            bytes.clear();
+            request::control(&mut bytes, 1, &sent);
+            prop_assert_eq!(decode(&bytes), Ok(Call::Control(sent)));
+            methods += 1;
+        }
+        prop_assert_eq!(methods, Methods::CONTROL.iter().count() - 2, "all but info and health");
     }
 
     #[test]

@@ -9,23 +9,43 @@ use crate::answer::at_end;
 use crate::map::Map;
 use crate::method::{Method, Notice};
 use crate::params::{
-    Curve, Decrypt, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, OnError, Rewrap, Unbound,
-    Writing,
+    AppAsk, Ask, CollectionAsk, Control, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format,
+    Inspect, KeyScope, Minting, OnError, Page, Rewrap, Scope, TokenFormat, Tokenize, TokensCall, Unbound, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
 pub fn encrypt(out: &mut Vec<u8>, msgid: u32, call: &Encrypt<'_>) {
-    document(out, msgid, Method::Encrypt, call, Some(&call.writing));
+    document(out, msgid, Method::Encrypt, call, |map| writing(map, &call.writing));
 }
 
 /// Appends a `decrypt` request. `call.payload` must be one MessagePack value.
 pub fn decrypt(out: &mut Vec<u8>, msgid: u32, call: &Decrypt<'_>) {
-    document(out, msgid, Method::Decrypt, call, None);
+    document(out, msgid, Method::Decrypt, call, |_| ());
 }
 
 /// Appends a `rewrap` request. `call.payload` must be one MessagePack value.
 pub fn rewrap(out: &mut Vec<u8>, msgid: u32, call: &Rewrap<'_>) {
-    document(out, msgid, Method::Rewrap, call, Some(&call.writing));
+    document(out, msgid, Method::Rewrap, call, |map| writing(map, &call.writing));
+}
+
+/// Appends a `tokenize` request. `call.payload` must be one MessagePack value.
+pub fn tokenize(out: &mut Vec<u8>, msgid: u32, call: &Tokenize<'_>) {
+    let Minting { collection, tags, expires_s, idempotency_key } = &call.writing;
+    document(out, msgid, Method::Tokenize, call, |map| {
+        map.text("collection", collection);
+        if !tags.is_empty() {
+            map.texts("tags", tags);
+        }
+        map.number("expires_s", *expires_s);
+        if let Some(key) = idempotency_key {
+            map.binary("idempotency_key", key);
+        }
+    });
+}
+
+/// Appends a `detokenize` request. `call.payload` must be one MessagePack value.
+pub fn detokenize(out: &mut Vec<u8>, msgid: u32, call: &Detokenize<'_>) {
+    document(out, msgid, Method::Detokenize, call, |map| map.text("collection", call.writing.collection));
 }
 
 fn document<W>(
@@ -33,25 +53,128 @@ fn document<W>(
     msgid: u32,
     method: Method,
     call: &DocumentCall<'_, W>,
-    writing: Option<&Writing<'_>>,
+    own: impl FnOnce(&mut Map<'_>),
 ) {
     begin(out, msgid, method);
     let mut map = Map::begin(out);
     map.text("app", call.app);
-    map.select(call.select.as_deref());
-    if let Some(writing) = writing {
-        map.name("curve", writing.curve, Curve::name);
-        map.name("key_scope", writing.key_scope, KeyScope::name);
-        map.optional_text("format", writing.format.map(Format::name));
-        map.optional_text("role", writing.role);
-        map.name("encoding", writing.encoding, Encoding::name);
-        map.name("unbound", writing.unbound, Unbound::name);
+    if let Some(paths) = &call.select {
+        map.texts("select", paths);
     }
+    own(&mut map);
     map.context(call.context);
     map.name("on_error", call.on_error, OnError::name);
     map.number("deadline_ms", call.deadline_ms.map(u64::from));
     map.number("min_generation", call.min_generation);
     map.payload(call.payload);
+}
+
+fn writing(map: &mut Map<'_>, writing: &Writing<'_>) {
+    map.name("curve", writing.curve, Curve::name);
+    map.name("key_scope", writing.key_scope, KeyScope::name);
+    map.optional_text("format", writing.format.map(Format::name));
+    map.optional_text("role", writing.role);
+    map.name("encoding", writing.encoding, Encoding::name);
+    map.name("unbound", writing.unbound, Unbound::name);
+}
+
+/// Appends a request of one of the methods on tokens without a document. A value must be one MessagePack value.
+pub fn tokens(out: &mut Vec<u8>, msgid: u32, call: &TokensCall<'_>) {
+    begin(out, msgid, call.ask.method());
+    let mut map = Map::begin(out);
+    map.text("app", call.map.app);
+    map.text("collection", call.map.collection);
+    map.number("deadline_ms", call.map.deadline_ms.map(u64::from));
+    map.number("min_generation", call.map.min_generation);
+    let (sweep, older) = match &call.ask {
+        Ask::Get(tokens) | Ask::Delete(tokens) => return map.texts("tokens", tokens),
+        Ask::Expire { tokens, expires_s } => {
+            map.texts("tokens", tokens);
+            return map.number_or_nil("expires_s", *expires_s);
+        }
+        Ask::Find { value, context } => {
+            map.key("value");
+            map.out.extend_from_slice(value);
+            return map.context(context);
+        }
+        Ask::List(list) => {
+            map.optional_text("tag", list.tag);
+            map.number("expired_before", list.expired_before);
+            map.flag("archived", list.archived.then_some(true));
+            return page(&mut map, list.after, list.limit);
+        }
+        Ask::Archive(sweep) => (sweep, "expired_s"),
+        Ask::Prune(sweep) => (sweep, "archived_s"),
+    };
+    map.number(older, sweep.older_s);
+    map.flag("dry_run", sweep.dry_run.then_some(true));
+    page(&mut map, sweep.after, sweep.limit);
+}
+
+fn page(map: &mut Map<'_>, after: Option<&str>, limit: Option<u32>) {
+    map.optional_text("after", after);
+    map.number("limit", limit.map(u64::from));
+}
+
+/// Appends a request of a control method.
+pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
+    begin(out, msgid, call.method());
+    let mut map = Map::begin(out);
+    match call {
+        Control::Apps(Page { after, limit }) | Control::Export(Page { after, limit }) => {
+            page(&mut map, *after, *limit);
+        }
+        Control::App(call) => {
+            map.text("app", call.app);
+            app(&mut map, &call.ask);
+        }
+        Control::Collections { app, page: Page { after, limit } } => {
+            map.text("app", app);
+            page(&mut map, *after, *limit);
+        }
+        Control::Collection(call) => {
+            map.text("app", call.app);
+            map.text("collection", call.collection);
+            collection(&mut map, &call.ask);
+        }
+        Control::Instances => (),
+    }
+}
+
+fn app(map: &mut Map<'_>, ask: &AppAsk<'_>) {
+    match *ask {
+        AppAsk::Create => (),
+        AppAsk::Rotate { kind } => map.text("kind", kind.name()),
+        AppAsk::Import { curve, private_key, seals } => {
+            map.text("curve", curve.name());
+            map.text("private_key", private_key.0);
+            map.flag("seals", seals.then_some(true));
+        }
+        AppAsk::Disable { key } | AppAsk::Enable { key } | AppAsk::Restore { key } => map.optional_text("key", key),
+        AppAsk::Delete { key, delay_s } => {
+            map.optional_text("key", key);
+            map.number("delay_s", delay_s);
+        }
+        AppAsk::Set { format, epoch_ms } => {
+            map.optional_text("format", format.map(Format::name));
+            map.number("epoch_ms", epoch_ms.map(u64::from));
+        }
+    }
+}
+
+fn collection(map: &mut Map<'_>, ask: &CollectionAsk) {
+    match *ask {
+        CollectionAsk::Create { kind, format, first, last, scope, expires_s } => {
+            map.text("kind", kind.name());
+            map.name("format", format, TokenFormat::name);
+            map.number("first", first.map(u64::from));
+            map.number("last", last.map(u64::from));
+            map.name("scope", scope, Scope::name);
+            map.number("expires_s", expires_s);
+        }
+        CollectionAsk::Set { expires_s } => map.number_or_nil("expires_s", expires_s),
+        CollectionAsk::Delete => (),
+    }
 }
 
 /// Appends an `inspect` request.

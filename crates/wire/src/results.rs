@@ -1,15 +1,27 @@
-//! The results of `inspect`, `info` and `health`: one struct each, written by the server and read by the client.
+//! The results of the methods without a document: one struct each, written by the server and read by the client.
 //!
 //! Decoding ignores keys it does not know and refuses a result that lacks one it does.
 
-use sealwire_msgpack::{Malformed, Reader, Token, write};
+use sealwire_msgpack::{Malformed, Reader, Token as Value, write};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::answer::at_end;
 use crate::map::Map;
 use crate::params::{Curve, Encoding, Format, names};
 
+mod control;
+mod tokens;
+
+pub use control::{
+    App, AppChanged, Apps, Collection, CollectionChanged, Collections, Instance, Instances, Key, Record, Records,
+    TokenKey,
+};
+pub use tokens::{Counted, Found, Token, Tokens};
+
 names! {
     /// What an envelope says it holds.
+    #[derive(Default)]
     ValueKind {
         /// A string's UTF-8 bytes.
         #[default]
@@ -235,7 +247,7 @@ fn count(len: usize) -> u32 {
 
 fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
     match reader.token()? {
-        Token::Bool(flag) => Ok(flag),
+        Value::Bool(flag) => Ok(flag),
         _ => Err(Malformed::Expected { expected: "a boolean", found: "another value" }),
     }
 }
@@ -253,6 +265,42 @@ fn list(reader: &mut Reader<'_>) -> Result<Vec<String>, Malformed> {
     }
     Ok(entries)
 }
+
+/// Appends a result as one map.
+fn encode<T: Serialize>(result: &T, out: &mut Vec<u8>) {
+    let written = rmp_serde::encode::write_named(out, result);
+    debug_assert!(written.is_ok(), "memory takes everything, and these types have a form");
+}
+
+/// Decodes a result; ignores keys that it does not know.
+fn decode<T: DeserializeOwned>(result: &[u8]) -> Result<T, Malformed> {
+    let mut reader = Reader::new(result);
+    reader.skip_value()?;
+    at_end(&reader)?;
+    let wrong = |_| Malformed::Expected { expected: "a result of this contract", found: "another value" };
+    rmp_serde::from_slice(result).map_err(wrong)
+}
+
+/// A result that is a map of what its type declares.
+macro_rules! maps {
+    ($($result:ident),+) => {$(
+        impl $result {
+            /// Appends it as one map.
+            pub fn encode(&self, out: &mut Vec<u8>) {
+                super::encode(self, out);
+            }
+
+            /// Decodes the outcome of a reply.
+            ///
+            /// # Errors
+            /// [`Malformed`] if a key is missing that is always there, or a value has another type.
+            pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
+                super::decode(result)
+            }
+        }
+    )+};
+}
+use maps;
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@
 use crate::frame::{Boundary, Fate, Head, Scan, ScanError};
 use crate::header::{self, Header, NoHeader, Shape};
 use crate::limits::Limits;
+use crate::method::Methods;
 
 mod head;
 mod outlook;
@@ -70,6 +71,7 @@ struct Open {
 #[derive(Debug)]
 pub struct Scanner {
     side: Side,
+    methods: Methods,
     limits: Limits,
     stage: Stage,
     /// Where the next header begins, counted from the start of the buffer; beyond its end while a body arrives.
@@ -91,9 +93,15 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// For the server's side: requests and notifications.
+    /// For the server's side: requests of every method, and notifications.
     pub fn for_requests(limits: Limits) -> Self {
         Self::new(Side::Server, limits)
+    }
+
+    /// The same, to which no methods but these exist.
+    #[must_use]
+    pub fn serving(self, methods: Methods) -> Self {
+        Self { methods, ..self }
     }
 
     /// For the client's side: responses and notifications.
@@ -104,6 +112,7 @@ impl Scanner {
     fn new(side: Side, limits: Limits) -> Self {
         Self {
             side,
+            methods: Methods::ALL,
             limits,
             stage: Stage::Top,
             position: 0,

@@ -32,17 +32,65 @@ macro_rules! label {
 label! {
     /// What was called.
     MethodLabel {
-        /// Seal the leaves of a payload.
+        /// Replaces the leaves of a payload by envelopes.
         Encrypt = "encrypt",
-        /// Open the envelopes of a payload.
+        /// Opens every envelope in a payload.
         Decrypt = "decrypt",
-        /// Open the envelopes of a payload and seal them again.
+        /// Opens every envelope in a payload and seals it again to the newest key.
         Rewrap = "rewrap",
-        /// Say what an envelope states about itself.
+        /// Says what one envelope states about itself, without opening it.
         Inspect = "inspect",
-        /// Say what this server is.
+        /// Replaces the leaves of a payload by tokens.
+        Tokenize = "tokenize",
+        /// Replaces the tokens in a payload by their values.
+        Detokenize = "detokenize",
+        /// Says what is known of tokens, without their values.
+        TokensGet = "tokens.get",
+        /// Finds the token of a value.
+        TokensFind = "tokens.find",
+        /// Lists the tokens of a collection.
+        TokensList = "tokens.list",
+        /// Removes tokens and their values for good.
+        TokensDelete = "tokens.delete",
+        /// Sets when tokens expire.
+        TokensExpire = "tokens.expire",
+        /// Takes expired tokens out of use.
+        TokensArchive = "tokens.archive",
+        /// Removes archived tokens for good.
+        TokensPrune = "tokens.prune",
+        /// Lists apps with their key versions.
+        AppsList = "apps.list",
+        /// Makes an app.
+        AppsCreate = "apps.create",
+        /// Makes an app's next key version.
+        AppsRotate = "apps.rotate",
+        /// Adds a private key that was made elsewhere.
+        AppsImport = "apps.import",
+        /// Stops an app or a key version.
+        AppsDisable = "apps.disable",
+        /// Takes a `disable` back.
+        AppsEnable = "apps.enable",
+        /// Stops an app or a key version, and removes it after a delay.
+        AppsDelete = "apps.delete",
+        /// Takes a `delete` back while its delay lasts.
+        AppsRestore = "apps.restore",
+        /// Changes an app's settings.
+        AppsSet = "apps.set",
+        /// Gives the control state as it rests, keys wrapped.
+        AppsExport = "apps.export",
+        /// Lists an app's collections.
+        CollectionsList = "collections.list",
+        /// Makes a collection.
+        CollectionsCreate = "collections.create",
+        /// Changes a collection's settings.
+        CollectionsSet = "collections.set",
+        /// Removes a collection.
+        CollectionsDelete = "collections.delete",
+        /// Lists the instances that serve this control state.
+        InstancesList = "instances.list",
+        /// Says what this server is and what it accepts.
         Info = "info",
-        /// Answer.
+        /// Answers while the server serves.
         Health = "health",
         /// No method of ours. One value for all, since a peer may invent names without end.
         Unknown = "unknown",
@@ -186,6 +234,30 @@ impl From<sealwire_wire::Method> for MethodLabel {
             Method::Decrypt => Self::Decrypt,
             Method::Rewrap => Self::Rewrap,
             Method::Inspect => Self::Inspect,
+            Method::Tokenize => Self::Tokenize,
+            Method::Detokenize => Self::Detokenize,
+            Method::TokensGet => Self::TokensGet,
+            Method::TokensFind => Self::TokensFind,
+            Method::TokensList => Self::TokensList,
+            Method::TokensDelete => Self::TokensDelete,
+            Method::TokensExpire => Self::TokensExpire,
+            Method::TokensArchive => Self::TokensArchive,
+            Method::TokensPrune => Self::TokensPrune,
+            Method::AppsList => Self::AppsList,
+            Method::AppsCreate => Self::AppsCreate,
+            Method::AppsRotate => Self::AppsRotate,
+            Method::AppsImport => Self::AppsImport,
+            Method::AppsDisable => Self::AppsDisable,
+            Method::AppsEnable => Self::AppsEnable,
+            Method::AppsDelete => Self::AppsDelete,
+            Method::AppsRestore => Self::AppsRestore,
+            Method::AppsSet => Self::AppsSet,
+            Method::AppsExport => Self::AppsExport,
+            Method::CollectionsList => Self::CollectionsList,
+            Method::CollectionsCreate => Self::CollectionsCreate,
+            Method::CollectionsSet => Self::CollectionsSet,
+            Method::CollectionsDelete => Self::CollectionsDelete,
+            Method::InstancesList => Self::InstancesList,
             Method::Info => Self::Info,
             Method::Health => Self::Health,
         }

@@ -49,6 +49,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
     let no_map = |byte: u8| request(b"\xa7encrypt", &[byte]);
     vec![
         ("unknown method", request(b"\xa6cipher", b"\x91\x80"), Answered(NotFound)),
+        ("method of the other listener", request(b"\xa9apps.list", b"\x90"), Answered(NotFound)),
         ("empty method", request(b"\xa0", b"\x90"), Answered(NotFound)),
         ("method of 300 bytes", request(&[b"\xda\x01\x2c", &[b'x'; 300][..]].concat(), b"\x90"), Answered(NotFound)),
         ("method not a string", request(b"\x05", b"\x91\x80"), Answered(BadRequest)),

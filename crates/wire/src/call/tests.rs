@@ -1,10 +1,7 @@
 //! Tables for calls: each row is the params of one call and what becomes of it.
 
-use super::*;
-use crate::error::RpcError;
-use crate::frame::Head;
-use crate::request;
 use crate::testing::{decode, payload_by_skipping};
+use crate::*;
 
 /// `[0, 7, method, [params]]`.
 fn message(method: &str, params: &[u8]) -> Vec<u8> {
@@ -37,6 +34,10 @@ fn check(method: &str, params: &[u8], expect: Result<(), &str>) {
 fn check_each(pair: &[u8], expect: Result<(), &str>) {
     for method in ["encrypt", "decrypt", "rewrap"] {
         check(method, &with(pair), expect);
+    }
+    for method in ["tokenize", "detokenize"] {
+        let payload = b"\xa7payload\x01";
+        check(method, &map(&[b"\xa3app\xa1a", payload, b"\xaacollection\xa1c", pair]), expect);
     }
 }
 
@@ -209,6 +210,165 @@ fn types_and_rules() {
     check("inspect", &map(&[b"\xa8envelope\xc4\x01x"]), Ok(()));
     check("inspect", &map(&[b"\xa8envelope\x01"]), Err("envelope must be of type string or binary"));
     check("inspect", &map(&[b"\xa8envelope\xa1\xff"]), Err("envelope is not UTF-8"));
+}
+
+/// The pairs that a method requires, but `key`, and another pair.
+fn with_required(method: Method, key: &str, pair: &[u8]) -> Vec<u8> {
+    let value = |name| match name {
+        "payload" | "value" => &b"\x01"[..],
+        "tokens" => b"\x91\xa1t",
+        "expires_s" => b"\xc0",
+        "kind" if method == Method::AppsRotate => b"\xa2r1",
+        "kind" => b"\xa6random",
+        "curve" => b"\xa2r1",
+        _ => b"\xa1a",
+    };
+    let required = method.params().iter().filter(|param| param.default.is_none() && param.name != key);
+    let pairs = required.map(|param| {
+        let mut pair = Vec::new();
+        sealwire_msgpack::write::str(&mut pair, param.name);
+        pair.extend_from_slice(value(param.name));
+        pair
+    });
+    let mut pairs: Vec<Vec<u8>> = pairs.collect();
+    pairs.extend((!pair.is_empty()).then(|| pair.to_vec()));
+    map(&pairs.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+#[test]
+fn every_method_takes_what_it_requires_and_misses_what_is_not_there() {
+    for method in Method::ALL {
+        check(method.name(), &with_required(method, "", b""), Ok(()));
+        for param in method.params() {
+            let mut nil = Vec::new();
+            sealwire_msgpack::write::str(&mut nil, param.name);
+            nil.push(0xc0);
+            let may_be_nil = param.types.contains("nil") || param.types == "any value";
+            let wrong = format!("{} must be of type {}", param.name, param.types);
+            let expect = if may_be_nil { Ok(()) } else { Err(&wrong[..]) };
+            check(method.name(), &with_required(method, param.name, &nil), expect);
+            if param.default.is_none() {
+                let missing = format!("{} is missing", param.name);
+                check(method.name(), &with_required(method, param.name, b""), Err(&missing));
+            }
+        }
+    }
+}
+
+#[test]
+fn rules_of_the_methods_on_tokens() {
+    let one = |method: Method, key: &str, value: &[u8], expect: Result<(), &str>| {
+        let mut pair = Vec::new();
+        sealwire_msgpack::write::str(&mut pair, key);
+        pair.extend_from_slice(value);
+        check(method.name(), &with_required(method, key, &pair), expect);
+    };
+    let name = Err("collection must be 1 to 64 bytes of A-Z a-z 0-9 . _ -");
+    for method in Methods::TOKENS.iter() {
+        one(method, "collection", b"\xa7people1", Ok(()));
+        one(method, "collection", b"\xa0", name);
+        one(method, "collection", b"\xa3a/b", name);
+        one(method, "min_generation", b"\x07", Ok(()));
+        one(method, "deadline_ms", b"\x00", Err("deadline_ms must be 1 to 3600000"));
+    }
+    let tags = Err("tags must be 1 to 16 tags of 1 to 64 bytes of visible ASCII");
+    let many = |count: usize, text: &[u8]| [&[0xdc, (count >> 8) as u8, count as u8], &text.repeat(count)[..]].concat();
+    one(Method::Tokenize, "tags", &many(16, b"\xa3a:b"), Ok(()));
+    one(Method::Tokenize, "tags", &many(17, b"\xa1a"), tags);
+    one(Method::Tokenize, "tags", &many(0, b""), tags);
+    one(Method::Tokenize, "tags", b"\x91\xa0", tags);
+    one(Method::Tokenize, "tags", b"\x91\xa1 ", tags);
+    one(Method::Tokenize, "tags", b"\x91\xa1\0", tags);
+    one(Method::Tokenize, "tags", b"\x91\xa2\xc3\xa9", tags);
+    one(Method::Tokenize, "tags", &[&[0x91, 0xd9, 65][..], &[b'x'; 65]].concat(), tags);
+    one(Method::TokensList, "tag", b"\xa3a b", Err("tag must be 1 to 64 bytes of visible ASCII"));
+    let expiry = Err("expires_s must be 1 to 3155760000");
+    one(Method::Tokenize, "expires_s", b"\x00", expiry);
+    one(Method::Tokenize, "expires_s", b"\xce\xbc\x19\x13\x80", Ok(()));
+    one(Method::Tokenize, "expires_s", b"\xce\xbc\x19\x13\x81", expiry);
+    let expiry = Err("expires_s must be 0 to 3155760000, or nil");
+    one(Method::TokensExpire, "expires_s", b"\x00", Ok(()));
+    one(Method::TokensExpire, "expires_s", b"\xff", expiry);
+    one(Method::TokensExpire, "expires_s", b"\xce\xbc\x19\x13\x81", expiry);
+    let key = Err("idempotency_key must be 1 to 64 bytes");
+    one(Method::Tokenize, "idempotency_key", b"\xa1k", Ok(()));
+    one(Method::Tokenize, "idempotency_key", b"\xc4\x01\xff", Ok(()));
+    one(Method::Tokenize, "idempotency_key", b"\xc4\x00", key);
+    one(Method::Tokenize, "idempotency_key", &[&[0xc4, 65][..], &[0; 65]].concat(), key);
+    let tokens = Err("tokens must be 1 to 1000 tokens of 1 to 1024 bytes");
+    one(Method::TokensGet, "tokens", &many(1_000, b"\xa1t"), Ok(()));
+    one(Method::TokensGet, "tokens", &many(1_001, b"\xa1t"), tokens);
+    one(Method::TokensGet, "tokens", b"\x90", tokens);
+    one(Method::TokensGet, "tokens", &[&[0x91, 0xda, 0x04, 0x01][..], &[b'x'; 1_025]].concat(), tokens);
+    let value = Err("value must be one MessagePack value of at most 65536 bytes");
+    let bin = |bytes: u16| [&[0xc5][..], &bytes.to_be_bytes(), &vec![0; usize::from(bytes)]].concat();
+    one(Method::TokensFind, "value", &bin(65_533), Ok(()));
+    one(Method::TokensFind, "value", &bin(65_534), value);
+    one(Method::TokensFind, "value", &[&[0xdd, 0, 0x0f, 0x42, 0x40][..], &vec![0; 1_000_000]].concat(), value);
+    one(Method::TokensList, "limit", b"\xcd\x03\xe8", Ok(()));
+    one(Method::TokensList, "limit", b"\xcd\x03\xe9", Err("limit must be 1 to 1000"));
+    one(Method::TokensPrune, "limit", b"\xcd\x27\x10", Ok(()));
+    one(Method::TokensPrune, "limit", b"\xcd\x27\x11", Err("limit must be 1 to 10000"));
+    one(Method::TokensPrune, "dry_run", b"\x01", Err("dry_run must be of type boolean"));
+    let after = [&[0xd9, 129][..], &[b'a'; 129]].concat();
+    one(Method::TokensList, "after", &after, Err("after must be the next of an answer, at most 128 bytes"));
+}
+
+#[test]
+fn rules_of_the_control_methods() {
+    let one = |method: Method, key: &str, value: &[u8], expect: Result<(), &str>| {
+        let mut pair = Vec::new();
+        sealwire_msgpack::write::str(&mut pair, key);
+        pair.extend_from_slice(value);
+        check(method.name(), &with_required(method, key, &pair), expect);
+    };
+    one(Method::AppsRotate, "kind", b"\xa5token", Ok(()));
+    one(Method::AppsRotate, "kind", b"\xa6random", Err("kind must be \"r1\" or \"k1\" or \"token\""));
+    one(Method::AppsSet, "format", b"\xa9evervault", Ok(()));
+    let format = Err("format must be \"native\" or \"evervault\"");
+    one(Method::AppsSet, "format", b"\xaeevervault-bare", format);
+    one(Method::AppsSet, "epoch_ms", b"\xcd\x3a\x99", Err("epoch_ms must be 0 to 15000"));
+    one(Method::AppsDelete, "delay_s", b"\x00", Ok(()));
+    one(Method::AppsDelete, "delay_s", b"\xff", Err("delay_s must be 0 to 31536000"));
+    one(
+        Method::CollectionsCreate,
+        "kind",
+        b"\xa2r1",
+        Err("kind must be \"random\" or \"deterministic\" or \"one_way\""),
+    );
+    one(Method::CollectionsCreate, "format", b"\xa4card", Ok(()));
+    one(Method::CollectionsCreate, "first", b"\x07", Err("first must be 0 to 6"));
+    one(Method::CollectionsCreate, "last", b"\x05", Err("last must be 0 to 4"));
+    one(Method::CollectionsCreate, "expires_s", b"\x00", Err("expires_s must be 1 to 3155760000"));
+    one(Method::CollectionsSet, "expires_s", b"\x00", Err("expires_s must be 1 to 3155760000, or nil"));
+}
+
+#[test]
+fn a_private_key_is_not_printed() {
+    let private_key = control::Secret("s3cr3t");
+    let ask = control::AppAsk::Import { curve: Curve::K1, private_key, seals: true };
+    let call = control::Control::App(control::AppCall { app: "shop", ask });
+    let mut bytes = Vec::new();
+    request::control(&mut bytes, 7, &call);
+    assert_eq!(decode(&bytes), Ok(Call::Control(call.clone())));
+    assert!(format!("{call:?}").contains("Secret(6 bytes)") && !format!("{call:?}").contains("s3cr3t"));
+}
+
+#[test]
+fn a_method_that_the_listener_does_not_serve_is_none() {
+    let named = |method: Method, served: Methods| {
+        let bytes = message(method.name(), &with_required(method, "", b""));
+        let Scan::Message(found) = Scanner::for_requests(Limits::default()).serving(served).scan(&bytes) else {
+            panic!("not a message")
+        };
+        Call::decode(&bytes, &found).map(|call| call.method()).map_err(|error| error.to_string())
+    };
+    for method in Method::ALL {
+        for served in [Methods::ALL, Methods::DATA, Methods::CONTROL, Methods::DATA.without(Methods::TOKENS)] {
+            let unknown = Err(format!("no method \"{method}\""));
+            assert_eq!(named(method, served), if served.contains(method) { Ok(method) } else { unknown });
+        }
+    }
 }
 
 #[test]

@@ -60,7 +60,10 @@ impl Scanner {
             &[]
         };
         self.head = Some(match msgid {
-            Some(msgid) => Head::Request { msgid, method: Method::from_name(name) },
+            Some(msgid) => {
+                let method = Method::from_name(name).filter(|method| self.methods.contains(*method));
+                Head::Request { msgid, method }
+            }
             None => Head::Notification { notice: Notice::from_name(name) },
         });
         self.stage = match self.head {

@@ -1,0 +1,107 @@
+//! The control methods.
+
+use super::reading::Params;
+use crate::call_error::CallError;
+use crate::limits::{
+    APP_BYTES_MAX, CURSOR_BYTES_MAX, DELAY_S_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, PRIVATE_KEY_BYTES_MAX, TOKENS_MAX,
+};
+use crate::method::Method;
+use crate::params::{
+    AppAsk, AppCall, CollectionAsk, CollectionCall, Control, Curve, Format, Kind, Page, RotateKind, Scope, Secret,
+    TokenFormat,
+};
+
+/// What any of these methods may be asked.
+#[derive(Default)]
+struct Said<'a> {
+    app: &'a str,
+    collection: &'a str,
+    page: Page<'a>,
+    key: Option<&'a str>,
+    rotate: Option<RotateKind>,
+    curve: Curve,
+    private_key: &'a str,
+    seals: bool,
+    delay_s: Option<u64>,
+    format: Option<Format>,
+    epoch_ms: Option<u32>,
+    kind: Option<Kind>,
+    token_format: TokenFormat,
+    first: Option<u8>,
+    last: Option<u8>,
+    scope: Scope,
+    expires_s: Option<u64>,
+}
+
+pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Control<'a>, CallError> {
+    let said = read(method, params)?;
+    let Said { key, expires_s, .. } = said;
+    let app = |ask| Control::App(AppCall { app: said.app, ask });
+    let collection = |ask| Control::Collection(CollectionCall { app: said.app, collection: said.collection, ask });
+    Ok(match method {
+        Method::AppsList => Control::Apps(said.page),
+        Method::AppsExport => Control::Export(said.page),
+        Method::AppsCreate => app(AppAsk::Create),
+        Method::AppsRotate => app(AppAsk::Rotate { kind: said.rotate.ok_or(CallError::Missing { key: "kind" })? }),
+        Method::AppsImport => {
+            let private_key = Secret(said.private_key);
+            app(AppAsk::Import { curve: said.curve, private_key, seals: said.seals })
+        }
+        Method::AppsDisable => app(AppAsk::Disable { key }),
+        Method::AppsEnable => app(AppAsk::Enable { key }),
+        Method::AppsDelete => app(AppAsk::Delete { key, delay_s: said.delay_s }),
+        Method::AppsRestore => app(AppAsk::Restore { key }),
+        Method::AppsSet => app(AppAsk::Set { format: said.format, epoch_ms: said.epoch_ms }),
+        Method::CollectionsList => Control::Collections { app: said.app, page: said.page },
+        Method::CollectionsCreate => collection(CollectionAsk::Create {
+            kind: said.kind.ok_or(CallError::Missing { key: "kind" })?,
+            format: said.token_format,
+            first: said.first,
+            last: said.last,
+            scope: said.scope,
+            expires_s,
+        }),
+        Method::CollectionsSet => collection(CollectionAsk::Set { expires_s }),
+        Method::CollectionsDelete => collection(CollectionAsk::Delete),
+        Method::InstancesList => Control::Instances,
+        // Not control methods: the caller has dealt with them.
+        _ => return Err(CallError::UnknownMethod { method: method.name().to_owned() }),
+    })
+}
+
+/// The params. The method's table has refused what is not its own.
+fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<Said<'a>, CallError> {
+    let mut said = Said::default();
+    while let Some(param) = params.next()? {
+        match (param.name, method) {
+            ("app", _) => said.app = params.app(param)?,
+            ("collection", _) => said.collection = params.app(param)?,
+            ("after", _) => said.page.after = Some(params.text(param, CURSOR_BYTES_MAX)?),
+            ("limit", _) => said.page.limit = Some(params.within(param, 1..=TOKENS_MAX as u64)? as u32),
+            ("key", _) => said.key = Some(params.text(param, APP_BYTES_MAX)?),
+            ("kind", Method::AppsRotate) => said.rotate = Some(params.name(param, RotateKind::from_name)?),
+            ("curve", _) => said.curve = params.name(param, Curve::from_name)?,
+            ("private_key", _) => said.private_key = params.text(param, PRIVATE_KEY_BYTES_MAX)?,
+            ("seals", _) => said.seals = params.flag(param)?,
+            ("delay_s", _) => said.delay_s = Some(params.within(param, 0..=DELAY_S_MAX)?),
+            ("format", Method::AppsSet) => said.format = Some(params.name(param, app_format)?),
+            ("epoch_ms", _) => said.epoch_ms = Some(params.within(param, 0..=u64::from(EPOCH_MS_MAX))? as u32),
+            ("kind", _) => said.kind = Some(params.name(param, Kind::from_name)?),
+            ("format", _) => said.token_format = params.name(param, TokenFormat::from_name)?,
+            ("first", _) => said.first = Some(params.within(param, 0..=6)? as u8),
+            ("last", _) => said.last = Some(params.within(param, 0..=4)? as u8),
+            ("scope", _) => said.scope = params.name(param, Scope::from_name)?,
+            ("expires_s", Method::CollectionsSet) => {
+                said.expires_s = params.or_nil(|params| params.within(param, 1..=EXPIRES_S_MAX))?;
+            }
+            ("expires_s", _) => said.expires_s = Some(params.within(param, 1..=EXPIRES_S_MAX)?),
+            (other, _) => return Err(params.unknown(other.as_bytes())),
+        }
+    }
+    Ok(said)
+}
+
+/// A format that an app may write by default.
+fn app_format(name: &str) -> Option<Format> {
+    Format::from_name(name).filter(|format| *format != Format::EvervaultBare)
+}

@@ -1,0 +1,79 @@
+//! The methods on a document: what all of them take, and what each takes besides.
+
+use super::reading::{Params, breaks};
+use crate::call_error::CallError;
+use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX};
+use crate::params::{
+    Curve, DocumentCall, Encoding, Format, KeyScope, Minting, OnError, Param, Unbound, Within, Writing,
+};
+
+/// The params of any method on a document. The method's table has refused what is not its own.
+pub(super) fn document<'a, W: Own<'a>>(params: &mut Params<'a>) -> Result<DocumentCall<'a, W>, CallError> {
+    let mut call = DocumentCall::<W>::new("", &[]);
+    while let Some(param) = params.next()? {
+        match param.name {
+            "app" => call.app = params.app(param)?,
+            "payload" => call.payload = params.payload()?,
+            "select" => call.select = Some(params.paths(param)?),
+            "context" => call.context = params.context(param)?,
+            "on_error" => call.on_error = params.name(param, OnError::from_name)?,
+            "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),
+            "min_generation" => call.min_generation = Some(params.integer(param)?),
+            _ => call.writing.read(param, params)?,
+        }
+    }
+    Ok(call)
+}
+
+/// What a method takes besides.
+pub(super) trait Own<'a>: Default {
+    /// Reads the value of `param`, which is a row of the method's table.
+    fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError>;
+}
+
+impl<'a> Own<'a> for () {
+    fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
+        Err(params.unknown(param.name.as_bytes()))
+    }
+}
+
+impl<'a> Own<'a> for Writing<'a> {
+    fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
+        match param.name {
+            "curve" => self.curve = params.name(param, Curve::from_name)?,
+            "key_scope" => self.key_scope = params.name(param, KeyScope::from_name)?,
+            "format" => self.format = Some(params.name(param, Format::from_name)?),
+            "role" => self.role = Some(params.role(param)?),
+            "unbound" => self.unbound = params.name(param, Unbound::from_name)?,
+            "encoding" => self.encoding = params.name(param, Encoding::from_name)?,
+            other => return Err(params.unknown(other.as_bytes())),
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Own<'a> for Minting<'a> {
+    fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
+        match param.name {
+            "collection" => self.collection = params.app(param)?,
+            "tags" => self.tags = params.tags(param)?,
+            "expires_s" => self.expires_s = Some(params.within(param, 1..=EXPIRES_S_MAX)?),
+            "idempotency_key" => {
+                let key = params.bytes(param, IDEMPOTENCY_KEY_BYTES_MAX)?;
+                self.idempotency_key = Some(if key.is_empty() { return Err(breaks(param)) } else { key });
+            }
+            other => return Err(params.unknown(other.as_bytes())),
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Own<'a> for Within<'a> {
+    fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
+        match param.name {
+            "collection" => self.collection = params.app(param)?,
+            other => return Err(params.unknown(other.as_bytes())),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! What the control methods ask for.
+
+use std::fmt;
+
+use super::names;
+use crate::method::Method;
+use crate::params::{Curve, Format};
+
+names! {
+    /// Whether equal values get equal tokens, and whether a token leads back to its value.
+    Kind {
+        /// Every call makes new tokens.
+        Random = "random",
+        /// Equal values have one token, in the collection or under one context.
+        Deterministic = "deterministic",
+        /// As deterministic, and no token leads back: nothing of the value is kept.
+        OneWay = "one_way",
+    }
+}
+
+names! {
+    /// What tokens look like.
+    #[derive(Default)]
+    TokenFormat {
+        /// `tok_` and 22 letters, digits, hyphens or underscores. The default.
+        #[default]
+        Opaque = "opaque",
+        /// A UUID of version 4.
+        Uuid = "uuid",
+        /// As many digits as the value has.
+        Digits = "digits",
+        /// A card number that keeps the value's first and last digits and passes Luhn.
+        Card = "card",
+        /// An address that can never receive mail.
+        Email = "email",
+    }
+}
+
+names! {
+    /// How far equal values have equal tokens.
+    #[derive(Default)]
+    Scope {
+        /// In the whole collection. The default.
+        #[default]
+        Collection = "collection",
+        /// Under one context of it.
+        Context = "context",
+    }
+}
+
+names! {
+    /// Which of an app's keys is rotated.
+    RotateKind {
+        /// The key pair on P-256.
+        R1 = "r1",
+        /// The key pair on secp256k1.
+        K1 = "k1",
+        /// The key that seals the values of tokens.
+        Token = "token",
+    }
+}
+
+/// A private key in a request. Never printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret<'a>(pub &'a str);
+
+impl fmt::Debug for Secret<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({} bytes)", self.0.len())
+    }
+}
+
+/// A part of a list, in the order of names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Page<'a> {
+    /// The `next` of the page before.
+    pub after: Option<&'a str>,
+    /// Entries at most, 1 to 1,000; `None` is 100.
+    pub limit: Option<u32>,
+}
+
+/// A call of a control method.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control<'a> {
+    /// `apps.list`.
+    Apps(Page<'a>),
+    /// `apps.export`.
+    Export(Page<'a>),
+    /// A change of one app.
+    App(AppCall<'a>),
+    /// `collections.list`.
+    Collections {
+        /// Whose.
+        app: &'a str,
+        /// Which part.
+        page: Page<'a>,
+    },
+    /// A change of one collection.
+    Collection(CollectionCall<'a>),
+    /// `instances.list`.
+    Instances,
+}
+
+impl Control<'_> {
+    /// Which method it calls.
+    pub const fn method(&self) -> Method {
+        match self {
+            Self::Apps(_) => Method::AppsList,
+            Self::Export(_) => Method::AppsExport,
+            Self::App(call) => call.ask.method(),
+            Self::Collections { .. } => Method::CollectionsList,
+            Self::Collection(call) => call.ask.method(),
+            Self::Instances => Method::InstancesList,
+        }
+    }
+}
+
+/// A change of one app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppCall<'a> {
+    /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+    pub app: &'a str,
+    /// What becomes of it.
+    pub ask: AppAsk<'a>,
+}
+
+/// What becomes of an app. A `key` names one key version, `None` the whole app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppAsk<'a> {
+    /// It is made, with a key of each kind.
+    Create,
+    /// It gets a next key version, which seals from then on.
+    Rotate {
+        /// Of which kind.
+        kind: RotateKind,
+    },
+    /// It gets a key pair that was made elsewhere.
+    Import {
+        /// The key's curve.
+        curve: Curve,
+        /// The key: PEM without a password, or its 32 bytes in hexadecimal or base64.
+        private_key: Secret<'a>,
+        /// Whether it seals from then on, or only opens.
+        seals: bool,
+    },
+    /// It stops.
+    Disable {
+        /// The key version.
+        key: Option<&'a str>,
+    },
+    /// It works again.
+    Enable {
+        /// The key version.
+        key: Option<&'a str>,
+    },
+    /// It stops, and is removed after a delay.
+    Delete {
+        /// The key version.
+        key: Option<&'a str>,
+        /// How long until then, in seconds, 0 to 31,536,000; `None` is a week.
+        delay_s: Option<u64>,
+    },
+    /// Its removal is called off.
+    Restore {
+        /// The key version.
+        key: Option<&'a str>,
+    },
+    /// Its settings change; what is `None` stays.
+    Set {
+        /// What is written for calls that name no format: `native` or `evervault`.
+        format: Option<Format>,
+        /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds, 0 to 15,000; 0 forbids them.
+        epoch_ms: Option<u32>,
+    },
+}
+
+impl AppAsk<'_> {
+    const fn method(&self) -> Method {
+        match self {
+            Self::Create => Method::AppsCreate,
+            Self::Rotate { .. } => Method::AppsRotate,
+            Self::Import { .. } => Method::AppsImport,
+            Self::Disable { .. } => Method::AppsDisable,
+            Self::Enable { .. } => Method::AppsEnable,
+            Self::Delete { .. } => Method::AppsDelete,
+            Self::Restore { .. } => Method::AppsRestore,
+            Self::Set { .. } => Method::AppsSet,
+        }
+    }
+}
+
+/// A change of one collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectionCall<'a> {
+    /// Its app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+    pub app: &'a str,
+    /// Its name; the same alphabet.
+    pub collection: &'a str,
+    /// What becomes of it.
+    pub ask: CollectionAsk,
+}
+
+/// What becomes of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectionAsk {
+    /// It is made. Kind, format and scope stay for ever.
+    Create {
+        /// Which tokens it gives.
+        kind: Kind,
+        /// What they look like.
+        format: TokenFormat,
+        /// Of `card`: digits kept in front, 0 to 6; `None` is 6.
+        first: Option<u8>,
+        /// Of `card`: digits kept at the end, 0 to 4; `None` is 4.
+        last: Option<u8>,
+        /// How far equal values have equal tokens.
+        scope: Scope,
+        /// When new tokens expire that name no time, in seconds, 1 to 3,155,760,000; `None`: never.
+        expires_s: Option<u64>,
+    },
+    /// It gets another expiry for new tokens.
+    Set {
+        /// As above.
+        expires_s: Option<u64>,
+    },
+    /// It is removed with its name, and no token of it is found any more.
+    Delete,
+}
+
+impl CollectionAsk {
+    const fn method(&self) -> Method {
+        match self {
+            Self::Create { .. } => Method::CollectionsCreate,
+            Self::Set { .. } => Method::CollectionsSet,
+            Self::Delete => Method::CollectionsDelete,
+        }
+    }
+}

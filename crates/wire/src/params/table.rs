@@ -1,0 +1,196 @@
+//! One table of keys per method, as `proto/README.md` prints them.
+
+use crate::limits::{
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,
+    EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX,
+    SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, VALUE_BYTES_MAX,
+};
+use crate::method::Method;
+
+/// One row of a method's parameter table, as `proto/README.md` prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// The key in the params map.
+    pub name: &'static str,
+    /// The MessagePack types it may have.
+    pub types: &'static str,
+    /// What an absent key means; `None` if it may not be absent.
+    pub default: Option<&'static str>,
+    /// What holds beyond the type; "must be" goes before it.
+    pub rule: &'static str,
+}
+
+const fn param(name: &'static str, types: &'static str, default: Option<&'static str>, rule: &'static str) -> Param {
+    Param { name, types, default, rule }
+}
+
+const NAME: &str = "1 to 64 bytes of A-Z a-z 0-9 . _ -";
+const EXPIRY: &str = "1 to 3155760000";
+
+const APP: Param = param("app", "string", None, NAME);
+const COLLECTION: Param = param("collection", "string", None, NAME);
+const CURVE: Param = param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\"");
+const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\" or \"epoch\"");
+const FORMAT: Param = param("format", "string", Some("the app's"), "\"native\" or \"evervault\" or \"evervault-bare\"");
+const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
+const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
+const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
+const MIN_GENERATION: Param = param("min_generation", "integer", Some("0"), "0 or more");
+const TOKENS: Param = param("tokens", "array of strings", None, "1 to 1000 tokens of 1 to 1024 bytes");
+const EXPIRES_OR_NEVER: Param = param("expires_s", "integer or nil", None, "0 to 3155760000, or nil");
+const DRY_RUN: Param = param("dry_run", "boolean", Some("false"), "true or false");
+const AFTER: Param = param("after", "string", Some("the beginning"), "the next of an answer, at most 128 bytes");
+const LIMIT: Param = param("limit", "integer", Some("100"), "1 to 1000");
+const ROWS: Param = param("limit", "integer", Some("1000"), "1 to 10000");
+const KEY: Param = param("key", "string", Some("the whole app"), "a key's id, at most 64 bytes");
+const FIRST: Param = param("first", "integer", Some("6"), "0 to 6");
+const LAST: Param = param("last", "integer", Some("4"), "0 to 4");
+
+const _: () = assert!(
+    APP_BYTES_MAX == 64
+        && SELECT_PATHS_MAX == 64
+        && SELECT_PATH_BYTES_MAX == 1_024
+        && CONTEXT_BYTES_MAX == 4_096
+        && DEADLINE_MS_MAX == 3_600_000
+        && ROLE_BYTES_MAX == 20
+        && TAGS_MAX == 16
+        && TAG_BYTES_MAX == 64
+        && EXPIRES_S_MAX == 3_155_760_000
+        && IDEMPOTENCY_KEY_BYTES_MAX == 64
+        && TOKENS_MAX == 1_000
+        && TOKEN_BYTES_MAX == 1_024
+        && VALUE_BYTES_MAX == 65_536
+        && CURSOR_BYTES_MAX == 128
+        && SWEEP_ROWS_MAX == 10_000
+        && PRIVATE_KEY_BYTES_MAX == 65_536
+        && DELAY_S_MAX == 31_536_000
+        && DELAY_S_DEFAULT == 604_800
+        && EPOCH_MS_MAX == 15_000,
+    "the rules here quote these numbers"
+);
+
+/// A method on a document: what all of them take, around its own keys.
+const fn document<const N: usize>(every: &'static str, own: &[Param]) -> [Param; N] {
+    let select = param("select", "array of strings", Some(every), "1 to 64 paths of 1 to 1024 bytes");
+    let head = [APP, param("payload", "any value", None, "one MessagePack value"), select];
+    let on_error = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
+    joined([&head, own, &[CONTEXT, on_error, DEADLINE_MS, MIN_GENERATION]])
+}
+
+/// A method on tokens without a document.
+const fn tokens<const N: usize>(own: &[Param]) -> [Param; N] {
+    joined([&[APP, COLLECTION], own, &[DEADLINE_MS, MIN_GENERATION]])
+}
+
+const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
+    let mut table = [APP; N];
+    let (mut at, mut part) = (0, 0);
+    while part < parts.len() {
+        let mut row = 0;
+        while row < parts[part].len() {
+            table[at] = parts[part][row];
+            (at, row) = (at + 1, row + 1);
+        }
+        part += 1;
+    }
+    assert!(at == N, "a table of another length");
+    table
+}
+
+const ENCRYPT: [Param; 12] = document(
+    "every leaf",
+    &[CURVE, KEY_SCOPE, FORMAT, param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"), ENCODING],
+);
+const DECRYPT: [Param; 7] = document("every envelope", &[]);
+const REWRAP: [Param; 12] = document(
+    "every envelope",
+    &[CURVE, KEY_SCOPE, FORMAT, ENCODING, param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\"")],
+);
+const TOKENIZE: [Param; 11] = document(
+    "every leaf",
+    &[
+        COLLECTION,
+        param("tags", "array of strings", Some("none"), "1 to 16 tags of 1 to 64 bytes of visible ASCII"),
+        param("expires_s", "integer", Some("the collection's"), EXPIRY),
+        param("idempotency_key", "string or binary", Some("none"), "1 to 64 bytes"),
+    ],
+);
+const DETOKENIZE: [Param; 8] = document("every token", &[COLLECTION]);
+const INSPECT: [Param; 1] = [param("envelope", "string or binary", None, "one envelope in either encoding")];
+const TOKENS_NAMED: [Param; 5] = tokens(&[TOKENS]);
+const TOKENS_FIND: [Param; 6] =
+    tokens(&[param("value", "any value", None, "one MessagePack value of at most 65536 bytes"), CONTEXT]);
+const TOKENS_LIST: [Param; 9] = tokens(&[
+    param("tag", "string", Some("any"), "1 to 64 bytes of visible ASCII"),
+    param("expired_before", "integer", Some("expired or not"), "0 or more"),
+    param("archived", "boolean", Some("false"), "true or false"),
+    AFTER,
+    LIMIT,
+]);
+const TOKENS_EXPIRE: [Param; 6] = tokens(&[TOKENS, EXPIRES_OR_NEVER]);
+const TOKENS_ARCHIVE: [Param; 8] =
+    tokens(&[param("expired_s", "integer", Some("0"), "0 or more"), DRY_RUN, AFTER, ROWS]);
+const TOKENS_PRUNE: [Param; 8] =
+    tokens(&[param("archived_s", "integer", Some("2592000"), "0 or more"), DRY_RUN, AFTER, ROWS]);
+const PAGE: [Param; 2] = [AFTER, LIMIT];
+const APP_ONLY: [Param; 1] = [APP];
+const APP_KEY: [Param; 2] = [APP, KEY];
+const APPS_ROTATE: [Param; 2] = [APP, param("kind", "string", None, "\"r1\" or \"k1\" or \"token\"")];
+const APPS_IMPORT: [Param; 4] = [
+    APP,
+    param("curve", "string", None, "\"r1\" or \"k1\""),
+    param("private_key", "string", None, "at most 65536 bytes"),
+    param("seals", "boolean", Some("false"), "true or false"),
+];
+const APPS_DELETE: [Param; 3] = [APP, KEY, param("delay_s", "integer", Some("604800"), "0 to 31536000")];
+const APPS_SET: [Param; 3] = [
+    APP,
+    param("format", "string", Some("unchanged"), "\"native\" or \"evervault\""),
+    param("epoch_ms", "integer", Some("unchanged"), "0 to 15000"),
+];
+const COLLECTIONS_LIST: [Param; 3] = [APP, AFTER, LIMIT];
+const COLLECTIONS_CREATE: [Param; 8] = [
+    APP,
+    COLLECTION,
+    param("kind", "string", None, "\"random\" or \"deterministic\" or \"one_way\""),
+    param("format", "string", Some("\"opaque\""), "\"opaque\" or \"uuid\" or \"digits\" or \"card\" or \"email\""),
+    FIRST,
+    LAST,
+    param("scope", "string", Some("\"collection\""), "\"collection\" or \"context\""),
+    param("expires_s", "integer", Some("never"), EXPIRY),
+];
+const COLLECTIONS_SET: [Param; 3] =
+    [APP, COLLECTION, param("expires_s", "integer or nil", None, "1 to 3155760000, or nil")];
+const COLLECTIONS_DELETE: [Param; 2] = [APP, COLLECTION];
+
+impl Method {
+    /// The keys its params map may have.
+    pub const fn params(self) -> &'static [Param] {
+        match self {
+            Self::Encrypt => &ENCRYPT,
+            Self::Decrypt => &DECRYPT,
+            Self::Rewrap => &REWRAP,
+            Self::Inspect => &INSPECT,
+            Self::Tokenize => &TOKENIZE,
+            Self::Detokenize => &DETOKENIZE,
+            Self::TokensGet | Self::TokensDelete => &TOKENS_NAMED,
+            Self::TokensFind => &TOKENS_FIND,
+            Self::TokensList => &TOKENS_LIST,
+            Self::TokensExpire => &TOKENS_EXPIRE,
+            Self::TokensArchive => &TOKENS_ARCHIVE,
+            Self::TokensPrune => &TOKENS_PRUNE,
+            Self::AppsList | Self::AppsExport => &PAGE,
+            Self::AppsCreate => &APP_ONLY,
+            Self::AppsRotate => &APPS_ROTATE,
+            Self::AppsImport => &APPS_IMPORT,
+            Self::AppsDisable | Self::AppsEnable | Self::AppsRestore => &APP_KEY,
+            Self::AppsDelete => &APPS_DELETE,
+            Self::AppsSet => &APPS_SET,
+            Self::CollectionsList => &COLLECTIONS_LIST,
+            Self::CollectionsCreate => &COLLECTIONS_CREATE,
+            Self::CollectionsSet => &COLLECTIONS_SET,
+            Self::CollectionsDelete => &COLLECTIONS_DELETE,
+            Self::InstancesList | Self::Info | Self::Health => &[],
+        }
+    }
+}

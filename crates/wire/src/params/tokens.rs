@@ -1,0 +1,124 @@
+//! What the methods on tokens ask for.
+
+use crate::method::Method;
+
+/// How `tokenize` makes tokens. Their kind and format are the collection's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Minting<'a> {
+    /// Where they go. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
+    pub collection: &'a str,
+    /// In the clear beside each new token, to list by. At most 16 of 1 to 64 bytes of visible ASCII.
+    pub tags: Vec<&'a str>,
+    /// When new tokens expire, in seconds from now, 1 to 3,155,760,000; `None` is the collection's.
+    pub expires_s: Option<u64>,
+    /// The same key with the same field and value gives the same token, so that the call may be repeated. 1 to 64 bytes.
+    pub idempotency_key: Option<&'a [u8]>,
+}
+
+/// Where `detokenize` looks tokens up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Within<'a> {
+    /// The collection. `[A-Za-z0-9._-]`, 1 to 64 bytes; required.
+    pub collection: &'a str,
+}
+
+/// A call on the tokens of a collection, without a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokensCall<'a> {
+    /// Whose tokens.
+    pub map: TokenMap<'a>,
+    /// What about them.
+    pub ask: Ask<'a>,
+}
+
+/// The tokens of one collection, and the params that every call on them has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenMap<'a> {
+    /// The app. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+    pub app: &'a str,
+    /// Its collection; the same alphabet.
+    pub collection: &'a str,
+    /// Stop after this long, in milliseconds, 1 to 3,600,000.
+    pub deadline_ms: Option<u32>,
+    /// Refuse with `conflict` if the server's generation is older.
+    pub min_generation: Option<u64>,
+}
+
+impl<'a> TokenMap<'a> {
+    /// A collection, with the defaults.
+    pub fn new(app: &'a str, collection: &'a str) -> Self {
+        Self { app, collection, ..Self::default() }
+    }
+}
+
+impl Ask<'_> {
+    /// Which method asks it.
+    pub const fn method(&self) -> Method {
+        match self {
+            Self::Get(_) => Method::TokensGet,
+            Self::Find { .. } => Method::TokensFind,
+            Self::List(_) => Method::TokensList,
+            Self::Delete(_) => Method::TokensDelete,
+            Self::Expire { .. } => Method::TokensExpire,
+            Self::Archive(_) => Method::TokensArchive,
+            Self::Prune(_) => Method::TokensPrune,
+        }
+    }
+}
+
+/// What a [`TokensCall`] asks for. Lists of tokens hold 1 to 1,000 of 1 to 1,024 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask<'a> {
+    /// What is known of these tokens, without their values.
+    Get(Vec<&'a str>),
+    /// The token of a value, where equal values have equal tokens.
+    Find {
+        /// One MessagePack value, at most 65,536 bytes.
+        value: &'a [u8],
+        /// The context it was tokenized under, 0 to 4,096 bytes.
+        context: &'a [u8],
+    },
+    /// A page of the collection's tokens.
+    List(Listing<'a>),
+    /// Removes these for good.
+    Delete(Vec<&'a str>),
+    /// Sets when these expire.
+    Expire {
+        /// Which.
+        tokens: Vec<&'a str>,
+        /// In seconds from now, 0 to 3,155,760,000; `None`: never.
+        expires_s: Option<u64>,
+    },
+    /// Takes out of use what expired at least `older_s` seconds ago.
+    Archive(Sweep<'a>),
+    /// Removes for good what was archived at least `older_s` seconds ago.
+    Prune(Sweep<'a>),
+}
+
+/// Which tokens `tokens.list` gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listing<'a> {
+    /// Only those with this tag.
+    pub tag: Option<&'a str>,
+    /// Only those that expired before this, in seconds since 1970-01-01 UTC.
+    pub expired_before: Option<u64>,
+    /// Only what was archived; what was not, otherwise.
+    pub archived: bool,
+    /// The `next` of the page before.
+    pub after: Option<&'a str>,
+    /// Tokens on the page at most, 1 to 1,000; `None` is 100.
+    pub limit: Option<u32>,
+}
+
+/// One bounded step of a walk that archives or prunes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sweep<'a> {
+    /// How long ago at least, in seconds; `None` is 0 for `tokens.archive` and 30 days for `tokens.prune`.
+    pub older_s: Option<u64>,
+    /// Only count.
+    pub dry_run: bool,
+    /// The `next` of the step before.
+    pub after: Option<&'a str>,
+    /// Rows looked at, at most, 1 to 10,000; `None` is 1,000.
+    pub limit: Option<u32>,
+}

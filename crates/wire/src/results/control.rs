@@ -1,0 +1,177 @@
+//! The results of the control methods. Names are strings, so that an older client can print what it does not know.
+
+use sealwire_msgpack::Malformed;
+use serde::{Deserialize, Serialize};
+
+use super::maps;
+
+/// What is publicly known of an app.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct App {
+    /// Its name.
+    pub app: String,
+    /// `active`, `disabled` or `deleting`.
+    pub state: String,
+    /// When it will be removed, in seconds since 1970-01-01 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delete_unix_s: Option<u64>,
+    /// What is written for calls that name no format.
+    pub format: String,
+    /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds; 0: such calls are refused.
+    pub epoch_ms: u32,
+    /// Its key versions, oldest first.
+    pub keys: Vec<Key>,
+    /// The versions of the key that seals the values of its tokens, oldest first.
+    pub token_keys: Vec<TokenKey>,
+}
+
+/// What is publicly known of a key version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// Names it in envelopes and in calls: 10 hexadecimal digits.
+    pub id: String,
+    /// `r1` or `k1`.
+    pub curve: String,
+    /// Counts the app's versions on this curve from 1.
+    pub version: u32,
+    /// `active`, `disabled` or `deleting`.
+    pub state: String,
+    /// Whether it may seal, or only opens.
+    pub seals: bool,
+    /// When it was made, in seconds since 1970-01-01 UTC.
+    pub created_unix_s: u64,
+    /// When it will be removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delete_unix_s: Option<u64>,
+}
+
+/// What is publicly known of a version of an app's token key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenKey {
+    /// Counts from 1. The newest active one seals.
+    pub version: u32,
+    /// `active` or `disabled`.
+    pub state: String,
+    /// When it was made, in seconds since 1970-01-01 UTC.
+    pub created_unix_s: u64,
+}
+
+/// The result of `apps.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Apps {
+    /// The apps, by name.
+    pub apps: Vec<App>,
+    /// Where to go on; `None` at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+/// The result of every method that changes an app.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppChanged {
+    /// The app as it is now; `None` once it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<App>,
+    /// The key version that was made or changed; of a token key its version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The generation of the change.
+    pub generation: u64,
+}
+
+/// What is known of a collection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collection {
+    /// Its app.
+    pub app: String,
+    /// Its name.
+    pub collection: String,
+    /// `random`, `deterministic` or `one_way`.
+    pub kind: String,
+    /// `opaque`, `uuid`, `digits`, `card` or `email`.
+    pub format: String,
+    /// Of `card`: digits kept in front.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u8>,
+    /// Of `card`: digits kept at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<u8>,
+    /// `collection` or `context`.
+    pub scope: String,
+    /// When new tokens expire that name no time, in seconds; `None`: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_s: Option<u64>,
+    /// When it was made, in seconds since 1970-01-01 UTC.
+    pub created_unix_s: u64,
+}
+
+/// The result of `collections.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collections {
+    /// The app's collections, by name.
+    pub collections: Vec<Collection>,
+    /// Where to go on; `None` at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+/// The result of every method that changes a collection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectionChanged {
+    /// The collection as it is now; `None` once it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collection: Option<Collection>,
+    /// The generation of the change.
+    pub generation: u64,
+}
+
+/// The result of `apps.export`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Records {
+    /// The records, by key.
+    pub records: Vec<Record>,
+    /// Where to go on; `None` at the end. Pages of another generation do not belong together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The generation they belong to.
+    pub generation: u64,
+}
+
+/// One record of the control state, as it rests: keys are wrapped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its key.
+    pub key: String,
+    /// What it says, as JSON.
+    pub record: String,
+}
+
+/// An instance that serves this control state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    /// Names this run of it.
+    pub id: String,
+    /// Where it takes calls.
+    pub address: String,
+    /// Its program's version.
+    pub version: String,
+    /// The generation that it serves; 0 while it has none.
+    pub generation: u64,
+    /// Since it last said so, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// The result of `instances.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instances {
+    /// The instances, by id.
+    pub instances: Vec<Instance>,
+    /// The generation of the store.
+    pub generation: u64,
+}
+
+maps!(Apps, AppChanged, Collections, CollectionChanged, Records, Instances);
