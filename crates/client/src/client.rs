@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    DEADLINE_MS_MAX, Decrypt, DocumentCall, Encrypt, ErrorCode, FieldError, Health, Info, Inspect, Inspection,
-    Malformed, Rewrap, request,
+    DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentCall, Encrypt, ErrorCode, FieldError, Health, Info, Inspect,
+    Inspection, Malformed, Minting, Rewrap, Tokenize, request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,7 +27,7 @@ use crate::retry::{Course, Retries, Setback};
 use crate::state::Failure;
 use crate::tls::Dialer;
 
-/// A document that came back from `encrypt`, `decrypt` or `rewrap`.
+/// A document that came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     /// One MessagePack value, of the shape that was sent.
@@ -164,6 +164,30 @@ impl Client {
         self.document(call, request::rewrap).await
     }
 
+    /// Replaces the leaves of a document by tokens. Unless the call names an idempotency key it gets one, drawn at random, so
+    /// that an attempt after one whose answer was lost gets the tokens that the lost one made. In a collection of kind
+    /// `random` that costs each token an entry in an index of the store; a client whose
+    /// [`ClientConfig::repeat_sent`] is off draws none.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Value`.
+    pub async fn tokenize(&self, call: Tokenize<'_>) -> Result<Document, Error> {
+        if call.writing.idempotency_key.is_some() || !self.shared.retries.repeats_sent() {
+            return self.document(call, request::tokenize).await;
+        }
+        let key: [u8; 16] = random()?;
+        let writing = Minting { idempotency_key: Some(&key), ..call.writing.clone() };
+        self.document(Tokenize { writing, ..call }, request::tokenize).await
+    }
+
+    /// Replaces the tokens in a document by their values.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Value`.
+    pub async fn detokenize(&self, call: Detokenize<'_>) -> Result<Document, Error> {
+        self.document(call, request::detokenize).await
+    }
+
     async fn document<'a, W: Clone>(
         &self,
         call: DocumentCall<'a, W>,
@@ -174,7 +198,7 @@ impl Client {
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
             encode(out, msgid, &DocumentCall { deadline_ms: Some(left_ms), ..call.clone() });
         };
-        let result = self.call(deadline, encode).await?;
+        let result = self.call(deadline, Course::default(), encode).await?;
         Document::decode(&result).map_err(Error::Protocol)
     }
 
@@ -200,7 +224,8 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn inspect(&self, call: Inspect<'_>) -> Result<Inspection, Error> {
-        let result = self.call(self.deadline, |out, msgid, _| request::inspect(out, msgid, &call)).await?;
+        let result =
+            self.call(self.deadline, Course::default(), |out, msgid, _| request::inspect(out, msgid, &call)).await?;
         Inspection::decode(&result).map_err(Error::Protocol)
     }
 
@@ -209,7 +234,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn info(&self) -> Result<Info, Error> {
-        let result = self.call(self.deadline, |out, msgid, _| request::info(out, msgid)).await?;
+        let result = self.call(self.deadline, Course::default(), |out, msgid, _| request::info(out, msgid)).await?;
         Info::decode(&result).map_err(Error::Protocol)
     }
 
@@ -218,7 +243,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn health(&self) -> Result<Health, Error> {
-        let result = self.call(self.deadline, |out, msgid, _| request::health(out, msgid)).await?;
+        let result = self.call(self.deadline, Course::default(), |out, msgid, _| request::health(out, msgid)).await?;
         Health::decode(&result).map_err(Error::Protocol)
     }
 
@@ -239,16 +264,20 @@ impl Client {
         self.shared.pool.at_rest()
     }
 
-    fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
+    pub(crate) fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
         deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
     }
 
     /// One call: attempts until there is a result, or no use in another.
-    async fn call(&self, deadline: Duration, encode: impl Fn(&mut Vec<u8>, u32, u32)) -> Result<Bytes, Error> {
+    pub(crate) async fn call(
+        &self,
+        deadline: Duration,
+        mut course: Course,
+        encode: impl Fn(&mut Vec<u8>, u32, u32),
+    ) -> Result<Bytes, Error> {
         let Shared { pool, retries, .. } = &*self.shared;
         let deadline = Instant::now() + deadline;
         retries.budget.deposit();
-        let mut course = Course::default();
         loop {
             let setback = match self.attempt(deadline, &mut course, &encode).await {
                 Ok(result) => return Ok(result),
@@ -283,6 +312,14 @@ impl Client {
             endpoint: Some(lease.endpoint()),
         })
     }
+}
+
+/// Bytes that nobody else has or can guess.
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.secure_random.fill(&mut bytes).map_err(|error| Error::Tls(Arc::new(error.into())))?;
+    Ok(bytes)
 }
 
 /// What is left until `deadline` in whole milliseconds, at least 1 and at most what the wire allows.

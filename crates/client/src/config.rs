@@ -80,8 +80,9 @@ pub struct ClientConfig {
     /// again, or where none is named after any part of a pause as under `backoff_min`. If that is beyond the deadline, the
     /// call ends with the answer it had.
     pub attempts_max: u32,
-    /// Whether a call is also tried again if its connection ended after it was sent, default yes: every method is safe to
-    /// repeat, and the work that may have been done twice is all it costs.
+    /// Whether a call is also tried again if its connection ended after it was sent, default yes: every data method is safe to
+    /// repeat, and the work that may have been done twice is all it costs. `tokenize` is so by an idempotency key that the
+    /// client draws unless the call names one, or this is off. A change over the control listener is never repeated so.
     pub repeat_sent: bool,
     /// Retries for every hundred calls, `0..=100`, default 10, so that retries never multiply an overload. One a second is
     /// allowed besides. The budget is the client's, over all endpoints; what is not used is kept, up to as many retries as

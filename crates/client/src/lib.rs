@@ -6,6 +6,7 @@
 //!
 //! Every call can be dropped at any moment: the server is told to stop, and nothing of the call stays behind.
 
+mod changes;
 mod client;
 mod config;
 mod connection;
@@ -17,6 +18,7 @@ mod retry;
 mod state;
 mod table;
 mod tls;
+mod tokens;
 
 #[cfg(test)]
 mod peer;
@@ -27,7 +29,8 @@ pub use client::{Client, Document, Stats, to_payload};
 pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
 pub use sealwire_wire::{
-    Curve, Decrypt, Detail, DetailValue, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode, FieldError, Format,
-    Health, Info, Inspect, Inspection, KeyScope, Malformed, OnError, Rewrap, RpcError, ScanError, Unbound, ValueKind,
-    Writing,
+    Counted, Curve, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,
+    FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Minting, OnError,
+    Rewrap, RpcError, ScanError, Sweep, Token, TokenMap, Tokenize, Tokens, Unbound, ValueKind, Within, Writing,
+    control,
 };

@@ -11,6 +11,10 @@ use tokio::time::timeout;
 pub(crate) enum Heard {
     /// A call: its msgid, its payload, its deadline.
     Call { msgid: u32, payload: Vec<u8>, deadline_ms: Option<u32> },
+    /// A `tokenize` call and its idempotency key.
+    Tokenize { msgid: u32, idempotency_key: Option<Vec<u8>> },
+    /// A call on tokens without a document, or a control call.
+    Small(u32),
     /// A cancel of that msgid.
     Cancel(u32),
     /// A `health` call.
@@ -89,6 +93,10 @@ fn heard(boundary: &Boundary, message: &[u8]) -> Heard {
                 Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms }
             }
             Call::Decrypt(call) => Heard::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms },
+            Call::Tokenize(call) => {
+                Heard::Tokenize { msgid, idempotency_key: call.writing.idempotency_key.map(<[u8]>::to_vec) }
+            }
+            Call::Tokens(_) | Call::Control(_) => Heard::Small(msgid),
             Call::Health => Heard::Health(msgid),
             other => panic!("{other:?}"),
         },

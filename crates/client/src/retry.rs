@@ -82,12 +82,21 @@ pub(crate) struct Setback {
 #[derive(Default)]
 pub(crate) struct Course {
     attempts: u32,
+    /// It may have happened once it was seen, and must not happen twice.
+    once: bool,
     /// Had the request since the last pause.
     pub(crate) tried: Endpoints,
     /// When the first of those would take it again.
     ready_at: Option<Instant>,
     /// Why it is being tried again.
     pub(crate) last: Option<Error>,
+}
+
+impl Course {
+    /// Of a call that must not happen twice.
+    pub(crate) fn once() -> Self {
+        Self { once: true, ..Self::default() }
+    }
 }
 
 enum Kind {
@@ -123,13 +132,20 @@ impl Retries {
         }
     }
 
-    fn kind(&self, setback: &Setback) -> Kind {
+    /// Whether a call may be sent again that a server may have worked on.
+    pub(crate) fn repeats_sent(&self) -> bool {
+        self.repeat_sent
+    }
+
+    fn kind(&self, setback: &Setback, once: bool) -> Kind {
         match &setback.error {
             // The handshake told that one side's certificate will not do.
             Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => Kind::Final,
             Error::Connect(_) => Kind::Unseen,
             Error::Disconnected { .. } if !setback.sent => Kind::Unseen,
-            Error::Disconnected { .. } if self.repeat_sent => Kind::Seen { pause: None },
+            Error::Disconnected { .. } if self.repeat_sent && !once => Kind::Seen { pause: None },
+            // Its store may have done it before it fell silent.
+            Error::Rpc(error) if error.code == ErrorCode::Unavailable && once => Kind::Final,
             Error::Rpc(error) if error.code.is_retryable() => {
                 let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
                 // A conflict that time does not heal names no time.
@@ -148,7 +164,7 @@ impl Retries {
         deadline: Instant,
         has_other: impl FnOnce(Endpoints) -> bool,
     ) -> Result<Option<Instant>, Error> {
-        let kind = self.kind(&setback);
+        let kind = self.kind(&setback, course.once);
         course.attempts += 1;
         if course.attempts >= self.attempts_max {
             return Err(setback.error);

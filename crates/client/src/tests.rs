@@ -18,7 +18,7 @@ use crate::connection::{Bounds, Connection};
 use crate::peer::{Heard, Peer};
 use crate::pool::Connector;
 use crate::state::{Failure, GRACE};
-use crate::{Document, Encrypt, Error, ErrorCode};
+use crate::{Document, Encrypt, Error, ErrorCode, Minting, Tokenize};
 
 mod endpoints;
 mod retries;

@@ -73,6 +73,7 @@ impl Engine {
             let mut out = Vec::new();
             let (msgid, does, document) = match heard {
                 Heard::Closed => break,
+                other @ (Heard::Tokenize { .. } | Heard::Small(_)) => panic!("{other:?}"),
                 Heard::Cancel(msgid) => match *self.does.lock().unwrap() {
                     Does::Obey(ms) => {
                         reply::error(&mut out, msgid, &RpcError::new(ErrorCode::Cancelled, "cancelled"));

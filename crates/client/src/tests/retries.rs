@@ -236,3 +236,79 @@ async fn calls_dropped_in_a_pause_leave_nothing() {
     }
     assert!(calls(&client, 20).await);
 }
+
+/// What a client sends, again and again, to peers that hang up on it.
+async fn heard_by_peers_that_hang_up(config: &ClientConfig, call: Task) -> Vec<Heard> {
+    let (client, mut peers) = client(config, 1 << 16);
+    let call = tokio::spawn(async move { call(client).await });
+    let mut heard = Vec::new();
+    while let Ok(Some(mut peer)) = timeout(Duration::from_secs(60), peers.recv()).await {
+        heard.push(peer.hear().await);
+    }
+    assert!(matches!(call.await.unwrap(), Some(Error::Disconnected { .. })));
+    heard
+}
+
+type Task = fn(Client) -> std::pin::Pin<Box<dyn Future<Output = Option<Error>> + Send>>;
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_tokenize_carries_one_random_key() {
+    let own: Task = |client| {
+        let writing = || Minting { collection: "c", idempotency_key: Some(b"own"), ..Minting::default() };
+        Box::pin(
+            async move { client.tokenize(Tokenize { writing: writing(), ..Tokenize::new("a", &[1]) }).await.err() },
+        )
+    };
+    let none: Task = |client| {
+        let writing = || Minting { collection: "c", ..Minting::default() };
+        Box::pin(
+            async move { client.tokenize(Tokenize { writing: writing(), ..Tokenize::new("a", &[1]) }).await.err() },
+        )
+    };
+    let keys = async |config: &ClientConfig, call| {
+        let heard = heard_by_peers_that_hang_up(config, call).await;
+        let key = |heard| match heard {
+            Heard::Tokenize { idempotency_key, .. } => idempotency_key,
+            other => panic!("{other:?}"),
+        };
+        heard.into_iter().map(key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&config(), own).await, vec![Some(b"own".to_vec()); 4]);
+    let drawn = keys(&config(), none).await;
+    assert_eq!(drawn, vec![drawn[0].clone(); 4]);
+    assert_eq!(drawn[0].as_ref().unwrap().len(), 16);
+    assert_ne!(drawn, keys(&config(), none).await, "another call, another key");
+    let never = ClientConfig { repeat_sent: false, ..config() };
+    assert_eq!(keys(&never, none).await, [None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
+    use crate::control::{AppAsk, AppCall, Page};
+    let list: Task = |client| Box::pin(async move { client.apps(Page::default()).await.err() });
+    assert_eq!(heard_by_peers_that_hang_up(&config(), list).await.len(), 4);
+    let create: Task = |client| {
+        let call = AppCall { app: "a", ask: AppAsk::Create };
+        Box::pin(async move { client.change_app(call).await.err() })
+    };
+    assert_eq!(heard_by_peers_that_hang_up(&config(), create).await.len(), 1);
+    for (code, pause, attempts) in [
+        (ErrorCode::Unavailable, Some(10), 1),
+        (ErrorCode::Conflict, None, 1),
+        (ErrorCode::Conflict, Some(10), 4),
+        (ErrorCode::Overloaded, Some(10), 4),
+    ] {
+        let (client, mut peers) = client(&config(), 1 << 16);
+        let call = tokio::spawn(async move { client.change_app(AppCall { app: "a", ask: AppAsk::Create }).await });
+        let mut peer = next_peer(&mut peers).await;
+        for _ in 0..attempts {
+            let Heard::Small(msgid) = peer.hear().await else { panic!("no call") };
+            let mut error = RpcError::new(code, "no");
+            error.retry_after_ms = pause;
+            let mut out = Vec::new();
+            reply::error(&mut out, msgid, &error);
+            peer.say(&out).await;
+        }
+        assert!(matches!(call.await.unwrap(), Err(Error::Rpc(error)) if error.code == code));
+    }
+}

@@ -1,0 +1,74 @@
+//! The control calls, for a client of a control listener.
+//!
+//! A change whose answer was lost may have happened, and to make it again could make another: only what no server can
+//! have seen, or what was refused with a time to come again, is tried again.
+
+use sealwire_wire::control::{
+    AppCall, AppChanged, Apps, CollectionCall, CollectionChanged, Collections, Control, Instances, Page, Records,
+};
+use sealwire_wire::{Malformed, request};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::retry::Course;
+
+impl Client {
+    /// A part of the apps.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Payload` and `Value`; so for every method here.
+    pub async fn apps(&self, page: Page<'_>) -> Result<Apps, Error> {
+        self.control(Control::Apps(page), Course::default(), Apps::decode).await
+    }
+
+    /// A part of the control state as it rests. Parts of different generations do not belong together.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn export(&self, page: Page<'_>) -> Result<Records, Error> {
+        self.control(Control::Export(page), Course::default(), Records::decode).await
+    }
+
+    /// Changes an app.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn change_app(&self, call: AppCall<'_>) -> Result<AppChanged, Error> {
+        self.control(Control::App(call), Course::once(), AppChanged::decode).await
+    }
+
+    /// A part of an app's collections.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn collections(&self, app: &str, page: Page<'_>) -> Result<Collections, Error> {
+        self.control(Control::Collections { app, page }, Course::default(), Collections::decode).await
+    }
+
+    /// Changes a collection.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn change_collection(&self, call: CollectionCall<'_>) -> Result<CollectionChanged, Error> {
+        self.control(Control::Collection(call), Course::once(), CollectionChanged::decode).await
+    }
+
+    /// The engines that serve this control state.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn instances(&self) -> Result<Instances, Error> {
+        self.control(Control::Instances, Course::default(), Instances::decode).await
+    }
+
+    async fn control<T>(
+        &self,
+        call: Control<'_>,
+        course: Course,
+        decode: fn(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Error> {
+        let encode = |out: &mut Vec<u8>, msgid: u32, _| request::control(out, msgid, &call);
+        let result = self.call(self.deadline_of(None), course, encode).await?;
+        decode(&result).map_err(Error::Protocol)
+    }
+}

@@ -1,0 +1,88 @@
+//! The calls on tokens without a document. All are safe to repeat.
+
+use sealwire_wire::{Ask, Counted, Found, Listing, Sweep, TokenMap, Tokens, TokensCall, request};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::retry::Course;
+
+impl Client {
+    /// Says what is known of tokens, without their values.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Payload` and `Value`; so for every method here.
+    pub async fn tokens_get(&self, map: TokenMap<'_>, tokens: &[&str]) -> Result<Tokens, Error> {
+        let result = self.tokens(map, Ask::Get(tokens.to_vec())).await?;
+        Tokens::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Finds the token of `value`, which is one MessagePack value, where equal values have equal tokens.
+    ///
+    /// # Errors
+    /// As above, and [`Error::Payload`].
+    pub async fn tokens_find(&self, map: TokenMap<'_>, value: &[u8], context: &[u8]) -> Result<Found, Error> {
+        request::check_payload(value).map_err(Error::Payload)?;
+        let result = self.tokens(map, Ask::Find { value, context }).await?;
+        Found::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// A page of a collection's tokens.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn tokens_list(&self, map: TokenMap<'_>, listing: Listing<'_>) -> Result<Tokens, Error> {
+        let result = self.tokens(map, Ask::List(listing)).await?;
+        Tokens::decode(&result).map_err(Error::Protocol)
+    }
+
+    /// Removes tokens and their values for good. Where a first attempt lost its answer, the next finds them `missing`.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn tokens_delete(&self, map: TokenMap<'_>, tokens: &[&str]) -> Result<Counted, Error> {
+        self.counted(map, Ask::Delete(tokens.to_vec())).await
+    }
+
+    /// Sets when tokens expire, in seconds from now; `None`: never.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn tokens_expire(
+        &self,
+        map: TokenMap<'_>,
+        tokens: &[&str],
+        expires_s: Option<u64>,
+    ) -> Result<Counted, Error> {
+        self.counted(map, Ask::Expire { tokens: tokens.to_vec(), expires_s }).await
+    }
+
+    /// One step of taking expired tokens out of use.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn tokens_archive(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
+        self.counted(map, Ask::Archive(sweep)).await
+    }
+
+    /// One step of removing archived tokens for good.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn tokens_prune(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
+        self.counted(map, Ask::Prune(sweep)).await
+    }
+
+    async fn counted(&self, map: TokenMap<'_>, ask: Ask<'_>) -> Result<Counted, Error> {
+        let result = self.tokens(map, ask).await?;
+        Counted::decode(&result).map_err(Error::Protocol)
+    }
+
+    async fn tokens(&self, map: TokenMap<'_>, ask: Ask<'_>) -> Result<bytes::Bytes, Error> {
+        let deadline = self.deadline_of(map.deadline_ms);
+        let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
+            let map = TokenMap { deadline_ms: Some(left_ms), ..map };
+            request::tokens(out, msgid, &TokensCall { map, ask: ask.clone() });
+        };
+        self.call(deadline, Course::default(), encode).await
+    }
+}
