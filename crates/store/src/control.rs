@@ -31,14 +31,29 @@ impl Snapshot {
         if base != self.generation {
             return Ok(Commit::Moved);
         }
-        let no_number = || StoreError::Damaged { place: place.to_owned(), what: "no generation left".into() };
-        self.generation = base.checked_add(1).ok_or_else(no_number)?;
+        self.generation = after(place, base)?;
         match record {
             Some(record) => self.records.insert(key.to_owned(), record.to_owned()),
             None => self.records.remove(key),
         };
         Ok(Commit::Done(self.generation))
     }
+
+    /// Takes another state's place in memory, as [`ControlStore::replace`] says.
+    pub(crate) fn become_state(&mut self, place: &str, base: u64, state: &Self) -> Result<Commit, StoreError> {
+        if base != self.generation {
+            return Ok(Commit::Moved);
+        }
+        self.generation = state.generation.max(after(place, base)?);
+        self.records.clone_from(&state.records);
+        Ok(Commit::Done(self.generation))
+    }
+}
+
+/// The next generation. `place` names the store in errors.
+pub(crate) fn after(place: &str, generation: u64) -> Result<u64, StoreError> {
+    let no_number = || StoreError::Damaged { place: place.to_owned(), what: "no generation left".into() };
+    generation.checked_add(1).ok_or_else(no_number)
 }
 
 /// What became of a change.
@@ -86,6 +101,14 @@ pub trait ControlStore: Send + Sync {
     /// # Errors
     /// As above; [`StoreError::ReadOnly`] where this store is not written.
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError>;
+
+    /// Puts `state` in the place of everything, if the generation is still `base`: to copy a store, which begins and ends
+    /// so. The generation becomes that of `state`, or the next one after `base` where that is higher. Durable when it
+    /// returns [`Commit::Done`]; after an error it may have happened or not, whole.
+    ///
+    /// # Errors
+    /// As for [`ControlStore::commit`].
+    async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError>;
 
     /// Returns when the generation may have moved, as soon as the store can tell. A store that cannot tell never
     /// returns; whoever waits also polls. Safe to drop midway; a change between two waits is not missed. One task waits

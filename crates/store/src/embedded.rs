@@ -14,7 +14,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use fjall::Readable as _;
 use tokio::sync::{oneshot, watch};
 
 use self::database::Database;
@@ -155,14 +154,7 @@ impl ControlStore for EmbeddedStore {
     async fn load(&self) -> Result<Snapshot, StoreError> {
         self.read(|database| {
             let at = database.snapshot();
-            let mut records = BTreeMap::new();
-            for entry in at.iter(&database.records) {
-                let (key, record) = entry.into_inner().map_err(|error| database.failed(error))?;
-                let key =
-                    str::from_utf8(&key).map_err(|_| database.damaged("a record under a key that is not text"))?;
-                records.insert(key.to_owned(), record.to_vec());
-            }
-            Ok(Snapshot { generation: database.generation(&at)?, records })
+            Ok(Snapshot { generation: database.generation(&at)?, records: database.records(&at)? })
         })
         .await
     }
@@ -174,7 +166,20 @@ impl ControlStore for EmbeddedStore {
                 if edit.generation() != base {
                     return Ok(Commit::Moved);
                 }
-                Ok(Commit::Done(edit.change_record(&key, record.as_deref())))
+                edit.change_record(&key, record.as_deref()).map(Commit::Done)
+            })
+        })
+        .await?
+    }
+
+    async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
+        let state = state.clone();
+        self.change(move |turn| {
+            turn.edit(|edit| {
+                if edit.generation() != base {
+                    return Ok(Commit::Moved);
+                }
+                edit.replace_records(state).map(Commit::Done)
             })
         })
         .await?

@@ -1,5 +1,6 @@
 //! The database in its folder: opened under a lock, its keyspaces and their keys, and what its errors mean.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -37,6 +38,11 @@ fn key(map: MapId, last: [u8; 16]) -> Key {
     key[4..8].copy_from_slice(&map.collection.to_be_bytes());
     key[8..].copy_from_slice(&last);
     key
+}
+
+/// No key of the database is empty; one of a record may be.
+pub(super) fn record_key(key: &str) -> String {
+    format!("/{key}")
 }
 
 /// The other way round; `None` where the length is wrong.
@@ -161,6 +167,16 @@ impl Database {
     fn fact<const N: usize>(&self, at: &Snapshot, key: &str) -> Result<Option<[u8; N]>, StoreError> {
         let value = at.get(&self.facts, key).map_err(|error| self.failed(error))?;
         value.map(|value| (*value).try_into()).transpose().map_err(|_| self.damaged("a number of another length"))
+    }
+
+    pub(super) fn records(&self, at: &Snapshot) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
+        let record = |entry: fjall::Guard| {
+            let (key, record) = entry.into_inner().map_err(|error| self.failed(error))?;
+            let key = str::from_utf8(&key).ok().and_then(|key| key.strip_prefix('/'));
+            let key = key.ok_or_else(|| self.damaged("a record under a key of another form"))?;
+            Ok((key.to_owned(), record.to_vec()))
+        };
+        at.iter(&self.records).map(record).collect()
     }
 
     pub(super) fn row(&self, at: &Snapshot, key: &Key) -> Result<Option<Row>, StoreError> {

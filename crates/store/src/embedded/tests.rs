@@ -38,6 +38,13 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
+async fn open_empty() -> (Arc<dyn ControlStore>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("makes one");
+    (Arc::new(open(folder.path())), folder)
+}
+
+suite::control_promises!(open_empty);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn token_suite() {
     let folder = tempfile::tempdir().expect("makes one");
@@ -103,19 +110,6 @@ async fn calls_at_once_agree_on_one_row_per_fingerprint() {
     let given = calls.join_all().await;
     assert!(given.iter().all(|ids| *ids == given[0]));
     assert_eq!(store.scan(None, 100).await.expect("reads").len(), 20);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_at_once_from_one_base_succeed_once() {
-    let folder = tempfile::tempdir().expect("makes one");
-    let store = Arc::new(open(folder.path()));
-    let mut calls = JoinSet::new();
-    for caller in 0..8 {
-        let store = store.clone();
-        calls.spawn(async move { store.commit(0, &format!("app/{caller}"), Some(b"1")).await.expect("answers") });
-    }
-    let done = calls.join_all().await.into_iter().filter(|commit| *commit == Commit::Done(1)).count();
-    assert_eq!((done, store.load().await.expect("loads").records.len()), (1, 1));
 }
 
 #[tokio::test]
@@ -230,21 +224,4 @@ fn flip(path: &Path, quarter: u64) {
         file.read_exact_at(&mut byte, at).expect("reads");
         file.write_all_at(&[byte[0] ^ 0x55], at).expect("writes");
     }
-}
-
-#[tokio::test]
-async fn a_change_wakes_whoever_waits_and_is_not_missed_between_waits() {
-    let folder = tempfile::tempdir().expect("makes one");
-    let store = open(folder.path());
-    let mut wait = store.changed();
-    assert!(futures_pending(&mut wait).await);
-    drop(wait);
-    store.commit(0, "app/a", Some(b"1")).await.expect("commits");
-    store.changed().await;
-    assert!(futures_pending(&mut store.changed()).await);
-}
-
-async fn futures_pending(wait: &mut (impl Future<Output = ()> + Unpin)) -> bool {
-    std::future::poll_fn(|context| std::task::Poll::Ready(std::pin::Pin::new(&mut *wait).poll(context).is_pending()))
-        .await
 }

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use fjall::Snapshot;
 
-use super::database::{Database, GENERATION_KEY, Key, fingerprint_key, row_key};
+use super::database::{Database, GENERATION_KEY, Key, fingerprint_key, record_key, row_key};
 use super::row;
-use crate::StoreError;
+use crate::control::after;
 use crate::tokens::{Fingerprint, MapId, Row, TokenId};
+use crate::{StoreError, control as state};
 
 /// What one turn takes before it commits: bounds the memory of a turn and the wait of the first in it.
 const TURN_ROWS_MAX: usize = 8_192;
@@ -82,8 +83,8 @@ impl<'a> Turn<'a> {
         }
         for (key, record) in self.pending.records {
             match record {
-                Some(record) => batch.insert(&database.records, key.as_str(), record),
-                None => batch.remove(&database.records, key.as_str()),
+                Some(record) => batch.insert(&database.records, record_key(&key), record),
+                None => batch.remove(&database.records, record_key(&key)),
             }
         }
         if let Some(generation) = self.pending.generation {
@@ -157,10 +158,21 @@ impl Edit<'_> {
     }
 
     /// Changes one record under the next generation.
-    pub(super) fn change_record(&mut self, key: &str, record: Option<&[u8]>) -> u64 {
-        let next = self.generation() + 1;
+    pub(super) fn change_record(&mut self, key: &str, record: Option<&[u8]>) -> Result<u64, StoreError> {
+        let next = after("the embedded store", self.generation())?;
         self.changes.records.insert(key.to_owned(), record.map(<[u8]>::to_vec));
         self.changes.generation = Some(next);
-        next
+        Ok(next)
+    }
+
+    /// Puts `state` in the place of all records.
+    pub(super) fn replace_records(&mut self, state: state::Snapshot) -> Result<u64, StoreError> {
+        let next = after("the embedded store", self.generation())?.max(state.generation);
+        let there = self.turn.database.records(&self.turn.at)?;
+        let gone = there.into_keys().chain(self.turn.pending.records.keys().cloned());
+        self.changes.records.extend(gone.map(|key| (key, None)));
+        self.changes.records.extend(state.records.into_iter().map(|(key, record)| (key, Some(record))));
+        self.changes.generation = Some(next);
+        Ok(next)
     }
 }

@@ -70,6 +70,14 @@ impl ControlStore for MemoryStore {
         Ok(commit)
     }
 
+    async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
+        let commit = self.control.state().snapshot.become_state("memory", base, state)?;
+        if commit != Commit::Moved {
+            self.control.shared.moved.send_replace(());
+        }
+        Ok(commit)
+    }
+
     async fn changed(&self) {
         // The sender lives in what the handle holds, so there is always one.
         let _ = self.control.told.lock().await.changed().await;

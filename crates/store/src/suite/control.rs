@@ -18,6 +18,7 @@ macro_rules! control_promises {
             a_change_is_there_under_the_next_generation,
             a_change_from_another_base_is_not_made,
             keys_and_records_are_kept_to_the_byte,
+            a_state_takes_the_place_of_everything,
             of_changes_at_once_one_wins_per_base,
             loads_are_whole_while_changes_go_on,
             a_change_wakes_who_waits,
@@ -133,6 +134,32 @@ pub(crate) async fn keys_and_records_are_kept_to_the_byte(store: Store) {
     assert_eq!(store.commit(14, "app/shop", None).await.unwrap(), Commit::Done(15));
     records.remove("app/shop");
     assert!(store.load().await.unwrap().records == records);
+}
+
+pub(crate) async fn a_state_takes_the_place_of_everything(store: Store) {
+    let state = |generation: u64, keys: &[&str]| {
+        let records = keys.iter().map(|key| ((*key).to_owned(), generation.to_string().into_bytes())).collect();
+        Snapshot { generation, records }
+    };
+    let mut base = 0;
+    // What is given, and the generation after it.
+    for (given, after) in [
+        (state(0, &[]), 1),
+        (state(40, &["", "app/a", "app/b"]), 40),
+        (state(40, &["app/b", "app/c"]), 41),
+        (state(7, &["app/b"]), 42),
+        (state(1 << 40, &[]), 1 << 40),
+    ] {
+        for wrong in [base + 1, base + (1 << 20)] {
+            assert_eq!(store.replace(wrong, &given).await.unwrap(), Commit::Moved);
+        }
+        assert_eq!(store.replace(base, &given).await.unwrap(), Commit::Done(after));
+        assert_eq!(store.generation().await.unwrap(), after);
+        assert_eq!(store.load().await.unwrap(), Snapshot { generation: after, ..given });
+        base = after;
+    }
+    assert_eq!(put(&store, "app/d", b"{}").await, (1 << 40) + 1);
+    wait(&store, "nobody was told").await;
 }
 
 pub(crate) async fn of_changes_at_once_one_wins_per_base(store: Store) {
