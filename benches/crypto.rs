@@ -10,7 +10,10 @@ use std::time::Instant;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_benches::document::app_keys;
 use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
-use sealwire_crypto::{AppKeys, Curve, Datatype, Encoding, EpochLifetime, KeyPair, KeyScope, Opener, Sealer};
+use sealwire_crypto::{
+    AppKeys, CardEnds, Curve, Datatype, Encoding, EpochLifetime, Format, KeyPair, KeyScope, KeyState, Opener,
+    RowBuffer, Sealer, TokenKeyVersion, TokenKeys, TokenSecret,
+};
 
 const SIZES: [(usize, &str); 3] = [(16, "16B"), (64, "64B"), (1_024, "1KiB")];
 const SCOPES: [(KeyScope, &str); 2] = [(KeyScope::Request, "request"), (KeyScope::Field, "field")];
@@ -25,6 +28,8 @@ fn main() {
     seal(&mut criterion, &keys);
     seal_in_epoch(&mut criterion, &keys);
     open(&mut criterion, &keys);
+    token(&mut criterion);
+    formats(&mut criterion);
     criterion.final_summary();
 }
 
@@ -135,6 +140,60 @@ fn open(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                 b.iter(|| open(&mut opener));
             }
             KeyScope::Field => b.iter(|| open(&mut Opener::new(Arc::clone(keys), b""))),
+        });
+    }
+}
+
+fn token_keys() -> TokenKeys {
+    let secret = TokenSecret::generate().expect("random source");
+    TokenKeys::new(1, vec![TokenKeyVersion { number: 1, state: KeyState::Active, secret }]).expect("version 1")
+}
+
+/// What a token of 16 bytes costs beside its store: a name, a fingerprint, and its row sealed or opened.
+fn token(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crypto/token");
+    let keys = token_keys();
+    let (token, value) = ("tok_0123456789abcdefghijkl", (Datatype::String, &b"4242424242424242"[..]));
+    let context = keys.context(b"cards.pan");
+    let id = keys.id(1, token);
+    let row = keys.seal(1, &id, &context, token, Some(value)).expect("seals");
+    let mut buffer = RowBuffer::default();
+    group.bench_function("context/9B", |b| b.iter(|| keys.context(black_box(b"cards.pan"))));
+    group.bench_function("id/26B", |b| b.iter(|| keys.id(1, black_box(token))));
+    group.bench_function("fingerprint_of_value/16B", |b| {
+        b.iter(|| keys.fingerprint_of_value(1, &context, value.0, black_box(value.1)));
+    });
+    group.bench_function("fingerprint_of_call/16B", |b| {
+        b.iter(|| keys.fingerprint_of_call(1, &context, b"0123456789abcdef", 0, value.0, black_box(value.1)));
+    });
+    group.bench_function("seal/16B", |b| {
+        b.iter(|| keys.seal(1, &id, &context, black_box(token), Some(value)).expect("seals"));
+    });
+    group.bench_function("open/16B", |b| {
+        b.iter(|| {
+            let opened = keys.open(1, &id, black_box(&row), &mut buffer).expect("opens");
+            opened.value(&context).expect("its context").map(|(_, value)| value.len())
+        });
+    });
+}
+
+/// Drawing tokens, beside one request to the random source of the size that they make.
+fn formats(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crypto/token_format");
+    let mut bytes = [0; 32];
+    group.bench_function("random_32B", |b| {
+        b.iter(|| aws_lc_rs::rand::fill(black_box(&mut bytes)).expect("random source"));
+    });
+    let mut out = String::with_capacity(64);
+    for (name, format) in [
+        ("opaque", Format::Opaque),
+        ("uuid", Format::Uuid),
+        ("digits", Format::Digits),
+        ("card", Format::Card(CardEnds::default())),
+        ("email", Format::Email),
+    ] {
+        group.bench_function(BenchmarkId::new(name, "16B"), |b| {
+            b.iter(|| format.generate(Datatype::String, black_box(b"4242424242424242"), &mut out).expect("fits"));
         });
     }
 }
