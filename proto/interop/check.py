@@ -1,8 +1,8 @@
-"""Holds envelope.py against the engine's crypto crate.
+"""Holds envelope.py and tokens.py against the engine's crypto crate.
 
     python3 proto/interop/check.py target/release/examples/interop
 
-1. Every vector in proto/vectors/envelope.jsonl gets its verdict here too, and those that open are made again
+1. Every vector in proto/vectors/envelope.jsonl and token.jsonl gets its verdict here too, and those that open are made again
    byte for byte. 2. What the engine's crate seals opens here. 3. What is sealed here opens there.
 4. A copy with one bit changed opens on neither side.
 """
@@ -16,8 +16,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import envelope as sw  # noqa: E402
+import tokens as tk  # noqa: E402
 
-VECTORS = pathlib.Path(__file__).parent.parent / "vectors" / "envelope.jsonl"
+VECTORS = pathlib.Path(__file__).parent.parent / "vectors"
 
 
 def raw(vector):
@@ -26,7 +27,7 @@ def raw(vector):
 
 def check_vectors():
     opened = refused = 0
-    for line in VECTORS.read_text().splitlines():
+    for line in (VECTORS / "envelope.jsonl").read_text().splitlines():
         v = json.loads(line)
         key = sw.private_key(v["curve"], bytes.fromhex(v["private_key"]))
         context = bytes.fromhex(v["context"])
@@ -46,12 +47,105 @@ def check_vectors():
     return opened, refused
 
 
-def check_exchange(program, rounds):
+def token_hash(v, secret):
+    context, value = bytes.fromhex(v["context"]), bytes.fromhex(v["value"])
+    if v["of"] == "context":
+        return tk.context_hash(secret, v["app"], context)
+    if v["of"] == "id":
+        return tk.token_id(secret, v["app"], v["collection"], v["token"])
+    field = (v["datatype"], value)
+    if v["of"] == "value":
+        return tk.fingerprint_of_value(secret, v["app"], v["collection"], context, *field)
+    key = bytes.fromhex(v["idempotency_key"])
+    return tk.fingerprint_of_call(secret, v["app"], v["collection"], context, key, v["index"], *field)
+
+
+def check_token_row(v):
+    """Its verdict: hold, token or refuse. What opens is sealed again to the same bytes."""
+    keys = {key["number"]: bytes.fromhex(key["secret"]) for key in v["keys"]}
+    active = {key["number"] for key in v["keys"] if key["active"]}
+    identity, context, row = (bytes.fromhex(v[name]) for name in ("id", "context", "row"))
+    try:
+        bound, token, value = tk.open(keys, active, v["app"], v["collection"], identity, row)
+    except sw.Refused:
+        return "refuse"
+    want = v["opens_to"]
+    assert token == want["token"], v["name"]
+    if bound != tk.context_hash(keys[1], v["app"], context):
+        assert want["value"] is None, v["name"]
+        return "token"
+    assert value == (None if want["value"] is None else (want["datatype"], bytes.fromhex(want["value"]))), v["name"]
+    number = int.from_bytes(row[1:5], "big")
+    assert tk.seal(keys, number, row[5:17], v["app"], v["collection"], identity, context, token, value) == row
+    return "hold"
+
+
+def check_token_vectors():
+    counts = {"hold": 0, "token": 0, "refuse": 0}
+    for line in (VECTORS / "token.jsonl").read_text().splitlines():
+        v = json.loads(line)
+        if v["kind"] == "row":
+            verdict = check_token_row(v)
+        else:
+            held = (
+                token_hash(v, bytes.fromhex(v["secret"])).hex() == v["hash"]
+                if v["kind"] == "hash"
+                else tk.has_shape(v["format"], v["text"])
+            )
+            verdict = "hold" if held else "refuse"
+        assert verdict == v["expect"], v["name"]
+        counts[verdict] += 1
+    assert counts["hold"] >= 20 and counts["refuse"] > counts["hold"], counts
+    return counts
+
+
+def asker(program):
     def ask(**request):
         program.stdin.write(json.dumps(request) + "\n")
         program.stdin.flush()
         return json.loads(program.stdout.readline())
 
+    return ask
+
+
+def check_token_exchange(ask, rounds):
+    for n in range(rounds):
+        keys = {number: secrets.token_bytes(32) for number in range(1, 2 + n % 3)}
+        app, collection, index = (secrets.randbelow(1 << 32) for _ in range(3))
+        context, call, value = (secrets.token_bytes(secrets.randbelow(100)) for _ in range(3))
+        token, field = secrets.token_urlsafe(secrets.randbelow(40)), (1, value) if n % 4 else None
+        place = dict(app=app, collection=collection, context=context.hex(), secrets=[key.hex() for key in keys.values()])
+        datatype, data = (1, value.hex()) if field else (None, None)
+
+        theirs = ask(
+            op="token.seal", token=token, datatype=datatype, value=data, idempotency_key=call.hex(), index=index, **place
+        )
+        identity = tk.token_id(keys[1], app, collection, token)
+        assert theirs["id"] == identity.hex()
+        if field:
+            of_value = tk.fingerprint_of_value(keys[1], app, collection, context, *field)
+            of_call = tk.fingerprint_of_call(keys[1], app, collection, context, call, index, *field)
+            assert (theirs["of_value"], theirs["of_call"]) == (of_value.hex(), of_call.hex())
+        opened = tk.open(keys, set(keys), app, collection, identity, bytes.fromhex(theirs["row"]))
+        assert opened == (tk.context_hash(keys[1], app, context), token, field)
+
+        number = 1 + secrets.randbelow(len(keys))
+        ours = tk.seal(keys, number, secrets.token_bytes(12), app, collection, identity, context, token, field)
+        answer = ask(op="token.open", id=identity.hex(), row=ours.hex(), **place)
+        assert answer == {"token": token, "datatype": datatype, "value": data}, answer
+
+        altered = bytearray(ours)
+        altered[secrets.randbelow(len(altered))] ^= 1 << secrets.randbelow(8)
+        assert ask(op="token.open", id=identity.hex(), row=altered.hex(), **place) == {"refused": True}
+        try:
+            tk.open(keys, set(keys), app, collection, identity, bytes(altered))
+            raise AssertionError("an altered row opened")
+        except sw.Refused:
+            pass
+    return rounds
+
+
+def check_exchange(ask, rounds):
     for n in range(rounds):
         curve, encoding = ("r1", "k1")[n & 1], ("text", "binary")[n >> 1 & 1]
         scalar = secrets.token_bytes(31).rjust(32, b"\x01")
@@ -84,11 +178,15 @@ def check_exchange(program, rounds):
 
 def main():
     opened, refused = check_vectors()
+    tokens = check_token_vectors()
     with subprocess.Popen(sys.argv[1:2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
-        rounds = check_exchange(program, 200)
+        rounds = check_exchange(asker(program), 200)
+        token_rounds = check_token_exchange(asker(program), 200)
         program.stdin.close()
     assert program.returncode == 0
     print(f"envelope interop: {opened} vectors open, {refused} refuse, {rounds} fresh exchanges each way")
+    held = tokens["hold"] + tokens["token"]
+    print(f"token interop: {held} vectors hold, {tokens['refuse']} refuse, {token_rounds} fresh rows each way")
 
 
 if __name__ == "__main__":

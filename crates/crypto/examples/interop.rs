@@ -3,13 +3,17 @@
 //! One JSON object per line in, one out. Byte strings are hex, a text envelope is itself:
 //! `{"op":"seal","curve":"r1","private_key":..,"app":..,"context":..,"encoding":"text","datatype":0,"plaintext":..}`
 //! gives `{"envelope":..}`; `{"op":"open",..,"envelope":..}` gives `{"datatype":..,"plaintext":..}` or `{"refused":true}`.
+//! `{"op":"token.seal","app":7,"secrets":[..],"collection":3,"context":..,"token":..,"datatype":1,"value":..,
+//! "idempotency_key":..,"index":0}` gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a
+//! value; `{"op":"token.open",..,"id":..,"row":..}` gives `{"token":..,"datatype":..,"value":..}` or `{"refused":true}`.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
+    AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, RowBuffer, Sealer,
+    TokenKeyVersion, TokenKeys, TokenSecret,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn answer(request: &Value) -> Result<Value, Box<dyn Error>> {
     let text = |key: &str| request[key].as_str().ok_or(format!("{key} is missing"));
+    if text("op")?.starts_with("token.") {
+        return answer_token(request);
+    }
     let curve = Curve::from_name(text("curve")?).ok_or("curve")?;
     let scalar = unhex(text("private_key")?)?.try_into().map_err(|_| "private_key")?;
     let version = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &scalar)?);
@@ -31,7 +38,7 @@ fn answer(request: &Value) -> Result<Value, Box<dyn Error>> {
     let context = unhex(text("context")?)?;
     let encoding = if text("encoding")? == "text" { Encoding::Text } else { Encoding::Binary };
     if text("op")? == "seal" {
-        let datatype = request["datatype"].as_u64().and_then(|byte| Datatype::from_byte(byte.try_into().ok()?));
+        let datatype = datatype(request);
         let newest = keys.newest(curve).ok_or("no key")?.clone();
         let mut sealer = Sealer::new(keys.app(), newest, KeyScope::Request, encoding, &context)?;
         let mut out = Vec::new();
@@ -48,6 +55,46 @@ fn answer(request: &Value) -> Result<Value, Box<dyn Error>> {
         |_| json!({ "refused": true }),
         |opened| json!({ "datatype": opened.datatype as u8, "plaintext": hex(opened.plaintext) }),
     ))
+}
+
+fn answer_token(request: &Value) -> Result<Value, Box<dyn Error>> {
+    let text = |key: &str| request[key].as_str().ok_or(format!("{key} is missing"));
+    let number = |key: &str| request[key].as_u64().and_then(|n| n.try_into().ok()).ok_or(format!("{key} is missing"));
+    let mut versions = Vec::new();
+    for (secret, number) in request["secrets"].as_array().ok_or("secrets")?.iter().zip(1..) {
+        let bytes: [u8; 32] = unhex(secret.as_str().ok_or("secret")?)?.try_into().map_err(|_| "secret")?;
+        versions.push(TokenKeyVersion { number, state: KeyState::Active, secret: TokenSecret::new(bytes.into()) });
+    }
+    let keys = TokenKeys::new(number("app")?, versions)?;
+    let (collection, context): (u32, _) = (number("collection")?, keys.context(&unhex(text("context")?)?));
+    if text("op")? == "token.seal" {
+        let (token, call) = (text("token")?, unhex(text("idempotency_key")?)?);
+        let id = keys.id(collection, token);
+        let Some(datatype) = datatype(request) else {
+            let row = keys.seal(collection, &id, &context, token, None)?;
+            return Ok(json!({ "id": hex(&id), "row": hex(&row) }));
+        };
+        let value = unhex(text("value")?)?;
+        let row = keys.seal(collection, &id, &context, token, Some((datatype, &value)))?;
+        let of_value = keys.fingerprint_of_value(collection, &context, datatype, &value);
+        let of_call = keys.fingerprint_of_call(collection, &context, &call, number("index")?, datatype, &value);
+        return Ok(json!({ "id": hex(&id), "row": hex(&row), "of_value": hex(&of_value), "of_call": hex(&of_call) }));
+    }
+    let (id, row) = (unhex(text("id")?)?.try_into().map_err(|_| "id")?, unhex(text("row")?)?);
+    let mut buffer = RowBuffer::default();
+    let opened = keys.open(collection, &id, &row, &mut buffer);
+    let told = opened.and_then(|opened| Ok((opened.token(), opened.value(&context)?)));
+    Ok(told.map_or_else(
+        |_| json!({ "refused": true }),
+        |(token, value)| {
+            let (datatype, value) = value.map(|(datatype, value)| (datatype as u8, hex(value))).unzip();
+            json!({ "token": token, "datatype": datatype, "value": value })
+        },
+    ))
+}
+
+fn datatype(request: &Value) -> Option<Datatype> {
+    request["datatype"].as_u64().and_then(|byte| Datatype::from_byte(byte.try_into().ok()?))
 }
 
 fn unhex(text: &str) -> Result<Vec<u8>, Box<dyn Error>> {

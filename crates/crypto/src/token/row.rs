@@ -139,7 +139,7 @@ impl TokenKeys {
     }
 
     /// What a row is bound to besides its key.
-    fn place(&self, collection: u32, id: &[u8; HASH_BYTES]) -> [u8; 8 + HASH_BYTES] {
+    pub(super) fn place(&self, collection: u32, id: &[u8; HASH_BYTES]) -> [u8; 8 + HASH_BYTES] {
         let mut place = [0; 8 + HASH_BYTES];
         place[..4].copy_from_slice(&self.app.to_be_bytes());
         place[4..8].copy_from_slice(&collection.to_be_bytes());

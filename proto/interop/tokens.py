@@ -1,0 +1,104 @@
+"""Ids, fingerprints and sealed rows of tokens, written again from proto/token.md on the `cryptography` package.
+
+Shares no code with the engine. `check.py` beside it holds the two against each other.
+"""
+
+import hashlib
+import hmac
+import re
+import struct
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+
+from envelope import Refused
+
+NO_VALUE = 0x80
+
+
+def sub_key(secret, purpose):
+    """HKDF-SHA256 (RFC 5869) without salt; one hash of output is one block."""
+    prk = hmac.digest(bytes(32), secret, hashlib.sha256)
+    return hmac.digest(prk, b"sealwire/token/" + purpose + b"/1\x01", hashlib.sha256)
+
+
+def _hash(secret, purpose, *parts):
+    return hmac.digest(sub_key(secret, purpose), b"".join(parts), hashlib.sha256)[:16]
+
+
+def _u32(number):
+    return struct.pack(">I", number)
+
+
+def _sized(data):
+    return struct.pack(">Q", len(data)) + data
+
+
+def context_hash(secret, app, context):
+    return _hash(secret, b"context", _u32(app), _sized(context))
+
+
+def token_id(secret, app, collection, token):
+    return _hash(secret, b"id", _u32(app), _u32(collection), _sized(token.encode()))
+
+
+def fingerprint_of_value(secret, app, collection, context, datatype, value):
+    place = _u32(app) + _u32(collection) + context_hash(secret, app, context)
+    return _hash(secret, b"fingerprint", b"\x01", place, bytes([datatype]), _sized(value))
+
+
+def fingerprint_of_call(secret, app, collection, context, key, index, datatype, value):
+    place = _u32(app) + _u32(collection) + context_hash(secret, app, context)
+    return _hash(secret, b"fingerprint", b"\x02", place, _u32(index), _sized(key), bytes([datatype]), _sized(value))
+
+
+def seal(secrets, number, nonce, app, collection, identity, context, token, value):
+    """`secrets` by version number; `value` is (datatype, bytes), or None for one-way."""
+    token = token.encode()
+    datatype, data = value or (NO_VALUE, b"")
+    plain = context_hash(secrets[1], app, context) + struct.pack(">H", len(token)) + token + bytes([datatype]) + data
+    aad = _u32(app) + _u32(collection) + identity
+    return b"\x01" + _u32(number) + nonce + AESGCMSIV(sub_key(secrets[number], b"seal")).encrypt(nonce, plain, aad)
+
+
+def open(secrets, active, app, collection, identity, row):
+    """Gives (context hash, token, value as in `seal`) or raises Refused. `active` holds the numbers that may open."""
+    number = int.from_bytes(row[1:5], "big")
+    if len(row) < 17 + 19 + 16 or row[0] != 1 or number not in active:
+        raise Refused
+    try:
+        key = AESGCMSIV(sub_key(secrets[number], b"seal"))
+        plain = key.decrypt(row[5:17], row[17:], _u32(app) + _u32(collection) + identity)
+        length = int.from_bytes(plain[16:18], "big")
+        token, rest = plain[18 : 18 + length], plain[18 + length :]
+        if len(token) < length or not rest:
+            raise Refused
+        datatype, value = rest[0], rest[1:]
+        if datatype == NO_VALUE and not value:
+            return plain[:16], token.decode(), None
+        if datatype > 2:
+            raise Refused
+        if datatype == 0:
+            value.decode()
+        return plain[:16], token.decode(), (datatype, value)
+    except (ValueError, InvalidTag) as error:
+        raise Refused from error
+
+
+def _luhn(text):
+    doubled = [int(d) if n % 2 == 0 else sum(divmod(2 * int(d), 10)) for n, d in enumerate(reversed(text))]
+    return sum(doubled) % 10 == 0
+
+
+_HEX = "[0-9a-f]"
+_SHAPES = {
+    "opaque": r"tok_[0-9A-Za-z]{22}",
+    "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-4{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}",
+    "digits": r"[0-9]{1,64}",
+    "card": r"[0-9]{12,19}",
+    "email": r"tok-[0-9a-z]{25}@tokens\.invalid",
+}
+
+
+def has_shape(format, text):
+    return bool(re.fullmatch(_SHAPES[format], text)) and (format != "card" or _luhn(text))
