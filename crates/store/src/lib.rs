@@ -4,6 +4,7 @@
 //! its network threads and keeps what it loaded in memory, watching [`AppStore::generation`] for change.
 //! Nothing unwrapped is ever written, logged or put into an error.
 
+mod coalesce;
 mod control;
 pub mod embedded;
 mod folder;
@@ -12,6 +13,9 @@ mod memory;
 mod suite;
 mod tokens;
 
+pub use coalesce::{
+    BYTES_TOGETHER, CallError, Coalescer, Flight, KEYS_TOGETHER, Kind, Lanes, Observer, ROWS_TOGETHER, Waiting,
+};
 pub use control::{Commit, ControlStore, Instance, Snapshot};
 pub use embedded::EmbeddedStore;
 pub use folder::FolderStore;

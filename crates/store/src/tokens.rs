@@ -56,6 +56,12 @@ impl Row {
         self.archived.is_none() && self.expires.is_none_or(|expires| expires > now)
     }
 
+    /// About how much of memory and of a connection it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        64 + self.sealed.len() + self.tags.iter().map(|tag| 16 + tag.len()).sum::<usize>()
+    }
+
     /// Refuses times that a store need not hold.
     pub(crate) fn check_times(&self) -> Result<(), StoreError> {
         [Some(self.created), self.expires, self.archived].into_iter().flatten().try_for_each(check_time)

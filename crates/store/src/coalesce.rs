@@ -1,0 +1,324 @@
+//! Many calls, few trips to the store: group commit and joined look-ups over any [`TokenStore`].
+//!
+//! What arrives while a write is under way goes with the next one. The commit is the clock: there is no linger timer,
+//! which would cost half the rate and more than double the latency of 64 callers, and a lone caller is sent at once. A
+//! caller is answered after the commit that its group was in.
+//!
+//! Groups go together up to [`ROWS_TOGETHER`] and [`BYTES_TOGETHER`], app by app in turn, so that one app's bulk does not
+//! hold up another's single writes. A larger group is atomic too and goes alone; all lanes but one may carry such, and
+//! where there is one lane only, others go between two of them. What may wait here is bounded by who calls.
+//!
+//! Dropping a call's future takes its group out, unless it is under way: then the commit goes on.
+
+mod desk;
+#[cfg(test)]
+mod faulty;
+mod ring;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::{Fingerprint, Group, MapId, Row, StoreError, TokenId, TokenStore, Written};
+use desk::{Desk, Lane, Rules, Size, Sort};
+use work::{Open, Waiter, Work};
+
+/// Rows of one write, unless one group has more: more gain little on one connection and lengthen every commit.
+pub const ROWS_TOGETHER: usize = 512;
+/// Bytes of one write, unless one group has more.
+pub const BYTES_TOGETHER: usize = 1 << 20;
+/// Keys of one look-up.
+pub const KEYS_TOGETHER: usize = 1_000;
+
+/// A part of a call's keys that goes in one look-up; a larger call is asked in parts, between those of others.
+const KEYS_PIECE: usize = 250;
+/// What an app's turn is worth.
+const ROWS_TURN: usize = 32;
+const KEYS_TURN: usize = 64;
+
+/// How many writes and look-ups are under way at once, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    /// Writes; at least 1. As many as the store has connections for them: 2 for PostgreSQL, 1 embedded.
+    pub writers: usize,
+    /// Look-ups; at least 1. More than connections where these pipeline: few callers are then not joined at all.
+    pub readers: usize,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The store's. A write may have happened or not, where it says that it does not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its deadline passed while it waited. It was not sent.
+    #[error("the deadline passed before it was sent to the store")]
+    Late,
+    /// [`Coalescer::close`] was called. It was not sent.
+    #[error("the store is being closed")]
+    Closed,
+}
+
+/// What was asked of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// [`TokenStore::write`].
+    Write,
+    /// [`TokenStore::get`].
+    Get,
+    /// [`TokenStore::find`].
+    Find,
+}
+
+/// One trip to the store, when it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flight {
+    /// What was asked.
+    pub kind: Kind,
+    /// Groups, or parts of look-ups.
+    pub calls: usize,
+    /// Those of them that failed.
+    pub failed: usize,
+    /// Rows, or keys.
+    pub items: usize,
+    /// Bytes of the rows, about; 0 for keys.
+    pub bytes: usize,
+    /// How long the one that came first had waited.
+    pub waited: Duration,
+    /// From sending to the answer.
+    pub took: Duration,
+}
+
+/// Is told of every trip, for metrics.
+pub trait Observer: Send + Sync {
+    /// Called on the lane between two trips: it must be quick.
+    fn landed(&self, flight: &Flight);
+}
+
+impl Observer for () {
+    fn landed(&self, _: &Flight) {}
+}
+
+/// What waits to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Rows to be written.
+    pub rows: usize,
+    /// Their bytes, about.
+    pub bytes: usize,
+    /// Keys to be looked up.
+    pub keys: usize,
+}
+
+/// Joins calls to a store. Clones share it.
+#[derive(Clone)]
+pub struct Coalescer {
+    shared: Arc<Shared>,
+    runtime: Handle,
+}
+
+struct Shared {
+    store: Arc<dyn TokenStore>,
+    observer: Arc<dyn Observer>,
+    writes: Desk<Write>,
+    looks: Desk<Look>,
+}
+
+type Write = Work<Group, Written>;
+/// Keys of either kind.
+type Look = Work<Vec<(MapId, [u8; 16])>, Vec<Option<Row>>>;
+
+impl Coalescer {
+    /// Over `store`. Lanes run on the runtime that this is called on.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn new(store: Arc<dyn TokenStore>, lanes: Lanes, observer: Arc<dyn Observer>) -> Self {
+        let writers = lanes.writers.max(1);
+        let writes = Rules {
+            lanes: writers,
+            second_lanes: (writers - 1).max(1),
+            limit: ROWS_TOGETHER,
+            quanta: [ROWS_TURN, usize::MAX],
+        };
+        let readers = lanes.readers.max(1);
+        let looks = Rules { lanes: readers, second_lanes: readers, limit: KEYS_TOGETHER, quanta: [KEYS_TURN; 2] };
+        let shared = Shared { store, observer, writes: Desk::new(writes), looks: Desk::new(looks) };
+        Self { shared: Arc::new(shared), runtime: Handle::current() }
+    }
+
+    /// The store, for what is not joined.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn TokenStore> {
+        &self.shared.store
+    }
+
+    /// What waits to be sent.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        let writes = self.shared.writes.waiting();
+        Waiting { rows: writes.items, bytes: writes.bytes, keys: self.shared.looks.waiting().items }
+    }
+
+    /// [`TokenStore::write`] of one group. Past `deadline` it is not sent; once it is under way its answer is waited for.
+    /// Safe to drop, as the module says.
+    ///
+    /// # Errors
+    /// Any [`CallError`].
+    pub async fn write(&self, now: u64, group: Group, deadline: Option<Instant>) -> Result<Written, CallError> {
+        let bytes = group.rows.iter().map(Row::bytes).sum();
+        let size = Size { items: group.rows.len(), bytes };
+        // One scale for both bounds.
+        let weight = size.items.max(bytes.div_ceil(BYTES_TOGETHER / ROWS_TOGETHER)).max(1);
+        let sort = if weight <= ROWS_TOGETHER { Sort::First } else { Sort::Second };
+        let app = group.map.app;
+        let (work, answer) = Work::new(now, group, deadline);
+        let (place, start) = self.shared.writes.push(sort, app, weight, size, work)?;
+        if start {
+            self.runtime.spawn(write_lane(Arc::clone(&self.shared)));
+        }
+        Waiter { desk: &self.shared.writes, sort, place, answer }.answer(deadline).await
+    }
+
+    /// [`TokenStore::get`]. As for [`Coalescer::write`].
+    ///
+    /// # Errors
+    /// Any [`CallError`].
+    pub async fn get(
+        &self,
+        now: u64,
+        keys: &[(MapId, TokenId)],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Option<Row>>, CallError> {
+        self.look(Sort::First, now, keys, |id| id.0, deadline).await
+    }
+
+    /// [`TokenStore::find`]. As for [`Coalescer::write`].
+    ///
+    /// # Errors
+    /// Any [`CallError`].
+    pub async fn find(
+        &self,
+        now: u64,
+        keys: &[(MapId, Fingerprint)],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Option<Row>>, CallError> {
+        self.look(Sort::Second, now, keys, |print| print.0, deadline).await
+    }
+
+    async fn look<K>(
+        &self,
+        sort: Sort,
+        now: u64,
+        keys: &[(MapId, K)],
+        bytes: impl Fn(&K) -> [u8; 16],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Option<Row>>, CallError> {
+        let mut waiters = Vec::with_capacity(keys.len().div_ceil(KEYS_PIECE));
+        for piece in keys.chunks(KEYS_PIECE) {
+            let size = Size { items: piece.len(), bytes: 0 };
+            let question = piece.iter().map(|(map, key)| (*map, bytes(key))).collect();
+            let (work, answer) = Work::new(now, question, deadline);
+            let (place, start) = self.shared.looks.push(sort, piece[0].0.app, piece.len(), size, work)?;
+            waiters.push(Waiter { desk: &self.shared.looks, sort, place, answer });
+            if start {
+                self.runtime.spawn(look_lane(Arc::clone(&self.shared)));
+            }
+        }
+        let mut rows = Vec::with_capacity(keys.len());
+        for waiter in waiters {
+            rows.extend(waiter.answer(deadline).await?);
+        }
+        Ok(rows)
+    }
+
+    /// Takes nothing more; returns when all that waits has been sent and answered.
+    pub async fn close(&self) {
+        self.shared.writes.close().await;
+        self.shared.looks.close().await;
+    }
+}
+
+async fn write_lane(shared: Arc<Shared>) {
+    let mut lane = Lane::default();
+    while let Some((_, batch)) = shared.writes.next(&mut lane) {
+        caught(shared.write(batch)).await;
+    }
+}
+
+async fn look_lane(shared: Arc<Shared>) {
+    let mut lane = Lane::default();
+    while let Some((sort, batch)) = shared.looks.next(&mut lane) {
+        caught(shared.look(sort, batch)).await;
+    }
+}
+
+impl Shared {
+    async fn write(&self, batch: Vec<Write>) {
+        let Some(mut flight) = Open::begin(Kind::Write, batch) else { return };
+        let groups = flight.questions();
+        flight.items = groups.iter().map(|group| group.rows.len()).sum();
+        flight.bytes = groups.iter().flat_map(|group| &group.rows).map(Row::bytes).sum();
+        let answers = self.store.write(flight.now, groups).await;
+        let failed = answers.iter().filter(|answer| answer.is_err()).count();
+        let flight = flight.end(answers.into_iter(), failed);
+        self.observer.landed(&flight);
+    }
+
+    async fn look(&self, sort: Sort, batch: Vec<Look>) {
+        let kind = if sort == Sort::First { Kind::Get } else { Kind::Find };
+        let Some(mut flight) = Open::begin(kind, batch) else { return };
+        let pieces = flight.questions();
+        let sizes: Vec<usize> = pieces.iter().map(Vec::len).collect();
+        let keys = pieces.into_iter().flatten();
+        flight.items = sizes.iter().sum();
+        let rows = if sort == Sort::First {
+            let keys: Vec<_> = keys.map(|(map, key)| (map, TokenId(key))).collect();
+            self.store.get(flight.now, &keys).await
+        } else {
+            let keys: Vec<_> = keys.map(|(map, key)| (map, Fingerprint(key))).collect();
+            self.store.find(flight.now, &keys).await
+        };
+        let flight = match rows {
+            Ok(rows) => {
+                let mut rows = rows.into_iter();
+                flight.end(sizes.iter().map(|size| Ok(rows.by_ref().take(*size).collect())), 0)
+            }
+            Err(error) => flight.end(sizes.iter().map(|_| Err(repeated(&error))), sizes.len()),
+        };
+        self.observer.landed(&flight);
+    }
+}
+
+/// An error of a look-up for each of those who asked.
+fn repeated(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Damaged { place, what } => StoreError::Damaged { place: place.clone(), what: what.clone() },
+        StoreError::Io { path, source } => {
+            StoreError::Io { path: path.clone(), source: std::io::Error::new(source.kind(), source.to_string()) }
+        }
+        StoreError::Unavailable(why) => StoreError::Unavailable(why.clone()),
+        // Look-ups have no others.
+        other => StoreError::Unavailable(other.to_string()),
+    }
+}
+
+/// Lets a panic end `work` and not its lane, which others wait for. The panic hook has told of it.
+async fn caught(work: impl Future<Output = ()>) {
+    let mut work = pin!(work);
+    let step = |context: &mut std::task::Context<'_>| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        polled.unwrap_or(Poll::Ready(()))
+    };
+    poll_fn(step).await;
+}

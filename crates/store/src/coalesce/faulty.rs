@@ -1,0 +1,159 @@
+//! A store that is slow or fails when it is told to, over one that works.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::sleep;
+
+use crate::{Filter, Fingerprint, Group, MapId, MemoryStore, Page, Row, StoreError, TokenId, TokenStore, Written};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    /// Fails and has done nothing.
+    Before,
+    /// Does it and then fails, as when a connection is cut during the commit.
+    After,
+    Panic,
+    /// Answers one too few.
+    Short,
+}
+
+/// One trip that it saw: its time, and rows or keys per call as far as it can tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trip {
+    pub(super) now: u64,
+    pub(super) apps: Vec<(u32, usize)>,
+}
+
+impl Trip {
+    pub(super) fn items(&self) -> usize {
+        self.apps.iter().map(|(_, items)| items).sum()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Faulty {
+    pub(super) inner: MemoryStore,
+    /// How long a trip takes, and each row or key.
+    pub(super) trip: Duration,
+    pub(super) item: Duration,
+    /// Of the next trips.
+    pub(super) faults: Mutex<VecDeque<Fault>>,
+    pub(super) writes: Mutex<Vec<Trip>>,
+    pub(super) looks: Mutex<Vec<Trip>>,
+}
+
+impl Faulty {
+    pub(super) fn slow(trip: Duration, item: Duration) -> Arc<Self> {
+        Arc::new(Self { trip, item, ..Self::default() })
+    }
+
+    async fn wait(&self, items: usize) -> Fault {
+        sleep(self.trip + self.item * items as u32).await;
+        let fault = self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None);
+        assert!(fault != Fault::Panic, "as told");
+        fault
+    }
+}
+
+fn failure() -> StoreError {
+    StoreError::Unavailable("as told".to_owned())
+}
+
+#[async_trait]
+impl TokenStore for Faulty {
+    async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
+        let apps = groups.iter().map(|group| (group.map.app, group.rows.len())).collect();
+        let trip = Trip { now, apps };
+        let items = trip.items();
+        self.writes.lock().unwrap().push(trip);
+        let calls = groups.len();
+        let failures = || (0..calls).map(|_| Err(failure())).collect();
+        match self.wait(items).await {
+            Fault::Before => failures(),
+            Fault::After => {
+                self.inner.write(now, groups).await;
+                failures()
+            }
+            fault => {
+                let mut answers = self.inner.write(now, groups).await;
+                answers.truncate(calls - usize::from(fault == Fault::Short));
+                answers
+            }
+        }
+    }
+
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.looks.lock().unwrap().push(Trip { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
+        match self.wait(keys.len()).await {
+            Fault::Before | Fault::After => Err(failure()),
+            _ => self.inner.get(now, keys).await,
+        }
+    }
+
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.looks.lock().unwrap().push(Trip { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
+        match self.wait(keys.len()).await {
+            Fault::Before | Fault::After => Err(failure()),
+            _ => self.inner.find(now, keys).await,
+        }
+    }
+
+    async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+        self.inner.delete(map, ids).await
+    }
+
+    async fn expire(
+        &self,
+        now: u64,
+        map: MapId,
+        ids: &[TokenId],
+        expires: Option<u64>,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.inner.expire(now, map, ids, expires).await
+    }
+
+    async fn list(
+        &self,
+        map: MapId,
+        filter: &Filter,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        self.inner.list(map, filter, after, limit).await
+    }
+
+    async fn archive(
+        &self,
+        now: u64,
+        map: MapId,
+        expired_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        self.inner.archive(now, map, expired_before, after, limit, dry_run).await
+    }
+
+    async fn prune(
+        &self,
+        map: MapId,
+        archived_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        self.inner.prune(map, archived_before, after, limit, dry_run).await
+    }
+
+    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.inner.scan(after, limit).await
+    }
+
+    async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
+        self.inner.put(rows).await
+    }
+}

@@ -1,0 +1,501 @@
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use proptest::prelude::*;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
+
+use super::faulty::{Fault, Faulty};
+use super::*;
+use crate::suite::tokens::{fresh, id, print, printed, row, scanned};
+use crate::{Filter, MemoryStore, Page, suite};
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const ONE: Lanes = Lanes { writers: 1, readers: 1 };
+const TWO: Lanes = Lanes { writers: 2, readers: 2 };
+
+fn over(store: &Arc<Faulty>, lanes: Lanes) -> Coalescer {
+    Coalescer::new(Arc::clone(store) as Arc<dyn TokenStore>, lanes, Arc::new(()))
+}
+
+/// Begins a write; what it says, and after how long.
+fn begin(
+    coalescer: &Coalescer,
+    map: MapId,
+    rows: Vec<Row>,
+    deadline: Option<Duration>,
+) -> JoinHandle<(Result<Written, CallError>, Duration)> {
+    let (coalescer, since) = (coalescer.clone(), Instant::now());
+    tokio::spawn(async move {
+        let answer = coalescer.write(1, Group { map, rows }, deadline.map(|after| since + after)).await;
+        (answer, since.elapsed())
+    })
+}
+
+fn sizes(store: &Faulty) -> Vec<usize> {
+    store.writes.lock().unwrap().iter().map(|trip| trip.items()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_call_is_sent_at_once() {
+    let store = Faulty::slow(ms(10), Duration::ZERO);
+    let coalescer = over(&store, ONE);
+    let map = fresh();
+    for n in 0..3 {
+        let (answer, took) = begin(&coalescer, map, vec![printed(n, n)], None).await.unwrap();
+        assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)));
+        let since = Instant::now();
+        assert_eq!(coalescer.get(1, &[(map, id(n))], None).await.unwrap(), [Some(printed(n, n))]);
+        assert_eq!(coalescer.find(1, &[(map, print(n))], None).await.unwrap(), [Some(printed(n, n))]);
+        assert_eq!(since.elapsed(), ms(20));
+    }
+    assert!(coalescer.get(1, &[], None).await.unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_goes_together_within_bounds() {
+    let rows = |n: u128, bytes: usize| Row { sealed: vec![0; bytes].into(), ..row(n) };
+    // Groups of so many rows of so many bytes, and the rows of each write that follow.
+    let cases: [(usize, usize, usize, &[usize]); 5] = [
+        (300, 1, 0, &[300]),
+        (1_300, 1, 0, &[512, 512, 276]),
+        (7, 100, 0, &[500, 200]),
+        (3, 512, 0, &[512, 512, 512]),
+        // 257 KiB each, so three to a MiB.
+        (10, 1, 263_000, &[3, 3, 3, 1]),
+    ];
+    for (calls, in_group, bytes, writes) in cases {
+        let store = Faulty::slow(ms(10), Duration::ZERO);
+        let coalescer = over(&store, ONE);
+        let map = fresh();
+        let first = begin(&coalescer, map, vec![row(u128::MAX)], None);
+        sleep(ms(1)).await;
+        let numbers = |call: usize| (call * in_group..(call + 1) * in_group).map(|n| n as u128);
+        let rest: Vec<_> = (0..calls)
+            .map(|call| begin(&coalescer, map, numbers(call).map(|n| rows(n, bytes)).collect(), None))
+            .collect();
+        sleep(ms(1)).await;
+        assert_eq!(coalescer.waiting().rows, calls * in_group);
+        assert_eq!(first.await.unwrap().1, ms(10));
+        for call in rest {
+            assert_eq!(call.await.unwrap().0.unwrap(), Written::Done(vec![None; in_group]));
+        }
+        assert_eq!(sizes(&store)[1..], *writes, "{calls} {in_group} {bytes}");
+        assert_eq!(coalescer.waiting(), Waiting::default());
+        assert_eq!(scanned(&*store, map).await.len(), calls * in_group + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_apps_bulk_does_not_hold_up_another() {
+    let store = Faulty::slow(ms(10), Duration::ZERO);
+    let coalescer = over(&store, ONE);
+    let (bulk, single) = (fresh(), fresh());
+    let calls: Vec<_> =
+        (0..100).map(|n| begin(&coalescer, bulk, (0..50).map(|m| row(n * 50 + m)).collect(), None)).collect();
+    sleep(ms(1)).await;
+    // The one that came last is in the very next write.
+    let (answer, took) = begin(&coalescer, single, vec![row(1)], None).await.unwrap();
+    assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(19)));
+    for call in calls {
+        call.await.unwrap().0.unwrap();
+    }
+    // Nothing was lost by it: writes are as full as they can be.
+    assert_eq!(sizes(&store)[..3], [500, 501, 500]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_groups_leave_a_lane_or_a_turn_to_others() {
+    // A large group takes a second, any other write 10 ms.
+    for (lanes, longest) in [(TWO, ms(30)), (Lanes { writers: 3, readers: 1 }, ms(30)), (ONE, ms(1_050))] {
+        let store = Faulty::slow(ms(5), Duration::from_micros(100));
+        let coalescer = over(&store, lanes);
+        let map = fresh();
+        let large = |call: u128| (0..10_000).map(|n| row(call * 10_000 + n)).collect::<Vec<_>>();
+        let calls: Vec<_> = (0..4).map(|call| begin(&coalescer, map, large(call), None)).collect();
+        sleep(ms(1)).await;
+        let mut slowest = Duration::ZERO;
+        for n in 0..20 {
+            let (answer, took) = begin(&coalescer, map, vec![row(1_000_000 + n)], None).await.unwrap();
+            assert_eq!(answer.unwrap(), Written::Done(vec![None]));
+            slowest = slowest.max(took);
+        }
+        assert!(slowest <= longest, "{lanes:?}: {slowest:?}");
+        for call in calls {
+            let (answer, took) = call.await.unwrap();
+            assert_eq!(answer.unwrap(), Written::Done(vec![None; 10_000]));
+            assert!(took < ms(4_300), "{lanes:?}: {took:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_goes_takes_its_group_along_unless_it_is_under_way() {
+    let store = Faulty::slow(ms(10), Duration::ZERO);
+    let coalescer = over(&store, ONE);
+    let map = fresh();
+    let under_way = begin(&coalescer, map, vec![row(1)], None);
+    sleep(ms(1)).await;
+    let waits = begin(&coalescer, map, vec![row(2)], None);
+    let large = begin(&coalescer, map, (1_000..2_000).map(row).collect(), None);
+    let stays = begin(&coalescer, map, vec![row(3)], None);
+    sleep(ms(1)).await;
+    for call in [&under_way, &waits, &large] {
+        call.abort();
+    }
+    stays.await.unwrap().0.unwrap();
+    assert_eq!(scanned(&*store, map).await, [row(1), row(3)]);
+    assert_eq!(sizes(&store), [1, 1]);
+    let keys: Vec<_> = (0..1_000).map(|n| (map, id(n))).collect();
+    let look = coalescer.get(1, &keys, None);
+    assert!(tokio::time::timeout(Duration::ZERO, look).await.is_err());
+    assert_eq!(coalescer.waiting(), Waiting { keys: 0, ..Waiting::default() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_is_told_to_all_of_its_batch_and_to_nobody_else() {
+    for (fault, there) in [(Fault::Before, 0), (Fault::After, 5), (Fault::Panic, 0)] {
+        let store = Faulty::slow(ms(10), Duration::ZERO);
+        let coalescer = over(&store, ONE);
+        let map = fresh();
+        let first = begin(&coalescer, map, vec![row(100)], None);
+        sleep(ms(1)).await;
+        let calls: Vec<_> = (0..5).map(|n| begin(&coalescer, map, vec![row(n)], None)).collect();
+        store.faults.lock().unwrap().extend([Fault::None, fault]);
+        first.await.unwrap().0.unwrap();
+        for call in calls {
+            let answer = call.await.unwrap().0;
+            assert!(matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))), "{answer:?}");
+        }
+        assert_eq!(scanned(&*store, map).await.len(), 1 + there, "{fault:?}");
+        let (answer, took) = begin(&coalescer, map, vec![row(200)], None).await.unwrap();
+        assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)), "{fault:?}");
+    }
+    // An answer that is missing is not taken from another.
+    let store = Faulty::slow(ms(10), Duration::ZERO);
+    let coalescer = over(&store, ONE);
+    store.faults.lock().unwrap().push_back(Fault::Short);
+    let map = fresh();
+    let mut oks = 0;
+    for call in [0, 1].map(|n| begin(&coalescer, map, vec![row(n)], None)) {
+        oks += usize::from(call.await.unwrap().0.is_ok());
+    }
+    assert_eq!(oks, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_up_that_fails_fails_for_those_who_asked() {
+    let store = Faulty::slow(ms(10), Duration::ZERO);
+    let coalescer = over(&store, ONE);
+    store.faults.lock().unwrap().extend([Fault::Before, Fault::Panic]);
+    let map = fresh();
+    for _ in 0..2 {
+        let mut calls = JoinSet::new();
+        for n in 0..3 {
+            let coalescer = coalescer.clone();
+            calls.spawn(async move { coalescer.get(1, &[(map, id(n))], None).await });
+        }
+        for answer in calls.join_all().await {
+            assert!(matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))), "{answer:?}");
+        }
+    }
+    assert_eq!(coalescer.get(1, &[(map, id(1))], None).await.unwrap(), [None]);
+    assert_eq!(store.looks.lock().unwrap().len(), 3);
+    let io = || std::io::Error::new(std::io::ErrorKind::StorageFull, "full");
+    let damaged = StoreError::Damaged { place: "here".to_owned(), what: "bent".to_owned() };
+    for error in [damaged, StoreError::Io { path: "/there".into(), source: io() }, StoreError::ReadOnly] {
+        assert_eq!(repeated(&error).to_string().trim_start_matches("the store does not answer: "), error.to_string());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_late_is_not_sent() {
+    let store = Faulty::slow(ms(10), Duration::ZERO);
+    let coalescer = over(&store, ONE);
+    let map = fresh();
+    let first = begin(&coalescer, map, vec![row(0)], Some(ms(5)));
+    sleep(ms(1)).await;
+    let late = begin(&coalescer, map, vec![row(1)], Some(ms(3)));
+    let past = begin(&coalescer, map, vec![row(2)], Some(Duration::ZERO));
+    let in_time = begin(&coalescer, map, vec![row(3)], Some(ms(10)));
+    // Under way when its deadline passes: what became of it is worth knowing.
+    let (answer, took) = first.await.unwrap();
+    assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)));
+    for (call, after) in [(late, ms(3)), (past, Duration::ZERO)] {
+        let (answer, took) = call.await.unwrap();
+        assert!(matches!(answer, Err(CallError::Late)), "{answer:?}");
+        assert!(took >= after && took <= after + ms(1), "{took:?}");
+    }
+    assert!(in_time.await.unwrap().0.is_ok());
+    assert_eq!(scanned(&*store, map).await, [row(0), row(3)]);
+    let look = coalescer.get(1, &[(map, id(0))], Some(Instant::now() - ms(1))).await;
+    assert!(matches!(look, Err(CallError::Late)), "{look:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_sends_what_waits_and_takes_nothing_more() {
+    for lanes in [ONE, TWO] {
+        let store = Faulty::slow(ms(10), Duration::from_micros(10));
+        let coalescer = over(&store, lanes);
+        let map = fresh();
+        let calls: Vec<_> = (0..2_000).map(|n| begin(&coalescer, map, vec![row(n)], None)).collect();
+        let large = begin(&coalescer, map, (10_000..20_000).map(row).collect(), None);
+        sleep(ms(1)).await;
+        // A second time there is nothing left to wait for.
+        for _ in 0..2 {
+            coalescer.close().await;
+            assert_eq!(coalescer.waiting(), Waiting::default());
+            assert_eq!(scanned(&*store, map).await.len(), 12_000);
+        }
+        for call in calls.into_iter().chain([large]) {
+            assert!(call.await.unwrap().0.is_ok());
+        }
+        let write = begin(&coalescer, map, vec![row(99_999)], None).await.unwrap().0;
+        assert!(matches!(write, Err(CallError::Closed)), "{write:?}");
+        let look = coalescer.find(1, &[(map, print(1))], None).await;
+        assert!(matches!(look, Err(CallError::Closed)), "{look:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_ups_are_joined_in_pieces_and_by_turns() {
+    let store = Faulty::slow(ms(10), Duration::ZERO);
+    let coalescer = over(&store, ONE);
+    let (bulk, single) = (fresh(), fresh());
+    let rows: Vec<Row> = (0..10_000).map(|n| printed(n, n)).collect();
+    store.inner.put(&rows.iter().map(|row| (bulk, row.clone())).collect::<Vec<_>>()).await.unwrap();
+    store.inner.put(&[(single, printed(7, 7))]).await.unwrap();
+    let whole = {
+        let (coalescer, keys) = (coalescer.clone(), rows.iter().map(|row| (bulk, row.id)).collect::<Vec<_>>());
+        tokio::spawn(async move { coalescer.get(1, &keys, None).await })
+    };
+    sleep(ms(1)).await;
+    let mut calls = JoinSet::new();
+    for _ in 0..5 {
+        let coalescer = coalescer.clone();
+        calls.spawn(async move { coalescer.get(2, &[(single, id(8)), (single, id(7))], None).await });
+    }
+    let since = Instant::now();
+    for answer in calls.join_all().await {
+        assert_eq!(answer.unwrap(), [None, Some(printed(7, 7))]);
+    }
+    assert_eq!(since.elapsed(), ms(19), "in the very next one");
+    // A find waits no longer than one look-up of the other kind.
+    let since = Instant::now();
+    assert_eq!(coalescer.find(1, &[(single, print(7))], None).await.unwrap(), [Some(printed(7, 7))]);
+    assert!(since.elapsed() <= ms(20), "{:?}", since.elapsed());
+    assert!(whole.await.unwrap().unwrap().into_iter().eq(rows.into_iter().map(Some)));
+    let looks = store.looks.lock().unwrap();
+    assert!(looks.iter().all(|trip| trip.items() <= KEYS_TOGETHER), "{looks:?}");
+    assert_eq!(looks.iter().map(|trip| trip.items()).sum::<usize>(), 10_000 + 10 + 1);
+    assert_eq!((looks[0].now, looks[1].now, looks[1].items()), (1, 2, 760), "the newest clock serves all");
+    assert!(looks.len() <= 15, "{}", looks.len());
+}
+
+#[derive(Default)]
+struct Log(Mutex<Vec<Flight>>);
+
+impl Observer for Log {
+    fn landed(&self, flight: &Flight) {
+        self.0.lock().unwrap().push(*flight);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_trip_is_told() {
+    let (store, log) = (Faulty::slow(ms(10), Duration::ZERO), Arc::new(Log::default()));
+    let coalescer = Coalescer::new(Arc::clone(&store) as _, ONE, Arc::clone(&log) as _);
+    let map = fresh();
+    let first = begin(&coalescer, map, vec![row(0), row(1)], None);
+    sleep(ms(1)).await;
+    let rest = [2, 3].map(|n| begin(&coalescer, map, vec![row(n)], None));
+    store.faults.lock().unwrap().extend([Fault::None, Fault::Before]);
+    assert!(first.await.unwrap().0.is_ok());
+    for call in rest {
+        assert!(call.await.unwrap().0.is_err());
+    }
+    coalescer.get(1, &[(map, id(0))], None).await.unwrap();
+    coalescer.find(1, &[(map, print(0)), (map, print(1))], None).await.unwrap();
+    let bytes = row(0).bytes();
+    let flight = |kind, calls, failed, items, bytes, waited| Flight {
+        kind,
+        calls,
+        failed,
+        items,
+        bytes,
+        waited: ms(waited),
+        took: ms(10),
+    };
+    let expected = [
+        flight(Kind::Write, 1, 0, 2, 2 * bytes, 0),
+        flight(Kind::Write, 2, 2, 2, 2 * bytes, 9),
+        flight(Kind::Get, 1, 0, 1, 0, 0),
+        flight(Kind::Find, 1, 0, 2, 0, 0),
+    ];
+    assert_eq!(*log.0.lock().unwrap(), expected);
+}
+
+/// A store whose writes and look-ups go through a coalescer.
+struct Through(Coalescer);
+
+fn unwrapped(error: CallError) -> StoreError {
+    match error {
+        CallError::Store(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+#[async_trait]
+impl TokenStore for Through {
+    async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
+        let calls: Vec<_> = groups
+            .into_iter()
+            .map(|group| {
+                let coalescer = self.0.clone();
+                tokio::spawn(async move { coalescer.write(now, group, None).await.map_err(unwrapped) })
+            })
+            .collect();
+        let mut answers = Vec::new();
+        for call in calls {
+            answers.push(call.await.unwrap());
+        }
+        answers
+    }
+
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.0.get(now, keys, None).await.map_err(unwrapped)
+    }
+
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.0.find(now, keys, None).await.map_err(unwrapped)
+    }
+
+    async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+        self.0.store().delete(map, ids).await
+    }
+
+    async fn expire(&self, now: u64, map: MapId, ids: &[TokenId], to: Option<u64>) -> Result<Vec<bool>, StoreError> {
+        self.0.store().expire(now, map, ids, to).await
+    }
+
+    async fn list(
+        &self,
+        map: MapId,
+        filter: &Filter,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        self.0.store().list(map, filter, after, limit).await
+    }
+
+    async fn archive(
+        &self,
+        now: u64,
+        map: MapId,
+        before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        self.0.store().archive(now, map, before, after, limit, dry_run).await
+    }
+
+    async fn prune(
+        &self,
+        map: MapId,
+        before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        self.0.store().prune(map, before, after, limit, dry_run).await
+    }
+
+    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.0.store().scan(after, limit).await
+    }
+
+    async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
+        self.0.store().put(rows).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_keeps_its_promises_behind_it() {
+    for lanes in [ONE, TWO] {
+        let coalescer = Coalescer::new(Arc::new(MemoryStore::default()), lanes, Arc::new(()));
+        suite::tokens::all(Arc::new(Through(coalescer))).await;
+    }
+}
+
+/// A caller: when it comes, its rows, its deadline, and when it goes.
+type Caller = (u64, u128, Option<u64>, Option<u64>);
+
+fn caller() -> impl Strategy<Value = Caller> {
+    let rows = prop_oneof![8 => 1_u128..4, 1 => 400_u128..600];
+    (0_u64..60, rows, proptest::option::of(1_u64..40), proptest::option::weighted(0.2, 0_u64..40))
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    prop_oneof![
+        4 => Just(Fault::None),
+        1 => Just(Fault::Before),
+        1 => Just(Fault::After),
+        1 => Just(Fault::Short)
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happens: what is acknowledged is there, what is told not to have been sent is not, and all ends.
+    #[test]
+    fn an_answer_is_the_truth(
+        callers in proptest::collection::vec(caller(), 1..60),
+        faults in proptest::collection::vec(fault(), 0..20),
+        writers in 1_usize..4,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let store = Faulty::slow(ms(7), Duration::from_micros(50));
+            store.faults.lock().unwrap().extend(faults);
+            let coalescer = over(&store, Lanes { writers, readers: 1 });
+            let map = fresh();
+            let mut calls = JoinSet::new();
+            for (n, (comes, rows, deadline, goes)) in callers.into_iter().enumerate() {
+                let coalescer = coalescer.clone();
+                let rows: Vec<Row> = (0..rows).map(|m| row(n as u128 * 1_000 + m)).collect();
+                let group = Group { map, rows: rows.clone() };
+                calls.spawn(async move {
+                    sleep(ms(comes)).await;
+                    let call = coalescer.write(1, group, deadline.map(|after| Instant::now() + ms(after)));
+                    let answer = match goes {
+                        Some(goes) => tokio::time::timeout(ms(goes), call).await.ok(),
+                        None => Some(call.await),
+                    };
+                    (rows, answer)
+                });
+            }
+            for (rows, answer) in calls.join_all().await {
+                let ids: Vec<_> = rows.iter().map(|row| (map, row.id)).collect();
+                let there = store.inner.get(1, &ids).await.unwrap();
+                let count = there.iter().flatten().count();
+                assert!(count == 0 || count == rows.len(), "half of a group");
+                match answer {
+                    Some(Ok(answer)) => {
+                        assert_eq!(answer, Written::Done(vec![None; rows.len()]));
+                        assert_eq!(count, rows.len());
+                    }
+                    Some(Err(CallError::Late)) => assert_eq!(count, 0),
+                    Some(Err(CallError::Closed)) => unreachable!("it is open"),
+                    Some(Err(CallError::Store(_))) | None => {}
+                }
+            }
+            coalescer.close().await;
+            assert_eq!(coalescer.waiting(), Waiting::default());
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! A question on its way: it waits, it is carried, it is answered.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::desk::{Desk, Sort};
+use super::ring::Place;
+use super::{CallError, Flight, Kind};
+use crate::StoreError;
+
+/// A question that waits, and where its answer goes.
+pub(super) struct Work<Q, A> {
+    now: u64,
+    question: Q,
+    since: Instant,
+    deadline: Option<Instant>,
+    answer: oneshot::Sender<Result<A, CallError>>,
+}
+
+/// A trip that is under way.
+pub(super) struct Open<Q, A> {
+    kind: Kind,
+    pub(super) now: u64,
+    works: Vec<Work<Q, A>>,
+    answers: Vec<oneshot::Sender<Result<A, CallError>>>,
+    pub(super) items: usize,
+    pub(super) bytes: usize,
+    waited: Duration,
+    sent: Instant,
+}
+
+impl<Q, A> Open<Q, A> {
+    /// With what is still in time; the rest is told. `None` where nothing is left.
+    pub(super) fn begin(kind: Kind, batch: Vec<Work<Q, A>>) -> Option<Self> {
+        let sent = Instant::now();
+        let (works, late): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|work| work.deadline.is_none_or(|deadline| deadline > sent));
+        for work in late {
+            // Its caller may have gone.
+            let _ = work.answer.send(Err(CallError::Late));
+        }
+        // The newest clock serves all: none of the others is far behind.
+        let now = works.iter().map(|work| work.now).max()?;
+        let waited = works.iter().map(|work| sent - work.since).max()?;
+        Some(Self { kind, now, works, answers: Vec::new(), items: 0, bytes: 0, waited, sent })
+    }
+
+    pub(super) fn questions(&mut self) -> Vec<Q> {
+        let works = std::mem::take(&mut self.works);
+        let (questions, answers) = works.into_iter().map(|work| (work.question, work.answer)).unzip();
+        self.answers = answers;
+        questions
+    }
+
+    /// Tells everybody; those that `results` is too short for find out when their senders are dropped.
+    pub(super) fn end(self, results: impl Iterator<Item = Result<A, StoreError>>, failed: usize) -> Flight {
+        let took = self.sent.elapsed();
+        let calls = self.answers.len();
+        for (answer, result) in self.answers.into_iter().zip(results) {
+            let _ = answer.send(result.map_err(CallError::Store));
+        }
+        let Self { kind, items, bytes, waited, .. } = self;
+        Flight { kind, calls, failed, items, bytes, waited, took }
+    }
+}
+
+impl<Q, A> Work<Q, A> {
+    pub(super) fn new(
+        now: u64,
+        question: Q,
+        deadline: Option<Instant>,
+    ) -> (Self, oneshot::Receiver<Result<A, CallError>>) {
+        let (answer, answered) = oneshot::channel();
+        (Self { now, question, since: Instant::now(), deadline, answer }, answered)
+    }
+}
+
+/// A caller that waits. Dropped, it takes its question out.
+pub(super) struct Waiter<'a, Q, A> {
+    pub(super) desk: &'a Desk<Work<Q, A>>,
+    pub(super) sort: Sort,
+    pub(super) place: Place,
+    pub(super) answer: oneshot::Receiver<Result<A, CallError>>,
+}
+
+impl<Q, A> Waiter<'_, Q, A> {
+    pub(super) async fn answer(mut self, deadline: Option<Instant>) -> Result<A, CallError> {
+        let in_time = match deadline {
+            Some(deadline) => timeout_at(deadline, &mut self.answer).await.ok(),
+            None => None,
+        };
+        let answer = match in_time {
+            Some(answer) => answer,
+            None if deadline.is_some() && self.desk.remove(self.sort, self.place) => return Err(CallError::Late),
+            None => (&mut self.answer).await,
+        };
+        let broken_off = |_| CallError::Store(StoreError::Unavailable("it broke off".to_owned()));
+        answer.map_err(broken_off)?
+    }
+}
+
+impl<Q, A> Drop for Waiter<'_, Q, A> {
+    fn drop(&mut self) {
+        self.desk.remove(self.sort, self.place);
+    }
+}
