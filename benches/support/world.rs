@@ -13,7 +13,7 @@ use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
 use sealwire_server::config::Config;
 use sealwire_server::pki::{self, Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_server::server::Server;
-use sealwire_store::{AppStore as _, FolderStore};
+use sealwire_store::folder::{AppStore as _, FolderStore};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 

@@ -8,7 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use sealwire_crypto::{AppKeys, OpenedSchedules};
-use sealwire_store::{App, AppStore, StoreError};
+use sealwire_store::StoreError;
+use sealwire_store::folder::{App, AppStore};
 
 use crate::admin::{AdminState, Condition};
 
@@ -159,7 +160,8 @@ impl std::fmt::Debug for Apps {
 #[cfg(test)]
 mod tests {
     use sealwire_crypto::{AppId, Curve, Encoding, EpochLifetime, Kek, Sealer};
-    use sealwire_store::{FolderStore, Settings};
+    use sealwire_store::Settings;
+    use sealwire_store::folder::FolderStore;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
-use sealwire_store::{self as store, App};
+use sealwire_store::{self as store, folder::App};
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Writing};
 
 use crate::apps::Apps;

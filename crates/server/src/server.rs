@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sealwire_crypto::{Kek, OpenedSchedules};
-use sealwire_store::{FolderStore, StoreError};
+use sealwire_store::{StoreError, folder::FolderStore};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;

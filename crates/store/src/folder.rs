@@ -18,7 +18,107 @@ use base64::engine::general_purpose::STANDARD;
 use sealwire_crypto::{AppId, AppKeys, Curve, EpochLifetime, Kek, KeyId, KeyPair, KeyState, KeyVersion};
 use serde::{Deserialize, Serialize};
 
-use crate::{App, AppStore, AppSummary, Format, KeySummary, Settings, StoreError};
+use crate::{Format, Settings, StoreError};
+
+/// An app as it is served.
+#[derive(Clone, Debug)]
+pub struct App {
+    /// Its keys, unwrapped.
+    pub keys: Arc<AppKeys>,
+    /// What its operator chose.
+    pub settings: Settings,
+}
+
+/// What is publicly known of one key version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeySummary {
+    /// Names it in envelopes.
+    pub id: KeyId,
+    /// Its curve.
+    pub curve: Curve,
+    /// Counts the app's versions on this curve from 1.
+    pub number: u32,
+    /// Whether it may be used.
+    pub state: KeyState,
+    /// Whether it may seal, or only opens.
+    pub seals: bool,
+    /// When it was made, seconds since 1970-01-01 UTC.
+    pub created_unix_s: u64,
+}
+
+/// What is publicly known of one app.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppSummary {
+    /// Its name.
+    pub app: AppId,
+    /// What its operator chose.
+    pub settings: Settings,
+    /// Its key versions, oldest first.
+    pub keys: Vec<KeySummary>,
+}
+
+/// Where apps, their settings and their key versions rest.
+pub trait AppStore: Send + Sync {
+    /// Grows by at least one with every change. An equal generation means equal content.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] or [`StoreError::Damaged`].
+    fn generation(&self) -> Result<u64, StoreError>;
+
+    /// Every app with its keys unwrapped, and the generation they belong to.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]; one app that cannot be read fails the whole, so that no app silently disappears.
+    fn load(&self) -> Result<(u64, Vec<App>), StoreError>;
+
+    /// Every app, by name, without touching private keys.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] or [`StoreError::Damaged`].
+    fn list(&self) -> Result<Vec<AppSummary>, StoreError>;
+
+    /// Makes an app with one key version per curve. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`] when the name is taken; the app there is untouched. [`StoreError::WrongKek`] when the
+    /// other apps' keys are under another one.
+    fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppSummary, StoreError>;
+
+    /// Makes the next key version of an app on `curve`: it seals from then on, and the older ones go on opening.
+    /// Durable when it returns. However it ends, no version that was there is lost; after a failure the new one is
+    /// there or not, and a retry makes another.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`]; [`StoreError::WrongKek`] when the app's other keys are under another one.
+    fn rotate(&self, app: &AppId, curve: Curve) -> Result<KeySummary, StoreError>;
+
+    /// Adds a key pair that was made elsewhere as the app's next version on its curve. Unless `seals` it only opens:
+    /// others may hold it. Durable and safe as [`AppStore::rotate`] is.
+    ///
+    /// # Errors
+    /// As for [`AppStore::rotate`]; [`StoreError::KeyTaken`] when the app has a key of that id.
+    fn import(&self, app: &AppId, pair: &KeyPair, seals: bool) -> Result<KeySummary, StoreError>;
+
+    /// Stops a key version: nothing opens or seals under it any more. The newest active one that is left on its curve
+    /// seals instead; if none is, sealing on that curve stops, because a key that leaked must be stopped at once.
+    /// Durable when it returns, and safe to repeat.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`] or [`StoreError::NoKey`].
+    fn disable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError>;
+
+    /// Takes a mistaken [`AppStore::disable`] back.
+    ///
+    /// # Errors
+    /// As for [`AppStore::disable`].
+    fn enable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError>;
+
+    /// Changes an app's settings; what `change` leaves alone stays. Durable when it returns, and safe to repeat.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`].
+    fn configure(&self, app: &AppId, change: &dyn Fn(&mut Settings)) -> Result<AppSummary, StoreError>;
+}
 
 /// See the module.
 #[derive(Debug)]

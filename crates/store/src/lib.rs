@@ -1,170 +1,36 @@
-//! Apps, their settings and their key versions at rest. Private keys lie there wrapped under a key-encryption key (KEK).
+//! What the engine keeps: apps with their keys, settings and collections, and the rows of token maps.
 //!
-//! One trait, [`AppStore`]; today one implementation, [`FolderStore`]. Calls block: the engine makes them off
-//! its network threads and keeps what it loaded in memory, watching [`AppStore::generation`] for change.
-//! Nothing unwrapped is ever written, logged or put into an error.
+//! Two contracts, [`ControlStore`] and [`TokenStore`], which know nothing of keys or values; [`Control`] is what may be
+//! done to apps, over any of the first. The engine keeps what it loaded in memory and watches the generation for change.
+//! Private keys rest wrapped under a key-encryption key (KEK). Nothing unwrapped is ever written, logged or put into an
+//! error.
 
+mod apps;
 mod coalesce;
 mod control;
 pub mod embedded;
-mod folder;
+pub mod folder;
 mod memory;
 #[cfg(test)]
 mod suite;
 mod tokens;
 
+pub use apps::{
+    App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
+    CollectionSummary, Control, DELETE_DELAY, Format, KeyKind, KeySummary, LIVE_AGE_MAX, POLL, Rules, Scope, Settings,
+    State, Target, TokenKeySummary,
+};
 pub use coalesce::{
     BYTES_TOGETHER, CallError, Coalescer, Flight, KEYS_TOGETHER, Kind, Lanes, Observer, ROWS_TOGETHER, Waiting,
 };
 pub use control::{Commit, ControlStore, Instance, Snapshot};
 pub use embedded::EmbeddedStore;
-pub use folder::FolderStore;
 pub use memory::MemoryStore;
 pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, Curve, EpochLifetime, KeyId, KeyPair, KeyState};
-
-/// What an operator chose for an app.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// How long one ephemeral key serves the calls that ask for epoch scope; without it they are refused.
-    pub epoch: Option<EpochLifetime>,
-    /// What is written for calls that name no format.
-    pub format: Format,
-}
-
-/// A format that an app may write by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// Native envelopes.
-    #[default]
-    Native,
-    /// Evervault strings with metadata.
-    Evervault,
-}
-
-impl Format {
-    /// Both, the default first.
-    pub const ALL: [Self; 2] = [Self::Native, Self::Evervault];
-
-    /// The name in files and on the command line, the same as on the wire.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Evervault => "evervault",
-        }
-    }
-
-    /// The format of that name, if there is one.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| format.name() == name)
-    }
-}
-
-/// An app as it is served.
-#[derive(Clone, Debug)]
-pub struct App {
-    /// Its keys, unwrapped.
-    pub keys: Arc<AppKeys>,
-    /// What its operator chose.
-    pub settings: Settings,
-}
-
-/// What is publicly known of one key version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeySummary {
-    /// Names it in envelopes.
-    pub id: KeyId,
-    /// Its curve.
-    pub curve: Curve,
-    /// Counts the app's versions on this curve from 1.
-    pub number: u32,
-    /// Whether it may be used.
-    pub state: KeyState,
-    /// Whether it may seal, or only opens.
-    pub seals: bool,
-    /// When it was made, seconds since 1970-01-01 UTC.
-    pub created_unix_s: u64,
-}
-
-/// What is publicly known of one app.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AppSummary {
-    /// Its name.
-    pub app: AppId,
-    /// What its operator chose.
-    pub settings: Settings,
-    /// Its key versions, oldest first.
-    pub keys: Vec<KeySummary>,
-}
-
-/// Where apps, their settings and their key versions rest.
-pub trait AppStore: Send + Sync {
-    /// Grows by at least one with every change. An equal generation means equal content.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] or [`StoreError::Damaged`].
-    fn generation(&self) -> Result<u64, StoreError>;
-
-    /// Every app with its keys unwrapped, and the generation they belong to.
-    ///
-    /// # Errors
-    /// Any [`StoreError`]; one app that cannot be read fails the whole, so that no app silently disappears.
-    fn load(&self) -> Result<(u64, Vec<App>), StoreError>;
-
-    /// Every app, by name, without touching private keys.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] or [`StoreError::Damaged`].
-    fn list(&self) -> Result<Vec<AppSummary>, StoreError>;
-
-    /// Makes an app with one key version per curve. Durable when it returns.
-    ///
-    /// # Errors
-    /// [`StoreError::Exists`] when the name is taken; the app there is untouched. [`StoreError::WrongKek`] when the
-    /// other apps' keys are under another one.
-    fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppSummary, StoreError>;
-
-    /// Makes the next key version of an app on `curve`: it seals from then on, and the older ones go on opening.
-    /// Durable when it returns. However it ends, no version that was there is lost; after a failure the new one is
-    /// there or not, and a retry makes another.
-    ///
-    /// # Errors
-    /// [`StoreError::NoApp`]; [`StoreError::WrongKek`] when the app's other keys are under another one.
-    fn rotate(&self, app: &AppId, curve: Curve) -> Result<KeySummary, StoreError>;
-
-    /// Adds a key pair that was made elsewhere as the app's next version on its curve. Unless `seals` it only opens:
-    /// others may hold it. Durable and safe as [`AppStore::rotate`] is.
-    ///
-    /// # Errors
-    /// As for [`AppStore::rotate`]; [`StoreError::KeyTaken`] when the app has a key of that id.
-    fn import(&self, app: &AppId, pair: &KeyPair, seals: bool) -> Result<KeySummary, StoreError>;
-
-    /// Stops a key version: nothing opens or seals under it any more. The newest active one that is left on its curve
-    /// seals instead; if none is, sealing on that curve stops, because a key that leaked must be stopped at once.
-    /// Durable when it returns, and safe to repeat.
-    ///
-    /// # Errors
-    /// [`StoreError::NoApp`] or [`StoreError::NoKey`].
-    fn disable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError>;
-
-    /// Takes a mistaken [`AppStore::disable`] back.
-    ///
-    /// # Errors
-    /// As for [`AppStore::disable`].
-    fn enable(&self, app: &AppId, key: KeyId) -> Result<KeySummary, StoreError>;
-
-    /// Changes an app's settings; what `change` leaves alone stays. Durable when it returns, and safe to repeat.
-    ///
-    /// # Errors
-    /// [`StoreError::NoApp`].
-    fn configure(&self, app: &AppId, change: &dyn Fn(&mut Settings)) -> Result<AppSummary, StoreError>;
-}
+use sealwire_crypto::{AppId, KeyId};
 
 /// Why the store could not do it.
 #[derive(Debug, thiserror::Error)]
@@ -243,6 +109,49 @@ pub enum StoreError {
         /// The id.
         key: KeyId,
     },
+    /// The app has no such version of its token key.
+    #[error("app {app} has no token key {number}")]
+    NoTokenKey {
+        /// The app.
+        app: AppId,
+        /// The version.
+        number: u32,
+    },
+    /// The name is taken in the app.
+    #[error("app {app} has collection {collection} already")]
+    CollectionExists {
+        /// The app.
+        app: AppId,
+        /// The collection.
+        collection: CollectionName,
+    },
+    /// The app has no such collection.
+    #[error("app {app} has no collection {collection}")]
+    NoCollection {
+        /// The app.
+        app: AppId,
+        /// The name.
+        collection: CollectionName,
+    },
+    /// It waits for its removal, or its time has come. Until then it can be restored.
+    #[error("{name} is deleted")]
+    Deleted {
+        /// What it is, and its name.
+        name: String,
+    },
+    /// Something of that name was removed, and instances that live may still serve it. Within a poll they will not.
+    #[error("{key} was removed in generation {generation}, and {} live instances serve an older one", instances.len())]
+    Conflict {
+        /// Its record.
+        key: String,
+        /// Which generation they must have reached.
+        generation: u64,
+        /// Their ids.
+        instances: Vec<String>,
+    },
+    /// The change asked for is none that can be made. The operator's to mend.
+    #[error("{0}")]
+    Invalid(String),
     /// Key material failed.
     #[error(transparent)]
     Crypto(#[from] sealwire_crypto::Error),

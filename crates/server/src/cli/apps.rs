@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use sealwire_crypto::{AppId, Curve, EpochLifetime, KeyId, KeyPair, KeyState};
-use sealwire_store::{AppStore, AppSummary, FolderStore, Format, KeySummary, Settings, StoreError};
+use sealwire_store::folder::{AppStore, AppSummary, FolderStore, KeySummary};
+use sealwire_store::{Format, Settings, StoreError};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
@@ -264,7 +265,7 @@ fn print(as_json: bool, apps: &[AppSummary]) {
     };
     let epoch_ms = |app: &AppSummary| app.settings.epoch.map_or(0, EpochLifetime::as_ms);
     if as_json {
-        let key = |key: &sealwire_store::KeySummary| {
+        let key = |key: &KeySummary| {
             json!({
                 "id": key.id.to_string(),
                 "curve": key.curve.name(),

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use sealwire_crypto::{AppId, Curve, Kek};
-use sealwire_store::{AppStore as _, StoreError};
+use sealwire_store::{StoreError, folder::AppStore as _};
 
 use super::Failure;
 use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue, load_authority};

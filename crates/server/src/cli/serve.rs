@@ -36,7 +36,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
     let tls = crate::tls::load(&config.tls)?;
     let store = crate::server::open_store(&config)?;
-    let apps = sealwire_store::AppStore::load(&store)?.1.len();
+    let apps = sealwire_store::folder::AppStore::load(&store)?.1.len();
     println!("{} is good: {apps} apps, certificate valid until {}", args.config.config.display(), tls.not_after);
     Ok(())
 }

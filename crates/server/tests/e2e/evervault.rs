@@ -6,7 +6,7 @@ use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks
 use sealwire_crypto::{AppId, KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Reader, Token, write};
 use sealwire_server::server::open_store;
-use sealwire_store::AppStore as _;
+use sealwire_store::folder::AppStore as _;
 use sealwire_wire::{
     Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Unbound, Writing,
 };

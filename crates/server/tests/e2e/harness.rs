@@ -11,7 +11,7 @@ use sealwire_msgpack::write;
 use sealwire_server::config::{Config, Kek as KekFrom};
 use sealwire_server::pki::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_server::server::{Server, open_store};
-use sealwire_store::{AppStore, Settings};
+use sealwire_store::{Settings, folder::AppStore};
 use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

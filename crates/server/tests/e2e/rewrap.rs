@@ -6,7 +6,7 @@ use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, In
 use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Reader, Token, write};
 use sealwire_server::server::open_store;
-use sealwire_store::{AppStore, KeySummary};
+use sealwire_store::folder::{AppStore, KeySummary};
 use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError, Writing};
 
 use crate::documents::{contains, samples, value};

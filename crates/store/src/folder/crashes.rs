@@ -13,8 +13,8 @@ use sealwire_crypto::{
     AppId, AppKeys, Curve, Datatype, Encoding, EpochLifetime, Kek, KeyPair, KeyScope, Opener, Sealer,
 };
 
-use super::FolderStore;
-use crate::{App, AppStore, AppSummary, KeySummary, Settings, StoreError};
+use super::{App, AppStore, AppSummary, FolderStore, KeySummary};
+use crate::{Settings, StoreError};
 
 thread_local! {
     /// Steps until the process ends.

@@ -1,0 +1,123 @@
+//! Collections: named token maps of an app.
+
+use sealwire_crypto::AppId;
+
+use super::model::{Collection, CollectionChange, CollectionName, CollectionSummary, Rules};
+use super::record::{CollectionEntry, CollectionRecord, CollectionTombstone, Contents, Entry, collection_key, damaged};
+use super::{Control, Edit, unix_s};
+use crate::StoreError;
+
+impl Control {
+    /// An app's collections, by name, and the generation this is true of.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`], what the store says, or [`StoreError::Damaged`].
+    pub async fn collections(&self, app: &AppId) -> Result<(u64, Vec<CollectionSummary>), StoreError> {
+        let contents = self.contents().await?;
+        let number = contents.app(app)?.number;
+        let live = contents.collections(app, number).filter_map(|(name, entry)| Some((name, entry.live()?)));
+        let summary = |(name, record): (&CollectionName, &CollectionRecord)| {
+            Ok(CollectionSummary { app: app.clone(), name: name.clone(), collection: record.read()? })
+        };
+        Ok((contents.generation, live.map(summary).collect::<Result<_, StoreError>>()?))
+    }
+
+    /// Makes a collection.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal;
+    /// [`StoreError::CollectionExists`] when the name is taken; [`StoreError::Conflict`] while an instance may serve
+    /// another collection of that name; [`StoreError::Invalid`] of an expiry out of its range.
+    pub async fn create_collection(
+        &self,
+        app: &AppId,
+        name: &CollectionName,
+        rules: Rules,
+    ) -> Result<CollectionChange, StoreError> {
+        check_expiry(rules.expires_s)?;
+        let (app, name) = (app.clone(), name.clone());
+        self.change_collection(move |contents| {
+            let app_number = contents.staying(&app)?.number;
+            let there: Vec<_> = contents.collections(&app, app_number).collect();
+            if there.iter().any(|(other, entry)| **other == name && entry.live().is_some()) {
+                return Err(StoreError::CollectionExists { app: app.clone(), collection: name.clone() });
+            }
+            let highest = there.iter().map(|(_, entry)| entry.number()).max().unwrap_or(0);
+            let no_number = || damaged(&collection_key(&app, &name), "no number left".into());
+            let number = highest.checked_add(1).ok_or_else(no_number)?;
+            let collection = Collection { number, rules, created_unix_s: unix_s() };
+            let record = CollectionRecord::new(&app, app_number, &name, collection);
+            edit(&app, &name, collection, Entry::Live(record))
+        })
+        .await
+    }
+
+    /// Sets when a collection's new tokens expire that name no time. What there is stays as it is.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`], or [`StoreError::Invalid`] of an expiry out of its range.
+    pub async fn set_expiry(
+        &self,
+        app: &AppId,
+        name: &CollectionName,
+        expires_s: Option<u64>,
+    ) -> Result<CollectionChange, StoreError> {
+        check_expiry(expires_s)?;
+        let (app, name) = (app.clone(), name.clone());
+        self.change_collection(move |contents| {
+            let mut record = contents.collection(&app, &name)?.clone();
+            record.expires_s = expires_s;
+            edit(&app, &name, record.read()?, Entry::Live(record))
+        })
+        .await
+    }
+
+    /// Removes a collection at once: no token of it is found any more. Its rows stay until they are removed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`] or [`StoreError::NoCollection`].
+    pub async fn delete_collection(&self, app: &AppId, name: &CollectionName) -> Result<CollectionChange, StoreError> {
+        let (app, name) = (app.clone(), name.clone());
+        self.change_collection(move |contents| {
+            let record = contents.collection(&app, &name)?;
+            let (app_number, number, generation) = (record.app_number, record.number, contents.generation + 1);
+            let tombstone = CollectionTombstone { app_number, number, generation };
+            edit(&app, &name, record.read()?, Entry::Deleted(tombstone))
+        })
+        .await
+    }
+
+    async fn change_collection(
+        &self,
+        edit: impl Fn(&Contents) -> Result<Edit<CollectionSummary>, StoreError> + Send + Sync + 'static,
+    ) -> Result<CollectionChange, StoreError> {
+        let (generation, collection) = self.change(edit).await?;
+        Ok(CollectionChange { generation, collection })
+    }
+}
+
+impl Contents {
+    fn collection(&self, app: &AppId, name: &CollectionName) -> Result<&CollectionRecord, StoreError> {
+        let number = self.app(app)?.number;
+        let missing = || StoreError::NoCollection { app: app.clone(), collection: name.clone() };
+        let found = self.collections(app, number).find(|(other, _)| *other == name);
+        found.and_then(|(_, entry)| entry.live()).ok_or_else(missing)
+    }
+}
+
+fn edit(
+    app: &AppId,
+    name: &CollectionName,
+    collection: Collection,
+    entry: CollectionEntry,
+) -> Result<Edit<CollectionSummary>, StoreError> {
+    let made = CollectionSummary { app: app.clone(), name: name.clone(), collection };
+    Ok(Edit { key: collection_key(app, name), record: Some(entry.into_bytes()), made })
+}
+
+fn check_expiry(expires_s: Option<u64>) -> Result<(), StoreError> {
+    if expires_s.is_none_or(|expires_s| (1..=Rules::EXPIRES_S_MAX).contains(&expires_s)) {
+        return Ok(());
+    }
+    Err(StoreError::Invalid(format!("tokens expire after 1 to {} seconds", Rules::EXPIRES_S_MAX)))
+}
