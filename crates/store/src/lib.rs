@@ -8,6 +8,7 @@
 mod apps;
 mod coalesce;
 mod control;
+pub mod copy;
 pub mod embedded;
 pub mod folder;
 mod memory;
