@@ -10,6 +10,7 @@ mod coalesce;
 mod control;
 pub mod copy;
 pub mod embedded;
+mod file;
 pub mod folder;
 mod memory;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub use coalesce::{
 };
 pub use control::{Commit, ControlStore, Instance, Snapshot};
 pub use embedded::EmbeddedStore;
+pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
 

@@ -1,0 +1,305 @@
+//! Control state in one JSON file, `{format, generation, records}`: for engines that keep no tokens.
+//!
+//! The file appears whole (written aside, synced, renamed, its folder synced) and is its owner's only, so a writer that
+//! dies at any step leaves the old state or the new one. Several processes may read and write; writers take turns on a
+//! lock file beside it. An engine opens it to read only: whoever delivers the file changes it, and the engine polls.
+//! Records that are JSON stand in it as they are, for people to read; others as base64.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
+
+mod content;
+
+/// The longest file that is read. A hundred thousand apps take less.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+/// How long a writer waits for another one.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long after a change of the file its times may not yet tell a second change from the first.
+const TIMES_SETTLE: Duration = Duration::from_secs(2);
+
+/// See the module. Instances are those of this process only.
+#[derive(Debug)]
+pub struct FileStore {
+    file: Arc<Shared>,
+    moved: Notify,
+    /// By id, with the time of the last beat.
+    instances: Mutex<BTreeMap<String, (Instance, Instant)>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    writes: bool,
+    /// What the file said when it looked so, once its times could be trusted.
+    seen: Mutex<Option<(Stamp, u64)>>,
+    #[cfg(test)]
+    steps: crashes::Steps,
+}
+
+/// What changes when a file is replaced or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStore {
+    /// Opens a file to read and write; it is made with the first change. Its folder is made if it is absent. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] or [`StoreError::Damaged`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let folder = folder_of(path);
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(io(folder))?;
+        let store = Self::over(path, true);
+        store.file.read().map(|_| store)
+    }
+
+    /// Opens a file to read only: every change is refused. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], also when there is no file, or [`StoreError::Damaged`].
+    pub fn open_read_only(path: &Path) -> Result<Self, StoreError> {
+        let store = Self::over(path, false);
+        store.file.read().map(|_| store)
+    }
+
+    fn over(path: &Path, writes: bool) -> Self {
+        let file = Shared {
+            path: path.to_owned(),
+            writes,
+            seen: Mutex::default(),
+            #[cfg(test)]
+            steps: crashes::Steps::default(),
+        };
+        Self { file: Arc::new(file), moved: Notify::new(), instances: Mutex::default() }
+    }
+
+    /// Makes a change of the whole, in turn with other writers.
+    async fn change(
+        &self,
+        change: impl FnOnce(&str, &mut Snapshot) -> Result<Commit, StoreError> + Send + 'static,
+    ) -> Result<Commit, StoreError> {
+        let commit = self.blocking(move |file| file.change(change)).await?;
+        if commit != Commit::Moved {
+            self.moved.notify_one();
+        }
+        Ok(commit)
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let file = Arc::clone(&self.file);
+        let failed = |_| StoreError::Unavailable("the work on the file ended early".into());
+        tokio::task::spawn_blocking(move || work(&file)).await.map_err(failed)?
+    }
+
+    fn instances_locked(&self) -> MutexGuard<'_, BTreeMap<String, (Instance, Instant)>> {
+        self.instances.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// The whole file. One that is not made yet is empty where it may be made.
+    fn read(&self) -> Result<Snapshot, StoreError> {
+        let open = match File::open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.writes => return Ok(Snapshot::default()),
+            opened => opened.map_err(io(&self.path))?,
+        };
+        let looks = open.metadata().map_err(io(&self.path))?;
+        let mut text = String::new();
+        let read = open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        match read {
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(self.damaged("not text".into())),
+            read => read.map_err(io(&self.path))?,
+        };
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(self.damaged(format!("longer than {FILE_BYTES_MAX} bytes")));
+        }
+        let found = content::read(&text).map_err(|what| self.damaged(what))?;
+        *self.seen() = settled(&looks).then_some((Stamp::of(&looks), found.generation));
+        Ok(found)
+    }
+
+    /// The generation, without reading the file while it looks as it did.
+    fn generation(&self) -> Result<u64, StoreError> {
+        let seen = *self.seen();
+        match seen {
+            Some((stamp, generation)) if self.looks().is_ok_and(|looks| looks == stamp) => Ok(generation),
+            _ => Ok(self.read()?.generation),
+        }
+    }
+
+    fn looks(&self) -> std::io::Result<Stamp> {
+        fs::metadata(&self.path).map(|looks| Stamp::of(&looks))
+    }
+
+    fn change(
+        &self,
+        change: impl FnOnce(&str, &mut Snapshot) -> Result<Commit, StoreError>,
+    ) -> Result<Commit, StoreError> {
+        if !self.writes {
+            return Err(StoreError::ReadOnly);
+        }
+        let _lock = self.lock()?;
+        let mut state = self.read()?;
+        let commit = change(&self.place(), &mut state)?;
+        if commit != Commit::Moved {
+            self.replace(content::write(&state).as_bytes())?;
+        }
+        Ok(commit)
+    }
+
+    /// Held while a change is made, across processes. Released when it closes.
+    fn lock(&self) -> Result<File, StoreError> {
+        let path = self.path.with_added_extension("lock");
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let file = file.map_err(io(&path))?;
+        let begun = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_WAIT_MAX => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(StoreError::Unavailable(format!("another process holds {}", path.display())));
+                }
+                Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
+            }
+        }
+    }
+
+    /// Replaces the file at once and durably.
+    fn replace(&self, bytes: &[u8]) -> Result<(), StoreError> {
+        let aside = self.path.with_added_extension("new");
+        let write_aside = || {
+            self.step()?;
+            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&aside)?;
+            self.step()?;
+            file.write_all(bytes)?;
+            self.step()?;
+            file.sync_all()
+        };
+        write_aside().map_err(io(&aside))?;
+        self.step().and_then(|()| fs::rename(&aside, &self.path)).map_err(io(&self.path))?;
+        let folder = folder_of(&self.path);
+        self.step().and_then(|()| File::open(folder)?.sync_all()).map_err(io(folder))?;
+        self.step().map_err(io(&self.path))
+    }
+
+    /// Comes before every step of a write, and after the last: there tests let the process end.
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "tests count the steps of each store")]
+    fn step(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+    #[cfg(test)]
+    fn step(&self) -> std::io::Result<()> {
+        self.steps.take_one()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Option<(Stamp, u64)>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn damaged(&self, what: String) -> StoreError {
+        StoreError::Damaged { place: self.place(), what }
+    }
+}
+
+impl Stamp {
+    fn of(looks: &Metadata) -> Self {
+        Self {
+            device: looks.dev(),
+            inode: looks.ino(),
+            bytes: looks.size(),
+            modified: (looks.mtime(), looks.mtime_nsec()),
+            changed: (looks.ctime(), looks.ctime_nsec()),
+        }
+    }
+}
+
+/// Whether a change from now on would show in the file's times: they move in ticks.
+fn settled(looks: &Metadata) -> bool {
+    let Ok(modified) = looks.modified() else { return false };
+    SystemTime::now().duration_since(modified).is_ok_and(|since| since > TIMES_SETTLE)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { path, source }
+}
+
+#[async_trait]
+impl ControlStore for FileStore {
+    async fn generation(&self) -> Result<u64, StoreError> {
+        self.blocking(Shared::generation).await
+    }
+
+    async fn load(&self) -> Result<Snapshot, StoreError> {
+        self.blocking(Shared::read).await
+    }
+
+    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
+        let (key, record) = (key.to_owned(), record.map(<[u8]>::to_owned));
+        self.change(move |place, state| state.apply(place, base, &key, record.as_deref())).await
+    }
+
+    async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
+        let new = state.clone();
+        self.change(move |place, state| state.become_state(place, base, &new)).await
+    }
+
+    /// Tells of changes made here; those of other processes show when the generation is asked for.
+    async fn changed(&self) {
+        self.moved.notified().await;
+    }
+
+    async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
+        self.instances_locked().insert(instance.id.clone(), (instance.clone(), Instant::now()));
+        Ok(())
+    }
+
+    async fn leave(&self, id: &str) -> Result<(), StoreError> {
+        self.instances_locked().remove(id);
+        Ok(())
+    }
+
+    async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
+        let mut instances = self.instances_locked();
+        instances.retain(|_, (_, beaten)| beaten.elapsed() <= age_max);
+        Ok(instances.values().map(|(it, beaten)| Instance { age: beaten.elapsed(), ..it.clone() }).collect())
+    }
+}
+
+#[cfg(test)]
+mod crashes;
+#[cfg(test)]
+mod tests;

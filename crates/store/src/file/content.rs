@@ -1,0 +1,85 @@
+//! What the file says.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::Snapshot;
+
+const FORMAT: u32 = 1;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Read<'a> {
+    #[serde(rename = "format")]
+    _format: u32,
+    generation: u64,
+    #[serde(borrow)]
+    records: BTreeMap<String, &'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct Write<'a> {
+    format: u32,
+    generation: u64,
+    records: BTreeMap<&'a str, Value<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Value<'a> {
+    Json(&'a RawValue),
+    Bytes(Base64),
+}
+
+/// A record that is not JSON, or looks like this.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Base64 {
+    base64: String,
+}
+
+#[derive(Deserialize)]
+struct Shape {
+    format: u32,
+}
+
+/// Reads a file's text, or says what is wrong with it.
+pub(super) fn read(text: &str) -> Result<Snapshot, String> {
+    let malformed = |error: serde_json::Error| error.to_string();
+    let Shape { format } = serde_json::from_str(text).map_err(malformed)?;
+    if format != FORMAT {
+        return Err(format!("format {format} is not {FORMAT}"));
+    }
+    let Read { generation, records, .. } = serde_json::from_str(text).map_err(malformed)?;
+    let records = records.into_iter().map(|(key, value)| {
+        let record = match serde_json::from_str::<Base64>(value.get()) {
+            Ok(Base64 { base64 }) => STANDARD.decode(base64).map_err(|_| format!("{key:?} is not base64"))?,
+            Err(_) => value.get().as_bytes().to_vec(),
+        };
+        Ok((key, record))
+    });
+    Ok(Snapshot { generation, records: records.collect::<Result<_, String>>()? })
+}
+
+/// The file of a state.
+pub(super) fn write(state: &Snapshot) -> String {
+    let records = state.records.iter().map(|(key, record)| (&**key, Value::of(record)));
+    let file = Write { format: FORMAT, generation: state.generation, records: records.collect() };
+    serde_json::to_string_pretty(&file).expect("its maps have text for keys") + "\n"
+}
+
+impl<'a> Value<'a> {
+    fn of(record: &'a [u8]) -> Self {
+        match serde_json::from_slice::<&RawValue>(record) {
+            // White space around it would be lost.
+            Ok(raw) if raw.get().as_bytes() == record && serde_json::from_slice::<Base64>(record).is_err() => {
+                Self::Json(raw)
+            }
+            _ => Self::Bytes(Base64 { base64: STANDARD.encode(record) }),
+        }
+    }
+}
