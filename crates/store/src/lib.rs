@@ -13,6 +13,7 @@ pub mod embedded;
 mod file;
 pub mod folder;
 mod memory;
+mod postgres;
 #[cfg(test)]
 mod suite;
 mod tokens;
@@ -29,6 +30,7 @@ pub use control::{Commit, ControlStore, Instance, Snapshot};
 pub use embedded::EmbeddedStore;
 pub use file::FileStore;
 pub use memory::MemoryStore;
+pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
 pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
 
 use std::path::PathBuf;
@@ -71,6 +73,22 @@ pub enum StoreError {
         place: String,
         /// What is wrong, without the content.
         what: String,
+    },
+    /// A setting of the store cannot stand. The operator's to mend.
+    #[error("{key}: {what}")]
+    Setting {
+        /// Its key.
+        key: &'static str,
+        /// What is wrong, without secrets.
+        what: String,
+    },
+    /// A later program has brought the database forward.
+    #[error("the database's schema is version {found} and this program knows {known}: upgrade the program")]
+    Newer {
+        /// The version that is there.
+        found: i32,
+        /// The newest that this program knows.
+        known: i32,
     },
     /// A row names a time that stores need not hold. The caller's to mend.
     #[error("time {seconds} lies behind the year 9999")]

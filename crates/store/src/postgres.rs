@@ -1,0 +1,129 @@
+//! Everything in PostgreSQL: for production, and for several engines on one state.
+//!
+//! Every connection is dedicated: some write tokens, some read them, one does what is slow or rare, one hears of changes.
+//! Each has a task that connects it again when it breaks. Every call ends within one time-out, whatever the database
+//! does: the server has it as its own limit for a statement, and where it says nothing at all the connection is replaced.
+//! The SQL is what databases that speak PostgreSQL's language over many machines take as well: keys begin with the app,
+//! no sequences, no foreign keys, no locks of our own but one to migrate.
+
+mod control;
+mod fault;
+mod lane;
+mod listen;
+mod migrate;
+mod options;
+mod plan;
+mod put;
+mod rows;
+mod session;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod tokens;
+mod write;
+mod writers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Mutex, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+use tokio_postgres::Row;
+
+pub use options::{PostgresOptions, PostgresTls};
+
+use crate::StoreError;
+use fault::Fault;
+use lane::Lane;
+use options::Settings;
+use session::Params;
+use writers::{Taken, Writers};
+
+/// Control state and token maps in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.
+#[derive(Clone)]
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    writers: Writers,
+    readers: Vec<Lane>,
+    slow: Lane,
+    next_reader: AtomicUsize,
+    told: Mutex<watch::Receiver<()>>,
+    listening: AbortHandle,
+    timeout: Duration,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+impl PostgresStore {
+    /// Connects, brings the schema forward if it is older than this program, and opens the connections. Needs a tokio
+    /// runtime, on which their tasks live as long as the store.
+    ///
+    /// # Errors
+    /// [`StoreError::Setting`] for an option that cannot stand; [`StoreError::Newer`]; [`StoreError::Unavailable`], at
+    /// once where waiting is no use, as for a wrong password, and else when the time-out has passed.
+    pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
+        let settings = Arc::new(Settings::new(options)?);
+        migrate::migrate(&settings).await?;
+        let limit = settings.options.timeout;
+        let lanes = |count| (0..count).map(|_| Lane::start(&settings)).collect();
+        let (telling, told) = watch::channel(());
+        let (listens, mut ready) = watch::channel(false);
+        let listening = tokio::spawn(listen::listen(Arc::clone(&settings), telling, listens)).abort_handle();
+        let shared = Shared {
+            writers: Writers::new(lanes(settings.options.writers)),
+            readers: lanes(settings.options.readers),
+            slow: Lane::start(&settings),
+            next_reader: AtomicUsize::new(0),
+            told: Mutex::new(told),
+            listening,
+            timeout: limit,
+        };
+        // A change that comes right after this is not missed. A database that cannot tell is no hindrance.
+        let _ = timeout(limit, ready.wait_for(|ready| *ready)).await;
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Whether the database answers: there is a connection to read by, and one to write by.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.shared.writers.is_up() && self.shared.readers.iter().any(Lane::is_up)
+    }
+
+    /// A reader that is connected if there is one, in turns.
+    fn reader(&self) -> &Lane {
+        let (readers, turn) = (&self.shared.readers, self.shared.next_reader.fetch_add(1, Ordering::Relaxed));
+        let turns = (0..readers.len()).map(|step| &readers[turn.wrapping_add(step) % readers.len()]);
+        turns.clone().find(|lane| lane.is_up()).unwrap_or(&readers[turn % readers.len()])
+    }
+
+    async fn writer(&self) -> Result<Taken<'_>, StoreError> {
+        self.shared.writers.take(Instant::now() + self.shared.timeout).await
+    }
+
+    /// One statement, its own transaction. Only what is `repeatable` is repeated after its connection broke.
+    async fn query(
+        &self,
+        lane: &Lane,
+        repeatable: bool,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut call = lane.call(repeatable);
+        loop {
+            let session = call.session().await?;
+            match call.bound(&session, session.query(sql, params)).await {
+                Ok(rows) => return Ok(rows),
+                Err(fault) => call.again(session, fault).await.map_err(Fault::into_error)?,
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Control state in PostgreSQL: the row with the generation is what every change must move, one at a time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::PostgresStore;
+use super::fault::{Fault, damaged};
+use super::rows::column;
+use super::session::Params;
+use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
+
+/// Where engines listen for changes.
+pub(super) const CHANNEL: &str = "sealwire_control";
+
+static GENERATION: &str = "SELECT generation FROM sealwire.control WHERE one";
+
+static LOAD: &str = "SELECT c.generation, r.key, r.record
+    FROM sealwire.control c LEFT JOIN sealwire.records r ON true WHERE c.one";
+
+/// Who comes second waits for the row, and finds it moved.
+static PUT: &str = "WITH moved AS (
+        UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
+    ), put AS (
+        INSERT INTO sealwire.records (key, record) SELECT $2, $3 FROM moved
+        ON CONFLICT (key) DO UPDATE SET record = excluded.record
+    )
+    SELECT generation FROM moved";
+
+static REMOVE: &str = "WITH moved AS (
+        UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
+    ), removed AS (
+        DELETE FROM sealwire.records WHERE key = $2 AND EXISTS (SELECT 1 FROM moved)
+    )
+    SELECT generation FROM moved";
+
+/// What stays is written over, so that no record is removed and put in one statement.
+static REPLACE: &str = "WITH moved AS (
+        UPDATE sealwire.control SET generation = greatest($2, generation + 1) WHERE one AND generation = $1
+        RETURNING generation
+    ), removed AS (
+        DELETE FROM sealwire.records WHERE NOT key = ANY($3::text[]) AND EXISTS (SELECT 1 FROM moved)
+    ), put AS (
+        INSERT INTO sealwire.records (key, record)
+        SELECT r.key, r.record FROM unnest($3::text[], $4::bytea[]) AS r(key, record), moved
+        ON CONFLICT (key) DO UPDATE SET record = excluded.record
+    )
+    SELECT generation FROM moved";
+
+static NOTIFY: &str = "SELECT pg_notify('sealwire_control', '')";
+
+static BEAT: &str = "INSERT INTO sealwire.instances (id, address, version, generation, seen)
+    VALUES ($1, $2, $3, $4, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET address = excluded.address, version = excluded.version,
+        generation = excluded.generation, seen = excluded.seen";
+
+static LEAVE: &str = "DELETE FROM sealwire.instances WHERE id = $1";
+
+/// `$1`: seconds. What has been silent for a day is removed on the way.
+static INSTANCES: &str = "WITH gone AS (
+        DELETE FROM sealwire.instances
+        WHERE seen < clock_timestamp() - make_interval(secs => greatest($1::float8, 86400))
+    )
+    SELECT id, address, version, generation, extract(epoch FROM clock_timestamp() - seen)::float8
+    FROM sealwire.instances WHERE seen >= clock_timestamp() - make_interval(secs => $1::float8) ORDER BY id COLLATE \"C\"";
+
+fn number(generation: i64) -> Result<u64, StoreError> {
+    generation.try_into().map_err(|_| damaged("the generation is negative"))
+}
+
+impl PostgresStore {
+    /// A statement that gives the new generation where it moved it. Then others are told, apart from the change, which
+    /// stands without that: whoever is not told polls.
+    async fn change(&self, sql: &'static str, params: Params<'_>) -> Result<Commit, StoreError> {
+        let rows = self.query(&self.shared.slow, false, sql, params).await?;
+        let Some(row) = rows.first() else { return Ok(Commit::Moved) };
+        let generation = number(column(row, 0).map_err(Fault::into_error)?)?;
+        if let Err(error) = self.query(&self.shared.slow, true, NOTIFY, &[]).await {
+            tracing::debug!(%error, "others were not told of a change");
+        }
+        Ok(Commit::Done(generation))
+    }
+}
+
+#[async_trait]
+impl ControlStore for PostgresStore {
+    async fn generation(&self) -> Result<u64, StoreError> {
+        let rows = self.query(&self.shared.slow, true, GENERATION, &[]).await?;
+        let row = rows.first().ok_or_else(|| damaged("there is no generation"))?;
+        number(column(row, 0).map_err(Fault::into_error)?)
+    }
+
+    async fn load(&self) -> Result<Snapshot, StoreError> {
+        let rows = self.query(&self.shared.slow, true, LOAD, &[]).await?;
+        let first = rows.first().ok_or_else(|| damaged("there is no generation"))?;
+        let generation = number(column(first, 0).map_err(Fault::into_error)?)?;
+        let mut records = BTreeMap::new();
+        for row in &rows {
+            if let Some(key) = column::<Option<String>>(row, 1).map_err(Fault::into_error)? {
+                records.insert(key, column(row, 2).map_err(Fault::into_error)?);
+            }
+        }
+        Ok(Snapshot { generation, records })
+    }
+
+    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
+        // No generation is beyond this, so none is the base.
+        let Ok(base) = i64::try_from(base) else { return Ok(Commit::Moved) };
+        match &record {
+            Some(record) => self.change(PUT, &[&base, &key, record]).await,
+            None => self.change(REMOVE, &[&base, &key]).await,
+        }
+    }
+
+    async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
+        let Ok(base) = i64::try_from(base) else { return Ok(Commit::Moved) };
+        let generation = i64::try_from(state.generation).map_err(|_| damaged("no generation left"))?;
+        let keys: Vec<&str> = state.records.keys().map(String::as_str).collect();
+        let records: Vec<&[u8]> = state.records.values().map(Vec::as_slice).collect();
+        self.change(REPLACE, &[&base, &generation, &keys, &records]).await
+    }
+
+    async fn changed(&self) {
+        // The sender lives as long as the store does.
+        if self.shared.told.lock().await.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
+        let generation = i64::try_from(instance.generation).unwrap_or(i64::MAX);
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+            [&instance.id, &instance.address, &instance.version, &generation];
+        self.query(&self.shared.slow, true, BEAT, &params).await.map(drop)
+    }
+
+    async fn leave(&self, id: &str) -> Result<(), StoreError> {
+        self.query(&self.shared.slow, true, LEAVE, &[&id]).await.map(drop)
+    }
+
+    async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
+        // A hundred years are as good as for ever, and are an interval.
+        let seconds = age_max.as_secs_f64().min(3.2e9);
+        let rows = self.query(&self.shared.slow, true, INSTANCES, &[&seconds]).await?;
+        let read = |row: &tokio_postgres::Row| -> Result<Instance, Fault> {
+            Ok(Instance {
+                id: column(row, 0)?,
+                address: column(row, 1)?,
+                version: column(row, 2)?,
+                generation: column::<i64>(row, 3)?.try_into().unwrap_or(0),
+                age: Duration::try_from_secs_f64(column::<f64>(row, 4)?).unwrap_or_default(),
+            })
+        };
+        rows.iter().map(|row| read(row).map_err(Fault::into_error)).collect()
+    }
+}

@@ -1,0 +1,209 @@
+//! A dedicated connection that comes back: a task holds it, drives it, and replaces it when it breaks.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::fault::Fault;
+use super::options::Settings;
+use super::session::Session;
+use crate::StoreError;
+
+/// Between attempts to connect; the longest is what a database that is back waits for us at most.
+const PAUSE_MIN: Duration = Duration::from_millis(25);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a call gives way to other transactions before it gives up.
+const CLASHES_MAX: u32 = 10;
+
+/// One dedicated connection, or the attempts to have it. Ends when it is dropped.
+pub(super) struct Lane {
+    state: watch::Receiver<State>,
+    task: AbortHandle,
+    timeout: Duration,
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Arc<Session>),
+    /// Since when there is none, and why.
+    Down(Instant, Arc<str>),
+}
+
+impl Lane {
+    pub(super) fn start(settings: &Arc<Settings>) -> Self {
+        let (sender, state) = watch::channel(State::Down(Instant::now(), "not connected yet".into()));
+        let task = tokio::spawn(keep(Arc::clone(settings), sender)).abort_handle();
+        Self { state, task, timeout: settings.options.timeout }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.state.borrow(), State::Up(_))
+    }
+
+    /// A call on this lane that begins now.
+    pub(super) fn call(&self, repeatable: bool) -> Call<'_> {
+        self.call_by(Instant::now() + self.timeout, repeatable)
+    }
+
+    /// A call on this lane that must end by then.
+    pub(super) fn call_by(&self, deadline: Instant, repeatable: bool) -> Call<'_> {
+        Call { lane: self, deadline, repeatable, session: None, stale: false, clashes: 0, lost: false }
+    }
+
+    /// The connection, if it is another than the one that broke. A database that is away for longer than a call may
+    /// take is not waited for: the next call fails at once.
+    async fn session(&self, broken: Option<&Arc<Session>>, deadline: Instant) -> Result<Arc<Session>, StoreError> {
+        let mut state = self.state.clone();
+        loop {
+            let (until, why) = match &*state.borrow_and_update() {
+                State::Up(session) if broken.is_none_or(|broken| !Arc::ptr_eq(session, broken)) => {
+                    return Ok(Arc::clone(session));
+                }
+                State::Up(_) => (deadline, Arc::from("the connection broke")),
+                State::Down(since, why) => (deadline.min(*since + self.timeout), Arc::clone(why)),
+            };
+            match timeout_at(until, state.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(StoreError::Unavailable("the store is closed".into())),
+                Err(_) => return Err(StoreError::Unavailable(why.to_string())),
+            }
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The attempts of one call, all of them within one deadline.
+pub(super) struct Call<'a> {
+    lane: &'a Lane,
+    deadline: Instant,
+    repeatable: bool,
+    session: Option<Arc<Session>>,
+    stale: bool,
+    clashes: u32,
+    /// Whether an attempt ended without an answer, and so may have taken effect.
+    pub(super) lost: bool,
+}
+
+impl Call<'_> {
+    /// The connection for the next attempt.
+    pub(super) async fn session(&mut self) -> Result<Arc<Session>, StoreError> {
+        let session = self.lane.session(self.session.take().as_ref(), self.deadline).await?;
+        Ok(session)
+    }
+
+    /// Awaits an attempt no longer than the call may take; then the connection is given up, because what runs on it
+    /// would delay whatever comes next. The server's own time-out ends what runs there.
+    pub(super) async fn bound<T>(
+        &self,
+        session: &Session,
+        attempt: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        match timeout_at(self.deadline, attempt).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                session.condemn();
+                Err(Fault::Lost(format!("no answer in {} ms", self.lane.timeout.as_millis())))
+            }
+        }
+    }
+
+    /// Whether to try again after this fault.
+    ///
+    /// # Errors
+    /// The fault itself when not.
+    pub(super) async fn again(&mut self, session: Arc<Session>, fault: Fault) -> Result<(), Fault> {
+        match &fault {
+            Fault::Lost(_) => {
+                session.condemn();
+                self.session = Some(session);
+                self.lost = true;
+                if !self.repeatable || Instant::now() >= self.deadline {
+                    return Err(fault);
+                }
+            }
+            Fault::Stale(_) if !self.stale => {
+                session.forget();
+                self.stale = true;
+            }
+            Fault::Clash(_) if self.clashes < CLASHES_MAX => {
+                self.clashes += 1;
+                sleep(part_of(Duration::from_millis(2) * self.clashes)).await;
+            }
+            _ => return Err(fault),
+        }
+        Ok(())
+    }
+}
+
+/// Connects, drives the connection until it ends or is given up, and begins again; for ever.
+async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
+    let (mut target, mut failures) = (0, 0);
+    loop {
+        match Session::open(&settings, &mut target).await {
+            Ok((session, link)) => {
+                let (session, since) = (Arc::new(session), Instant::now());
+                state.send_replace(State::Up(Arc::clone(&session)));
+                let why = tokio::select! {
+                    ended = link => ended.err().map_or("closed".into(), |error| super::fault::describe(&error)),
+                    () = session.condemned() => "given up".into(),
+                };
+                tracing::warn!(%why, "connection to PostgreSQL lost");
+                state.send_replace(State::Down(Instant::now(), why.into()));
+                failures = if since.elapsed() > PAUSE_MAX { 0 } else { failures + 1 };
+            }
+            Err(fault) => {
+                let why: Arc<str> = match fault.error {
+                    StoreError::Unavailable(what) => what.into(),
+                    other => other.to_string().into(),
+                };
+                if failures == 0 {
+                    tracing::warn!(%why, "no connection to PostgreSQL");
+                }
+                state.send_modify(|state| {
+                    if let State::Down(_, reason) = state {
+                        *reason = why;
+                    }
+                });
+                failures += 1;
+            }
+        }
+        sleep(pause(failures)).await;
+    }
+}
+
+/// Doubles with each failure up to a bound; half of it is chance, so that many engines do not come back at once.
+pub(super) fn pause(failures: u32) -> Duration {
+    let whole = PAUSE_MIN.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX);
+    whole / 2 + part_of(whole / 2)
+}
+
+/// A time from nothing to all of `whole`, by the chance in the standard library's hash seeds.
+fn part_of(whole: Duration) -> Duration {
+    let chance = RandomState::new().hash_one(()) as u32;
+    whole.mul_f64(f64::from(chance) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_bound() {
+        for (failures, ms) in [(0, 25), (1, 50), (3, 200), (6, 1_000), (u32::MAX, 1_000)] {
+            let whole = Duration::from_millis(ms);
+            let pauses: Vec<Duration> = (0..100).map(|_| pause(failures)).collect();
+            assert!(pauses.iter().all(|it| (whole / 2..=whole).contains(it)), "{failures}: {pauses:?}");
+            assert!(pauses.iter().any(|it| *it != pauses[0]), "some of it is chance");
+        }
+    }
+}

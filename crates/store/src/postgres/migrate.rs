@@ -1,0 +1,117 @@
+//! The schema: made and brought forward once, however many start at the same time; never back.
+//!
+//! A runner of our own, because it is this little: files in a row, one transaction, one lock. The crates for this bring
+//! their own drivers, checksums and macros, and lock nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::{Client, Error};
+
+use super::fault::{Fault, describe};
+use super::lane::pause;
+use super::options::Settings;
+use super::session::Session;
+use crate::StoreError;
+
+/// Each brings the schema to the version that is its place in this list, from 1. What was released is never changed.
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/1.sql")];
+
+/// Whoever migrates holds it; the name of nothing else.
+const LOCK: i64 = 0x5345_414c_5749_5245;
+
+/// Time for others to migrate first, and for us to.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+static VERSION: &str = "SELECT coalesce(max(version), 0) FROM sealwire.migrations";
+
+/// Connects, as often as there is hope, and brings the schema forward if it is older than this program.
+pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<(), StoreError> {
+    let (mut target, mut failures) = (0, 0);
+    let until = Instant::now() + settings.options.timeout;
+    let (session, link) = loop {
+        match Session::open(settings, &mut target).await {
+            Ok(opened) => break opened,
+            Err(fault) if fault.lasting || Instant::now() > until => return Err(fault.error),
+            Err(_) => {
+                failures += 1;
+                sleep(pause(failures)).await;
+            }
+        }
+    };
+    let work = async {
+        tokio::select! {
+            biased;
+            outcome = forward(session.client()) => outcome,
+            ended = link => Err(Failure::from(ended.err())),
+        }
+    };
+    match timeout(PATIENCE, work).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Failure::Newer(found))) => Err(StoreError::Newer { found, known: MIGRATIONS.len() as i32 }),
+        Ok(Err(Failure::Fault(fault))) => Err(fault.into_error()),
+        Err(_) => Err(StoreError::Unavailable("the schema is locked by somebody else".into())),
+    }
+}
+
+enum Failure {
+    Newer(i32),
+    Fault(Fault),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Fault(match Fault::from(error) {
+            Fault::Refused(what) => Fault::Refused(format!("the schema cannot be made: {what}")),
+            other => other,
+        })
+    }
+}
+
+impl From<Option<Error>> for Failure {
+    fn from(ended: Option<Error>) -> Self {
+        Self::Fault(Fault::Lost(ended.as_ref().map_or("closed".into(), describe)))
+    }
+}
+
+async fn forward(client: &Client) -> Result<(), Failure> {
+    warn_of_no_fsync(client).await?;
+    if current(client).await? == MIGRATIONS.len() as i32 {
+        return Ok(());
+    }
+    // The lock goes with the transaction, also when we do not live to see its end.
+    client
+        .batch_execute(&format!(
+            "BEGIN; SET LOCAL statement_timeout = {}; SELECT pg_advisory_xact_lock({LOCK}); \
+             CREATE SCHEMA IF NOT EXISTS sealwire; CREATE TABLE IF NOT EXISTS sealwire.migrations ( \
+             version int4 NOT NULL PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())",
+            PATIENCE.as_millis()
+        ))
+        .await?;
+    let current = current(client).await?;
+    for (version, sql) in (1_i32..).zip(MIGRATIONS).filter(|(version, _)| *version > current) {
+        tracing::info!(version, "bringing the schema forward");
+        client.batch_execute(sql).await?;
+        client.batch_execute(&format!("INSERT INTO sealwire.migrations (version) VALUES ({version})")).await?;
+    }
+    Ok(client.batch_execute("COMMIT").await?)
+}
+
+/// The schema's version; 0 where there is none.
+async fn current(client: &Client) -> Result<i32, Failure> {
+    let there = client.query_one("SELECT to_regclass('sealwire.migrations') IS NOT NULL", &[]).await?;
+    if !there.get::<_, bool>(0) {
+        return Ok(0);
+    }
+    let version = client.query_one(VERSION, &[]).await?.get(0);
+    if version > MIGRATIONS.len() as i32 { Err(Failure::Newer(version)) } else { Ok(version) }
+}
+
+async fn warn_of_no_fsync(client: &Client) -> Result<(), Failure> {
+    let fsync = client.query_one("SELECT current_setting('fsync', true)", &[]).await?;
+    if fsync.get::<_, Option<&str>>(0) == Some("off") {
+        tracing::warn!("fsync is off in PostgreSQL: when its machine fails, tokens that were given out are lost");
+    }
+    Ok(())
+}

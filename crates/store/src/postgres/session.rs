@@ -1,0 +1,229 @@
+//! One connection: opened to the first address that takes writes, set up, and with the statements prepared on it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Connection, Error, Row, Socket, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::fault::{Fault, describe};
+use super::options::{Settings, Target, unreadable};
+use super::tls;
+use crate::StoreError;
+
+/// The half of a connection that must be driven.
+pub(super) type Link = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+/// Parameters of a statement.
+pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Every statement goes by index, whatever statistics say: a plan that is right for an empty table and kept for one of
+/// millions of rows is the one failure that nobody sees coming. JIT would take such costs for work worth compiling.
+const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+    SET plan_cache_mode = force_generic_plan";
+
+/// Acknowledged means committed, whatever the server's default; a stronger one stays.
+const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false) \
+    WHERE current_setting('synchronous_commit') = 'off'";
+
+/// Why a connection cannot be had.
+#[derive(Debug)]
+pub(super) struct NoSession {
+    pub(super) error: StoreError,
+    /// Whether somebody must mend something first.
+    pub(super) lasting: bool,
+}
+
+/// A connection in use. Statements may overlap: they are answered in the order they were sent.
+pub(super) struct Session {
+    client: Client,
+    prepared: Mutex<HashMap<usize, Statement>>,
+    condemned: Notify,
+}
+
+impl Session {
+    /// Connects to the target at `from` or the first behind it that takes writes, and says which. Bounded by the
+    /// options' timeout. Safe to drop midway.
+    pub(super) async fn open(settings: &Arc<Settings>, from: &mut usize) -> Result<(Self, Link), NoSession> {
+        let files = Arc::clone(settings);
+        let files = tokio::task::spawn_blocking(move || Ok((tls::connector(&files.options)?, password(&files)?)));
+        let files = files.await.unwrap_or_else(|panicked| Err(StoreError::Unavailable(panicked.to_string())));
+        let (connector, password) = files.map_err(|error| NoSession { error, lasting: true })?;
+        let count = settings.targets.len();
+        let patience = settings.options.timeout / count as u32;
+        let (mut faults, mut lasting) = (Vec::new(), true);
+        for at in (0..count).map(|step| (*from + step) % count) {
+            let target = &settings.targets[at];
+            let config = config(settings, target, password.as_deref());
+            match timeout(patience, connected(&config, connector.clone(), settings.options.timeout)).await {
+                Ok(Ok((client, link))) => {
+                    *from = at;
+                    let session = Self { client, prepared: Mutex::default(), condemned: Notify::new() };
+                    return Ok((session, link));
+                }
+                Ok(Err(error)) => {
+                    let (advice, must_mend) = advice(&error, settings, target);
+                    faults.push(format!("{target}: {advice}"));
+                    lasting &= must_mend;
+                }
+                Err(_) => {
+                    faults.push(format!("{target}: no answer in {} ms", patience.as_millis()));
+                    lasting = false;
+                }
+            }
+        }
+        Err(NoSession { error: StoreError::Unavailable(faults.join("; ")), lasting })
+    }
+
+    /// The connection itself, for what is done once.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Gives the connection up: it is replaced, and what waits on it fails.
+    pub(super) fn condemn(&self) {
+        self.condemned.notify_one();
+    }
+
+    /// Returns when the connection was given up.
+    pub(super) async fn condemned(&self) {
+        self.condemned.notified().await;
+    }
+
+    /// Forgets what is prepared, because it does not fit the schema any more.
+    pub(super) fn forget(&self) {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    async fn prepared(&self, sql: &'static str) -> Result<Statement, Error> {
+        // Texts are statics, so that where one lies names it.
+        let key = sql.as_ptr().addr();
+        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(sql).await?;
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(key, statement.clone());
+        Ok(statement)
+    }
+
+    pub(super) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Fault> {
+        let statement = self.prepared(sql).await?;
+        Ok(self.client.query(&statement, params).await?)
+    }
+
+    /// How many rows it wrote.
+    pub(super) async fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, Fault> {
+        let statement = self.prepared(sql).await?;
+        Ok(self.client.execute(&statement, params).await?)
+    }
+
+    /// Statements without parameters or rows; not prepared.
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), Fault> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+}
+
+fn password(settings: &Settings) -> Result<Option<String>, StoreError> {
+    let Some(path) = &settings.options.password_file else { return Ok(settings.options.password.clone()) };
+    let text = std::fs::read_to_string(path).map_err(|source| unreadable("postgres.password_file", path, &source))?;
+    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+fn config(settings: &Settings, target: &Target, password: Option<&str>) -> Config {
+    let mut config = Config::new();
+    config.user(&settings.user).dbname(&settings.database).application_name("sealwire").port(target.port);
+    match &target.host {
+        Host::Tcp(name) => config.host(name),
+        Host::Unix(folder) => config.host_path(folder),
+    };
+    config.ssl_mode(if target.tls { SslMode::Require } else { SslMode::Disable });
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    // For the peer that is gone without a word; the deadlines of calls are shorter than the system's patience.
+    config.tcp_user_timeout(settings.options.timeout * 2).keepalives_idle(Duration::from_secs(15));
+    config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
+    if let Some(password) = password {
+        config.password(password);
+    }
+    config
+}
+
+/// Connects and sets the session up.
+async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> Result<(Client, Link), Error> {
+    let (client, mut link) = config.connect(tls).await?;
+    let set_up = async {
+        let ms = limit.as_millis();
+        client
+            .batch_execute(&format!(
+                "SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}; \
+                 SET default_transaction_isolation = 'read committed'; {DURABLE}"
+            ))
+            .await?;
+        match client.batch_execute(PLANNER).await {
+            // Databases that only speak PostgreSQL's language have planners of their own.
+            Err(error) if error.code().is_none() => Err(error),
+            _ => Ok(()),
+        }
+    };
+    tokio::select! {
+        biased;
+        outcome = set_up => outcome?,
+        ended = &mut link => ended?,
+    }
+    Ok((client, link))
+}
+
+/// What to do about a connection that was not made, and whether somebody must.
+fn advice(error: &Error, settings: &Settings, target: &Target) -> (String, bool) {
+    let what = describe(error);
+    let user = &settings.user;
+    let text = match error.code().map(|code| code.code()) {
+        Some("28P01") => {
+            format!(
+                "{what}: check user {user} in postgres.url, and postgres.password_file or SEALWIRE_POSTGRES_PASSWORD"
+            )
+        }
+        Some("28000") => {
+            format!("{what}: let user {user} in by a line of pg_hba.conf, or check postgres.client_certificate")
+        }
+        Some("3D000") => format!("{what}: create it, or check postgres.url"),
+        Some(_) => return (what, false),
+        None if what.contains("password missing") => {
+            format!("the server asks for the password of user {user}: set postgres.password_file")
+        }
+        None if what.contains("does not support TLS") => {
+            format!("{what}: turn ssl on there; postgres.tls = \"off\" is for sockets and loopback addresses only")
+        }
+        None => match certificate_fault(error) {
+            Some(rustls::CertificateError::UnknownIssuer) => {
+                format!("{what}: postgres.ca is not the authority that issued the server's certificate")
+            }
+            Some(
+                rustls::CertificateError::NotValidForName | rustls::CertificateError::NotValidForNameContext { .. },
+            ) => {
+                format!("{what}: name the host in postgres.url as the server's certificate does, not {target}")
+            }
+            Some(_) => format!("{what}: the server's certificate must be mended"),
+            None => return (what, false),
+        },
+    };
+    (text, true)
+}
+
+fn certificate_fault(error: &Error) -> Option<&rustls::CertificateError> {
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let inner = cause.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
+        let tls = inner.and_then(|inner| inner.downcast_ref()).or_else(|| cause.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::InvalidCertificate(fault)) = tls {
+            return Some(fault);
+        }
+        source = cause.source();
+    }
+    None
+}

@@ -1,0 +1,310 @@
+//! Token maps in PostgreSQL: look-ups, and what happens to rows that are there.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::fault::{Fault, damaged};
+use super::rows::{self, Keys, column, columns, joined, seconds};
+use super::{PostgresStore, put, write};
+use crate::tokens::check_time;
+use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, TokenId, TokenStore, Written};
+
+/// Keys of one look-up.
+const KEYS_MAX: usize = 1_000;
+/// Rows that one page of a list looks at, at most; and at least, where fewer are asked for.
+const LOOK_MAX: usize = 10_000;
+
+macro_rules! live {
+    ($now:literal) => {
+        concat!("t.archived IS NULL AND (t.expires IS NULL OR t.expires > ", $now, ")")
+    };
+}
+
+static GET: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND t.id = $3 AND ",
+    live!("$4")
+);
+
+static GET_MANY: &str = concat!(
+    "SELECT i.n, ",
+    columns!(),
+    " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, id, n)
+    JOIN sealwire.tokens t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id WHERE ",
+    live!("$4")
+);
+
+static FIND: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM sealwire.tokens t
+    WHERE t.app = $1 AND t.collection = $2 AND t.fingerprint = $3 AND t.fingerprint IS NOT NULL AND ",
+    live!("$4")
+);
+
+static FIND_MANY: &str = concat!(
+    "SELECT i.n, ",
+    columns!(),
+    " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, fingerprint, n)
+    JOIN sealwire.tokens t ON t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
+    WHERE t.fingerprint IS NOT NULL AND ",
+    live!("$4")
+);
+
+static DELETE: &str = "DELETE FROM sealwire.tokens t
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = ANY($3::bytea[]) RETURNING t.id";
+
+static EXPIRE: &str = concat!(
+    "UPDATE sealwire.tokens t SET expires = $5
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = ANY($3::bytea[]) AND ",
+    live!("$4"),
+    " RETURNING t.id"
+);
+
+/// `$3`: behind which id, none for NULL. `$4`: how many to look at. Every line ends with how many were looked at, and the
+/// last of them.
+static LIST: &str = concat!(
+    "WITH looked AS MATERIALIZED (
+        SELECT ",
+    columns!(),
+    " FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
+    ), found AS (
+        SELECT ",
+    columns!(),
+    " FROM looked t WHERE (t.archived IS NOT NULL) = $5 AND ($6::text IS NULL OR $6 = ANY(t.tags))
+            AND ($7::int8 IS NULL OR t.expires < $7) ORDER BY t.id LIMIT $8
+    ), edge AS (SELECT count(*) AS count, (SELECT id FROM looked ORDER BY id DESC LIMIT 1) AS last FROM looked)
+    SELECT e.count, e.last, f.* FROM edge e LEFT JOIN found f ON true ORDER BY f.id"
+);
+
+/// The rows that a job looks at, and what it says at its end.
+macro_rules! job {
+    ($change:literal) => {
+        concat!(
+            "WITH looked AS MATERIALIZED (
+                SELECT t.id FROM sealwire.tokens t
+                WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
+            ), done AS (",
+            $change,
+            ") SELECT count(*), (SELECT id FROM looked ORDER BY id DESC LIMIT 1), (SELECT count(*) FROM done) FROM looked"
+        )
+    };
+}
+
+static ARCHIVE: &str = job!(
+    "UPDATE sealwire.tokens t SET archived = $6, fingerprint = NULL FROM looked l
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived IS NULL AND t.expires < $5
+        AND t.expires <= $6 RETURNING 1"
+);
+
+static COUNT_EXPIRED: &str = job!(
+    "SELECT 1 FROM sealwire.tokens t JOIN looked l ON t.id = l.id
+    WHERE t.app = $1 AND t.collection = $2 AND t.archived IS NULL AND t.expires < $5 AND t.expires <= $6"
+);
+
+static PRUNE: &str = job!(
+    "DELETE FROM sealwire.tokens t USING looked l
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived < $5 RETURNING 1"
+);
+
+static COUNT_ARCHIVED: &str = job!(
+    "SELECT 1 FROM sealwire.tokens t JOIN looked l ON t.id = l.id
+    WHERE t.app = $1 AND t.collection = $2 AND t.archived < $5"
+);
+
+static SCAN: &str = concat!(
+    "SELECT t.app, t.collection, ",
+    columns!(),
+    " FROM sealwire.tokens t WHERE (t.app, t.collection, t.id) > ($1, $2, $3)
+    ORDER BY t.app, t.collection, t.id LIMIT $4"
+);
+
+/// The rest of a walk: where it goes on when all that may be looked at was.
+fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, Fault> {
+    let looked = column::<i64>(row, at)?;
+    let last = column::<Option<&[u8]>>(row, at + 1)?;
+    Ok(if usize::try_from(looked) == Ok(look) { last.and_then(|id| id.try_into().ok()).map(TokenId) } else { None })
+}
+
+/// Behind which id; every id is behind the empty one.
+fn behind(after: &Option<TokenId>) -> &[u8] {
+    after.as_ref().map_or(&[], |id| &id.0)
+}
+
+impl PostgresStore {
+    async fn look_up(
+        &self,
+        now: u64,
+        keys: &[(MapId, &[u8; 16])],
+        (one, many): (&'static str, &'static str),
+    ) -> Result<Vec<Option<Row>>, StoreError> {
+        let mut found = vec![None; keys.len()];
+        let now = seconds(now);
+        for (from, asked) in keys.chunks(KEYS_MAX).enumerate().map(|(at, asked)| (at * KEYS_MAX, asked)) {
+            let mut chunk = Keys::default();
+            asked.iter().try_for_each(|(map, key)| chunk.push(*map, key))?;
+            if asked.len() == 1 {
+                let rows = self.query(self.reader(), true, one, &joined(&[&chunk.single(), &[&now]])).await?;
+                if let Some(row) = rows.first() {
+                    found[from] = Some(rows::read(row, 0).map_err(Fault::into_error)?);
+                }
+            } else {
+                let rows = self.query(self.reader(), true, many, &joined(&[&chunk.params(), &[&now]])).await?;
+                for row in &rows {
+                    let n = column::<i64>(row, 0).map_err(Fault::into_error)?;
+                    let place = usize::try_from(n).ok().and_then(|n| found.get_mut(from + n - 1));
+                    *place.ok_or_else(|| damaged("a look-up gave what was not asked for"))? =
+                        Some(rows::read(row, 1).map_err(Fault::into_error)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ids that a statement returned, against those that were asked for.
+    fn among(rows: &[tokio_postgres::Row], ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+        let found: Result<HashSet<TokenId>, Fault> = rows.iter().map(|row| Ok(TokenId(rows::key(row, 0)?))).collect();
+        let found = found.map_err(Fault::into_error)?;
+        Ok(ids.iter().map(|id| found.contains(id)).collect())
+    }
+
+    async fn job(
+        &self,
+        sql: &'static str,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+        times: &[i64],
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let (app, collection) = rows::numbers(map)?;
+        let (after, look) = (behind(&after), limit.clamp(1, LOOK_MAX));
+        let count = look as i64;
+        let mut params: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> = vec![&app, &collection, &after, &count];
+        params.extend(times.iter().map(|time| time as &(dyn tokio_postgres::types::ToSql + Sync)));
+        let rows = self.query(&self.shared.slow, dry_run, sql, &params).await?;
+        let row = rows.first().ok_or_else(|| damaged("a count gave nothing"))?;
+        let read = || Ok(Page { found: column::<i64>(row, 2)?.try_into().unwrap_or(0), next: edge(row, 0, look)? });
+        read().map_err(Fault::into_error)
+    }
+}
+
+#[async_trait]
+impl TokenStore for PostgresStore {
+    async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
+        let (shared, count) = (Arc::clone(&self.shared), groups.len());
+        // A task of its own: whoever stops waiting must not leave a transaction open.
+        let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
+        let failed = || Err(StoreError::Unavailable("a write failed".into()));
+        written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
+    }
+
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+        let keys: Vec<_> = keys.iter().map(|(map, id)| (*map, &id.0)).collect();
+        self.look_up(now, &keys, (GET, GET_MANY)).await
+    }
+
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+        let keys: Vec<_> = keys.iter().map(|(map, print)| (*map, &print.0)).collect();
+        self.look_up(now, &keys, (FIND, FIND_MANY)).await
+    }
+
+    async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+        let (app, collection) = rows::numbers(map)?;
+        let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
+        let lane = self.writer().await?;
+        let rows = self.query(&lane, false, DELETE, &[&app, &collection, &keys]).await?;
+        Self::among(&rows, ids)
+    }
+
+    async fn expire(
+        &self,
+        now: u64,
+        map: MapId,
+        ids: &[TokenId],
+        expires: Option<u64>,
+    ) -> Result<Vec<bool>, StoreError> {
+        expires.map_or(Ok(()), check_time)?;
+        let (app, collection) = rows::numbers(map)?;
+        let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
+        let (now, expires) = (seconds(now), expires.map(seconds));
+        let lane = self.writer().await?;
+        let rows = self.query(&lane, true, EXPIRE, &[&app, &collection, &keys, &now, &expires]).await?;
+        Self::among(&rows, ids)
+    }
+
+    async fn list(
+        &self,
+        map: MapId,
+        filter: &Filter,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        let (app, collection) = rows::numbers(map)?;
+        let is_plain = filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
+        let look = if is_plain { limit.clamp(1, LOOK_MAX) } else { LOOK_MAX };
+        let (after, before) = (behind(&after), filter.expired_before.map(seconds));
+        let (looks, limits) = (look as i64, limit.clamp(1, LOOK_MAX) as i64);
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
+            [&app, &collection, &after, &looks, &filter.archived, &filter.tag, &before, &limits];
+        let lines = self.query(&self.shared.slow, true, LIST, &params).await?;
+        let read = || -> Result<Page<Vec<Row>>, Fault> {
+            let mut page = Page { found: Vec::new(), next: None };
+            for line in &lines {
+                page.next = edge(line, 0, look)?;
+                if column::<Option<&[u8]>>(line, 2)?.is_some() {
+                    page.found.push(rows::read(line, 2)?);
+                }
+            }
+            // More may be among those looked at behind the last that fits.
+            if page.found.len() == limit {
+                page.next = page.found.last().map(|row| row.id);
+            }
+            Ok(page)
+        };
+        read().map_err(Fault::into_error)
+    }
+
+    async fn archive(
+        &self,
+        now: u64,
+        map: MapId,
+        expired_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let sql = if dry_run { COUNT_EXPIRED } else { ARCHIVE };
+        self.job(sql, map, after, limit, &[seconds(expired_before), seconds(now)], dry_run).await
+    }
+
+    async fn prune(
+        &self,
+        map: MapId,
+        archived_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let sql = if dry_run { COUNT_ARCHIVED } else { PRUNE };
+        self.job(sql, map, after, limit, &[seconds(archived_before)], dry_run).await
+    }
+
+    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+        let (app, collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
+        let id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
+        let limit = limit.clamp(1, LOOK_MAX) as i64;
+        let found = self.query(&self.shared.slow, true, SCAN, &[&app, &collection, &id, &limit]).await?;
+        let read = |row| -> Result<(MapId, Row), Fault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
+        found.iter().map(|row| read(row).map_err(Fault::into_error)).collect()
+    }
+
+    async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
+        let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
+        let put = tokio::spawn(async move { put::put(&shared, &rows).await }).await;
+        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
+    }
+}

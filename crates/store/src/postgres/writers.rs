@@ -1,0 +1,61 @@
+//! The connections that write tokens, each for one call at a time.
+
+use std::ops::Deref;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
+
+use super::lane::Lane;
+use crate::StoreError;
+
+/// The connections that write, each for one call at a time.
+pub(super) struct Writers {
+    lanes: Vec<Lane>,
+    free: Mutex<Vec<usize>>,
+    permits: Semaphore,
+}
+
+/// A connection for one call; free again when dropped.
+pub(super) struct Taken<'a> {
+    writers: &'a Writers,
+    lane: usize,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Writers {
+    pub(super) fn new(lanes: Vec<Lane>) -> Self {
+        let free = Mutex::new((0..lanes.len()).collect());
+        let permits = Semaphore::new(lanes.len());
+        Self { lanes, free, permits }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.lanes.iter().any(Lane::is_up)
+    }
+
+    /// One that is connected, if there is such a one.
+    pub(super) async fn take(&self, deadline: Instant) -> Result<Taken<'_>, StoreError> {
+        let busy = |_| StoreError::Unavailable("every writing connection is busy".into());
+        let permit = timeout_at(deadline, self.permits.acquire()).await.map_err(busy)?;
+        let permit = permit.map_err(|_| StoreError::Unavailable("the store is closed".into()))?;
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = free.iter().position(|lane| self.lanes[*lane].is_up()).unwrap_or(0);
+        let lane = free.swap_remove(at);
+        Ok(Taken { writers: self, lane, _permit: permit })
+    }
+}
+
+impl Deref for Taken<'_> {
+    type Target = Lane;
+
+    fn deref(&self) -> &Lane {
+        &self.writers.lanes[self.lane]
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.writers.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.lane);
+    }
+}
