@@ -6,7 +6,8 @@
 //!
 //! Groups go together up to [`ROWS_TOGETHER`] and [`BYTES_TOGETHER`], app by app in turn, so that one app's bulk does not
 //! hold up another's single writes. A larger group is atomic too and goes alone; all lanes but one may carry such, and
-//! where there is one lane only, others go between two of them. What may wait here is bounded by who calls.
+//! where there is one lane only, others go between two of them. What may wait here is bounded by the
+//! [`WriteThrottle`](crate::WriteThrottle).
 //!
 //! Dropping a call's future takes its group out, unless it is under way: then the commit goes on.
 
@@ -28,7 +29,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::{Fingerprint, Group, MapId, Row, StoreError, TokenId, TokenStore, Written};
+use crate::{Fingerprint, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
 use desk::{Desk, Lane, Rules, Size, Sort};
 use work::{Open, Waiter, Work};
 
@@ -133,7 +134,9 @@ struct Shared {
     looks: Desk<Look>,
 }
 
-type Write = Work<Group, Written>;
+type Write = Work<Promised, Written>;
+/// A group, and the room that it has until it is durable.
+type Promised = (Group, Option<Permit>);
 /// Keys of either kind.
 type Look = Work<Vec<(MapId, [u8; 16])>, Vec<Option<Row>>>;
 
@@ -171,18 +174,26 @@ impl Coalescer {
     }
 
     /// [`TokenStore::write`] of one group. Past `deadline` it is not sent; once it is under way its answer is waited for.
-    /// Safe to drop, as the module says.
+    /// `permit` is the room that was reserved for it, and is given back when the store has answered or it is taken
+    /// out. Safe to drop, as the module says.
     ///
     /// # Errors
     /// Any [`CallError`].
-    pub async fn write(&self, now: u64, group: Group, deadline: Option<Instant>) -> Result<Written, CallError> {
+    pub async fn write(
+        &self,
+        now: u64,
+        group: Group,
+        deadline: Option<Instant>,
+        mut permit: Option<Permit>,
+    ) -> Result<Written, CallError> {
         let bytes = group.rows.iter().map(Row::bytes).sum();
         let size = Size { items: group.rows.len(), bytes };
         // One scale for both bounds.
         let weight = size.items.max(bytes.div_ceil(BYTES_TOGETHER / ROWS_TOGETHER)).max(1);
         let sort = if weight <= ROWS_TOGETHER { Sort::First } else { Sort::Second };
         let app = group.map.app;
-        let (work, answer) = Work::new(now, group, deadline);
+        permit.iter_mut().for_each(Permit::send);
+        let (work, answer) = Work::new(now, (group, permit), deadline);
         let (place, start) = self.shared.writes.push(sort, app, weight, size, work)?;
         if start {
             self.runtime.spawn(write_lane(Arc::clone(&self.shared)));
@@ -266,11 +277,14 @@ async fn look_lane(shared: Arc<Shared>) {
 impl Shared {
     async fn write(&self, batch: Vec<Write>) {
         let Some(mut flight) = Open::begin(Kind::Write, batch) else { return };
-        let groups = flight.questions();
+        let (groups, permits): (Vec<Group>, Vec<Option<Permit>>) = flight.questions().into_iter().unzip();
         flight.items = groups.iter().map(|group| group.rows.len()).sum();
         flight.bytes = groups.iter().flat_map(|group| &group.rows).map(Row::bytes).sum();
         let answers = self.store.write(flight.now, groups).await;
         let failed = answers.iter().filter(|answer| answer.is_err()).count();
+        for (permit, _) in permits.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok()) {
+            permit.into_iter().for_each(Permit::answered);
+        }
         let flight = flight.end(answers.into_iter(), failed);
         self.observer.landed(&flight);
     }

@@ -16,6 +16,7 @@ mod memory;
 mod postgres;
 #[cfg(test)]
 mod suite;
+mod throttle;
 mod tokens;
 
 pub use apps::{
@@ -31,6 +32,7 @@ pub use embedded::EmbeddedStore;
 pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
+pub use throttle::{Permit, Pressure, Reason, Refusal, ThrottleBounds, WriteThrottle};
 pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
 
 use std::path::PathBuf;

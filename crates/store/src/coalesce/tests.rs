@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::faulty::{Fault, Faulty};
 use super::*;
 use crate::suite::tokens::{fresh, id, print, printed, row, scanned};
-use crate::{Filter, MemoryStore, Page, suite};
+use crate::{Filter, MemoryStore, Page, Pressure, ThrottleBounds, WriteThrottle, suite};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -30,7 +30,7 @@ fn begin(
 ) -> JoinHandle<(Result<Written, CallError>, Duration)> {
     let (coalescer, since) = (coalescer.clone(), Instant::now());
     tokio::spawn(async move {
-        let answer = coalescer.write(1, Group { map, rows }, deadline.map(|after| since + after)).await;
+        let answer = coalescer.write(1, Group { map, rows }, deadline.map(|after| since + after), None).await;
         (answer, since.elapsed())
     })
 }
@@ -295,6 +295,43 @@ async fn look_ups_are_joined_in_pieces_and_by_turns() {
     assert!(looks.len() <= 15, "{}", looks.len());
 }
 
+#[tokio::test(start_paused = true)]
+async fn room_is_given_back_when_the_store_has_answered() {
+    let store = Faulty::slow(ms(10), Duration::ZERO);
+    let coalescer = over(&store, ONE);
+    let throttle = WriteThrottle::new(ThrottleBounds::new(ONE));
+    let map = fresh();
+    let dirty = || throttle.pressure().dirty;
+    let begin = |n: u128| {
+        let (coalescer, throttle) = (coalescer.clone(), throttle.clone());
+        tokio::spawn(async move {
+            let permit = throttle.reserve(1, row(n).bytes(), None).await.unwrap();
+            coalescer.write(1, Group { map, rows: vec![row(n)] }, None, Some(permit)).await
+        })
+    };
+    store.faults.lock().unwrap().extend([Fault::None, Fault::Before, Fault::Panic]);
+    let under_way = begin(1);
+    sleep(ms(1)).await;
+    let (waits, gone) = (begin(2), begin(3));
+    sleep(ms(1)).await;
+    assert_eq!(dirty(), 3.0);
+    // Who goes gives it back, unless it is under way.
+    gone.abort();
+    under_way.abort();
+    sleep(ms(1)).await;
+    assert_eq!(dirty(), 2.0);
+    sleep(ms(8)).await;
+    assert_eq!(dirty(), 1.0);
+    assert!(waits.await.unwrap().is_err());
+    assert_eq!(dirty(), 0.0);
+    assert!(begin(4).await.unwrap().is_err());
+    assert!(begin(5).await.unwrap().is_ok());
+    assert_eq!(throttle.pressure(), Pressure::default());
+    coalescer.close().await;
+    assert!(begin(6).await.unwrap().is_err());
+    assert_eq!(dirty(), 0.0);
+}
+
 #[derive(Default)]
 struct Log(Mutex<Vec<Flight>>);
 
@@ -355,7 +392,7 @@ impl TokenStore for Through {
             .into_iter()
             .map(|group| {
                 let coalescer = self.0.clone();
-                tokio::spawn(async move { coalescer.write(now, group, None).await.map_err(unwrapped) })
+                tokio::spawn(async move { coalescer.write(now, group, None, None).await.map_err(unwrapped) })
             })
             .collect();
         let mut answers = Vec::new();
@@ -471,7 +508,7 @@ proptest! {
                 let group = Group { map, rows: rows.clone() };
                 calls.spawn(async move {
                     sleep(ms(comes)).await;
-                    let call = coalescer.write(1, group, deadline.map(|after| Instant::now() + ms(after)));
+                    let call = coalescer.write(1, group, deadline.map(|after| Instant::now() + ms(after)), None);
                     let answer = match goes {
                         Some(goes) => tokio::time::timeout(ms(goes), call).await.ok(),
                         None => Some(call.await),
