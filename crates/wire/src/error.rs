@@ -112,11 +112,13 @@ pub enum OverloadReason {
     Proportion,
     /// There is no memory for it.
     Memory,
+    /// The token store is behind with what it has been given to keep.
+    Storage,
 }
 
 impl OverloadReason {
     /// Every reason, in the order of the contract's table.
-    pub const ALL: [Self; 4] = [Self::Backlog, Self::Deadline, Self::Proportion, Self::Memory];
+    pub const ALL: [Self; 5] = [Self::Backlog, Self::Deadline, Self::Proportion, Self::Memory, Self::Storage];
 
     /// The reason on the wire; also a good metric label.
     pub const fn name(self) -> &'static str {
@@ -125,6 +127,7 @@ impl OverloadReason {
             Self::Deadline => "deadline",
             Self::Proportion => "proportion",
             Self::Memory => "memory",
+            Self::Storage => "storage",
         }
     }
 
@@ -135,6 +138,7 @@ impl OverloadReason {
             Self::Deadline => "the call would not be done by its deadline",
             Self::Proportion => "too many calls of this size",
             Self::Memory => "no memory for the call",
+            Self::Storage => "the token store is behind",
         }
     }
 }
