@@ -21,10 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealwire_schedule::{Class, Reason, Refusal, Shape, Work as Cost};
+use sealwire_schedule::{Class, Refusal, Shape, Work as Cost};
 use sealwire_wire::{
-    Boundary, Call, Curve, ErrorCode, Fate, Format, Head, KeyScope, Method, Notice, Outlook, RpcError, Scan, Scanner,
-    decode_cancel, reply,
+    Boundary, Call, Curve, ErrorCode, Fate, Format, Head, KeyScope, Method, Methods, Notice, Outlook, RpcError, Scan,
+    Scanner, decode_cancel, reply,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -32,13 +32,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::budget::ConnectionBytes;
 use crate::cost::{Kind, fields_max};
-use crate::engine::Engine;
+use crate::engine::{Engine, Located};
 use crate::error::CallFailure;
 use crate::metrics::{CallCode, CallReport, CallTimes, ClassLabel, MethodLabel};
 use crate::pki::Principal;
 use crate::scheduler::{Offer, Place};
-use crate::ticket::{StopReason, TicketGuard, Tickets};
-use crate::work::{Finished, Order, Work};
+use crate::ticket::{StopReason, Ticket, TicketGuard, Tickets};
+use crate::tokens::ask::Resumed;
+use crate::tokens::calls::{TOKEN_ANSWER_BYTES, TokensCall, answers_max};
+use crate::work::{Finished, Order, Outcome, Work};
 use input::{Input, READ_BYTES};
 use replies::{Outgoing, write_replies};
 pub use turns::Turns;
@@ -47,8 +49,6 @@ pub use turns::Turns;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// What a parked call takes beside its message, in bytes: at most 64 of them are parked.
 const PARKED_BYTES: usize = 512;
-/// Time to stay away when a call that had begun finds no more memory: the core, which could tell better, was not asked.
-const MEMORY_RETRY: Duration = Duration::from_millis(100);
 
 /// What the calls of one connection share.
 struct Connection {
@@ -173,7 +173,7 @@ impl Connection {
     /// Answers a request that did not begin.
     async fn refuse(&self, msgid: u32, method: MethodLabel, failure: &CallFailure) {
         if let CallFailure::Overloaded(refusal) = failure {
-            self.engine.metrics.refused(refusal.reason);
+            self.engine.metrics.refused(refusal.reason.into());
         }
         self.engine.metrics.call_done(&CallReport { method, code: failure.code().into(), times: None });
         log_failure(&self.principal, msgid, failure);
@@ -197,7 +197,7 @@ impl Connection {
     }
 }
 
-/// A document call whose message is there.
+/// A call with work, whose message is there.
 struct Request {
     msgid: u32,
     method: Method,
@@ -339,7 +339,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn dispatch(&mut self, frame: Bytes, boundary: Boundary) -> Result<(), End> {
         let arriving = self.arriving.take();
         match boundary.head {
-            Head::Request { msgid, method: Some(method) } if method.takes_document() => {
+            Head::Request { msgid, method: Some(method) } if needs_place(method) => {
                 let (seat, place, ticket) = match arriving {
                     Some(Arriving { place, ticket: Some(ticket), seat, .. }) => (seat, Some(place), ticket),
                     _ => match self.connection.tickets.issue(msgid) {
@@ -513,7 +513,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             self.wait(Reading::Paused { until: None }).await
         } else {
             let class = arriving.place.class();
-            self.refuse_arriving(no_memory(), class).await
+            self.refuse_arriving(CallFailure::no_memory(), class).await
         }
     }
 
@@ -652,6 +652,11 @@ async fn admitted(arriving: &mut Option<Arriving>) {
     }
 }
 
+/// Whether a call of that method needs a seat and a place. Any other costs no more than reading it.
+fn needs_place(method: Method) -> bool {
+    method.takes_document() || Methods::TOKENS.contains(method)
+}
+
 /// What the message that arrives seems to become and, of a document call, its msgid and what it says of itself.
 fn outlook(scanner: &Scanner, buffered: &[u8]) -> (Kind, Shape, Option<(u32, Wanted)>) {
     let Some(outlook) = scanner.outlook(buffered) else {
@@ -722,11 +727,18 @@ impl Request {
 /// A call that may begin, or waits for that.
 struct Begun {
     place: Place,
-    work: Box<Work>,
-    finished: oneshot::Receiver<Finished>,
+    todo: Todo,
     deadline: Instant,
     /// When it was offered, if it was whole by then.
     offered: Option<Instant>,
+}
+
+/// What is to be done for a call.
+enum Todo {
+    /// A walk over its document.
+    Walk(Box<Work>, oneshot::Receiver<Finished>),
+    /// Something about the tokens of a collection.
+    Tokens(Located),
 }
 
 /// Why a call does not begin, and its size.
@@ -768,9 +780,19 @@ fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Re
             (place.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }
     };
-    let plan = engine.plan(&request.frame, &call)?; // 3. names become keys
-    if !place.resize(held(plan.format)) {
-        return Err(overloaded(no_memory()));
+    if let Call::Tokens(call) = &call {
+        let located = engine.locate(call.map.app, call.map.collection, call.map.min_generation)?; // 3. names become keys
+        let answers = answers_max(&call.ask).saturating_mul(TOKEN_ANSWER_BYTES);
+        // The tokens twice, as they came and on their way to the crypto threads.
+        if !place.resize(answers.saturating_add(2 * bytes)) {
+            return Err(overloaded(CallFailure::no_memory()));
+        }
+        return Ok(Begun { place, todo: Todo::Tokens(located), deadline, offered });
+    }
+    let plan = engine.plan(&request.frame, &call, leaves)?; // 3. the same, with a document
+    let all = held(plan.format);
+    if !place.resize(all.saturating_add(plan.beside_bytes)) {
+        return Err(overloaded(CallFailure::no_memory()));
     }
     let order = Order {
         msgid: request.msgid,
@@ -781,16 +803,11 @@ fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Re
         ticket: Arc::clone(request.ticket.ticket()),
         generation: plan.generation,
         leaves,
-        reply_bytes: place.bytes() - bytes,
+        reply_bytes: all - bytes,
         estimate: place.estimate(),
     };
     let (work, finished) = Work::new(plan.task, order, &engine.limits, Arc::clone(&engine.metrics));
-    Ok(Begun { place, work, finished, deadline, offered })
-}
-
-/// A call's share is taken by what its caller has in flight already.
-fn no_memory() -> CallFailure {
-    CallFailure::Overloaded(Refusal { reason: Reason::Memory, retry_after: MEMORY_RETRY, predicted: Duration::ZERO })
+    Ok(Begun { place, todo: Todo::Walk(work, finished), deadline, offered })
 }
 
 /// One call, from when it begins to its reply.
@@ -799,7 +816,7 @@ async fn answer(connection: Arc<Connection>, request: Request, begun: Begun, sea
     let _counted = InFlight::new(engine);
     let (msgid, method) = (request.msgid, MethodLabel::from(request.method));
     let mut report = CallReport { method, code: CallCode::Ok, times: None };
-    let (bytes, place) = match run(&request, begun, &mut report).await {
+    let (bytes, place) = match run(engine, &request, begun, &mut report).await {
         Ok((bytes, place)) => (bytes, Some(place)),
         Err(failure) => {
             report.code = failure.code().into();
@@ -815,33 +832,117 @@ async fn answer(connection: Arc<Connection>, request: Request, begun: Begun, sea
 }
 
 /// Waits for the call's turn, then for whichever comes first of the end of its work, a cancel and the deadline.
-async fn run(request: &Request, begun: Begun, report: &mut CallReport) -> Result<(Vec<u8>, Place), CallFailure> {
-    let Begun { mut place, work, finished, deadline, offered } = begun;
+async fn run(
+    engine: &Engine,
+    request: &Request,
+    begun: Begun,
+    report: &mut CallReport,
+) -> Result<(Vec<u8>, Place), CallFailure> {
+    let Begun { mut place, todo, deadline, offered } = begun;
     let ticket = request.ticket.ticket();
+    let mut ran = None;
     let finish = async {
+        // Work that is stopped counts itself.
+        let mut idle = Idle { engine, ticket, is_over: matches!(todo, Todo::Walk(..)) };
         place.admitted().await; // 4. its turn
-        place.submit(work); // 5. the work itself
-        finished.await
+        let result = match todo {
+            Todo::Walk(work, finished) => walk(engine, ticket, (work, finished), &mut place, deadline, &mut ran).await,
+            Todo::Tokens(located) => on_tokens(engine, request, located, &mut place, deadline).await,
+        };
+        idle.is_over = true;
+        result
     };
-    let finished = tokio::select! {
+    let result = tokio::select! {
         biased;
-        finished = finish => finished.map_err(|_| CallFailure::Internal("the work panicked"))?,
+        result = finish => result,
         reason = ticket.stopped() => return Err(CallFailure::Stopped(reason)),
         // Told inside, so that work which was not submitted yet knows why it ends.
         () = async { sleep_until(deadline).await; ticket.stop(StopReason::Deadline) } => {
             return Err(CallFailure::Stopped(StopReason::Deadline));
         }
     };
-    report.times = Some(CallTimes {
+    report.times = ran.map(|Ran { started, worked, asked }| CallTimes {
         class: place.class(),
-        queue: Instant::from_std(finished.started).saturating_duration_since(request.arrived),
-        work: finished.worked,
+        queue: Instant::from_std(started).saturating_duration_since(request.arrived),
+        work: worked,
         predicted: place.predicted(),
-        took: offered.map(|offered| offered.elapsed()),
+        took: offered.filter(|_| !asked).map(|offered| offered.elapsed()),
     });
-    let bytes = finished.result?;
+    let bytes = result?;
     place.resize(bytes.capacity());
     Ok((bytes, place))
+}
+
+/// Counts a call that is stopped while no work of it runs.
+struct Idle<'a> {
+    engine: &'a Engine,
+    ticket: &'a Ticket,
+    is_over: bool,
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        if let Some(reason) = self.ticket.stop_reason().filter(|_| !self.is_over) {
+            self.engine.metrics.call_stopped(reason, 0, Duration::ZERO);
+        }
+    }
+}
+
+/// What is known of work that came to an end by itself.
+struct Ran {
+    started: std::time::Instant,
+    worked: Duration,
+    /// Part of the time went by in the token store.
+    asked: bool,
+}
+
+/// A call on a document, walk by walk.
+async fn walk(
+    engine: &Engine,
+    ticket: &Ticket,
+    (mut work, mut finished): (Box<Work>, oneshot::Receiver<Finished>),
+    place: &mut Place,
+    deadline: Instant,
+    ran: &mut Option<Ran>,
+) -> Result<Vec<u8>, CallFailure> {
+    loop {
+        place.submit(work); // 5. the work itself
+        let ended = finished.await.map_err(|_| CallFailure::Internal("the work panicked"))?;
+        let ran = ran.get_or_insert(Ran { started: ended.started, worked: Duration::ZERO, asked: false });
+        ran.worked += ended.worked;
+        match ended.result? {
+            Outcome::Reply(bytes) => return Ok(bytes),
+            Outcome::Asks(paused) => {
+                ran.asked = true;
+                let mut idle = Idle { engine, ticket, is_over: false };
+                let resumed = engine.tokens()?.resume(paused, place, deadline).await; // 6. what only the store knows
+                idle.is_over = true;
+                match resumed? {
+                    Resumed::Reply(bytes) => return Ok(bytes),
+                    Resumed::Again(next, ends) => (work, finished) = (next, ends),
+                }
+            }
+        }
+    }
+}
+
+/// A call on the tokens of a collection.
+async fn on_tokens(
+    engine: &Engine,
+    request: &Request,
+    located: Located,
+    place: &mut Place,
+    deadline: Instant,
+) -> Result<Vec<u8>, CallFailure> {
+    let Call::Tokens(call) = Call::decode(&request.frame, &request.boundary)? else {
+        return Err(CallFailure::Internal("a message decodes to one call"));
+    };
+    let Located { generation, collection } = located;
+    let (tokens, ticket) = (engine.tokens()?, request.ticket.ticket());
+    let mut out = Vec::new();
+    reply::begin(&mut out, request.msgid);
+    TokensCall { tokens, place, ticket, collection, generation, deadline }.answer(&call.ask, &mut out).await?;
+    Ok(out)
 }
 
 /// The methods that cost nothing, and the refusal of those that do not exist.
@@ -862,7 +963,9 @@ fn immediate(engine: &Engine, msgid: u32, frame: &[u8], boundary: &Boundary) -> 
 /// The level says who must act: our defects are errors, everything a caller brings on itself is for debugging.
 fn log_failure(principal: &Principal, msgid: u32, failure: &CallFailure) {
     match failure {
-        CallFailure::Internal(_) => tracing::error!(%principal, msgid, %failure, "call failed"),
+        CallFailure::Internal(_) | CallFailure::Store(_) if failure.code() == ErrorCode::Internal => {
+            tracing::error!(%principal, msgid, %failure, "call failed")
+        }
         _ => tracing::debug!(%principal, msgid, code = %failure.code(), "call failed"),
     }
 }
@@ -885,6 +988,8 @@ impl Drop for InFlight {
 
 #[cfg(test)]
 mod tests {
+    use sealwire_schedule::Reason;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use sealwire_schedule::{CostModel, Shape, Work as Cost};
-use sealwire_wire::{Curve, KeyScope, Method};
+use sealwire_wire::{Curve, KeyScope, Method, Methods};
 
 pub use calibrate::calibrate;
 
@@ -35,10 +35,40 @@ enum Operation {
     Seal,
     Open,
     Rewrap,
+    /// `tokenize`, before the store is asked: tokens are made and sealed.
+    Mint,
+    /// And behind that: tokens that were there are opened.
+    Settle,
+    /// `detokenize` and the like, before the store is asked: tokens are hashed.
+    Look,
+    /// And behind that: rows are opened.
+    Reveal,
 }
 
 impl Kind {
-    const COUNT: usize = 18;
+    /// Those with curves and scopes.
+    const OF_ENVELOPES: usize = 18;
+    const COUNT: usize = Self::OF_ENVELOPES + 4;
+
+    /// Tokens are made.
+    const MINT: Self = Self::of_tokens(Operation::Mint);
+    /// Tokens are hashed.
+    pub const LOOK: Self = Self::of_tokens(Operation::Look);
+    /// Rows are opened.
+    pub const REVEAL: Self = Self::of_tokens(Operation::Reveal);
+
+    const fn of_tokens(operation: Operation) -> Self {
+        Self { operation, curve: Curve::R1, scope: KeyScope::Epoch }
+    }
+
+    /// What a call goes on with once the store has answered.
+    pub fn behind(self) -> Option<Self> {
+        match self.operation {
+            Operation::Mint => Some(Self::of_tokens(Operation::Settle)),
+            Operation::Look => Some(Self::REVEAL),
+            Operation::Seal | Operation::Open | Operation::Rewrap | Operation::Settle | Operation::Reveal => None,
+        }
+    }
 
     /// The kind of a call. What does not write has neither curve nor scope: it is taken to open the work of one request,
     /// and if it does not, the scheduler learns as it goes.
@@ -46,27 +76,34 @@ impl Kind {
         match method {
             Method::Encrypt => Self { operation: Operation::Seal, curve, scope },
             Method::Rewrap => Self { operation: Operation::Rewrap, curve, scope },
+            Method::Tokenize => Self::MINT,
+            method if Methods::TOKENS.contains(method) => Self::LOOK,
             _ => Self { operation: Operation::Open, curve: Curve::R1, scope: KeyScope::Request },
         }
     }
 
     fn index(self) -> usize {
+        if let Some(at) = (self.operation as usize).checked_sub(Operation::Mint as usize) {
+            return Self::OF_ENVELOPES + at;
+        }
         (self.operation as usize * Curve::ALL.len() + self.curve as usize) * KeyScope::ALL.len() + self.scope as usize
     }
 
     fn all() -> impl Iterator<Item = Self> {
         let operations = [Operation::Seal, Operation::Open, Operation::Rewrap];
-        operations.into_iter().flat_map(|operation| {
+        let of_envelopes = operations.into_iter().flat_map(|operation| {
             Curve::ALL.iter().flat_map(move |curve| {
                 KeyScope::ALL.iter().map(move |scope| Self { operation, curve: *curve, scope: *scope })
             })
-        })
+        });
+        let of_tokens = [Operation::Mint, Operation::Settle, Operation::Look, Operation::Reveal];
+        of_envelopes.chain(of_tokens.map(Self::of_tokens))
     }
 
     /// What a whole message of so many scalars and bytes consists of.
     pub fn shape(self, leaves: u64, bytes: u64) -> Shape {
         let fields = fields_max(leaves);
-        let opened = u64::from(self.operation != Operation::Seal);
+        let opened = u64::from(matches!(self.operation, Operation::Open | Operation::Rewrap));
         Shape { calls: 1, keys: self.keys_made(true, fields) + opened, fields, bytes }
     }
 
@@ -110,6 +147,12 @@ impl Costs {
     /// The work in `shape`.
     pub fn estimate(&self, kind: Kind, shape: Shape) -> Cost {
         self.0[kind.index()].estimate(shape)
+    }
+
+    /// The work in a whole call of `shape`, with what comes behind the store's answer.
+    pub fn whole(&self, kind: Kind, shape: Shape) -> Cost {
+        let behind = kind.behind().map_or(0, |kind| self.estimate(kind, shape).as_nanos());
+        Cost::from_nanos(self.estimate(kind, shape).as_nanos().saturating_add(behind))
     }
 
     /// What `budget` is enough for, in a call whose fields take `field_bytes` each. `begun`: its first slice is over,
@@ -172,6 +215,25 @@ mod tests {
             let shape = kind.shape(100, 2_000);
             assert_eq!(shape, Shape { calls: 1, keys, fields: 96, bytes: 2_000 }, "{method:?} {scope:?}");
         }
+    }
+
+    #[test]
+    fn a_call_on_tokens_costs_both_of_its_walks() {
+        let mut costs = costs();
+        let of = |method| Kind::of(method, Curve::K1, KeyScope::Field);
+        let (mint, look) = (of(Method::Tokenize), of(Method::Detokenize));
+        assert_eq!((look, of(Method::TokensGet), look.behind()), (Kind::LOOK, Kind::LOOK, Some(Kind::REVEAL)));
+        let behind = mint.behind().unwrap();
+        assert_eq!((behind.behind(), Kind::REVEAL.behind(), of(Method::Encrypt).behind()), (None, None, None));
+        let shape = mint.shape(104, 1_000);
+        assert_eq!(shape, Shape { calls: 1, keys: 0, fields: 100, bytes: 1_000 });
+        assert_eq!(costs.estimate(mint, shape).as_nanos(), 25_500);
+        for _ in 0..2_000 {
+            costs.observe(behind, shape, Duration::from_micros(51));
+        }
+        let (first, whole) = (costs.estimate(mint, shape).as_nanos(), costs.whole(mint, shape).as_nanos());
+        assert!(first == 25_500 && (76_000..=76_500).contains(&whole), "{first} {whole}");
+        assert_eq!(costs.whole(of(Method::Encrypt), shape), costs.estimate(of(Method::Encrypt), shape));
     }
 
     #[test]

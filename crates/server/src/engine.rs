@@ -7,11 +7,12 @@ use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
 use sealwire_store::{self as store, folder::App};
-use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Writing};
+use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Writing};
 
 use crate::apps::Apps;
 use crate::config;
 use crate::connection::Turns;
+use crate::cost::fields_max;
 use crate::error::CallFailure;
 use crate::faults::Faults;
 use crate::inspect;
@@ -19,6 +20,10 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::reader::{Evervault, Reader};
 use crate::scheduler::Scheduler;
+use crate::tokens::ask::{FRAME_BYTES, Tokens};
+use crate::tokens::look::Looking;
+use crate::tokens::mint::{Minting, TOKEN_BYTES};
+use crate::tokens::{self, Bounds, Collection};
 use crate::work::{MakeWriter, Reading, Task};
 use crate::writer::Writer;
 
@@ -39,6 +44,8 @@ pub struct Engine {
     pub scheduler: Scheduler,
     /// The turns of network threads.
     pub turns: Turns,
+    /// The token store, where there is one.
+    pub tokens: Option<Tokens>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -53,18 +60,42 @@ pub struct Plan {
     pub task: Task,
     /// What is written.
     pub format: wire::Format,
+    /// Bytes that the call takes beside its messages.
+    pub beside_bytes: usize,
     /// The generation of the keys.
     pub generation: u64,
 }
 
+/// A collection that a call names, and the generation this is true of.
+pub struct Located {
+    /// The generation.
+    pub generation: u64,
+    /// The collection.
+    pub collection: Arc<Collection>,
+}
+
 impl Engine {
-    /// Resolves a document call.
+    /// Resolves a document call, of a message with so many leaves.
     ///
     /// # Errors
     ///
-    /// No such app or key, a select path that does not parse, or an older generation than demanded.
-    pub fn plan(&self, frame: &Bytes, call: &Call<'_>) -> Result<Plan, CallFailure> {
+    /// No such app, key or collection, a select path that does not parse, or an older generation than demanded.
+    pub fn plan(&self, frame: &Bytes, call: &Call<'_>, leaves: u64) -> Result<Plan, CallFailure> {
+        let fields = usize::try_from(fields_max(leaves)).unwrap_or(usize::MAX);
         match call {
+            Call::Tokenize(call) => {
+                let located = self.locate(call.app, call.writing.collection, call.min_generation)?;
+                let minting = self.minting(Arc::clone(&located.collection), call)?;
+                let beside = minting.entry_bytes(fields, frame.len());
+                plan_on_tokens(frame, call, &located, Task::Tokenize(minting, call.on_error), beside)
+            }
+            Call::Detokenize(call) => {
+                let located = self.locate(call.app, call.writing.collection, call.min_generation)?;
+                let (collection, context) = (Arc::clone(&located.collection), call.context.into());
+                let looking = Looking { collection, context, bounds: self.token_bounds() };
+                let beside = looking.entry_bytes(fields);
+                plan_on_tokens(frame, call, &located, Task::Detokenize(looking, call.on_error), beside)
+            }
             Call::Encrypt(call) => self.plan_on(frame, call, Some(&call.writing), |app, format| {
                 Ok(Task::Seal { writer: writer(app, call, format)?, on_error: call.on_error })
             }),
@@ -100,8 +131,52 @@ impl Engine {
             task: task(app, format)?,
             selection: Arc::new(selection(call.select.as_deref())?),
             format,
+            beside_bytes: 0,
             generation,
         })
+    }
+
+    fn minting(&self, collection: Arc<Collection>, call: &Tokenize<'_>) -> Result<Minting, CallFailure> {
+        collection.keys.newest().ok_or(CallFailure::NoTokenKey)?;
+        let (created, writing) = (tokens::now(), &call.writing);
+        let mut tags: Vec<String> = writing.tags.iter().map(|tag| (*tag).to_owned()).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        Ok(Minting {
+            context: call.context.into(),
+            tags,
+            expires: writing.expires_s.or(collection.expires_s).map(|seconds| created.saturating_add(seconds)),
+            created,
+            idempotency_key: writing.idempotency_key.map(Into::into),
+            bounds: self.token_bounds(),
+            collection,
+        })
+    }
+
+    fn token_bounds(&self) -> Bounds {
+        let limits = &self.limits;
+        Bounds { fields_max: limits.tokens_per_call_max, value_bytes_max: limits.token_value_bytes_max }
+    }
+
+    /// The collection of that name.
+    ///
+    /// # Errors
+    ///
+    /// No such app or collection, or an older generation than demanded.
+    pub fn locate(&self, app: &str, name: &str, min_generation: Option<u64>) -> Result<Located, CallFailure> {
+        let (generation, app) = self.find(app, min_generation)?;
+        // Apps that lie in a folder have no collections.
+        let _ = (generation, app, name);
+        Err(CallFailure::NoCollection)
+    }
+
+    /// The token store.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::NoTokens`] where there is none.
+    pub fn tokens(&self) -> Result<&Tokens, CallFailure> {
+        self.tokens.as_ref().ok_or(CallFailure::NoTokens)
     }
 
     fn reading<W>(&self, keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, W>, native_only: bool) -> Reading {
@@ -123,7 +198,7 @@ impl Engine {
 
     /// The methods it serves. Any other does not exist here.
     pub fn methods(&self) -> Methods {
-        Methods::DATA.without(Methods::TOKENS)
+        if self.tokens.is_some() { Methods::DATA } else { Methods::DATA.without(Methods::TOKENS) }
     }
 
     /// The time that a caller names, or the default, cut to the limit.
@@ -135,13 +210,14 @@ impl Engine {
     /// Bytes to set aside for a reply before it is made: an upper bound, never more than the limit. `format` is what
     /// is written; before the call is decoded, the native one stands for it.
     pub fn reply_bytes(&self, method: wire::Method, format: wire::Format, message_bytes: usize, leaves: u64) -> usize {
-        /// Head, map keys and generation.
-        const FRAME: usize = 128;
         let may_list = method != wire::Method::Encrypt || format != wire::Format::Native;
         let faults = if may_list { Faults::bytes(self.limits.errors_reported_max, leaves) } else { 0 };
-        let leaves = usize::try_from(leaves).unwrap_or(usize::MAX);
+        let mut leaves = usize::try_from(leaves).unwrap_or(usize::MAX);
+        if method == wire::Method::Tokenize {
+            leaves = leaves.min(self.limits.tokens_per_call_max);
+        }
         let bytes = document_bytes_max(method, format, message_bytes, leaves);
-        bytes.saturating_add(faults).saturating_add(FRAME).min(self.limits.reply_bytes_max)
+        bytes.saturating_add(faults).saturating_add(FRAME_BYTES).min(self.limits.reply_bytes_max)
     }
 
     /// Answers `inspect`.
@@ -173,12 +249,31 @@ impl Engine {
                 ("elements_max".into(), limits.elements_max as u64),
                 ("reply_bytes_max".into(), limits.reply_bytes_max as u64),
                 ("discard_bytes_max".into(), limits.discard_bytes_max as u64),
+                ("tokens_per_call_max".into(), limits.tokens_per_call_max as u64),
+                ("token_value_bytes_max".into(), limits.token_value_bytes_max as u64),
                 ("in_flight_per_connection_max".into(), limits.in_flight_per_connection_max as u64),
                 ("deadline_ms_default".into(), limits.deadline_ms_default),
                 ("deadline_ms_max".into(), limits.deadline_ms_max),
             ],
         }
     }
+}
+
+fn plan_on_tokens<W>(
+    frame: &Bytes,
+    call: &DocumentCall<'_, W>,
+    located: &Located,
+    task: Task,
+    beside_bytes: usize,
+) -> Result<Plan, CallFailure> {
+    Ok(Plan {
+        payload: frame.slice_ref(call.payload),
+        task,
+        selection: Arc::new(selection(call.select.as_deref())?),
+        format: wire::Format::Native,
+        beside_bytes,
+        generation: located.generation,
+    })
 }
 
 /// The longest document that can come of a message.
@@ -191,7 +286,8 @@ fn document_bytes_max(method: wire::Method, format: wire::Format, message_bytes:
         }
         // The longest case, binary made text: a third more, and for each up to 2 bytes of rounding and 2 of header.
         wire::Method::Rewrap => message_bytes.div_ceil(3).saturating_mul(4).saturating_add(leaves.saturating_mul(4)),
-        // What opens is shorter than its envelope.
+        wire::Method::Tokenize => leaves.saturating_mul(TOKEN_BYTES).saturating_add(message_bytes),
+        // What opens is shorter than its envelope; what tokens stand for is made room for when it is known.
         _ => message_bytes,
     };
     match format {

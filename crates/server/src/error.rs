@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use sealwire_payload::SelectError;
 use sealwire_schedule::{Reason, Refusal};
+use sealwire_store::{self as store, StoreError};
 use sealwire_wire::{CallError, Detail, ErrorCode, OverloadReason, RpcError, ScanError};
 
 use crate::faults;
 use crate::ticket::StopReason;
 
+/// Time to stay away when a call that had begun finds no more memory: the core, which could tell better, was not asked.
+const MEMORY_RETRY: Duration = Duration::from_millis(100);
+/// Pause suggested while the token store does not answer: about what a restart of a database takes.
+const STORE_RETRY_MS: u32 = 1_000;
 /// Pause suggested to who waits for a generation: how often the engine looks at its store.
 const GENERATION_RETRY_MS: u32 = 1_000;
 
@@ -53,6 +58,33 @@ pub enum CallFailure {
     /// No such app. Its name is the caller's own word.
     #[error("no app of that name")]
     NoApp,
+    /// The app is disabled.
+    #[error("the app is disabled")]
+    AppDisabled,
+    /// No such collection of the app. Its name is the caller's own word.
+    #[error("no collection of that name")]
+    NoCollection,
+    /// Every token key of the app is disabled.
+    #[error("the app has no active token key")]
+    NoTokenKey,
+    /// This engine has no token store. Its operator's choice.
+    #[error("this engine keeps no tokens")]
+    NoTokens,
+    /// More fields than one call may turn into tokens or back.
+    #[error("more than {max} tokens in one call")]
+    TooManyTokens {
+        /// The limit.
+        max: usize,
+    },
+    /// Every token of the format that was tried is taken.
+    #[error("no token of this format is free")]
+    Exhausted,
+    /// The token store is behind with what it has been given.
+    #[error("{0}")]
+    StoreBehind(store::Refusal),
+    /// The token store failed. Details go to the log only.
+    #[error("token store: {0}")]
+    Store(StoreError),
     /// The app has no active key on that curve.
     #[error("the app has no active key on that curve")]
     NoKey,
@@ -94,11 +126,15 @@ impl CallFailure {
             Self::Call(error) => error.code(),
             Self::Select(_) | Self::Param { .. } | Self::Payload(_) => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
-            Self::NoApp | Self::NoKey => ErrorCode::NotFound,
-            Self::NoEpoch => ErrorCode::Forbidden,
+            Self::TooManyTokens { .. } => ErrorCode::TooLarge,
+            Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
+            Self::NoEpoch | Self::AppDisabled => ErrorCode::Forbidden,
+            Self::Exhausted => ErrorCode::Conflict,
+            Self::Store(error) if passes(error) => ErrorCode::Unavailable,
+            Self::Store(_) => ErrorCode::Internal,
             Self::Field { refusal, .. } => refusal.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
-            Self::Overloaded(_) => ErrorCode::Overloaded,
+            Self::Overloaded(_) | Self::StoreBehind(_) => ErrorCode::Overloaded,
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) => ErrorCode::Unavailable,
@@ -125,15 +161,45 @@ impl CallFailure {
                 millis(refusal.retry_after),
                 Some(millis(refusal.predicted).into()),
             ),
+            Self::StoreBehind(refusal) => {
+                RpcError::overloaded(OverloadReason::Storage, millis(refusal.retry_after), None)
+            }
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => plain("cancelled".into()),
             Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),
-            Self::Internal(_) => plain("internal error".into()),
-            Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::NoApp | Self::NoKey | Self::NoEpoch => {
-                plain(self.to_string())
+            Self::Store(error) if passes(error) => {
+                plain("the token store does not answer".into()).retry_after_ms(STORE_RETRY_MS)
             }
+            Self::Internal(_) | Self::Store(_) => plain("internal error".into()),
+            Self::TooManyTokens { max } => plain(self.to_string())
+                .with(Detail::text("limit", "tokens_per_call_max"))
+                .with(Detail::number("max", *max as u64)),
+            Self::Select(_)
+            | Self::Param { .. }
+            | Self::Payload(_)
+            | Self::NoApp
+            | Self::AppDisabled
+            | Self::NoKey
+            | Self::NoCollection
+            | Self::NoTokenKey
+            | Self::NoTokens
+            | Self::Exhausted
+            | Self::NoEpoch => plain(self.to_string()),
         }
     }
+}
+
+impl CallFailure {
+    /// A call's share is taken by what its caller has in flight already.
+    pub fn no_memory() -> Self {
+        let predicted = Duration::ZERO;
+        Self::Overloaded(Refusal { reason: Reason::Memory, retry_after: MEMORY_RETRY, predicted })
+    }
+}
+
+/// Whether a store's failure may pass by itself.
+fn passes(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable(_) | StoreError::Io { .. })
 }
 
 /// The scheduler's word in those of the wire. No `_` arm: a new reason must find its name there.
@@ -168,6 +234,9 @@ mod tests {
         check(CallFailure::Stopped(StopReason::Deadline), ErrorCode::DeadlineExceeded, "deadline exceeded");
         check(CallFailure::Stopped(StopReason::Drain), ErrorCode::Unavailable, "the server is shutting down");
         check(CallFailure::Stopped(StopReason::Disconnect), ErrorCode::Cancelled, "cancelled");
+        let damaged = StoreError::Damaged { place: "tokens".into(), what: "a row".into() };
+        check(CallFailure::Store(damaged), ErrorCode::Internal, "internal error");
+        check(field(faults::Refusal::NoToken), ErrorCode::NotFound, "no such token");
         check(CallFailure::NoApp, ErrorCode::NotFound, "no app of that name");
     }
 
@@ -181,7 +250,13 @@ mod tests {
         let overloaded = CallFailure::Overloaded(refusal);
         let details = [Detail::text("reason", "memory"), Detail::number("predicted_ms", 7)];
         assert_eq!((overloaded.answer().retry_after_ms, &overloaded.answer().details[..]), (Some(6), &details[..]));
-        for failure in [overloaded, CallFailure::OldGeneration { have: 3 }] {
+        let behind = store::Refusal { reason: store::Reason::Stalled, retry_after: Duration::from_millis(2_000) };
+        let behind = CallFailure::StoreBehind(behind);
+        let details = [Detail::text("reason", "storage")];
+        assert_eq!((behind.answer().retry_after_ms, &behind.answer().details[..]), (Some(2_000), &details[..]));
+        let lost = CallFailure::Store(StoreError::Unavailable("connection refused to 10.0.0.1".into()));
+        assert_eq!(lost.answer().message, "the token store does not answer");
+        for failure in [overloaded, behind, lost, CallFailure::OldGeneration { have: 3 }] {
             assert!(failure.code().is_retryable() && failure.answer().retry_after_ms.is_some());
         }
     }

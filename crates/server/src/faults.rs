@@ -24,6 +24,21 @@ pub enum Refusal {
     /// Text or binary beyond what the format's readers take.
     #[error("the format holds at most 25 MiB in a value")]
     TooLong,
+    /// The collection's tokens are digits, and it is something else.
+    #[error("not a string of 1 to 64 digits, as the collection's format wants it")]
+    NotDigits,
+    /// The collection's tokens are card numbers, and it is something else.
+    #[error("not a card number of 12 to 19 digits, as the collection's format wants it")]
+    NotCard,
+    /// Longer than what a token may stand for here.
+    #[error("longer than limits.token_value_bytes_max")]
+    ValueTooLong,
+    /// A token that is not there, has expired, or was made under another context: nobody can tell which.
+    #[error("no such token")]
+    NoToken,
+    /// A token whose value was not kept.
+    #[error("a one-way token leads back to nothing")]
+    OneWay,
 }
 
 impl Refusal {
@@ -31,9 +46,10 @@ impl Refusal {
     pub fn code(self) -> ErrorCode {
         match self {
             Self::CannotOpen => ErrorCode::CannotOpen,
-            Self::Role => ErrorCode::Forbidden,
-            Self::NoForm | Self::FileRole => ErrorCode::BadRequest,
-            Self::TooLong => ErrorCode::TooLarge,
+            Self::Role | Self::OneWay => ErrorCode::Forbidden,
+            Self::NoForm | Self::FileRole | Self::NotDigits | Self::NotCard => ErrorCode::BadRequest,
+            Self::TooLong | Self::ValueTooLong => ErrorCode::TooLarge,
+            Self::NoToken => ErrorCode::NotFound,
         }
     }
 }
@@ -53,6 +69,12 @@ pub enum FieldFault {
     /// The call was stopped.
     #[error("stopped")]
     Stopped(StopReason),
+    /// More tokens than one call may have.
+    #[error("more than {0} tokens")]
+    TooManyFields(usize),
+    /// No token of the collection's format was found that is free.
+    #[error("no token of this format is free")]
+    Exhausted,
 }
 
 impl From<FieldFault> for CallFailure {
@@ -62,6 +84,8 @@ impl From<FieldFault> for CallFailure {
             FieldFault::RefusedAt(refusal, path) => Self::Field { refusal, path },
             FieldFault::Library => Self::Internal("the crypto library failed"),
             FieldFault::Stopped(reason) => Self::Stopped(reason),
+            FieldFault::TooManyFields(max) => Self::TooManyTokens { max },
+            FieldFault::Exhausted => Self::Exhausted,
         }
     }
 }
@@ -83,6 +107,11 @@ impl Faults {
     /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see [`Faults::bytes`].
     pub fn new(on_error: OnError, listed_max: usize, fields: u64) -> Self {
         Self { on_error, listed_max, bytes_left: Self::bytes(listed_max, fields), listed: Vec::new(), omitted: 0 }
+    }
+
+    /// What one bad field does.
+    pub fn on_error(&self) -> OnError {
+        self.on_error
     }
 
     /// Bytes of a reply that errors may take. A path repeats the keys above its field: listing every long one could

@@ -23,6 +23,7 @@ pub mod scheduler;
 pub mod server;
 pub mod ticket;
 pub mod tls;
+pub mod tokens;
 pub mod transform;
 pub mod work;
 pub mod writer;

@@ -106,6 +106,12 @@ limits! {
     /// Field errors listed in one reply under `on_error: "report"`; the rest are only counted.
     /// 1,000 entries of 100 bytes are 100 KB.
     errors_reported_max: usize, "errors", 1..=1_000, 1_000;
+    /// Fields that one call may turn into tokens, or tokens into values. 10,000 rows are one transaction of
+    /// 0.1 s on a database, and 10 MiB held for the call.
+    tokens_per_call_max: usize, "fields", 1..=100_000, 10_000;
+    /// Longest value that a token may stand for. `tokens.find` looks no longer ones up, and rows of 64 KiB are what a
+    /// database still handles like rows.
+    token_value_bytes_max: usize, "bytes", 1..=1_048_576, 65_536;
 }
 
 /// A limit's number in the type of its field.

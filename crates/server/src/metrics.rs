@@ -20,11 +20,15 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
-use sealwire_schedule::{Class, Gauges, Reason};
+use sealwire_schedule::{Class, Gauges};
+use sealwire_store::{Flight, Observer, Pressure, Waiting};
 
 use crate::ticket::StopReason;
 
-pub use labels::{CallCode, CancelReason, ClassLabel, ConnectionOutcome, MethodLabel, RefusalReason};
+pub use labels::{
+    CallCode, CancelReason, ClassLabel, ConnectionOutcome, MethodLabel, RefusalReason, StoreLabel, TokenLabel,
+    WaitingLabel,
+};
 
 /// The media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -35,6 +39,9 @@ const SECONDS: [f64; 16] =
 
 /// Upper bounds of buckets for how wrong a prediction was, in factors of two.
 const RATIOS: [f64; 11] = [0.031_25, 0.062_5, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+
+/// Upper bounds of the buckets of what is sent to the token store together.
+const ITEMS: [f64; 8] = [1.0, 4.0, 16.0, 64.0, 256.0, 512.0, 1_024.0, 10_000.0];
 
 /// One metric, as the documents list it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +68,55 @@ pub const METRICS: &[MetricDoc] = &[
         name: "sealwire_fields_total",
         kind: "counter",
         labels: &["method"],
-        help: "Fields sealed, opened or rewrapped",
+        help: "Fields sealed, opened, rewrapped, or turned into tokens or back",
+    },
+    MetricDoc {
+        name: "sealwire_tokens_total",
+        kind: "counter",
+        labels: &["outcome"],
+        help: "Tokens that tokenize and detokenize asked the store for, by what became of them",
+    },
+    MetricDoc {
+        name: "sealwire_store_seconds",
+        kind: "histogram",
+        labels: &["question"],
+        help: "Time until the token store answered, by what it was asked",
+    },
+    MetricDoc {
+        name: "sealwire_store_wait_seconds",
+        kind: "histogram",
+        labels: &["question"],
+        help: "Longest time that a call had waited when what it asks was sent to the token store with that of others",
+    },
+    MetricDoc {
+        name: "sealwire_store_throttle_seconds",
+        kind: "histogram",
+        labels: &[],
+        help: "Time that calls waited to be let in with what they write, so that the token store can follow",
+    },
+    MetricDoc {
+        name: "sealwire_store_undurable_rows",
+        kind: "gauge",
+        labels: &[],
+        help: "Rows let in and not durable yet",
+    },
+    MetricDoc {
+        name: "sealwire_store_batch_items",
+        kind: "histogram",
+        labels: &["question"],
+        help: "Rows or keys that were sent to the token store together",
+    },
+    MetricDoc {
+        name: "sealwire_store_waiting",
+        kind: "gauge",
+        labels: &["what"],
+        help: "What waits to be sent to the token store",
+    },
+    MetricDoc {
+        name: "sealwire_store_failures_total",
+        kind: "counter",
+        labels: &["question"],
+        help: "Questions that the token store failed to answer, by what it was asked",
     },
     MetricDoc {
         name: "sealwire_request_bytes_total",
@@ -193,6 +248,21 @@ struct MethodLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TokenLabels {
+    outcome: TokenLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreLabels {
+    question: StoreLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitingLabels {
+    what: WaitingLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     outcome: ConnectionOutcome,
 }
@@ -219,6 +289,9 @@ struct BuildLabels {
 
 const METHODS: usize = MethodLabel::ALL.len();
 const CODES: usize = CallCode::ALL.len();
+const TOKENS: usize = TokenLabel::ALL.len();
+const STORE: usize = StoreLabel::ALL.len();
+const WAITING: usize = WaitingLabel::ALL.len();
 const OUTCOMES: usize = ConnectionOutcome::ALL.len();
 const REASONS: usize = CancelReason::ALL.len();
 const CLASSES: usize = ClassLabel::ALL.len();
@@ -256,11 +329,23 @@ type Seconds = Counter<f64, AtomicU64>;
 /// Reads what the scheduler knows, at each scrape.
 type Probe = Box<dyn Fn() -> Gauges + Send + Sync>;
 
+/// The same of what waits for the token store.
+type StoreProbe = Box<dyn Fn() -> (Waiting, Pressure) + Send + Sync>;
+
 /// Every metric of one engine. Updating one is an atomic addition; a histogram takes a short lock of its own.
 pub struct Metrics {
     registry: Registry,
     calls: [[Counter; CODES]; METHODS],
     fields: [Counter; METHODS],
+    tokens: [Counter; TOKENS],
+    store_seconds: [Histogram; STORE],
+    store_failures: [Counter; STORE],
+    store_wait_seconds: [Histogram; STORE],
+    store_batch_items: [Histogram; STORE],
+    store_waiting: [Gauge; WAITING],
+    store_throttle_seconds: Histogram,
+    undurable_rows: Gauge64,
+    token_store: OnceLock<StoreProbe>,
     queue_seconds: [Histogram; CLASSES],
     work_seconds: [Histogram; CLASSES],
     predicted_seconds: [Histogram; CLASSES],
@@ -315,6 +400,20 @@ impl Metrics {
         let saved = Family::<ReasonLabels, Counter>::default();
         register(&mut registry, "sealwire_calls_total", calls.clone());
         register(&mut registry, "sealwire_fields_total", fields.clone());
+        let tokens = Family::<TokenLabels, Counter>::default();
+        let store = Family::<StoreLabels, Histogram>::new_with_constructor(seconds);
+        let store_failures = Family::<StoreLabels, Counter>::default();
+        register(&mut registry, "sealwire_tokens_total", tokens.clone());
+        register(&mut registry, "sealwire_store_seconds", store.clone());
+        let store_wait = Family::<StoreLabels, Histogram>::new_with_constructor(seconds);
+        let store_batch = Family::<StoreLabels, Histogram>::new_with_constructor(|| Histogram::new(ITEMS));
+        let store_waiting = Family::<WaitingLabels, Gauge>::default();
+        register(&mut registry, "sealwire_store_failures_total", store_failures.clone());
+        register(&mut registry, "sealwire_store_wait_seconds", store_wait.clone());
+        let store_throttle_seconds = register(&mut registry, "sealwire_store_throttle_seconds", seconds());
+        let undurable_rows = register(&mut registry, "sealwire_store_undurable_rows", Gauge64::default());
+        register(&mut registry, "sealwire_store_batch_items", store_batch.clone());
+        register(&mut registry, "sealwire_store_waiting", store_waiting.clone());
         let request_bytes = register(&mut registry, "sealwire_request_bytes_total", Counter::default());
         let reply_bytes = register(&mut registry, "sealwire_reply_bytes_total", Counter::default());
         register(&mut registry, "sealwire_queue_seconds", queue.clone());
@@ -343,6 +442,18 @@ impl Metrics {
             calls: MethodLabel::ALL
                 .map(|method| CallCode::ALL.map(|code| calls.get_or_create_owned(&CallLabels { method, code }))),
             fields: MethodLabel::ALL.map(|method| fields.get_or_create_owned(&of_method(method))),
+            tokens: TokenLabel::ALL.map(|outcome| tokens.get_or_create_owned(&TokenLabels { outcome })),
+            store_seconds: StoreLabel::ALL.map(|question| store.get_or_create_owned(&StoreLabels { question })),
+            store_failures: StoreLabel::ALL
+                .map(|question| store_failures.get_or_create_owned(&StoreLabels { question })),
+            store_wait_seconds: StoreLabel::ALL
+                .map(|question| store_wait.get_or_create_owned(&StoreLabels { question })),
+            store_batch_items: StoreLabel::ALL
+                .map(|question| store_batch.get_or_create_owned(&StoreLabels { question })),
+            store_waiting: WaitingLabel::ALL.map(|what| store_waiting.get_or_create_owned(&WaitingLabels { what })),
+            store_throttle_seconds,
+            undurable_rows,
+            token_store: OnceLock::new(),
             queue_seconds: ClassLabel::ALL.map(|class| queue.get_or_create_owned(&of_class(class))),
             work_seconds: ClassLabel::ALL.map(|class| work.get_or_create_owned(&of_class(class))),
             predicted_seconds: ClassLabel::ALL.map(|class| predicted.get_or_create_owned(&of_class(class))),
@@ -388,9 +499,40 @@ impl Metrics {
         self.fields[method as usize].inc_by(fields);
     }
 
+    /// That became of so many tokens.
+    pub fn tokens(&self, outcome: TokenLabel, tokens: u64) {
+        self.tokens[outcome as usize].inc_by(tokens);
+    }
+
+    /// The token store answered after so long, or failed.
+    pub fn store_answered(&self, question: StoreLabel, took: Duration, is_ok: bool) {
+        self.store_seconds[question as usize].observe(took.as_secs_f64());
+        self.store_failures[question as usize].inc_by(u64::from(!is_ok));
+    }
+
+    /// Where to look for what waits for the token store. Once.
+    pub fn watch_token_store(&self, probe: StoreProbe) {
+        // A second one would be of another engine.
+        let _ = self.token_store.set(probe);
+    }
+
+    fn look_at_token_store(&self) {
+        let Some((waiting, pressure)) = self.token_store.get().map(|probe| probe()) else { return };
+        let Waiting { rows, bytes, keys } = waiting;
+        for (gauge, count) in self.store_waiting.iter().zip([rows, bytes, keys, pressure.waiting]) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        self.undurable_rows.set(pressure.dirty);
+    }
+
     /// A call was refused as overloaded. Counts beside [`Self::call_done`].
-    pub fn refused(&self, reason: Reason) {
-        self.refusals[RefusalReason::from(reason) as usize].inc();
+    pub fn refused(&self, reason: RefusalReason) {
+        self.refusals[reason as usize].inc();
+    }
+
+    /// A call was let in with what it is to write, after so long.
+    pub fn throttled(&self, waited: Duration) {
+        self.store_throttle_seconds.observe(waited.as_secs_f64());
     }
 
     /// A call was stopped with that many fields left to do, and the CPU time they are estimated at.
@@ -438,10 +580,21 @@ impl Metrics {
     /// The whole exposition, about 20 KB. Media type: [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
         self.look_at_scheduler();
+        self.look_at_token_store();
         let mut text = String::with_capacity(32 << 10);
         // Writing to a String cannot fail.
         let _ = text::encode(&mut text, &self.registry);
         text
+    }
+}
+
+impl Observer for Metrics {
+    fn landed(&self, flight: &Flight) {
+        let question = StoreLabel::from(flight.kind) as usize;
+        self.store_seconds[question].observe(flight.took.as_secs_f64());
+        self.store_wait_seconds[question].observe(flight.waited.as_secs_f64());
+        self.store_batch_items[question].observe(flight.items as f64);
+        self.store_failures[question].inc_by(flight.failed as u64);
     }
 }
 
@@ -529,8 +682,23 @@ mod tests {
             }),
         });
         metrics.fields_done(MethodLabel::Encrypt, 30);
+        metrics.tokens(TokenLabel::Reused, 4);
+        metrics.store_answered(StoreLabel::Sweep, Duration::from_millis(2), false);
+        metrics.landed(&Flight {
+            kind: sealwire_store::Kind::Write,
+            calls: 3,
+            failed: 1,
+            items: 40,
+            bytes: 4_000,
+            waited: Duration::from_millis(1),
+            took: Duration::from_millis(2),
+        });
+        metrics.throttled(Duration::from_millis(1));
+        metrics.watch_token_store(Box::new(|| {
+            (Waiting { rows: 7, bytes: 700, keys: 0 }, Pressure { dirty: 9.0, waiting: 3, rate: 0.0 })
+        }));
         metrics.call_done(&CallReport { method: MethodLabel::Encrypt, code: CallCode::Overloaded, times: None });
-        metrics.refused(Reason::Memory);
+        metrics.refused(RefusalReason::Memory);
         metrics.call_stopped(StopReason::Deadline, 500, Duration::from_millis(250));
         metrics.call_stopped(StopReason::Drain, 500, Duration::from_millis(250));
         metrics.watch_scheduler(Box::new(|| Gauges { tenants: 3, bytes: 4_096, ..Gauges::default() }));
@@ -543,6 +711,20 @@ mod tests {
             ("sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}", 1.0),
             ("sealwire_calls_total{method=\"decrypt\",code=\"ok\"}", 0.0),
             ("sealwire_fields_total{method=\"encrypt\"}", 30.0),
+            ("sealwire_tokens_total{outcome=\"reused\"}", 4.0),
+            ("sealwire_store_seconds_count{question=\"write\"}", 1.0),
+            ("sealwire_store_failures_total{question=\"write\"}", 1.0),
+            ("sealwire_store_failures_total{question=\"sweep\"}", 1.0),
+            ("sealwire_store_failures_total{question=\"get\"}", 0.0),
+            ("sealwire_store_wait_seconds_bucket{le=\"0.001\",question=\"write\"}", 1.0),
+            ("sealwire_store_batch_items_bucket{le=\"16.0\",question=\"write\"}", 0.0),
+            ("sealwire_store_batch_items_bucket{le=\"64.0\",question=\"write\"}", 1.0),
+            ("sealwire_store_waiting{what=\"rows\"}", 7.0),
+            ("sealwire_store_waiting{what=\"bytes\"}", 700.0),
+            ("sealwire_store_waiting{what=\"keys\"}", 0.0),
+            ("sealwire_store_waiting{what=\"writers\"}", 3.0),
+            ("sealwire_store_undurable_rows", 9.0),
+            ("sealwire_store_throttle_seconds_count", 1.0),
             ("sealwire_queue_seconds_count{class=\"6400us\"}", 1.0),
             ("sealwire_queue_seconds_bucket{le=\"0.0001\",class=\"6400us\"}", 1.0),
             ("sealwire_queue_seconds_bucket{le=\"0.00005\",class=\"6400us\"}", 0.0),

@@ -21,7 +21,7 @@ use crate::config;
 use crate::cost::{Allowance, Costs, Kind, thread_cpu};
 use crate::limits::CALL_BYTES;
 use crate::pki::{Principal, PrincipalKind};
-use crate::work::Work;
+use crate::work::{Slice, Slices};
 
 /// One slice in so many is timed, to learn what things cost.
 const SLICES_PER_SAMPLE: u32 = 8;
@@ -46,7 +46,7 @@ struct Shared {
 }
 
 struct State {
-    core: Core<Principal, oneshot::Sender<()>, Box<Work>>,
+    core: Core<Principal, oneshot::Sender<()>, Box<dyn Slices>>,
     costs: Costs,
     idle: usize,
     closed: bool,
@@ -77,14 +77,17 @@ pub struct Place {
     held: Held,
     /// Resolves when the call may go on; `None` once it may.
     admitted: Option<oneshot::Receiver<()>>,
-    estimate: Cost,
+    /// What all of it costs, and what of that comes before the store is asked.
+    estimate: (Cost, Cost),
     predicted: Duration,
+    /// Work was handed over.
+    begun: bool,
 }
 
 /// A slice of work, for the thread that took it.
 struct Turn {
     id: Id,
-    work: Box<Work>,
+    work: Box<dyn Slices>,
     allowance: Allowance,
 }
 
@@ -95,7 +98,8 @@ struct Ran {
     done: Shape,
     /// CPU it took, if it was timed.
     took: Option<Duration>,
-    unfinished: Option<Box<Work>>,
+    unfinished: Option<Box<dyn Slices>>,
+    ended: Option<Box<dyn Slices>>,
 }
 
 impl Scheduler {
@@ -135,7 +139,7 @@ impl Scheduler {
         let deadline = offer.deadline.map_or(Time::NEVER, |deadline| shared.time(deadline));
         let mut admitted = None;
         let mut state = shared.lock();
-        let cost = state.costs.estimate(offer.kind, offer.shape);
+        let estimate @ (cost, _) = state.estimate(offer.kind, offer.shape);
         let call = Call { tenant: offer.principal, weight, cost, bytes: bytes as u64, deadline, whole: offer.whole };
         let verdict = state.core.offer(shared.now(), &call, || {
             let (wake, waits) = oneshot::channel();
@@ -148,12 +152,12 @@ impl Scheduler {
             Verdict::Refused(refusal) => return Err(refusal),
         };
         let held = Held::new(connection, bytes);
-        Ok(Place { scheduler: self.clone(), id, held, admitted, estimate: cost, predicted })
+        Ok(Place { scheduler: self.clone(), id, held, admitted, estimate, predicted, begun: false })
     }
 
     /// What a call would cost that was not offered yet.
     pub fn estimate(&self, kind: Kind, shape: Shape) -> Cost {
-        self.0.0.lock().costs.estimate(kind, shape)
+        self.0.0.lock().costs.whole(kind, shape)
     }
 
     /// Looks at the gauges, for as long as there is something to see; keeps no thread alive.
@@ -189,12 +193,12 @@ impl Place {
 
     /// What the call is estimated to cost.
     pub fn estimate(&self) -> Cost {
-        self.estimate
+        self.estimate.0
     }
 
     /// Its class, by that.
     pub fn class(&self) -> Class {
-        Class::of_cost(self.estimate)
+        Class::of_cost(self.estimate.0)
     }
 
     /// How long it was expected to take when it was offered.
@@ -205,16 +209,16 @@ impl Place {
     /// Corrects the estimate while the message arrives.
     pub fn correct(&mut self, kind: Kind, shape: Shape) {
         let mut state = self.scheduler.0.0.lock();
-        self.estimate = state.costs.estimate(kind, shape);
-        state.core.correct(self.id, self.estimate);
+        self.estimate = state.estimate(kind, shape);
+        state.core.correct(self.id, self.estimate.0);
     }
 
     /// Corrects the estimate, now that the whole message is there. A thread with nothing to do admits it.
     pub fn reckon(&mut self, kind: Kind, shape: Shape) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
-        self.estimate = state.costs.estimate(kind, shape);
-        state.core.reckon(shared.now(), self.id, self.estimate);
+        self.estimate = state.estimate(kind, shape);
+        state.core.reckon(shared.now(), self.id, self.estimate.0);
         let woken = woken(&mut state.core);
         drop(state);
         wake_all(woken);
@@ -235,17 +239,29 @@ impl Place {
         self.held.bytes() - CALL_BYTES
     }
 
-    /// Hands over the work of a call that was admitted.
-    pub fn submit(&self, work: Box<Work>) {
+    /// Hands over work of a call that was admitted: the first, or more of it once that is done.
+    pub fn submit(&mut self, work: Box<dyn Slices>) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
-        let unwanted = state.core.submit(self.id, self.estimate, work);
+        let unwanted = if std::mem::replace(&mut self.begun, true) {
+            let cost = state.costs.estimate(work.kind(), work.shape());
+            state.core.resume(shared.now(), self.id, cost, work)
+        } else {
+            state.core.submit(self.id, self.estimate.1, work)
+        };
         let wake = state.idle > 0;
         drop(state);
         if wake {
             shared.wake.notify_one();
         }
         drop(unwanted);
+    }
+}
+
+impl State {
+    /// What a call costs, and what of that comes first.
+    fn estimate(&self, kind: Kind, shape: Shape) -> (Cost, Cost) {
+        (self.costs.whole(kind, shape), self.costs.estimate(kind, shape))
     }
 }
 
@@ -282,8 +298,9 @@ impl Shared {
             let took = began.map(|began| thread_cpu().saturating_sub(began));
             let more = slice.as_ref().is_ok_and(|slice| slice.more);
             ran = Some(match slice {
-                Ok(slice) => Ran { id, kind, done: slice.done, took, unfinished: slice.more.then_some(work) },
-                Err(_) => Ran { id, kind, done: Shape::default(), took: None, unfinished: None },
+                Ok(Slice { done, more: true }) => Ran { id, kind, done, took, unfinished: Some(work), ended: None },
+                Ok(Slice { done, more: false }) => Ran { id, kind, done, took, unfinished: None, ended: Some(work) },
+                Err(_) => Ran { id, kind, done: Shape::default(), took: None, unfinished: None, ended: None },
             });
             // Only long work gives way: to do so after short calls would make network threads take them one by one,
             // which costs more than it saves.
@@ -295,10 +312,12 @@ impl Shared {
     }
 
     /// Takes back a slice and gives the next, waiting for one; `None` once the handles are gone and nothing is left.
+    /// What work came to is delivered once that is in the books: whoever waits for it may go on with the call at once.
     fn next(&self, ran: Option<Ran>) -> Option<Turn> {
-        let mut unwanted = None;
+        let (mut unwanted, mut ended) = (None, None);
         let mut state = self.lock();
-        if let Some(Ran { id, kind, done, took, unfinished }) = ran {
+        if let Some(Ran { id, kind, done, took, unfinished, ended: work }) = ran {
+            ended = work;
             if let Some(took) = took {
                 state.costs.observe(kind, done, took);
             }
@@ -312,14 +331,17 @@ impl Shared {
                 let work = slice.work;
                 let allowance = state.costs.allowance(work.kind(), slice.budget, work.field_bytes(), work.has_begun());
                 drop(state);
+                deliver(&mut ended);
                 wake_all(woken);
                 drop(unwanted);
                 return Some(Turn { id: slice.id, work, allowance });
             }
-            if state.closed {
+            let closed = state.closed;
+            drop(state);
+            deliver(&mut ended);
+            if closed {
                 return None;
             }
-            drop(state);
             wake_all(woken);
             drop(unwanted.take());
             let did_something = catch_unwind(AssertUnwindSafe(|| (self.spare)())).unwrap_or(false);
@@ -358,6 +380,12 @@ impl Shared {
 /// Who is to be woken, once the lock is released. Allocates only if there is somebody.
 fn woken<K: Clone + Eq + std::hash::Hash, T>(core: &mut Core<K, oneshot::Sender<()>, T>) -> Vec<oneshot::Sender<()>> {
     std::iter::from_fn(|| core.promoted()).map(|(_, wake)| wake).collect()
+}
+
+fn deliver(ended: &mut Option<Box<dyn Slices>>) {
+    if let Some(work) = ended.take() {
+        work.deliver();
+    }
 }
 
 fn wake_all(woken: Vec<oneshot::Sender<()>>) {

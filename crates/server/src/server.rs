@@ -114,6 +114,7 @@ impl Server {
         let engine = Arc::new(Engine {
             apps: Arc::clone(&apps),
             scheduler,
+            tokens: None,
             turns: connection::Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             metrics,
             limits: config.limits.clone(),

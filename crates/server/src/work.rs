@@ -1,5 +1,6 @@
-//! One `encrypt`, `decrypt` or `rewrap` on the crypto threads: from the payload's bytes to the reply's bytes, in slices.
+//! One call on a document on the crypto threads: from the payload's bytes to the reply's bytes, in slices.
 //!
+//! A call on tokens pauses behind its walk, for the store to be asked, and walks again if the answer changes its reply.
 //! How long a slice is, is the scheduler's business: it names fields, bytes and agreements, and is told what was done.
 
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use crate::limits::Limits;
 use crate::metrics::{MethodLabel, Metrics};
 use crate::reader::Reader;
 use crate::ticket::Ticket;
+use crate::tokens::look::{DetokenizeFields, Looking};
+use crate::tokens::mint::{Minting, TokenizeFields};
 use crate::transform::{OpenFields, RewrapFields, SealFields};
 use crate::writer::Writer;
 
@@ -34,6 +37,45 @@ pub enum Task {
     Open(Reading),
     /// Open them and seal them again.
     Rewrap(Reading, MakeWriter),
+    /// Make tokens of them.
+    Tokenize(Minting, OnError),
+    /// Make values of tokens.
+    Detokenize(Looking, OnError),
+    /// The same, with what the store has answered.
+    Again(TokenFields),
+}
+
+/// What becomes of the fields of a call on tokens.
+pub enum TokenFields {
+    /// They become tokens.
+    Tokenize(Box<TokenizeFields>),
+    /// They become values.
+    Detokenize(Box<DetokenizeFields>),
+}
+
+impl TokenFields {
+    /// Whether the reply waits for the store.
+    fn asks(&self) -> bool {
+        match self {
+            Self::Tokenize(fields) => fields.asks(),
+            Self::Detokenize(fields) => fields.asks(),
+        }
+    }
+
+    fn faults(&self) -> &Faults {
+        match self {
+            Self::Tokenize(fields) => &fields.faults,
+            Self::Detokenize(fields) => &fields.faults,
+        }
+    }
+
+    /// Begins the next walk.
+    fn restart(&mut self, faults: Faults) {
+        match self {
+            Self::Tokenize(fields) => fields.restart(faults),
+            Self::Detokenize(fields) => fields.restart(faults),
+        }
+    }
 }
 
 /// Makes a call's writer: one key generation and one Diffie-Hellman.
@@ -48,6 +90,7 @@ pub struct Reading {
 }
 
 /// A call to be worked on.
+#[derive(Clone)]
 pub struct Order {
     /// Answers to this.
     pub msgid: u32,
@@ -73,19 +116,82 @@ pub struct Order {
 
 /// What the work gives back.
 pub struct Finished {
-    /// The reply's bytes, or why there is none.
-    pub result: Result<Vec<u8>, CallFailure>,
+    /// What it comes to, or why to nothing.
+    pub result: Result<Outcome, CallFailure>,
     /// When the first slice began.
     pub started: Instant,
     /// Time in slices.
     pub worked: Duration,
 }
 
+/// What work comes to.
+pub enum Outcome {
+    /// The reply's bytes.
+    Reply(Vec<u8>),
+    /// It goes on once the store has answered.
+    Asks(Box<Paused>),
+}
+
+/// A call on tokens between a walk and the store's answer, with a reply that may be the one to give.
+pub struct Paused {
+    /// What was asked for.
+    pub order: Order,
+    /// What became of the fields.
+    pub fields: TokenFields,
+    out: Vec<u8>,
+    document: reply::Document,
+    walked: u64,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+}
+
+impl Paused {
+    /// Every bound.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The reply as it stands: the store's answer changes nothing.
+    pub fn reply(mut self) -> Vec<u8> {
+        self.metrics.fields_done(self.order.method, self.walked);
+        finish_document(self.document, &mut self.out, self.order.generation, Some(self.fields.faults()));
+        self.out
+    }
+
+    /// Another walk, with the store's answer.
+    pub fn again(mut self) -> (Box<Work>, oneshot::Receiver<Finished>) {
+        drop(std::mem::take(&mut self.out));
+        self.order.kind = self.order.kind.behind().unwrap_or(self.order.kind);
+        Work::new(Task::Again(self.fields), self.order, &self.limits, self.metrics)
+    }
+}
+
+/// Work that runs in slices.
+pub trait Slices: Send {
+    /// What it is to the scheduler.
+    fn kind(&self) -> Kind;
+
+    /// All of it.
+    fn shape(&self) -> Shape;
+
+    /// Bytes of a field with its key, on average.
+    fn field_bytes(&self) -> u64;
+
+    /// Its first slice is over, or runs.
+    fn has_begun(&self) -> bool;
+
+    /// Does as much as is allowed.
+    fn slice(&mut self, allowance: &Allowance) -> Slice;
+
+    /// Tells whoever waits what it came to, after the last slice.
+    fn deliver(self: Box<Self>);
+}
+
 /// What one slice did.
 pub struct Slice {
     /// Keys, fields and bytes.
     pub done: Shape,
-    /// Another one is needed. If not, the result was delivered.
+    /// Another one is needed. If not, the result is to be delivered.
     pub more: bool,
 }
 
@@ -98,8 +204,10 @@ pub struct Work {
     document: Option<reply::Document>,
     started: Option<Instant>,
     worked: Duration,
-    errors_max: usize,
+    limits: Limits,
     metrics: Arc<Metrics>,
+    /// What it came to.
+    ended: Option<Finished>,
     done: Option<oneshot::Sender<Finished>>,
 }
 
@@ -108,6 +216,7 @@ enum Stage {
     Sealing(SealFields),
     Opening(OpenFields),
     Rewrapping(Box<RewrapFields>),
+    OnTokens(TokenFields),
     Over,
 }
 
@@ -116,7 +225,7 @@ impl Stage {
         match self {
             Self::Opening(open) => Some(open),
             Self::Rewrapping(rewrap) => Some(&mut rewrap.open),
-            Self::New(_) | Self::Sealing(_) | Self::Over => None,
+            Self::New(_) | Self::Sealing(_) | Self::OnTokens(_) | Self::Over => None,
         }
     }
 
@@ -125,6 +234,7 @@ impl Stage {
             Self::Sealing(seal) => Some(&seal.faults),
             Self::Opening(open) => Some(&open.faults),
             Self::Rewrapping(rewrap) => Some(&rewrap.open.faults),
+            Self::OnTokens(fields) => Some(fields.faults()),
             Self::New(_) | Self::Over => None,
         }
     }
@@ -139,8 +249,10 @@ impl Work {
         metrics: Arc<Metrics>,
     ) -> (Box<Self>, oneshot::Receiver<Finished>) {
         let containers = match task {
-            Task::Seal { .. } => Containers::Whole,
-            Task::Open(_) | Task::Rewrap(..) => Containers::Descend,
+            Task::Seal { .. } | Task::Tokenize(..) | Task::Again(TokenFields::Tokenize(_)) => Containers::Whole,
+            Task::Open(_) | Task::Rewrap(..) | Task::Detokenize(..) | Task::Again(TokenFields::Detokenize(_)) => {
+                Containers::Descend
+            }
         };
         let walk_limits =
             sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max };
@@ -152,48 +264,13 @@ impl Work {
             document: None,
             started: None,
             worked: Duration::ZERO,
-            errors_max: limits.errors_reported_max,
+            limits: limits.clone(),
             metrics,
+            ended: None,
             done: Some(done),
             order,
         };
         (Box::new(work), finished)
-    }
-
-    /// What it is to the scheduler.
-    pub fn kind(&self) -> Kind {
-        self.order.kind
-    }
-
-    /// Bytes of a field with its key, on average.
-    pub fn field_bytes(&self) -> u64 {
-        self.order.payload.len() as u64 / self.order.leaves.max(1)
-    }
-
-    /// Its first slice is over, or runs.
-    pub fn has_begun(&self) -> bool {
-        self.started.is_some()
-    }
-
-    /// Does as much as is allowed.
-    pub fn slice(&mut self, allowance: &Allowance) -> Slice {
-        let start = Instant::now();
-        let first = self.started.is_none();
-        self.started.get_or_insert(start);
-        let (fields, bytes) = (self.walk.fields(), self.walk.position());
-        let agreements = self.agreements();
-        let advanced = self.advance(allowance);
-        self.worked += start.elapsed();
-        let fields = (self.walk.fields() - fields) as u64;
-        let opened = (self.agreements() - agreements) as u64;
-        let shape = self.order.kind.done(first, fields, opened, (self.walk.position() - bytes) as u64);
-        let more = matches!(advanced, Ok(false));
-        match advanced {
-            Ok(false) => (),
-            Ok(true) => self.finish(Ok(())),
-            Err(failure) => self.finish(Err(failure)),
-        }
-        Slice { done: shape, more }
     }
 
     fn agreements(&mut self) -> usize {
@@ -214,6 +291,19 @@ impl Work {
                 let (open, writer) = (self.open_fields(reading), made(writer)?);
                 Stage::Rewrapping(Box::new(RewrapFields { open, writer }))
             }
+            Stage::New(Task::Tokenize(minting, on_error)) => {
+                let (ticket, faults) = (Arc::clone(&self.order.ticket), self.faults(on_error));
+                Stage::OnTokens(TokenFields::Tokenize(Box::new(TokenizeFields::new(minting, ticket, faults))))
+            }
+            Stage::New(Task::Detokenize(looking, on_error)) => {
+                let (ticket, faults) = (Arc::clone(&self.order.ticket), self.faults(on_error));
+                Stage::OnTokens(TokenFields::Detokenize(Box::new(DetokenizeFields::new(looking, ticket, faults))))
+            }
+            Stage::New(Task::Again(mut fields)) => {
+                let faults = self.faults(fields.faults().on_error());
+                fields.restart(faults);
+                Stage::OnTokens(fields)
+            }
             begun => {
                 self.stage = begun;
                 return Ok(());
@@ -231,7 +321,7 @@ impl Work {
     }
 
     fn faults(&self, on_error: OnError) -> Faults {
-        Faults::new(on_error, self.errors_max, self.order.leaves)
+        Faults::new(on_error, self.limits.errors_reported_max, self.order.leaves)
     }
 
     /// Walks on as far as allowed. `true`: the document is done.
@@ -249,26 +339,42 @@ impl Work {
             Stage::Sealing(seal) => walk_on(walk, payload, out, seal, budget),
             Stage::Opening(open) => walk_on(walk, payload, out, open, budget),
             Stage::Rewrapping(rewrap) => walk_on(walk, payload, out, &mut **rewrap, budget),
+            Stage::OnTokens(TokenFields::Tokenize(fields)) => walk_on(walk, payload, out, &mut **fields, budget),
+            Stage::OnTokens(TokenFields::Detokenize(fields)) => walk_on(walk, payload, out, &mut **fields, budget),
             Stage::New(_) | Stage::Over => Err(CallFailure::Internal("work was resumed after its end")),
         }
     }
 
     fn finish(&mut self, walked: Result<(), CallFailure>) {
         let result = match (walked, self.document.take()) {
-            (Ok(()), Some(document)) => {
-                let faults = self.stage.faults();
-                let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
-                document.finish(&mut self.out, self.order.generation, listed, omitted);
-                Ok(std::mem::take(&mut self.out))
-            }
+            (Ok(()), Some(document)) => Ok(self.end(document)),
             (Ok(()), None) => Err(CallFailure::Internal("work ended twice")),
             (Err(failure), _) => Err(failure),
         };
         let started = self.started.unwrap_or_else(Instant::now);
-        self.count(result.is_ok());
-        if let Some(done) = self.done.take() {
-            // Nobody listens any more when the call was stopped.
-            let _ = done.send(Finished { result, started, worked: self.worked });
+        if !matches!(result, Ok(Outcome::Asks(_))) {
+            self.count(result.is_ok());
+        }
+        self.ended = Some(Finished { result, started, worked: self.worked });
+    }
+
+    /// What a whole walk comes to.
+    fn end(&mut self, document: reply::Document) -> Outcome {
+        let mut out = std::mem::take(&mut self.out);
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::OnTokens(fields) if fields.asks() => Outcome::Asks(Box::new(Paused {
+                order: self.order.clone(),
+                fields,
+                out,
+                document,
+                walked: self.walk.fields() as u64,
+                limits: self.limits.clone(),
+                metrics: Arc::clone(&self.metrics),
+            })),
+            stage => {
+                finish_document(document, &mut out, self.order.generation, stage.faults());
+                Outcome::Reply(out)
+            }
         }
     }
 
@@ -291,12 +397,62 @@ impl Work {
     }
 }
 
+impl Slices for Work {
+    fn kind(&self) -> Kind {
+        self.order.kind
+    }
+
+    fn shape(&self) -> Shape {
+        self.order.kind.shape(self.order.leaves, self.order.payload.len() as u64)
+    }
+
+    fn field_bytes(&self) -> u64 {
+        self.order.payload.len() as u64 / self.order.leaves.max(1)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.started.is_some()
+    }
+
+    fn slice(&mut self, allowance: &Allowance) -> Slice {
+        let start = Instant::now();
+        let first = self.started.is_none();
+        self.started.get_or_insert(start);
+        let (fields, bytes) = (self.walk.fields(), self.walk.position());
+        let agreements = self.agreements();
+        let advanced = self.advance(allowance);
+        self.worked += start.elapsed();
+        let fields = (self.walk.fields() - fields) as u64;
+        let opened = (self.agreements() - agreements) as u64;
+        let shape = self.order.kind.done(first, fields, opened, (self.walk.position() - bytes) as u64);
+        let more = matches!(advanced, Ok(false));
+        match advanced {
+            Ok(false) => (),
+            Ok(true) => self.finish(Ok(())),
+            Err(failure) => self.finish(Err(failure)),
+        }
+        Slice { done: shape, more }
+    }
+
+    fn deliver(mut self: Box<Self>) {
+        if let (Some(done), Some(ended)) = (self.done.take(), self.ended.take()) {
+            // Nobody listens any more when the call was stopped.
+            let _ = done.send(ended);
+        }
+    }
+}
+
 impl Drop for Work {
     fn drop(&mut self) {
-        if self.done.is_some() {
+        if self.done.is_some() && self.ended.is_none() {
             self.count(false);
         }
     }
+}
+
+fn finish_document(document: reply::Document, out: &mut Vec<u8>, generation: u64, faults: Option<&Faults>) {
+    let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
+    document.finish(out, generation, listed, omitted);
 }
 
 fn made(writer: MakeWriter) -> Result<Writer, CallFailure> {

@@ -1,21 +1,28 @@
 //! What each kind of work costs on this machine: some of each is done once, at start, on keys made for that.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use sealwire_crypto::{self as crypto, AppId, AppKeys, KeyPair, KeyState, KeyVersion, Opener, Sealer};
+use sealwire_crypto::{
+    self as crypto, AppId, AppKeys, Format, KeyPair, KeyState, KeyVersion, Opener, Sealer, TokenKeyVersion, TokenKeys,
+    TokenSecret,
+};
 use sealwire_msgpack::write;
 use sealwire_payload::Selection;
 use sealwire_schedule::{Coefficients, CostModel, Work as Cost};
+use sealwire_store::{MapId, Written};
 use sealwire_wire::{Curve, Document, KeyScope, Method, OnError, Reply};
+use tokio::sync::oneshot::Receiver;
 
 use super::{Allowance, Costs, Kind, Operation, thread_cpu};
 use crate::error::CallFailure;
 use crate::limits::Limits;
-use crate::metrics::{MethodLabel, Metrics};
+use crate::metrics::MethodLabel;
 use crate::reader::{Evervault, Reader};
-use crate::work::{Order, Reading, Task, Work};
+use crate::tokens::look::Looking;
+use crate::tokens::mint::Minting;
+use crate::tokens::{self, Bounds, Collection};
+use crate::work::{Finished, Order, Outcome, Reading, Slices as _, Task, TokenFields, Work};
 use crate::writer::Writer;
 
 /// Fields from which the price of one is taken, of a few bytes and of many.
@@ -31,10 +38,14 @@ const RUNS: usize = 5;
 ///
 /// The crypto library does not work here.
 pub fn calibrate() -> Result<Costs, CallFailure> {
-    let (r1, k1) = (Prices::on(Curve::R1)?, Prices::on(Curve::K1)?);
+    let (r1, k1, tokens) = (Prices::on(Curve::R1)?, Prices::on(Curve::K1)?, token_prices()?);
     let model = |kind: Kind| {
         let Prices { seal, open } = if kind.curve == Curve::R1 { r1 } else { k1 };
         CostModel::new(match kind.operation {
+            Operation::Mint => tokens[0],
+            Operation::Settle => tokens[1],
+            Operation::Look => tokens[2],
+            Operation::Reveal => tokens[3],
             Operation::Seal => seal,
             Operation::Open => open,
             Operation::Rewrap => Coefficients {
@@ -118,37 +129,122 @@ fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
     Task::Seal { writer: Box::new(writer), on_error: OnError::Fail }
 }
 
-/// The CPU that a call on a document takes, in nanoseconds, and the document that comes back.
+/// The least CPU that a call on a document takes, in nanoseconds, and the document that comes back.
 fn best(task: impl Fn() -> Task, payload: &Bytes) -> Result<(f64, Bytes), CallFailure> {
-    let (limits, metrics) = (Limits::default(), Arc::new(Metrics::new()));
-    let mut least = (Duration::MAX, Bytes::new());
+    let mut least = (f64::INFINITY, Bytes::new());
     for _ in 0..RUNS {
-        let order = Order {
-            msgid: 0,
-            method: MethodLabel::Encrypt,
-            kind: Kind::of(Method::Encrypt, Curve::R1, KeyScope::Request),
-            payload: payload.clone(),
-            selection: Arc::new(Selection::everything()),
-            ticket: Arc::default(),
-            generation: 0,
-            leaves: u64::from(FIELDS),
-            reply_bytes: 2 * payload.len() + 64 * 1_024,
-            estimate: Cost::default(),
-        };
-        let (mut work, mut finished) = Work::new(task(), order, &limits, Arc::clone(&metrics));
-        let began = thread_cpu();
-        work.slice(&Allowance::UNLIMITED);
-        let took = thread_cpu().saturating_sub(began);
-        let finished = finished.try_recv().map_err(|_| CallFailure::Internal("calibration did not end"))?;
+        let (took, outcome) = timed(Work::new(task(), order(payload), &Limits::default(), Arc::default()))?;
         if took < least.0 {
-            least = (took, Bytes::from(finished.result?));
+            least = (took, document_of(outcome)?);
         }
     }
-    Ok((least.0.as_nanos() as f64, document_of(&least.1).ok_or(CallFailure::Internal("calibration gave no document"))?))
+    Ok(least)
+}
+
+fn order(payload: &Bytes) -> Order {
+    Order {
+        msgid: 0,
+        method: MethodLabel::Encrypt,
+        kind: Kind::of(Method::Encrypt, Curve::R1, KeyScope::Request),
+        payload: payload.clone(),
+        selection: Arc::new(Selection::everything()),
+        ticket: Arc::default(),
+        generation: 0,
+        leaves: u64::from(FIELDS),
+        reply_bytes: 2 * payload.len() + 64 * 1_024,
+        estimate: Cost::default(),
+    }
+}
+
+/// The CPU that one walk takes, and what it comes to.
+fn timed((mut work, mut finished): (Box<Work>, Receiver<Finished>)) -> Result<(f64, Outcome), CallFailure> {
+    let began = thread_cpu();
+    work.slice(&Allowance::UNLIMITED);
+    let took = thread_cpu().saturating_sub(began);
+    work.deliver();
+    let finished = finished.try_recv().map_err(|_| CallFailure::Internal("calibration did not end"))?;
+    Ok((took.as_nanos() as f64, finished.result?))
 }
 
 /// The document in a reply.
-fn document_of(reply: &Bytes) -> Option<Bytes> {
-    let outcome = Reply::decode(reply).ok()?.outcome.ok()?;
-    Some(reply.slice_ref(Document::decode(outcome).ok()?.payload))
+fn document_of(outcome: Outcome) -> Result<Bytes, CallFailure> {
+    let none = CallFailure::Internal("calibration gave no document");
+    let Outcome::Reply(reply) = outcome else { return Err(none) };
+    let reply = Bytes::from(reply);
+    let payload = Reply::decode(&reply).ok().and_then(|reply| reply.outcome.ok()).and_then(|outcome| {
+        let document = Document::decode(outcome).ok()?;
+        Some(reply.slice_ref(document.payload))
+    });
+    payload.ok_or(none)
+}
+
+/// What each of the walks over tokens costs, in the order of their kinds.
+fn token_prices() -> Result<[Coefficients; 4], CallFailure> {
+    let made = TokenSecret::generate().and_then(|secret| {
+        let version = TokenKeyVersion { number: 1, state: KeyState::Active, secret };
+        TokenKeys::new(1, vec![version])
+    });
+    let keys = made.map_err(|_| CallFailure::Internal("cannot make a key"))?;
+    let collection = Arc::new(Collection {
+        keys: keys.into(),
+        map: MapId { app: 1, collection: 1 },
+        kind: tokens::Kind::Random,
+        format: Format::Opaque,
+        per_context: false,
+        expires_s: None,
+    });
+    let [empty, short, long] = [(0, 0), (FIELDS, SHORT), (FIELDS, LONG)].map(|(fields, bytes)| {
+        let payload = Bytes::from(document(fields, bytes));
+        (0..RUNS).try_fold([f64::INFINITY; 4], |least, _| {
+            let took = walks(&collection, &payload)?;
+            Ok::<_, CallFailure>(std::array::from_fn(|walk| least[walk].min(took[walk])))
+        })
+    });
+    let (empty, short, long) = (empty?, short?, long?);
+    Ok(std::array::from_fn(|walk| {
+        let byte = ((long[walk] - short[walk]) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
+        let field = (short[walk] - empty[walk]) / f64::from(FIELDS) - byte * SHORT as f64;
+        Coefficients { call: empty[walk], key: 0.0, field, byte }
+    }))
+}
+
+/// The CPU of each walk of a round trip. The store has a token for every field already, which costs the most.
+fn walks(collection: &Arc<Collection>, payload: &Bytes) -> Result<[f64; 4], CallFailure> {
+    let bounds = Bounds { fields_max: FIELDS as usize, value_bytes_max: LONG };
+    let minting = Minting {
+        collection: Arc::clone(collection),
+        context: Box::default(),
+        tags: Vec::new(),
+        expires: None,
+        created: 0,
+        idempotency_key: Some(Box::from(&b"calibration"[..])),
+        bounds,
+    };
+    let looking = Looking { collection: Arc::clone(collection), context: Box::default(), bounds };
+    let new = |task, payload| Work::new(task, order(payload), &Limits::default(), Arc::default());
+    let (mint, outcome) = timed(new(Task::Tokenize(minting, OnError::Fail), payload))?;
+    let (mut rows, mut settle) = (Vec::new(), mint);
+    let tokens = match outcome {
+        Outcome::Asks(mut paused) => {
+            if let TokenFields::Tokenize(fields) = &mut paused.fields {
+                rows = fields.group().rows;
+                fields.answered(Written::Done(rows.iter().cloned().map(Some).collect()))?;
+            }
+            let (took, outcome) = timed(paused.again())?;
+            settle = took;
+            document_of(outcome)?
+        }
+        outcome => document_of(outcome)?,
+    };
+    let (look, outcome) = timed(new(Task::Detokenize(looking, OnError::Fail), &tokens))?;
+    let reveal = match outcome {
+        Outcome::Asks(mut paused) => {
+            if let TokenFields::Detokenize(fields) = &mut paused.fields {
+                fields.found(rows.into_iter().map(Some).collect());
+            }
+            timed(paused.again())?.0
+        }
+        Outcome::Reply(_) => look,
+    };
+    Ok([mint, settle, look, reveal])
 }

@@ -130,6 +130,52 @@ label! {
 }
 
 label! {
+    /// What became of a token in a call.
+    TokenLabel {
+        /// Made and kept.
+        Made = "made",
+        /// There already, for the same value or the same call.
+        Reused = "reused",
+        /// Made, and made again because another one has its id.
+        Taken = "taken",
+        /// Found for `detokenize`.
+        Found = "found",
+        /// Not found for `detokenize`.
+        Missing = "missing",
+    }
+}
+
+label! {
+    /// What the token store was asked.
+    StoreLabel {
+        /// To take new rows.
+        Write = "write",
+        /// For the rows of tokens.
+        Get = "get",
+        /// For the rows of values.
+        Find = "find",
+        /// To remove rows or set when they expire.
+        Change = "change",
+        /// To list, archive or prune.
+        Sweep = "sweep",
+    }
+}
+
+label! {
+    /// What waits to be sent to the token store.
+    WaitingLabel {
+        /// Rows to be written.
+        Rows = "rows",
+        /// Their bytes.
+        Bytes = "bytes",
+        /// Keys to be looked up.
+        Keys = "keys",
+        /// Calls that are not let in yet with what they are to write.
+        Writers = "writers",
+    }
+}
+
+label! {
     /// What became of a connection.
     ConnectionOutcome {
         /// It speaks.
@@ -192,6 +238,19 @@ label! {
         Proportion = "proportion",
         /// Its caller holds its share of the memory.
         Memory = "memory",
+        /// The token store is behind with what it has been given to keep.
+        Storage = "storage",
+    }
+}
+
+impl From<sealwire_store::Kind> for StoreLabel {
+    fn from(kind: sealwire_store::Kind) -> Self {
+        use sealwire_store::Kind;
+        match kind {
+            Kind::Write => Self::Write,
+            Kind::Get => Self::Get,
+            Kind::Find => Self::Find,
+        }
     }
 }
 
@@ -297,6 +356,9 @@ mod tests {
         }
         check(&MethodLabel::ALL, |v| v as usize);
         check(&CallCode::ALL, |v| v as usize);
+        check(&TokenLabel::ALL, |v| v as usize);
+        check(&StoreLabel::ALL, |v| v as usize);
+        check(&WaitingLabel::ALL, |v| v as usize);
         check(&ConnectionOutcome::ALL, |v| v as usize);
         check(&CancelReason::ALL, |v| v as usize);
         check(&ClassLabel::ALL, |v| v as usize);
@@ -307,7 +369,8 @@ mod tests {
     fn classes_and_reasons_are_those_of_the_scheduler() {
         assert_eq!(ClassLabel::ALL.len(), sealwire_schedule::Class::all().count());
         let reasons = sealwire_schedule::Reason::ALL.map(RefusalReason::from);
-        assert_eq!(reasons, RefusalReason::ALL);
+        assert_eq!(reasons, RefusalReason::ALL[..reasons.len()]);
+        assert_eq!(RefusalReason::ALL.map(RefusalReason::as_str), sealwire_wire::OverloadReason::ALL.map(|r| r.name()));
     }
 
     #[test]

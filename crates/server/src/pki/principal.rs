@@ -92,7 +92,7 @@ impl Principal {
         }
     }
 
-    fn new(kind: PrincipalKind, name: &str) -> Self {
+    pub(crate) fn new(kind: PrincipalKind, name: &str) -> Self {
         Self { kind, name: name.into() }
     }
 

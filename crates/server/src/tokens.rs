@@ -1,0 +1,80 @@
+//! Calls on tokens: `tokenize`, `detokenize` and `tokens.*`.
+//!
+//! A call on a document walks it on the crypto threads, asks the store from its connection's task, and walks it again if
+//! the store's answer changes the reply. What it asks for lies in memory that was set aside before, and no crypto thread
+//! ever waits for the store. The store sees keyed hashes and sealed rows only.
+//!
+//! | file | its one concern |
+//! | --- | --- |
+//! | `mint.rs` | one field of `tokenize`: a token made, kept or replaced by the one that was there |
+//! | `look.rs` | one field of `detokenize`: a token looked up, and opened |
+//! | `ask.rs` | what is asked of the store between two walks, and what becomes of the answer |
+//! | `calls.rs` | the `tokens.*` methods |
+//! | `each.rs` | the same to many on the crypto threads, in slices |
+
+pub mod ask;
+pub mod calls;
+pub mod each;
+pub mod look;
+pub mod mint;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sealwire_crypto::{Datatype, Format, TokenKeys};
+use sealwire_msgpack::Token;
+use sealwire_store::MapId;
+
+/// What a collection's tokens are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// New ones with every call.
+    Random,
+    /// One for each value in its scope.
+    Deterministic,
+    /// The same, and the value is not kept.
+    OneWay,
+}
+
+/// A collection as calls need it.
+#[derive(Clone, Debug)]
+pub struct Collection {
+    /// The app's keys.
+    pub keys: Arc<TokenKeys>,
+    /// Names its rows.
+    pub map: MapId,
+    /// What its tokens are.
+    pub kind: Kind,
+    /// What they look like.
+    pub format: Format,
+    /// Equal values have equal tokens under one context only.
+    pub per_context: bool,
+    /// When new tokens expire that name no time, in seconds.
+    pub expires_s: Option<u64>,
+}
+
+/// What one call may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Fields.
+    pub fields_max: usize,
+    /// Bytes of a value.
+    pub value_bytes_max: usize,
+}
+
+/// Seconds since 1970-01-01 UTC, by this machine's clock.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// A value as it is hashed and sealed: text and binary without their headers, all else as its MessagePack.
+fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
+    match token {
+        Token::Str(text) => (Datatype::String, text),
+        Token::Bin(bytes) => (Datatype::Binary, bytes),
+        _ => (Datatype::Value, raw),
+    }
+}
+
+#[cfg(test)]
+mod tests;

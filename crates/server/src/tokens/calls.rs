@@ -1,0 +1,253 @@
+//! The `tokens.*` methods: what is known of tokens, and what may be done to them without their values.
+//!
+//! Tokens are hashed and rows are opened on the crypto threads, under the call's place; in between the store is asked.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sealwire_crypto::RowBuffer;
+use sealwire_msgpack::Reader;
+use sealwire_store::{Filter, Fingerprint, Row, TokenId};
+use sealwire_wire::{Ask, Counted, Found, Listing, Sweep, Token, Tokens as Listed};
+use tokio::time::Instant;
+
+use super::ask::Tokens;
+use super::each::each;
+use super::{Collection, Kind, now, value_of};
+use crate::cost;
+use crate::error::CallFailure;
+use crate::faults::Refusal;
+use crate::metrics::StoreLabel;
+use crate::scheduler::Place;
+use crate::ticket::Ticket;
+
+/// Most rows that are fetched whole at once.
+const ROWS_MAX: usize = 128;
+/// Questions to the store in one `tokens.list` that finds little.
+const PAGES_MAX: usize = 16;
+/// What a token takes in an answer, tags and all, on top of its own length.
+pub const TOKEN_ANSWER_BYTES: usize = 2_048;
+/// Entries of `tokens.list` that names no limit.
+const LIST_DEFAULT: u32 = 100;
+/// Rows that `tokens.archive` and `tokens.prune` look at where no limit is named.
+const SWEEP_DEFAULT: u32 = 1_000;
+/// How long archived tokens stay where `tokens.prune` names no time: 30 days.
+const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
+
+/// One call.
+pub struct TokensCall<'a> {
+    /// Answers it.
+    pub tokens: &'a Tokens,
+    /// Its place, admitted.
+    pub place: &'a mut Place,
+    /// Tells when to stop.
+    pub ticket: &'a Arc<Ticket>,
+    /// Whose tokens.
+    pub collection: Arc<Collection>,
+    /// The generation of the collection.
+    pub generation: u64,
+    /// When its answer is of no more use.
+    pub deadline: Instant,
+}
+
+/// Tokens that a `tokens.*` call may answer with.
+pub fn answers_max(ask: &Ask<'_>) -> usize {
+    match ask {
+        Ask::Get(tokens) => tokens.len(),
+        Ask::List(listing) => listing.limit.unwrap_or(LIST_DEFAULT) as usize,
+        Ask::Find { .. } => 1,
+        Ask::Delete(_) | Ask::Expire { .. } | Ask::Archive(_) | Ask::Prune(_) => 0,
+    }
+}
+
+impl TokensCall<'_> {
+    /// Appends the result.
+    ///
+    /// # Errors
+    ///
+    /// What the store says, a cursor of another's making, a question that the collection's kind has no answer to.
+    pub async fn answer(mut self, ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+        let generation = self.generation;
+        match ask {
+            Ask::Get(tokens) => self.get(tokens).await?.encode(out),
+            Ask::Find { value, context } => {
+                let token = self.find(value, context).await?;
+                Found { token, generation }.encode(out);
+            }
+            Ask::List(listing) => self.list(listing).await?.encode(out),
+            Ask::Delete(tokens) => {
+                let ids = self.ids(tokens).await?;
+                let known: Vec<_> = ids.iter().flatten().copied().collect();
+                let asked = self.tokens.asks(StoreLabel::Change);
+                let there = asked.answered(self.tokens.store().delete(self.collection.map, &known).await)?;
+                self.counted(&ids, &there).encode(out);
+            }
+            Ask::Expire { tokens, expires_s } => {
+                let ids = self.ids(tokens).await?;
+                let known: Vec<_> = ids.iter().flatten().copied().collect();
+                let (now, map) = (now(), self.collection.map);
+                let expires = expires_s.map(|seconds| now.saturating_add(seconds));
+                let asked = self.tokens.asks(StoreLabel::Change);
+                let there = asked.answered(self.tokens.store().expire(now, map, &known, expires).await)?;
+                self.counted(&ids, &there).encode(out);
+            }
+            Ask::Archive(sweep) => self.sweep(sweep, true).await?.encode(out),
+            Ask::Prune(sweep) => self.sweep(sweep, false).await?.encode(out),
+        }
+        Ok(())
+    }
+
+    /// The key of each token; `None` of what has not the shape of one.
+    async fn ids(&mut self, tokens: &[&str]) -> Result<Vec<Option<TokenId>>, CallFailure> {
+        let names = tokens.iter().map(|token| (*token).to_owned()).collect();
+        let collection = Arc::clone(&self.collection);
+        each(self.place, cost::Kind::LOOK, self.ticket, names, move |name: String| {
+            let Collection { keys, map, format, .. } = &*collection;
+            format.has_shape(&name).then(|| TokenId(keys.id(map.collection, &name)))
+        })
+        .await
+    }
+
+    /// The tokens in rows; `None` where a key that would open one is disabled.
+    async fn opened(&mut self, rows: Vec<Row>) -> Result<Vec<Option<Token>>, CallFailure> {
+        let collection = Arc::clone(&self.collection);
+        let mut buffer = RowBuffer::default();
+        each(self.place, cost::Kind::REVEAL, self.ticket, rows, move |row: Row| {
+            let Collection { keys, map, .. } = &*collection;
+            let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut buffer).ok()?;
+            Some(token(opened.token().to_owned(), row))
+        })
+        .await
+    }
+
+    async fn get(&mut self, tokens: &[&str]) -> Result<Listed, CallFailure> {
+        let ids = self.ids(tokens).await?;
+        let mut listed = Listed { tokens: vec![None; tokens.len()], next: None, generation: self.generation };
+        let known: Vec<_> = ids.iter().enumerate().filter_map(|(at, id)| Some((at, (*id)?))).collect();
+        for some in known.chunks(ROWS_MAX) {
+            let keys: Vec<_> = some.iter().map(|(_, id)| (self.collection.map, *id)).collect();
+            let rows = self.tokens.get(&keys, self.deadline).await?;
+            for ((at, _), row) in some.iter().zip(rows) {
+                listed.tokens[*at] = row.map(|row| token(tokens[*at].to_owned(), row));
+            }
+        }
+        Ok(listed)
+    }
+
+    async fn find(&mut self, value: &[u8], context: &[u8]) -> Result<Option<String>, CallFailure> {
+        if self.collection.kind == Kind::Random {
+            let rule = "must be of kind deterministic or one_way: a value has no one token in others";
+            return Err(CallFailure::Param { name: "collection", rule });
+        }
+        let token = Reader::new(value).token().map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
+        let (datatype, plaintext) = value_of(token, value);
+        let (plaintext, context) = (plaintext.to_vec(), context.to_vec());
+        let collection = Arc::clone(&self.collection);
+        let hash = move |()| {
+            let Collection { keys, map, per_context, .. } = &*collection;
+            let scope = keys.context(if *per_context { &context } else { b"" });
+            Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &plaintext))
+        };
+        let fingerprints = each(self.place, cost::Kind::LOOK, self.ticket, vec![()], hash).await?;
+        let keys: Vec<_> = fingerprints.into_iter().map(|fingerprint| (self.collection.map, fingerprint)).collect();
+        let rows = self.tokens.find(&keys, self.deadline).await?;
+        let Some(row) = rows.into_iter().flatten().next() else { return Ok(None) };
+        match self.opened(vec![row]).await?.pop().flatten() {
+            Some(token) => Ok(Some(token.token)),
+            None => Err(CallFailure::Field { refusal: Refusal::CannotOpen, path: "value".into() }),
+        }
+    }
+
+    async fn list(&mut self, listing: &Listing<'_>) -> Result<Listed, CallFailure> {
+        let mut after = listing.after.map(cursor).transpose()?;
+        let filter = Filter {
+            tag: listing.tag.map(str::to_owned),
+            expired_before: listing.expired_before,
+            archived: listing.archived,
+        };
+        self.pass().await?;
+        let _turn = self.tokens.sweep().await;
+        let limit = listing.limit.unwrap_or(LIST_DEFAULT) as usize;
+        let mut tokens = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let most = (limit - tokens.len()).min(ROWS_MAX);
+            let asked = self.tokens.asks(StoreLabel::Sweep);
+            let page = asked.answered(self.tokens.store().list(self.collection.map, &filter, after, most).await)?;
+            tokens.extend(self.opened(page.found).await?);
+            after = page.next;
+            if after.is_none() || tokens.len() >= limit {
+                break;
+            }
+        }
+        Ok(Listed { tokens, next: after.map(text), generation: self.generation })
+    }
+
+    async fn sweep(&mut self, sweep: &Sweep<'_>, archives: bool) -> Result<Counted, CallFailure> {
+        let after = sweep.after.map(cursor).transpose()?;
+        self.pass().await?;
+        let _turn = self.tokens.sweep().await;
+        let limit = sweep.limit.unwrap_or(SWEEP_DEFAULT) as usize;
+        let (now, map, store) = (now(), self.collection.map, self.tokens.store());
+        let older = sweep.older_s.unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
+        // What happened exactly so long ago counts.
+        let before = (now + 1).saturating_sub(older);
+        let asked = self.tokens.asks(StoreLabel::Sweep);
+        let page = asked.answered(if archives {
+            store.archive(now, map, before, after, limit, sweep.dry_run).await
+        } else {
+            store.prune(map, before, after, limit, sweep.dry_run).await
+        })?;
+        Ok(Counted { count: page.found, missing: vec![], next: page.next.map(text), generation: self.generation })
+    }
+
+    /// Goes through the crypto threads with nothing to do there, so that no thread waits for this call's work.
+    async fn pass(&mut self) -> Result<(), CallFailure> {
+        each(self.place, cost::Kind::LOOK, self.ticket, Vec::<()>::new(), |()| ()).await.map(drop)
+    }
+
+    fn counted(&self, ids: &[Option<TokenId>], there: &[bool]) -> Counted {
+        let mut there = there.iter();
+        let mut distinct = HashSet::new();
+        let mut missing = Vec::new();
+        for (at, id) in ids.iter().enumerate() {
+            match id.filter(|_| there.next().is_some_and(|there| *there)) {
+                Some(id) => drop(distinct.insert(id)),
+                None => missing.extend(u32::try_from(at)),
+            }
+        }
+        Counted { count: distinct.len() as u64, missing, next: None, generation: self.generation }
+    }
+}
+
+fn token(token: String, row: Row) -> Token {
+    let Row { created, expires, archived, tags, .. } = row;
+    Token { token, created, expires, archived, tags }
+}
+
+/// Where a walk goes on, as text: an id in hexadecimal.
+fn text(id: TokenId) -> String {
+    format!("{:032x}", u128::from_be_bytes(id.0))
+}
+
+fn cursor(text: &str) -> Result<TokenId, CallFailure> {
+    let is_ours = text.len() == 32 && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let id = u128::from_str_radix(text, 16).ok().filter(|_| is_ours);
+    let rule = "must be the next of the page before";
+    id.map(|id| TokenId(id.to_be_bytes())).ok_or(CallFailure::Param { name: "after", rule })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_what_was_given_and_nothing_else() {
+        for id in [[0; 16], [0xff; 16], *b"0123456789abcdef"] {
+            assert_eq!(cursor(&text(TokenId(id))).unwrap(), TokenId(id));
+        }
+        let zeros = "0".repeat(32);
+        for wrong in ["", "0", &zeros[1..], &format!("+{}", &zeros[1..]), &format!("{zeros}0"), &"A".repeat(32), "é"] {
+            assert!(cursor(wrong).is_err(), "{wrong}");
+        }
+    }
+}

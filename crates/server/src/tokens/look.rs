@@ -1,0 +1,176 @@
+//! One field of `detokenize`: a token looked up, and opened.
+//!
+//! The first walk hashes every string that has the shape of the collection's tokens and copies the document as it is. The
+//! second one goes over the same strings with the rows that the store gave.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_crypto::{Datatype, RowBuffer, TokenContext};
+use sealwire_msgpack::{Token, write};
+use sealwire_payload::{Field, Outcome, Path, Transform};
+use sealwire_store::{MapId, Row, TokenId};
+
+use super::{Bounds, Collection};
+use crate::faults::{Faults, FieldFault, Refusal};
+use crate::ticket::Ticket;
+
+/// What a token takes until the store has answered: its key, its places, the row beside its sealed part.
+const ENTRY_BYTES: usize = 384;
+
+/// What is looked up, and where.
+#[derive(Debug)]
+pub struct Looking {
+    /// Where.
+    pub collection: Arc<Collection>,
+    /// What values must be bound to.
+    pub context: Box<[u8]>,
+    /// What the call may hold.
+    pub bounds: Bounds,
+}
+
+impl Looking {
+    /// Bytes to set aside for tokens of a document of so many fields.
+    pub fn entry_bytes(&self, fields: usize) -> usize {
+        fields.min(self.bounds.fields_max).saturating_mul(ENTRY_BYTES)
+    }
+}
+
+/// Replaces every token by its value, and keeps what has another shape.
+#[derive(Debug)]
+pub struct DetokenizeFields {
+    looking: Looking,
+    context: TokenContext,
+    /// Of each string that may be a token, in the order of the document: its key.
+    slots: Vec<u32>,
+    /// The next string that may be one.
+    at: usize,
+    ids: Vec<TokenId>,
+    by_id: HashMap<TokenId, u32>,
+    /// The sealed part of each key's row, as far as the store was asked.
+    rows: Vec<Option<Bytes>>,
+    /// The rows are being used.
+    answered: bool,
+    buffer: RowBuffer,
+    ticket: Arc<Ticket>,
+    /// Tokens that gave no value.
+    pub faults: Faults,
+}
+
+impl DetokenizeFields {
+    /// Nothing done yet. Hashes the context: for a crypto thread.
+    pub fn new(looking: Looking, ticket: Arc<Ticket>, faults: Faults) -> Self {
+        Self {
+            context: looking.collection.keys.context(&looking.context),
+            looking,
+            slots: Vec::new(),
+            at: 0,
+            ids: Vec::new(),
+            by_id: HashMap::new(),
+            rows: Vec::new(),
+            answered: false,
+            buffer: RowBuffer::default(),
+            ticket,
+            faults,
+        }
+    }
+
+    /// Whether the reply waits for the store.
+    pub fn asks(&self) -> bool {
+        !self.answered && !self.ids.is_empty()
+    }
+
+    /// At most `most` keys that the store was not asked for yet.
+    pub fn keys(&self, most: usize) -> Vec<(MapId, TokenId)> {
+        let map = self.looking.collection.map;
+        self.ids[self.rows.len()..].iter().take(most).map(|id| (map, *id)).collect()
+    }
+
+    /// Takes the rows of these keys in, and gives the bytes they take.
+    pub fn found(&mut self, rows: Vec<Option<Row>>) -> usize {
+        let before = self.rows.len();
+        self.rows.extend(rows.into_iter().map(|row| row.map(|row| row.sealed)));
+        self.rows[before..].iter().flatten().map(Bytes::len).sum()
+    }
+
+    /// Tokens that the store has, and those that it has not.
+    pub fn outcome(&self) -> (u64, u64) {
+        let found = self.rows.iter().flatten().count();
+        (found as u64, (self.rows.len() - found) as u64)
+    }
+
+    /// The most by which the values may make the document longer.
+    pub fn value_bytes(&self) -> usize {
+        let sealed = |key: &u32| self.rows[*key as usize].as_ref().map_or(0, Bytes::len);
+        self.slots.iter().map(sealed).fold(0, usize::saturating_add)
+    }
+
+    /// Begins the next walk.
+    pub fn restart(&mut self, faults: Faults) {
+        (self.at, self.answered, self.faults) = (0, true, faults);
+    }
+
+    /// Notes a token to be looked up.
+    fn meet(&mut self, text: &str) -> Result<(), FieldFault> {
+        if self.slots.len() >= self.looking.bounds.fields_max {
+            return Err(FieldFault::TooManyFields(self.looking.bounds.fields_max));
+        }
+        let Collection { keys, map, .. } = &*self.looking.collection;
+        let id = TokenId(keys.id(map.collection, text));
+        let next = u32::try_from(self.ids.len()).map_err(|_| FieldFault::Library)?;
+        let key = *self.by_id.entry(id).or_insert(next);
+        if key == next {
+            self.ids.push(id);
+        }
+        self.slots.push(key);
+        Ok(())
+    }
+
+    /// Writes the value of a token.
+    fn reveal(&mut self, key: usize, out: &mut Vec<u8>) -> Result<(), FieldFault> {
+        let Collection { keys, map, .. } = &*self.looking.collection;
+        let Some(Some(row)) = self.rows.get(key) else { return Err(Refusal::NoToken.into()) };
+        let opened = keys.open(map.collection, &self.ids[key].0, row, &mut self.buffer);
+        let opened = opened.map_err(|_| Refusal::CannotOpen)?;
+        // Under another context it is as good as absent: that it is there is nothing for who cannot have it.
+        let value = opened.value(&self.context).map_err(|_| Refusal::NoToken)?;
+        match value.ok_or(Refusal::OneWay)? {
+            (Datatype::String, text) => {
+                write::str_header(out, text.len());
+                out.extend_from_slice(text);
+            }
+            (Datatype::Binary, bytes) => write::bin(out, bytes),
+            (Datatype::Value, raw) => out.extend_from_slice(raw),
+        }
+        Ok(())
+    }
+}
+
+impl Transform for DetokenizeFields {
+    type Error = FieldFault;
+
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        if let Some(reason) = self.ticket.stop_reason() {
+            return Err(FieldFault::Stopped(reason));
+        }
+        let Token::Str(text) = field.token else { return Ok(Outcome::Keep) };
+        // The walk has checked it.
+        let Ok(text) = std::str::from_utf8(text) else { return Ok(Outcome::Keep) };
+        if !self.looking.collection.format.has_shape(text) {
+            return Ok(Outcome::Keep);
+        }
+        if !self.answered {
+            self.meet(text)?;
+            return Ok(Outcome::Keep);
+        }
+        let key = self.slots.get(self.at).copied().ok_or(FieldFault::Library)?;
+        self.at += 1;
+        self.reveal(key as usize, out)?;
+        Ok(Outcome::Replaced)
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.faults.decide(path, fault)
+    }
+}

@@ -1,0 +1,310 @@
+//! One field of `tokenize`: a token made, kept or replaced by the one that was there.
+//!
+//! The first walk makes a token for each field, seals the row and writes the token into the reply, as if the store would
+//! take all of them. A later walk goes over the same fields and does only what the store's answer asks for.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_crypto::{Datatype, RowBuffer, TokenContext, Unfit};
+use sealwire_msgpack::write;
+use sealwire_payload::{Field, Outcome, Path, Transform};
+use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
+
+use super::{Bounds, Collection, Kind, value_of};
+use crate::error::CallFailure;
+use crate::faults::{Faults, FieldFault, Refusal};
+use crate::ticket::Ticket;
+
+/// How often the store is asked to take other tokens where some of a group were taken.
+const TRIES_MAX: u32 = 16;
+/// How often a token is drawn that this call knows to be taken. Costs no more than sealing a few rows.
+const DRAWS_MAX: u32 = 256;
+/// Longest token of a format whose tokens may be longer than their values, with its MessagePack header.
+pub const TOKEN_BYTES: usize = 48;
+/// What an entry takes beside its value and its tags: its row as made, as asked and as given, its token and its places.
+const ENTRY_BYTES: usize = 1_024;
+/// What a tag takes beside its text.
+const TAG_BYTES: usize = 48;
+
+/// How a call's tokens are made.
+#[derive(Debug)]
+pub struct Minting {
+    /// Where they go.
+    pub collection: Arc<Collection>,
+    /// What their values are bound to.
+    pub context: Box<[u8]>,
+    /// Tags of new tokens, sorted, without doubles.
+    pub tags: Vec<String>,
+    /// When new tokens expire.
+    pub expires: Option<u64>,
+    /// Now.
+    pub created: u64,
+    /// What makes the tokens of a repeated call the same. Of no use where equal values have equal tokens anyway.
+    pub idempotency_key: Option<Box<[u8]>>,
+    /// What the call may hold.
+    pub bounds: Bounds,
+}
+
+impl Minting {
+    /// Bytes to set aside for entries, before any is made: rows for as many fields, and the values of a message.
+    pub fn entry_bytes(&self, fields: usize, message_bytes: usize) -> usize {
+        let tags: usize = self.tags.iter().map(|tag| tag.len() + TAG_BYTES).sum();
+        let each = ENTRY_BYTES + 2 * tags;
+        fields.min(self.bounds.fields_max).saturating_mul(each).saturating_add(message_bytes.saturating_mul(2))
+    }
+}
+
+/// Replaces every field by a token.
+#[derive(Debug)]
+pub struct TokenizeFields {
+    minting: Minting,
+    context: TokenContext,
+    /// What fingerprints are under.
+    scope: TokenContext,
+    /// Of each field, in the order of the document.
+    slots: Vec<Slot>,
+    /// The next field.
+    at: usize,
+    entries: Vec<Entry>,
+    /// Of each entry.
+    rows: Vec<Row>,
+    by_fingerprint: HashMap<Fingerprint, u32>,
+    /// Drawn by this call, whatever became of them.
+    drawn: HashSet<TokenId>,
+    tries: u32,
+    /// The store has taken the rows.
+    settled: bool,
+    text: String,
+    buffer: RowBuffer,
+    ticket: Arc<Ticket>,
+    /// Fields that have no token.
+    pub faults: Faults,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    Entry(u32),
+    Refused(Refusal),
+}
+
+#[derive(Debug)]
+struct Entry {
+    token: Box<str>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Its token is the one to give, if the store takes it.
+    Made,
+    /// The store wants another one.
+    Taken,
+    /// The store had this one.
+    Given(Row),
+}
+
+impl TokenizeFields {
+    /// Nothing done yet. Hashes the context: for a crypto thread.
+    pub fn new(minting: Minting, ticket: Arc<Ticket>, faults: Faults) -> Self {
+        let keys = &minting.collection.keys;
+        let context = keys.context(&minting.context);
+        let scope = if minting.collection.per_context { context } else { keys.context(b"") };
+        Self {
+            context,
+            scope,
+            minting,
+            slots: Vec::new(),
+            at: 0,
+            entries: Vec::new(),
+            rows: Vec::new(),
+            by_fingerprint: HashMap::new(),
+            drawn: HashSet::new(),
+            tries: 0,
+            settled: false,
+            text: String::new(),
+            buffer: RowBuffer::default(),
+            ticket,
+            faults,
+        }
+    }
+
+    /// Whether the reply waits for the store.
+    pub fn asks(&self) -> bool {
+        !self.settled && !self.entries.is_empty()
+    }
+
+    /// What the store is to take.
+    pub fn group(&self) -> Group {
+        Group { map: self.minting.collection.map, rows: self.rows.clone() }
+    }
+
+    /// Takes the store's answer in. `true`: the document has to be walked again.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Exhausted`] once tokens were taken too often.
+    pub fn answered(&mut self, written: Written) -> Result<bool, CallFailure> {
+        let changed = match written {
+            Written::Done(given) => {
+                self.settled = true;
+                let mut changed = false;
+                for (entry, row) in self.entries.iter_mut().zip(given) {
+                    if let Some(row) = row {
+                        entry.state = State::Given(row);
+                        changed = true;
+                    }
+                }
+                changed
+            }
+            Written::Taken(positions) => {
+                self.tries += 1;
+                if self.tries == TRIES_MAX {
+                    return Err(CallFailure::Exhausted);
+                }
+                for position in positions {
+                    if let Some(entry) = self.entries.get_mut(position) {
+                        entry.state = State::Taken;
+                    }
+                }
+                true
+            }
+        };
+        Ok(changed)
+    }
+
+    /// Begins the next walk.
+    pub fn restart(&mut self, faults: Faults) {
+        (self.at, self.faults) = (0, faults);
+    }
+
+    /// What becomes of a field that was not met before.
+    fn meet(&mut self, datatype: Datatype, value: &[u8]) -> Result<Slot, FieldFault> {
+        let at = self.slots.len();
+        if at >= self.minting.bounds.fields_max {
+            return Err(FieldFault::TooManyFields(self.minting.bounds.fields_max));
+        }
+        if value.len() > self.minting.bounds.value_bytes_max {
+            return Ok(Slot::Refused(Refusal::ValueTooLong));
+        }
+        let fingerprint = self.fingerprint(at, datatype, value);
+        if let Some(entry) = fingerprint.and_then(|fingerprint| self.by_fingerprint.get(&fingerprint)) {
+            return Ok(Slot::Entry(*entry));
+        }
+        let (id, sealed) = match self.make(datatype, value) {
+            Ok(made) => made,
+            Err(FieldFault::Refused(refusal)) => return Ok(Slot::Refused(refusal)),
+            Err(fault) => return Err(fault),
+        };
+        let entry = u32::try_from(self.entries.len()).map_err(|_| FieldFault::Library)?;
+        let Minting { tags, expires, created, .. } = &self.minting;
+        self.rows.push(Row {
+            id,
+            fingerprint,
+            sealed,
+            tags: tags.clone(),
+            expires: *expires,
+            created: *created,
+            archived: None,
+        });
+        self.entries.push(Entry { token: self.text.as_str().into(), state: State::Made });
+        if let Some(fingerprint) = fingerprint {
+            self.by_fingerprint.insert(fingerprint, entry);
+        }
+        Ok(Slot::Entry(entry))
+    }
+
+    fn fingerprint(&self, at: usize, datatype: Datatype, value: &[u8]) -> Option<Fingerprint> {
+        let Collection { keys, map, kind, .. } = &*self.minting.collection;
+        let hash = match (kind, &self.minting.idempotency_key) {
+            (Kind::Random, None) => return None,
+            (Kind::Random, Some(key)) => {
+                let at = u32::try_from(at).unwrap_or(u32::MAX);
+                keys.fingerprint_of_call(map.collection, &self.context, key, at, datatype, value)
+            }
+            (Kind::Deterministic | Kind::OneWay, _) => {
+                keys.fingerprint_of_value(map.collection, &self.scope, datatype, value)
+            }
+        };
+        Some(Fingerprint(hash))
+    }
+
+    /// Draws a token into `text` and seals its row.
+    fn make(&mut self, datatype: Datatype, value: &[u8]) -> Result<(TokenId, Bytes), FieldFault> {
+        let Collection { keys, map, kind, format, .. } = &*self.minting.collection;
+        for _ in 0..DRAWS_MAX {
+            format.generate(datatype, value, &mut self.text)?;
+            let id = TokenId(keys.id(map.collection, &self.text));
+            if self.drawn.insert(id) {
+                let kept = (*kind != Kind::OneWay).then_some((datatype, value));
+                let sealed = keys.seal(map.collection, &id.0, &self.context, &self.text, kept);
+                return Ok((id, sealed.map_err(|_| FieldFault::Library)?.into()));
+            }
+        }
+        Err(FieldFault::Exhausted)
+    }
+
+    /// Does to an entry what the store's answer asks for, once.
+    fn settle(&mut self, entry: usize, datatype: Datatype, value: &[u8]) -> Result<(), FieldFault> {
+        match std::mem::replace(&mut self.entries[entry].state, State::Made) {
+            State::Made => (),
+            State::Taken => {
+                let (id, sealed) = self.make(datatype, value)?;
+                (self.rows[entry].id, self.rows[entry].sealed) = (id, sealed);
+                self.entries[entry].token = self.text.as_str().into();
+            }
+            State::Given(row) => {
+                let Collection { keys, map, .. } = &*self.minting.collection;
+                let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut self.buffer);
+                let token = opened.map(|opened| Box::from(opened.token()));
+                let Ok(token) = token else {
+                    // For its next field the same.
+                    self.entries[entry].state = State::Given(row);
+                    return Err(Refusal::CannotOpen.into());
+                };
+                self.entries[entry].token = token;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Unfit> for FieldFault {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::NotDigits => Refusal::NotDigits.into(),
+            Unfit::NotCard => Refusal::NotCard.into(),
+            Unfit::Library => Self::Library,
+        }
+    }
+}
+
+impl Transform for TokenizeFields {
+    type Error = FieldFault;
+
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        if let Some(reason) = self.ticket.stop_reason() {
+            return Err(FieldFault::Stopped(reason));
+        }
+        let (datatype, value) = value_of(field.token, field.raw);
+        if self.at == self.slots.len() {
+            let slot = self.meet(datatype, value)?;
+            self.slots.push(slot);
+        }
+        self.at += 1;
+        match self.slots[self.at - 1] {
+            Slot::Refused(refusal) => Err(refusal.into()),
+            Slot::Entry(entry) => {
+                let entry = entry as usize;
+                self.settle(entry, datatype, value)?;
+                write::str(out, &self.entries[entry].token);
+                Ok(Outcome::Replaced)
+            }
+        }
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.faults.decide(path, fault)
+    }
+}
