@@ -12,7 +12,7 @@ use super::model::{
     AppState, AppSummary, Collection, CollectionKind, CollectionName, Format, KeySummary, Rules, Scope, Settings,
     TokenKeySummary,
 };
-use crate::{Snapshot, StoreError};
+use crate::{Snapshot, StoreError, copy};
 
 /// The shape of records.
 const FORMAT: u32 = 1;
@@ -245,6 +245,7 @@ impl Contents {
                     let name = CollectionName::new(name).map_err(|error| damaged(key, error.to_string()))?;
                     contents.collections.insert((app_id(key, app)?, name), entry);
                 }
+                [copy::MARK] => return Err(damaged(key, "a copy to this store was not finished; run it again".into())),
                 _ => return Err(damaged(key, "not a key of this program".into())),
             }
         }

@@ -1,8 +1,12 @@
+use std::sync::Arc;
+
 use async_trait::async_trait;
+use sealwire_crypto::Kek;
+use sealwire_testkit::Postgres;
 
 use super::*;
 use crate::tokens::{Filter, Fingerprint, Group, Page, Written};
-use crate::{EmbeddedStore, Instance, MemoryStore, embedded};
+use crate::{Control, EmbeddedStore, Instance, MemoryStore, PostgresOptions, PostgresStore, embedded};
 
 /// Rows of several maps in every state, more than two pages.
 fn rows() -> Vec<(MapId, Row)> {
@@ -57,7 +61,24 @@ async fn a_copy_is_whole_and_says_how_far_it_is() {
     assert_eq!(everything(&target).await, everything(&source).await);
     let of = |step: fn(u64) -> Progress| [1_000, 2_000, 2_500].map(step);
     assert_eq!(steps, [of(Progress::Copied), of(Progress::Compared)].concat());
-    // And on from there.
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_goes_from_embedded_to_postgresql_and_back() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let source = EmbeddedStore::open(folder.path(), &embedded::Options::default()).expect("opens");
+    copied(Side::of(&filled().await), Side::of(&source)).await.expect("copies");
+    let server = Postgres::shared();
+    let database = server.database().expect("starts");
+    let options = PostgresOptions::new(database.socket_url());
+    let options = PostgresOptions { password: Some(server.password().to_owned()), ..options };
+    let target = PostgresStore::connect(options).await.expect("connects");
+    let done = copied(Side::of(&source), Side::of(&target)).await.expect("copies");
+    assert_eq!(done, Copied { records: 2, rows: 2_500, generation: 12, resumed: false });
+    assert_eq!(everything(&target).await, everything(&source).await);
+    let error = copied(Side::of(&source), Side::of(&target)).await.expect_err("not empty any more");
+    assert!(matches!(error, CopyError::NotEmpty { .. }), "{error}");
+
     let back = MemoryStore::default();
     copied(Side::of(&target), Side::of(&back)).await.expect("copies");
     assert_eq!(everything(&back).await, everything(&source).await);
@@ -207,6 +228,9 @@ async fn a_copy_that_was_cut_short_goes_on_where_it_was() {
         let error = copied(Side::of(&target), Side::of(&MemoryStore::default())).await.expect_err("unfinished");
         assert!(matches!(error, CopyError::SourceUnfinished));
     }
+    let kek = Kek::from_hex(&Kek::generate_hex().expect("random")).expect("whole");
+    let refused = Control::new(Arc::new(target.clone()), kek).load().await.expect_err("nothing to serve").to_string();
+    assert!(refused.contains("was not finished; run it again"), "{refused}");
     let done = copied(Side::of(&source), Faulty::new(&target, 1, false).side()).await.expect("copies the last page");
     assert_eq!(done, Copied { records: 2, rows: 2_500, generation: 12, resumed: true });
     assert_eq!(everything(&target).await, everything(&source).await);
