@@ -1,6 +1,7 @@
 //! `sealwire-store`: token maps written and read, per store, beside what their database does by itself.
 //!
-//! Every write is synced before it returns, except in `memory`, which is the floor of the rules alone. `fjall` is the
+//! Every write is synced before it returns, except in `memory`, which is the floor of the rules alone. `postgres` is a
+//! throw-away server over its socket, one call at a time. `fjall` is the
 //! embedded store's database: the same bytes in one synced batch, and looked up, on the caller's thread. Sizes are rows of
 //! one call; a store holds a million before (`SEALWIRE_BENCH_ROWS`; a smoke run: a thousand).
 
@@ -8,7 +9,11 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _};
 use sealwire_benches::{criterion, is_smoke_run};
 use sealwire_store::embedded::{Options, row};
-use sealwire_store::{EmbeddedStore, Fingerprint, Group, MapId, MemoryStore, Row, TokenId, TokenStore, Written};
+use sealwire_store::{
+    EmbeddedStore, Fingerprint, Group, MapId, MemoryStore, PostgresOptions, PostgresStore, Row, TokenId, TokenStore,
+    Written,
+};
+use sealwire_testkit::Postgres;
 use tokio::runtime::Runtime;
 
 const MAP: MapId = MapId { app: 1, collection: 1 };
@@ -31,6 +36,12 @@ fn main() {
     let embedded = EmbeddedStore::open(folder.path(), &Options::default()).expect("opens");
     measure(&mut criterion, &runtime, rows, "embedded", &embedded);
     runtime.block_on(embedded.close());
+    let server = Postgres::shared();
+    let database = server.database().expect("starts");
+    let options = PostgresOptions::new(database.socket_url());
+    let options = PostgresOptions { password: Some(server.password().to_owned()), ..options };
+    let postgres = runtime.block_on(PostgresStore::connect(options)).expect("connects");
+    measure(&mut criterion, &runtime, rows, "postgres", &postgres);
     raw(&mut criterion, rows);
     criterion.final_summary();
 }
