@@ -5,6 +5,7 @@
 //! ends its owner, a watchdog removes it.
 
 mod binaries;
+mod database;
 mod process;
 mod template;
 mod user;
@@ -24,6 +25,7 @@ use rustix::process::Signal;
 
 use crate::Certificates;
 use binaries::Binaries;
+pub use database::Database;
 use template::Template;
 use user::User;
 use watchdog::Watchdog;
@@ -360,49 +362,6 @@ impl Drop for Postgres {
         if let Some(mut child) = self.server().take() {
             let _ = child.wait();
         }
-    }
-}
-
-/// A database of a [`Postgres`]. It stays until the server goes.
-#[derive(Debug)]
-pub struct Database<'a> {
-    server: &'a Postgres,
-    name: String,
-}
-
-impl Database<'_> {
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Over the unix socket, as the role `sealwire`, without the password.
-    #[must_use]
-    pub fn socket_url(&self) -> String {
-        let (folder, port) = (self.server.folder.display(), self.server.port);
-        format!("postgres:///{}?user={OWNER}&host={folder}&port={port}", self.name)
-    }
-
-    /// Over loopback, as the role `sealwire`, without the password.
-    #[must_use]
-    pub fn tls_url(&self) -> String {
-        self.url(&[self.server.port])
-    }
-
-    /// Over loopback at other ports, of proxies or of other servers: they are tried in that order.
-    #[must_use]
-    pub fn url(&self, ports: &[u16]) -> String {
-        let hosts: Vec<String> = ports.iter().map(|port| format!("localhost:{port}")).collect();
-        format!("postgres://{OWNER}@{}/{}", hosts.join(","), self.name)
-    }
-
-    /// Runs SQL in it as the superuser; see [`Postgres::sql`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn sql(&self, sql: &str) -> Result<String, Failure> {
-        self.server.sql(&self.name, sql)
     }
 }
 
