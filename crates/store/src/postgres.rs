@@ -11,6 +11,7 @@ mod fault;
 mod lane;
 mod listen;
 mod migrate;
+mod open;
 mod options;
 mod plan;
 mod put;

@@ -157,7 +157,7 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
                     ended = link => ended.err().map_or("closed".into(), |error| super::fault::describe(&error)),
                     () = session.condemned() => "given up".into(),
                 };
-                tracing::warn!(%why, "connection to PostgreSQL lost");
+                tracing::info!(%why, "connection to PostgreSQL lost");
                 state.send_replace(State::Down(Instant::now(), why.into()));
                 failures = if since.elapsed() > PAUSE_MAX { 0 } else { failures + 1 };
             }

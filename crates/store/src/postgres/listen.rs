@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 
 use super::control::CHANNEL;
@@ -57,11 +57,9 @@ async fn hear(
         told.send_replace(());
     }
     ready.send_replace(true);
-    let mut alive = interval(ALIVE);
-    alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let checking = async {
         loop {
-            alive.tick().await;
+            sleep(ALIVE).await;
             match timeout(limit, session.batch("")).await {
                 Ok(Ok(())) => {}
                 Ok(Err(fault)) => return fault,

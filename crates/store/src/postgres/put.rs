@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::fault::Fault;
+use super::open::Open;
 use super::rows::Columns;
 use super::session::Session;
-use super::write::rolled_back;
 use crate::{MapId, Row, StoreError, TokenId};
 
 static DELETE: &str = "DELETE FROM sealwire.tokens t
@@ -21,7 +21,7 @@ pub(super) static INSERT: &str =
     FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[], $8::int8[],
         $9::int8[]) AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived)";
 
-/// [`crate::TokenStore::put`]. Must not be dropped midway, as [`write`].
+/// [`crate::TokenStore::put`].
 pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), StoreError> {
     given.iter().try_for_each(|(_, row)| row.check_times())?;
     // Of rows of one id the last is the one that stays.
@@ -37,10 +37,12 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
     let mut call = lane.call_by(deadline, true);
     loop {
         let session = call.session().await?;
-        match call.bound(&session, replace(&session, &columns)).await {
+        let open = Open::new(&session);
+        let outcome = call.bound(&session, replace(&session, &columns)).await;
+        open.end(&call, &outcome).await;
+        match outcome {
             Ok(()) => return Ok(()),
             Err(fault) => {
-                rolled_back(&call, &session, &fault).await;
                 call.again(session, fault).await.map_err(Fault::into_error)?;
             }
         }

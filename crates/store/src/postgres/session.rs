@@ -200,7 +200,8 @@ fn advice(error: &Error, settings: &Settings, target: &Target) -> (String, bool)
             format!("{what}: turn ssl on there; postgres.tls = \"off\" is for sockets and loopback addresses only")
         }
         None => match certificate_fault(error) {
-            Some(rustls::CertificateError::UnknownIssuer) => {
+            // One of the same name signed it, or none that is known.
+            Some(rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature) => {
                 format!("{what}: postgres.ca is not the authority that issued the server's certificate")
             }
             Some(

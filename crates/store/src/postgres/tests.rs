@@ -1,21 +1,26 @@
-//! Against a throw-away server.
+//! Against throw-away servers.
+
+mod faults;
+mod reach;
+mod schema;
+
 use std::sync::Arc;
 
-use sealwire_testkit::{Database, Postgres};
+use sealwire_testkit::Postgres;
 
 use crate::{ControlStore, PostgresOptions, PostgresStore, TokenStore};
 
-/// Options for a database of the shared server: over its socket, or over TLS.
-fn options(database: &Database<'_>, tls: bool) -> PostgresOptions {
-    let server = Postgres::shared();
-    let url = if tls { database.tls_url() } else { database.socket_url() };
-    let ca = tls.then(|| server.certificates().ca.clone());
+/// Options for a database of a server, reached by `url`.
+fn options(server: &Postgres, url: String) -> PostgresOptions {
+    let ca = Some(server.certificates().ca.clone());
     PostgresOptions { password: Some(server.password().to_owned()), ca, ..PostgresOptions::new(url) }
 }
 
 async fn open(tls: bool) -> PostgresStore {
-    let database = Postgres::shared().database().unwrap();
-    PostgresStore::connect(options(&database, tls)).await.unwrap()
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let url = if tls { database.tls_url() } else { database.socket_url() };
+    PostgresStore::connect(options(server, url)).await.unwrap()
 }
 
 mod socket {

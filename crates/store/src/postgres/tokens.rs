@@ -196,7 +196,7 @@ impl PostgresStore {
 impl TokenStore for PostgresStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         let (shared, count) = (Arc::clone(&self.shared), groups.len());
-        // A task of its own: whoever stops waiting must not leave a transaction open.
+        // A task of its own, because whoever stops waiting midway would cost a connection.
         let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
         let failed = || Err(StoreError::Unavailable("a write failed".into()));
         written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())

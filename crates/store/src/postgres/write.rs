@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::Shared;
 use super::fault::Fault;
 use super::lane::{Call, Lane};
+use super::open::Open;
 use super::plan::{There, plan};
 use super::put::INSERT;
 use super::rows::{self, Columns, Keys, columns, joined, seconds};
@@ -69,7 +70,7 @@ static ARCHIVE: &str = "UPDATE sealwire.tokens t SET archived = $4, fingerprint 
     WHERE t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
         AND t.fingerprint IS NOT NULL AND t.expires <= $4";
 
-/// [`crate::TokenStore::write`]. Must not be dropped midway: the connection would be left inside a transaction.
+/// [`crate::TokenStore::write`]. Dropped midway it costs a connection.
 pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Result<Written, StoreError>> {
     let deadline = Instant::now() + shared.timeout;
     let mut answers: Vec<Option<Result<Written, StoreError>>> =
@@ -239,7 +240,7 @@ async fn merge(session: &Session, now: u64, groups: &[&Group], again: bool) -> R
     if input.rows.is_empty() {
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }
-    let columns = Columns::of(input.rows.iter().copied()).map_err(|error| Fault::Refused(error.to_string()))?;
+    let columns = Columns::of(input.rows.iter().copied()).map_err(refused)?;
     if input.rows.iter().all(|(_, row)| row.fingerprint.is_none()) {
         session.execute(INSERT, &columns.params()).await?;
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
@@ -269,21 +270,15 @@ async fn transact(
 ) -> Result<Vec<Option<Written>>, StoreError> {
     loop {
         let session = call.session().await?;
-        let attempt = transaction(&session, now, groups, partly || call.lost);
-        match call.bound(&session, attempt).await {
+        let open = Open::new(&session);
+        let outcome = call.bound(&session, transaction(&session, now, groups, partly || call.lost)).await;
+        open.end(call, &outcome).await;
+        match outcome {
             Ok(answers) => return Ok(answers),
             Err(fault) => {
-                rolled_back(call, &session, &fault).await;
                 call.again(session, fault).await.map_err(Fault::into_error)?;
             }
         }
-    }
-}
-
-/// Ends a transaction that failed; a connection on which that fails is given up.
-pub(super) async fn rolled_back(call: &Call<'_>, session: &Session, fault: &Fault) {
-    if !matches!(fault, Fault::Lost(_)) && call.bound(session, session.batch("ROLLBACK")).await.is_err() {
-        session.condemn();
     }
 }
 
@@ -297,7 +292,7 @@ async fn transaction(
     for group in groups {
         for row in &group.rows {
             let pushed = row.fingerprint.as_ref().map_or(Ok(()), |print| prints.push(group.map, &print.0));
-            pushed.and_then(|()| ids.push(group.map, &row.id.0)).map_err(|error| Fault::Refused(error.to_string()))?;
+            pushed.and_then(|()| ids.push(group.map, &row.id.0)).map_err(refused)?;
         }
     }
     let (holder_params, id_params) = (prints.params(), ids.params());
@@ -306,36 +301,52 @@ async fn transaction(
         session.query(HOLDERS, &holder_params),
         session.query(IDS, &id_params)
     )?;
-    let mut there = There::default();
-    for row in &holders {
-        let (map, holder) = (rows::map(row, 0)?, rows::read(row, 2)?);
-        if let Some(print) = holder.fingerprint {
-            there.holders.insert((map, print), holder);
-        }
-    }
-    for row in &taken {
-        let sealed = bytes::Bytes::copy_from_slice(rows::column(row, 3)?);
-        there.ids.insert((rows::map(row, 0)?, TokenId(rows::key(row, 2)?)), sealed);
-    }
+    let there = there(&holders, &taken)?;
     let plan = plan(now, groups, there, again);
-    let overtaken = || Fault::Clash("other writers were faster".into());
-    if !plan.archive.is_empty() {
-        let mut keys = Keys::default();
-        for (map, print) in &plan.archive {
-            keys.push(*map, &print.0).map_err(|error| Fault::Refused(error.to_string()))?;
-        }
-        let at = seconds(now);
-        let archived = session.execute(ARCHIVE, &joined(&[&keys.params(), &[&at]])).await?;
-        if archived != keys.len() as u64 {
-            return Err(overtaken());
-        }
-    }
+    archive(session, now, &plan.archive).await?;
     if !plan.insert.is_empty() {
-        let columns = Columns::of(plan.insert).map_err(|error| Fault::Refused(error.to_string()))?;
+        let columns = Columns::of(plan.insert).map_err(refused)?;
         if session.execute(INSERT_FREE, &columns.params()).await? != columns.len() as u64 {
             return Err(overtaken());
         }
     }
     session.batch("COMMIT").await?;
     Ok(plan.answers)
+}
+
+/// What two look-ups found.
+fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Result<There, Fault> {
+    let mut there = There::default();
+    for row in holders {
+        let (map, holder) = (rows::map(row, 0)?, rows::read(row, 2)?);
+        if let Some(print) = holder.fingerprint {
+            there.holders.insert((map, print), holder);
+        }
+    }
+    for row in taken {
+        let sealed = bytes::Bytes::copy_from_slice(rows::column(row, 3)?);
+        there.ids.insert((rows::map(row, 0)?, TokenId(rows::key(row, 2)?)), sealed);
+    }
+    Ok(there)
+}
+
+/// Has expired holders give way.
+async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -> Result<(), Fault> {
+    if prints.is_empty() {
+        return Ok(());
+    }
+    let mut keys = Keys::default();
+    prints.iter().try_for_each(|(map, print)| keys.push(*map, &print.0)).map_err(refused)?;
+    let at = seconds(now);
+    let archived = session.execute(ARCHIVE, &joined(&[&keys.params(), &[&at]])).await?;
+    if archived == keys.len() as u64 { Ok(()) } else { Err(overtaken()) }
+}
+
+/// What was there when it was looked up is not any more, or the reverse.
+fn overtaken() -> Fault {
+    Fault::Clash("other writers were faster".into())
+}
+
+fn refused(error: StoreError) -> Fault {
+    Fault::Refused(error.to_string())
 }

@@ -1,0 +1,262 @@
+//! Servers that restart, freeze, vanish and change places, and connections that are cut in the midst of a commit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sealwire_testkit::{Options, Postgres, Proxy, Stop};
+use tokio::time::{sleep, timeout};
+
+use super::options;
+use crate::suite::tokens::{fresh, id, printed, row, scanned, write};
+use crate::{
+    ControlStore, Group, MapId, PostgresOptions, PostgresStore, PostgresTls, Row, StoreError, TokenStore, Written,
+};
+
+/// Longer than a busy machine needs for anything here.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Written, StoreError> {
+    store.write(1, vec![Group { map, rows: vec![row] }]).await.remove(0)
+}
+
+/// Calls until there is an answer again.
+async fn answers_again(store: &PostgresStore, map: MapId) {
+    let started = Instant::now();
+    while store.get(1, &[(map, id(1))]).await.is_err() || store.generation().await.is_err() || !store.is_up() {
+        assert!(started.elapsed() < LONG, "it does not come back");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Every kind of call is answered `Unavailable`, each within `limit`.
+async fn nothing_answers(store: &PostgresStore, map: MapId, limit: Duration) {
+    let bounded = async |what: &str, error: Option<StoreError>, started: Instant| {
+        assert!(matches!(error, Some(StoreError::Unavailable(_))), "{what}: {error:?}");
+        assert!(started.elapsed() < limit, "{what} took {:?}", started.elapsed());
+    };
+    let now = Instant::now;
+    let started = now();
+    bounded("write", try_write(store, map, row(1 << 90)).await.err(), started).await;
+    let started = now();
+    bounded("get", store.get(1, &[(map, id(1))]).await.err(), started).await;
+    let started = now();
+    bounded("get many", store.get(1, &[(map, id(1)), (map, id(2))]).await.err(), started).await;
+    let started = now();
+    bounded("delete", store.delete(map, &[id(1 << 91)]).await.err(), started).await;
+    let started = now();
+    bounded("put", store.put(&[(map, row(1 << 90))]).await.err(), started).await;
+    let started = now();
+    bounded("generation", store.generation().await.err(), started).await;
+    let started = now();
+    bounded("commit", store.commit(0, "app/a", None).await.err(), started).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_fails_no_call() {
+    let server = Postgres::start(Options::default()).unwrap();
+    let database = server.database().unwrap();
+    let patient = PostgresOptions { timeout: LONG, ..options(&server, database.tls_url()) };
+    let store = Arc::new(PostgresStore::connect(patient).await.unwrap());
+    let map = fresh();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..4_u128)
+        .map(|task| {
+            let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut mine = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let n = (task << 64) + mine.len() as u128;
+                    let row = if task % 2 == 0 { printed(n, n) } else { row(n) };
+                    assert_eq!(try_write(&store, map, row.clone()).await.unwrap(), Written::Done(vec![None]));
+                    assert_eq!(store.get(1, &[(map, row.id)]).await.unwrap(), [Some(row.clone())]);
+                    mine.push(row);
+                }
+                mine
+            })
+        })
+        .collect();
+    for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
+        sleep(Duration::from_millis(200)).await;
+        tokio::task::block_in_place(|| {
+            server.stop(how);
+            server.restart().unwrap();
+        });
+    }
+    sleep(Duration::from_millis(200)).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut acknowledged = Vec::new();
+    for writer in writers {
+        acknowledged.extend(writer.await.unwrap());
+    }
+    acknowledged.sort_by_key(|row| row.id);
+    assert!(acknowledged.len() >= 8, "{}", acknowledged.len());
+    assert_eq!(scanned(&*store, map).await, acknowledged, "each once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_server_holds_nobody_up() {
+    let server = Postgres::start(Options::default()).unwrap();
+    let database = server.database().unwrap();
+    let limit = Duration::from_millis(300);
+    let store = PostgresStore::connect(PostgresOptions { timeout: limit, ..options(&server, database.tls_url()) });
+    let (store, map) = (store.await.unwrap(), fresh());
+    assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
+    server.freeze();
+    // Four times the time-out: the machine may be busy, and nothing here takes longer than one.
+    nothing_answers(&store, map, limit * 4).await;
+    sleep(limit * 2).await;
+    // By now it is known to be away, and nobody waits for it.
+    let started = Instant::now();
+    assert!(store.get(1, &[(map, id(1))]).await.is_err());
+    assert!(started.elapsed() < limit, "{:?}", started.elapsed());
+    assert!(!store.is_up());
+    server.thaw();
+    answers_again(&store, map).await;
+    assert_eq!(write(&store, 1, map, &[row(2)]).await, Written::Done(vec![None]));
+    assert!(scanned(&store, map).await.starts_with(&[row(1), row(2)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_is_gone_comes_back() {
+    let server = Postgres::start(Options::default()).unwrap();
+    let database = server.database().unwrap();
+    let limit = Duration::from_millis(500);
+    let store = PostgresStore::connect(PostgresOptions { timeout: limit, ..options(&server, database.socket_url()) });
+    let (store, map) = (store.await.unwrap(), fresh());
+    assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
+    server.stop(Stop::Kill);
+    nothing_answers(&store, map, limit * 4).await;
+    server.restart().unwrap();
+    answers_again(&store, map).await;
+    assert_eq!(scanned(&store, map).await, [row(1)]);
+    assert!(timeout(LONG, store.changed()).await.is_ok(), "what changed meanwhile may have been missed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_swallows_everything_holds_nobody_up() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let proxy = Proxy::start(server.port()).unwrap();
+    let limit = Duration::from_millis(300);
+    let options = PostgresOptions { timeout: limit, ..options(server, database.url(&[proxy.port()])) };
+    let (store, map) = (PostgresStore::connect(options).await.unwrap(), fresh());
+    assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
+    proxy.black_hole(true);
+    nothing_answers(&store, map, limit * 4).await;
+    proxy.black_hole(false);
+    answers_again(&store, map).await;
+    assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Taken(vec![0]));
+}
+
+/// Whatever is cut, the caller sees what it would have seen without, and every row is there once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_cut_in_a_commit_loses_and_doubles_nothing() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let proxy = Proxy::start(server.port()).unwrap();
+    let plain =
+        PostgresOptions { tls: PostgresTls::Off, timeout: LONG, ..options(server, database.url(&[proxy.port()])) };
+    let store = PostgresStore::connect(plain).await.unwrap();
+    let mut n = 0;
+    for delivered in [false, true] {
+        // Cut where the statement is sent that commits by itself, or a part of a transaction, or its commit.
+        for at in ["sealed", "COMMIT"] {
+            for (what, rows) in [("rows", [row(1), row(2)]), ("fingerprints", [printed(1, 1), printed(2, 2)])] {
+                n += 1;
+                let map = fresh();
+                let expired = Row { expires: Some(5), ..printed(7, 7) };
+                store.put(&[(map, row(9)), (map, expired)]).await.unwrap();
+                let mut groups = vec![Group { map, rows: rows.to_vec() }];
+                if at == "COMMIT" {
+                    groups.push(Group { map, rows: vec![Row { sealed: "another".into(), ..row(9) }] });
+                    groups.push(Group { map, rows: vec![printed(8, 7)] });
+                }
+                proxy.cut_at(at.as_bytes(), delivered);
+                let answers: Vec<_> = store.write(10, groups).await.into_iter().map(Result::unwrap).collect();
+                let case = format!("{what} {at} {delivered}");
+                assert_eq!(answers[0], Written::Done(vec![None, None]), "{case}");
+                assert!(scanned(&store, map).await.starts_with(&rows), "{case}");
+                if at == "COMMIT" {
+                    assert_eq!(answers[1], Written::Taken(vec![0]), "{case}");
+                    assert_eq!(answers[2], Written::Done(vec![None]), "{case}");
+                    assert_eq!(scanned(&store, map).await.len(), 5, "{case}");
+                }
+            }
+        }
+    }
+    assert!(proxy.accepted() >= 7 + n, "each was cut: {}", proxy.accepted());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_are_dropped_leave_nothing_open() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let map = fresh();
+    assert_eq!(write(&store, 1, map, &[row(9)]).await, Written::Done(vec![None]));
+    for n in 10..60 {
+        // The second group sends all through a transaction.
+        let groups = [printed(n, n), row(9)].map(|row| Group { map, rows: vec![row] });
+        let _ = timeout(Duration::from_micros(200 * (n as u64 % 10)), store.write(1, groups.to_vec())).await;
+        let _ = timeout(Duration::from_micros(50 * (n as u64 % 10)), store.get(1, &[(map, id(9)), (map, id(n))])).await;
+    }
+    assert_eq!(write(&store, 1, map, &[row(1), row(2)]).await, Written::Done(vec![None, None]));
+    assert_eq!(store.get(1, &[(map, id(9))]).await.unwrap(), [Some(row(9))]);
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
+    let started = Instant::now();
+    while database.sql(open).unwrap() != "0" {
+        assert!(started.elapsed() < LONG, "a transaction is left open");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_store_hears_of_changes_also_after_its_connection_broke() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let one = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let other = PostgresStore::connect(options(server, database.tls_url())).await.unwrap();
+    one.commit(0, "app/a", Some(b"{}")).await.unwrap();
+    assert!(timeout(LONG, other.changed()).await.is_ok());
+    assert_eq!(other.load().await.unwrap().records.len(), 1);
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'sealwire'";
+    database.sql(cut).unwrap();
+    assert!(timeout(LONG, other.changed()).await.is_ok(), "it may have missed something");
+    answers_again(&one, fresh()).await;
+    one.commit(1, "app/a", None).await.unwrap();
+    assert!(timeout(LONG, other.changed()).await.is_ok());
+    assert_eq!(other.generation().await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_address_takes_over() {
+    let first = Postgres::start(Options::default()).unwrap();
+    let database = first.database().unwrap();
+    let second = first.standby().unwrap();
+    // The names on their certificates are the same, the authorities are not.
+    let folder = tempfile::tempdir().unwrap();
+    let both = [&first, &second].map(|server| std::fs::read_to_string(&server.certificates().ca).unwrap()).concat();
+    let ca = folder.path().join("both.pem");
+    std::fs::write(&ca, both).unwrap();
+    // The standby is named first: it is passed over for as long as it takes no writes.
+    let url = database.url(&[second.port(), first.port()]);
+    let options = PostgresOptions { ca: Some(ca), timeout: LONG, ..options(&first, url) };
+    let (store, map) = (PostgresStore::connect(options).await.unwrap(), fresh());
+    for n in 1..20 {
+        assert_eq!(write(&store, 1, map, &[printed(n, n)]).await, Written::Done(vec![None]));
+    }
+    let behind = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()";
+    let started = Instant::now();
+    while database.sql(behind).unwrap() != "1" {
+        assert!(started.elapsed() < LONG, "the standby does not follow");
+    }
+    tokio::task::block_in_place(|| {
+        first.stop(Stop::Kill);
+        second.promote().unwrap();
+    });
+    assert_eq!(write(&store, 1, map, &[printed(20, 20)]).await, Written::Done(vec![None]));
+    assert_eq!(scanned(&store, map).await, (1..=20).map(|n| printed(n, n)).collect::<Vec<_>>());
+    let generation = store.generation().await.unwrap();
+    store.commit(generation, "app/a", Some(b"{}")).await.unwrap();
+}

@@ -1,0 +1,147 @@
+//! Reaching a server, and what is said when that fails.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use sealwire_testkit::{Certificates, Options, Postgres};
+
+use super::options;
+use crate::{ControlStore, PostgresOptions, PostgresStore, PostgresTls, StoreError};
+
+/// What it says when it cannot connect; empty when it can.
+async fn refusal(options: PostgresOptions) -> String {
+    match PostgresStore::connect(options).await {
+        Ok(store) => store.generation().await.map(|_| String::new()).unwrap(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_cannot_connect_is_told_what_to_do() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let others = Certificates::make(folder.path(), "certified").unwrap();
+    let password_file = folder.path().join("password");
+    std::fs::write(&password_file, format!("{}\r\n", server.password())).unwrap();
+    let base = options(server, database.tls_url());
+    let (port, name) = (server.port(), database.name());
+    let certified = PostgresOptions {
+        url: format!("postgres://certified@localhost:{port}/{name}"),
+        password: None,
+        ..base.clone()
+    };
+    let own = server.certificates().clone();
+    let gone = || Some(PathBuf::from("/nowhere/file.pem"));
+    let cases = [
+        ("by password", base.clone(), ""),
+        ("by a file", PostgresOptions { password: None, password_file: Some(password_file), ..base.clone() }, ""),
+        (
+            "by certificate",
+            PostgresOptions {
+                client_certificate: Some(own.client.clone()),
+                client_key: Some(own.client_key.clone()),
+                ..certified.clone()
+            },
+            "",
+        ),
+        ("on this machine", PostgresOptions { tls: PostgresTls::Off, ca: None, ..base.clone() }, ""),
+        (
+            "wrong password",
+            PostgresOptions { password: Some("wrong".into()), ..base.clone() },
+            "postgres.password_file",
+        ),
+        ("no password", PostgresOptions { password: None, ..base.clone() }, "set postgres.password_file"),
+        ("no file", PostgresOptions { password_file: gone(), ..base.clone() }, "postgres.password_file: /nowhere"),
+        ("no certificate", certified.clone(), "postgres.client_certificate"),
+        (
+            "another's certificate",
+            PostgresOptions {
+                client_certificate: Some(others.client.clone()),
+                client_key: Some(others.client_key.clone()),
+                ..certified.clone()
+            },
+            "",
+        ),
+        (
+            "a certificate with another's key",
+            PostgresOptions { client_certificate: Some(own.client), client_key: Some(others.client_key), ..certified },
+            "postgres.client_key",
+        ),
+        ("no authority", PostgresOptions { ca: gone(), ..base.clone() }, "postgres.ca: /nowhere"),
+        ("an authority that is none", PostgresOptions { ca: Some(own.server_key), ..base.clone() }, "postgres.ca"),
+        (
+            "another authority",
+            PostgresOptions { ca: Some(others.ca), ..base.clone() },
+            "postgres.ca is not the authority that issued",
+        ),
+        (
+            "another name",
+            PostgresOptions { url: database.tls_url().replace("localhost", "0.0.0.0"), ..base.clone() },
+            "name the host in postgres.url as the server's certificate does",
+        ),
+        (
+            "no such user",
+            PostgresOptions { url: database.tls_url().replace("sealwire@", "nobody@"), ..base.clone() },
+            "check user nobody",
+        ),
+        (
+            "no such database",
+            PostgresOptions { url: database.tls_url().replace(name, "nothing"), ..base.clone() },
+            "create it",
+        ),
+    ];
+    for (case, options, expected) in cases {
+        let found = refusal(options).await;
+        // Nobody's certificate is let in under another authority; the server ends the handshake in its own words.
+        if case == "another's certificate" {
+            assert!(!found.is_empty(), "{case}");
+            continue;
+        }
+        assert!(found.contains(expected) && expected.is_empty() == found.is_empty(), "{case}: {found}");
+        assert!(!found.contains(server.password()), "{case}: {found}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_text_is_never_a_fallback() {
+    let server = Postgres::start(Options::default().set("ssl", "off")).unwrap();
+    let database = server.database().unwrap();
+    let found = refusal(options(&server, database.tls_url())).await;
+    assert!(found.contains("turn ssl on"), "{found}");
+    assert_eq!(refusal(options(&server, database.socket_url())).await, "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_there_is_told_in_time() {
+    let server = Postgres::shared();
+    let proxy = sealwire_testkit::Proxy::start(server.port()).unwrap();
+    proxy.black_hole(true);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (url, expected) in [
+        (format!("postgres://sealwire@localhost:{free}/db"), "refused"),
+        ("postgres:///db?user=sealwire&host=/nowhere".to_owned(), "No such file"),
+        (format!("postgres://sealwire@localhost:{}/db", proxy.port()), "no answer in 500 ms"),
+        ("postgres://sealwire@name.invalid/db".to_owned(), "name.invalid:5432"),
+    ] {
+        let started = Instant::now();
+        let options = PostgresOptions { timeout: Duration::from_millis(500), ..options(server, url.clone()) };
+        let error = PostgresStore::connect(options).await.err().unwrap();
+        assert!(matches!(&error, StoreError::Unavailable(what) if what.contains(expected)), "{url}: {error}");
+        assert!(started.elapsed() < Duration::from_secs(10), "{url}: {:?}", started.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_acknowledged_is_on_the_disk_whatever_the_servers_default() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    for (default, expected) in [("off", "on"), ("local", "local"), ("on", "on")] {
+        database.sql(&format!("ALTER DATABASE {} SET synchronous_commit = {default}", database.name())).unwrap();
+        let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+        static SHOW: &str = "SHOW synchronous_commit";
+        let lane = store.writer().await.unwrap();
+        let rows = store.query(&lane, true, SHOW, &[]).await.unwrap();
+        assert_eq!(rows[0].get::<_, &str>(0), expected, "{default}");
+    }
+}
