@@ -1,8 +1,8 @@
 //! What the benches share: documents, keys, the floors to read results against, and a running engine.
 //!
 //! The benches live beside this folder, one file per crate they measure, `server.rs` end to end, `cpu.rs`, which
-//! compares the server's CPU time with the budgets, `curves/`, which compares libraries, and `fair/`, which shows what
-//! one tenant feels of another (`benches/README.md`). Names are addresses: `crate/operation/variant/size`. Sizes are of
+//! compares the server's CPU time with the budgets, `curves/`, which compares libraries, `fair/`, which shows what
+//! one tenant feels of another, and `tokens/`, which has many callers write and look up tokens (`benches/README.md`). Names are addresses: `crate/operation/variant/size`. Sizes are of
 //! one field in the `crypto` bench and counts of 16-byte fields in the others.
 //!
 //! Absolute times drift with the machine and its load. Read ratios, taken in one run.
