@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Pem};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
-use sealwire_server::config::Config;
+use sealwire_server::config::{Config, Mode};
 use sealwire_server::pki::{self, Access, Authority, Existing, Leaf, Name, Usage, Validity};
-use sealwire_server::server::Server;
-use sealwire_store::folder::{AppStore as _, FolderStore};
+use sealwire_server::server::{Server, open_control};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -147,10 +146,20 @@ pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
     let kek = Kek::generate_hex().expect("random source");
     let sealwire_server::config::Kek::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
     write(kek_file, &kek);
-    let store = FolderStore::open(&config.state.folder, Kek::from_hex(&kek).expect("a key")).expect("a store");
-    let app = AppId::new(APP).expect("a good name");
-    store.create(&app, &Curve::ALL).expect("an app");
-    let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
-    store.configure(&app, &|settings| settings.epoch = epoch).expect("is set");
+    // Nothing beside the engine's own threads: these benches keep no tokens.
+    config.state.mode = Mode::Stateless;
+    // On a thread of its own, for it may be called from within a runtime.
+    std::thread::scope(|scope| scope.spawn(|| make_app(&config)).join().expect("an app"));
     config
+}
+
+fn make_app(config: &Config) {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let (control, _) = open_control(config).await.expect("a store");
+        let app = AppId::new(APP).expect("a good name");
+        control.create(&app, &Curve::ALL).await.expect("an app");
+        let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
+        control.configure(&app, move |settings| settings.epoch = epoch).await.expect("is set");
+    });
 }

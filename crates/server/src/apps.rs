@@ -1,45 +1,81 @@
 //! The apps in memory: what calls look up, and the watch on the store behind it.
 //!
-//! A look-up is a read lock and a hash; the store is only touched at start and when its generation moves, off the
-//! network threads. If the store cannot be read, the last good state stays in use and readiness says so.
+//! A look-up is a read lock and a hash. The store is asked at start, when it tells of a change, at every poll, and after
+//! a change that this instance made itself. If it cannot be read, the last good state stays in use and readiness says so.
+//!
+//! An instance says at every poll which generation it serves, and with generation 0 before it first loads, so that
+//! no name is used again that some instance may still serve as something else.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealwire_crypto::{AppKeys, OpenedSchedules};
-use sealwire_store::StoreError;
-use sealwire_store::folder::{App, AppStore};
+use sealwire_store::{App, AppState, Control, Instance, State, StoreError};
+use tokio::sync::Notify;
 
 use crate::admin::{AdminState, Condition};
 
-/// How often the store's generation is looked at. A change is served this much later at most.
-const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// How often what is kept grows older.
 const AGE_PERIOD: Duration = Duration::from_secs(1);
+/// The shortest time between two looks at the store, whoever asks for them.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// The same while it cannot be read.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Every app with its keys and settings.
+/// Every app with its keys, settings and collections.
 pub struct Apps {
-    store: Arc<dyn AppStore>,
+    control: Control,
     table: RwLock<Arc<Table>>,
+    /// Held while the table is loaded, so that an older one never follows a newer one.
+    loading: tokio::sync::Mutex<()>,
+    /// Somebody knows of a generation that is not served yet.
+    behind: Notify,
+    instance: Mutex<Instance>,
     /// Schedules that calls opened; those of an app go when its keys change.
     opened: Option<Arc<OpenedSchedules>>,
 }
 
+#[derive(Default)]
 struct Table {
     generation: u64,
-    apps: HashMap<Box<str>, App>,
+    apps: HashMap<Box<str>, Arc<App>>,
+    removal_unix_s: Option<u64>,
 }
 
 impl Apps {
-    /// Loads every app. Blocks on the store.
+    /// Loads every app. `address` is where this instance takes calls, for people.
     ///
     /// # Errors
     ///
     /// What the store says.
-    pub fn load(store: Arc<dyn AppStore>, opened: Option<Arc<OpenedSchedules>>) -> Result<Self, StoreError> {
-        let table = RwLock::new(Arc::new(Table::load(&*store)?));
-        Ok(Self { store, table, opened })
+    pub async fn load(
+        control: Control,
+        address: String,
+        opened: Option<Arc<OpenedSchedules>>,
+    ) -> Result<Self, StoreError> {
+        let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let instance = Instance { id, address, version, generation: 0, age: Duration::ZERO };
+        // Before it loads: from here on nothing that it may come to serve is replaced by something else.
+        control.beat(&instance).await?;
+        let loaded = control.load().await;
+        if loaded.is_err() {
+            // It never served; names need not wait for it.
+            let _ = control.leave(&instance.id).await;
+        }
+        let apps = Self {
+            control,
+            table: RwLock::new(Arc::new(Table::from(loaded?))),
+            loading: tokio::sync::Mutex::default(),
+            behind: Notify::new(),
+            instance: Mutex::new(instance),
+            opened,
+        };
+        apps.beat().await?;
+        Ok(apps)
     }
 
     /// Schedules that calls opened, if they are kept.
@@ -48,14 +84,16 @@ impl Apps {
     }
 
     /// The app of that name, if there is one, and the generation this is true of.
-    pub fn find(&self, name: &str) -> (u64, Option<App>) {
+    pub fn find(&self, name: &str) -> (u64, Option<Arc<App>>) {
         let table = self.table();
         (table.generation, table.apps.get(name).cloned())
     }
 
-    /// The keys of every app.
+    /// The keys of every app that calls may use.
     pub fn all(&self) -> Vec<Arc<AppKeys>> {
-        self.table().apps.values().map(|app| Arc::clone(&app.keys)).collect()
+        let table = self.table();
+        let active = table.apps.values().filter(|app| app.state == AppState::Active);
+        active.map(|app| Arc::clone(&app.keys)).collect()
     }
 
     /// The generation that calls are served under.
@@ -63,30 +101,76 @@ impl Apps {
         self.table().generation
     }
 
+    /// What may be done to apps. After a change of its own an instance calls [`Apps::changed_here`].
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Serves what the store has now, at once. A store that cannot be read is left to the watch, which says so.
+    pub async fn changed_here(&self) {
+        if let Err(error) = self.refresh().await {
+            tracing::warn!(%error, "a change is made and not served yet");
+            self.behind.notify_one();
+        }
+    }
+
+    /// Has the store looked at soon: a caller knows of a later generation.
+    pub fn look(&self) {
+        self.behind.notify_one();
+    }
+
+    /// Where this instance takes calls, once that is known.
+    pub fn listens(&self, address: String) {
+        self.instance.lock().unwrap_or_else(PoisonError::into_inner).address = address;
+    }
+
+    /// Takes this instance out of the store.
+    ///
+    /// # Errors
+    ///
+    /// What the store says. It is forgotten after a while anyway.
+    pub async fn leave(&self) -> Result<(), StoreError> {
+        let id = self.instance.lock().unwrap_or_else(PoisonError::into_inner).id.clone();
+        self.control.leave(&id).await
+    }
+
+    /// Says which generation is served.
+    async fn beat(&self) -> Result<(), StoreError> {
+        let instance = {
+            let mut instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
+            instance.generation = self.generation();
+            instance.clone()
+        };
+        self.control.beat(&instance).await
+    }
+
     fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Loads the apps again if the store's generation moved. Blocks on the store.
-    fn refresh(&self) -> Result<(), StoreError> {
-        if self.store.generation()? != self.generation() {
-            let mut table = Table::load(&*self.store)?;
-            let before = self.table();
-            table.keep_same(&before);
-            let table = Arc::new(table);
-            tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
-            *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&table);
-            self.purge_changed(&before, &table);
-            // Those of apps whose setting is off now.
-            self.end_epochs(Instant::now());
+    /// Loads the apps again if the store's generation moved. Gives whether it did.
+    async fn refresh(&self) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.loading.lock().await;
+        if self.control.generation().await? == self.generation() {
+            return Ok(false);
         }
-        Ok(())
+        let mut table = Table::from(self.control.load().await?);
+        let before = self.table();
+        table.keep_same(&before);
+        let table = Arc::new(table);
+        tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&table);
+        self.purge_changed(&before, &table);
+        // Those of apps whose setting is off now.
+        self.end_epochs(Instant::now());
+        Ok(true)
     }
 
-    /// Wipes what was kept and made ahead for keys that changed or went.
+    /// Wipes what was kept and made ahead for keys that changed, went, or may not be used now.
     fn purge_changed(&self, before: &Table, after: &Table) {
+        let stays = |old: &App, new: &App| Arc::ptr_eq(&old.keys, &new.keys) && new.state == AppState::Active;
         for (name, old) in &before.apps {
-            if after.apps.get(name).is_none_or(|new| !Arc::ptr_eq(&old.keys, &new.keys)) {
+            if after.apps.get(name).is_none_or(|new| !stays(old, new)) {
                 old.keys.versions().iter().for_each(|version| version.cool());
                 if let Some(opened) = &self.opened {
                     opened.purge(old.keys.app());
@@ -109,43 +193,73 @@ impl Apps {
     /// Ends every epoch that would be over at the next look: rather early than late.
     fn end_epochs(&self, now: Instant) {
         for app in self.table().apps.values() {
-            app.keys.end_epochs(app.settings.epoch, now + AGE_PERIOD);
+            let lifetime = app.settings.epoch.filter(|_| app.state == AppState::Active);
+            app.keys.end_epochs(lifetime, now + AGE_PERIOD);
         }
     }
 
-    /// Follows the store until dropped.
-    pub async fn watch(self: Arc<Self>, admin: Arc<AdminState>) {
+    /// Follows the store until dropped: when it tells of a change, when somebody knows of one, and at every poll.
+    pub async fn watch(self: Arc<Self>, poll: Duration, admin: Arc<AdminState>) {
         let mut failing = false;
         loop {
-            tokio::time::sleep(WATCH_PERIOD).await;
-            let apps = Arc::clone(&self);
-            let refreshed = tokio::task::spawn_blocking(move || apps.refresh()).await;
-            let failure = match refreshed {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some("loading the apps panicked".to_owned()),
-            };
+            let polls = tokio::time::sleep(if failing { FAILED_PAUSE.min(poll) } else { jittered(poll) });
+            tokio::select! {
+                () = polls => {}
+                // A store that is lost may say at once and for ever that it may have changed.
+                () = self.control.changed(), if !failing => {}
+                () = self.behind.notified(), if !failing => {}
+            }
+            let failure = self.follow().await.err();
             if let (Some(error), false) = (&failure, failing) {
-                tracing::error!(error, "the store cannot be read; the last good state stays in use");
+                tracing::error!(%error, "the store cannot be read; the last good state stays in use");
             }
             failing = failure.is_some();
             admin.readiness.set(Condition::Store, !failing);
+            tokio::time::sleep(LOOK_PAUSE).await;
         }
+    }
+
+    /// One look at the store.
+    async fn follow(&self) -> Result<(), StoreError> {
+        self.refresh().await?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        if self.table().removal_unix_s.is_some_and(|due| due <= now) {
+            match self.control.maintain(now).await {
+                Ok(removed) => tracing::info!(removed, "what was deleted is removed"),
+                // Whoever writes the file removes it.
+                Err(StoreError::ReadOnly) => {}
+                Err(error) => return Err(error),
+            }
+            self.refresh().await?;
+        }
+        self.beat().await
+    }
+}
+
+/// From three quarters of a poll's time to all of it, so that instances do not ask in step.
+fn jittered(poll: Duration) -> Duration {
+    let chance = f64::from(RandomState::new().hash_one(()) as u32) / f64::from(u32::MAX);
+    poll.mul_f64(1.0 - chance / 4.0)
+}
+
+impl From<State> for Table {
+    fn from(state: State) -> Self {
+        let apps = state.apps.into_iter().map(|app| (app.keys.app().as_str().into(), Arc::new(app)));
+        Self { generation: state.generation, apps: apps.collect(), removal_unix_s: state.removal_unix_s }
     }
 }
 
 impl Table {
-    fn load(store: &dyn AppStore) -> Result<Self, StoreError> {
-        let (generation, apps) = store.load()?;
-        let apps = apps.into_iter().map(|app| (app.keys.app().as_str().into(), app)).collect();
-        Ok(Self { generation, apps })
-    }
-
-    /// Takes over the keys that did not change, with what was made ahead for them. Settings are the new ones.
+    /// Takes over the keys that did not change, with what was made ahead for them. All else is new.
     fn keep_same(&mut self, before: &Self) {
         for (name, app) in &mut self.apps {
-            if let Some(old) = before.apps.get(name).filter(|old| old.keys.is_same(&app.keys)) {
+            let Some(old) = before.apps.get(name) else { continue };
+            let app = Arc::make_mut(app);
+            if old.keys.is_same(&app.keys) {
                 app.keys = Arc::clone(&old.keys);
+            }
+            if old.token_keys.is_same(&app.token_keys) {
+                app.token_keys = Arc::clone(&old.token_keys);
             }
         }
     }
@@ -158,74 +272,4 @@ impl std::fmt::Debug for Apps {
 }
 
 #[cfg(test)]
-mod tests {
-    use sealwire_crypto::{AppId, Curve, Encoding, EpochLifetime, Kek, Sealer};
-    use sealwire_store::Settings;
-    use sealwire_store::folder::FolderStore;
-
-    use super::*;
-
-    #[test]
-    fn a_setting_changes_alone_and_what_was_made_ahead_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = FolderStore::open(folder.path(), Kek::from_hex(&"5a".repeat(32)).unwrap()).unwrap();
-        let (store, shop) = (Arc::new(store), AppId::new("shop").unwrap());
-        store.create(&shop, &Curve::ALL).unwrap();
-        let apps = Apps::load(store.clone(), None).unwrap();
-        let find = || apps.find("shop").1.unwrap();
-        let before = find();
-        assert_eq!(before.settings, Settings::default());
-
-        let epoch = EpochLifetime::from_ms(5).ok();
-        store.configure(&shop, &|settings| settings.epoch = epoch).unwrap();
-        apps.refresh().unwrap();
-        assert_eq!((find().settings.epoch, apps.generation()), (epoch, 2));
-        assert!(Arc::ptr_eq(&before.keys, &find().keys));
-
-        store.rotate(&shop, Curve::P256).unwrap();
-        apps.refresh().unwrap();
-        assert_eq!(find().settings.epoch, epoch);
-        assert!(!Arc::ptr_eq(&before.keys, &find().keys), "other keys are taken");
-    }
-
-    #[test]
-    fn an_epoch_ends_with_its_keys_its_setting_and_rather_early_than_late() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = FolderStore::open(folder.path(), Kek::from_hex(&"5a".repeat(32)).unwrap()).unwrap();
-        let (store, shop) = (Arc::new(store), AppId::new("shop").unwrap());
-        store.create(&shop, &[Curve::P256]).unwrap();
-        let lifetime = EpochLifetime::from_ms(15_000).unwrap();
-        store.configure(&shop, &|settings| settings.epoch = Some(lifetime)).unwrap();
-        let apps = Apps::load(store.clone(), None).unwrap();
-        let begin = || {
-            let keys = apps.find("shop").1.unwrap().keys;
-            let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
-            Sealer::in_epoch(&shop, newest, lifetime, Instant::now, Encoding::Text, b"").unwrap();
-            keys
-        };
-        let has_epoch = |keys: &AppKeys| format!("{keys:?}").contains("epoch: true");
-        let keys = begin();
-        let now = Instant::now();
-        for (later_ms, lives) in [(0, true), (13_000, true), (14_000, false)] {
-            apps.end_epochs(now + Duration::from_millis(later_ms));
-            assert_eq!(has_epoch(&keys), lives, "{later_ms}");
-        }
-
-        store.configure(&shop, &|settings| settings.epoch = None).unwrap();
-        begin();
-        apps.refresh().unwrap();
-        assert!(!has_epoch(&keys), "at once");
-
-        let first = keys.versions()[0].id;
-        for change in 0..2 {
-            let keys = begin();
-            assert!(has_epoch(&keys));
-            match change {
-                0 => store.rotate(&shop, Curve::P256).map(drop).unwrap(),
-                _ => store.disable(&shop, first).map(drop).unwrap(),
-            }
-            apps.refresh().unwrap();
-            assert!(!has_epoch(&keys), "at once");
-        }
-    }
-}
+mod tests;

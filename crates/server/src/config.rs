@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sealwire_schedule::Order;
 use toml::Spanned;
@@ -84,8 +85,33 @@ pub struct Tls {
 /// `[state]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Folder of the apps and their sealed keys.
+    /// Where it is kept.
+    pub mode: Mode,
+    /// The file of [`Mode::Stateless`].
+    pub file: PathBuf,
+    /// The folder of [`Mode::Embedded`].
     pub folder: PathBuf,
+    /// Seconds between two looks at what other processes may have changed.
+    pub poll_s: u64,
+}
+
+/// Where an engine keeps its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nowhere: apps and keys come from a file that others write, and no tokens are kept.
+    Stateless,
+    /// In a folder of its own, which no other process uses.
+    Embedded,
+}
+
+impl State {
+    /// How often the store is asked for its generation. A file costs a look at its times.
+    pub fn poll(&self) -> Duration {
+        match self.mode {
+            Mode::Stateless => Duration::from_secs(1),
+            Mode::Embedded => Duration::from_secs(self.poll_s),
+        }
+    }
 }
 
 /// `[kek]`: where the key-encryption key comes from.
@@ -279,7 +305,12 @@ impl Config {
                 client_crl: (!crl.is_empty()).then(|| folder.join(crl)),
                 tls12: values.flag("tls", "tls12"),
             },
-            state: State { folder: folder.join(values.text("state", "folder")) },
+            state: State {
+                mode: if values.text("state", "mode") == "stateless" { Mode::Stateless } else { Mode::Embedded },
+                file: folder.join(values.text("state", "file")),
+                folder: folder.join(values.text("state", "folder")),
+                poll_s: values.number("state", "poll_s"),
+            },
             kek: if provider == "file" { Kek::File(file) } else { Kek::Environment(variable) },
             crypto: Crypto {
                 threads: values.number("crypto", "threads") as usize,

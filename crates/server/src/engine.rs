@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
-use sealwire_store::{self as store, folder::App};
+use sealwire_store::{self as store, App, AppState};
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Writing};
 
 use crate::apps::Apps;
@@ -101,11 +101,11 @@ impl Engine {
             }),
             Call::Decrypt(call) => self.plan_on(frame, call, None, |app, _| {
                 // What binds no context does not open for who asked for one.
-                Ok(Task::Open(self.reading(app.keys, call, !call.context.is_empty())))
+                Ok(Task::Open(self.reading(&app.keys, call, !call.context.is_empty())))
             }),
             Call::Rewrap(call) => self.plan_on(frame, call, Some(&call.writing), |app, format| {
                 let native_only = !call.context.is_empty() && call.writing.unbound == wire::Unbound::Refuse;
-                Ok(Task::Rewrap(self.reading(Arc::clone(&app.keys), call, native_only), writer(app, call, format)?))
+                Ok(Task::Rewrap(self.reading(&app.keys, call, native_only), writer(app, call, format)?))
             }),
             _ => Err(CallFailure::Internal("the scan and the decoder disagree on the method")),
         }
@@ -116,7 +116,7 @@ impl Engine {
         frame: &Bytes,
         call: &DocumentCall<'_, W>,
         writing: Option<&Writing<'_>>,
-        task: impl FnOnce(App, wire::Format) -> Result<Task, CallFailure>,
+        task: impl FnOnce(&App, wire::Format) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
         let (generation, app) = self.find(call.app, call.min_generation)?;
         let format = match writing {
@@ -128,7 +128,7 @@ impl Engine {
         };
         Ok(Plan {
             payload: frame.slice_ref(call.payload),
-            task: task(app, format)?,
+            task: task(&app, format)?,
             selection: Arc::new(selection(call.select.as_deref())?),
             format,
             beside_bytes: 0,
@@ -179,21 +179,27 @@ impl Engine {
         self.tokens.as_ref().ok_or(CallFailure::NoTokens)
     }
 
-    fn reading<W>(&self, keys: Arc<crypto::AppKeys>, call: &DocumentCall<'_, W>, native_only: bool) -> Reading {
-        let native = crypto::Opener::new(Arc::clone(&keys), call.context).keeping(self.apps.opened().cloned());
-        let evervault = Evervault::new(keys, Arc::clone(&self.evervault))
+    fn reading<W>(&self, keys: &Arc<crypto::AppKeys>, call: &DocumentCall<'_, W>, native_only: bool) -> Reading {
+        let native = crypto::Opener::new(Arc::clone(keys), call.context).keeping(self.apps.opened().cloned());
+        let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&self.evervault))
             .keeping(self.apps.opened().cloned())
             .refusing(native_only);
         let reader = Reader::new(native, evervault, self.limits.depth_max as usize);
         Reading { reader: Box::new(reader), on_error: call.on_error }
     }
 
-    fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, App), CallFailure> {
+    /// The app of that name, and the generation this is true of.
+    fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, Arc<App>), CallFailure> {
         let (have, app) = self.apps.find(app);
         if min_generation.is_some_and(|wanted| wanted > have) {
+            self.apps.look();
             return Err(CallFailure::OldGeneration { have });
         }
-        Ok((have, app.ok_or(CallFailure::NoApp)?))
+        let app = app.ok_or(CallFailure::NoApp)?;
+        match app.state {
+            AppState::Active => Ok((have, app)),
+            AppState::Disabled => Err(CallFailure::AppDisabled),
+        }
     }
 
     /// The methods it serves. Any other does not exist here.
@@ -299,11 +305,7 @@ fn document_bytes_max(method: wire::Method, format: wire::Format, message_bytes:
 }
 
 /// How a call's writer is made, on a crypto thread. What is not there, and what the format cannot do, is found out here.
-fn writer(
-    App { keys, settings }: App,
-    call: &DocumentCall<'_, Writing<'_>>,
-    format: wire::Format,
-) -> Result<MakeWriter, CallFailure> {
+fn writer(app: &App, call: &DocumentCall<'_, Writing<'_>>, format: wire::Format) -> Result<MakeWriter, CallFailure> {
     let writing = call.writing;
     let curve = match writing.curve {
         wire::Curve::R1 => crypto::Curve::P256,
@@ -314,7 +316,7 @@ fn writer(
         wire::KeyScope::Field => Some(crypto::KeyScope::Field),
         wire::KeyScope::Epoch => None,
     };
-    let newest = || keys.newest(curve).cloned().ok_or(CallFailure::NoKey);
+    let newest = || app.keys.newest(curve).cloned().ok_or(CallFailure::NoKey);
     if let Some(form) = evervault_form(call, format)? {
         let rule = "must be \"request\" or \"field\" in this format";
         let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
@@ -326,14 +328,14 @@ fn writer(
         wire::Encoding::Binary => crypto::Encoding::Binary,
     };
     let context: Box<[u8]> = call.context.into();
-    let newest = newest()?;
+    let (keys, newest) = (Arc::clone(&app.keys), newest()?);
     Ok(match own {
         Some(scope) => Box::new(move || {
             let sealer = crypto::Sealer::new(keys.app(), newest, scope, encoding, &context)?;
             Ok(Writer::Native(sealer.into()))
         }),
         None => {
-            let lifetime = settings.epoch.ok_or(CallFailure::NoEpoch)?;
+            let lifetime = app.settings.epoch.ok_or(CallFailure::NoEpoch)?;
             Box::new(move || {
                 let sealer = crypto::Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, encoding, &context)?;
                 Ok(Writer::Native(sealer.into()))

@@ -238,6 +238,7 @@ mod tests {
         check(CallFailure::Store(damaged), ErrorCode::Internal, "internal error");
         check(field(faults::Refusal::NoToken), ErrorCode::NotFound, "no such token");
         check(CallFailure::NoApp, ErrorCode::NotFound, "no app of that name");
+        check(CallFailure::AppDisabled, ErrorCode::Forbidden, "the app is disabled");
     }
 
     #[test]

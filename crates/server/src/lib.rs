@@ -21,6 +21,7 @@ pub mod pki;
 pub mod reader;
 pub mod scheduler;
 pub mod server;
+pub mod stores;
 pub mod ticket;
 pub mod tls;
 pub mod tokens;

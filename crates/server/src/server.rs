@@ -7,12 +7,11 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sealwire_crypto::{Kek, OpenedSchedules};
-use sealwire_store::{StoreError, folder::FolderStore};
+use sealwire_store::{Control, StoreError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -31,6 +30,7 @@ use crate::error::CallFailure;
 use crate::metrics::{ConnectionOutcome, Metrics};
 use crate::pki::Principal;
 use crate::scheduler::Scheduler;
+use crate::stores::{Access, Stores};
 use crate::tls::{self, TlsError};
 
 /// Pause after a failed accept, such as a process out of file descriptors.
@@ -45,7 +45,7 @@ pub enum StartError {
     #[error("kek: {0}")]
     Kek(String),
     /// The apps cannot be loaded.
-    #[error("state.folder: {0}")]
+    #[error("state: {0}")]
     Store(#[from] StoreError),
     /// The crypto library failed.
     #[error("cryptography does not work here: {0}")]
@@ -73,6 +73,7 @@ pub struct Server {
     admin: AdminServer,
     state: Arc<AdminState>,
     engine: Arc<Engine>,
+    stores: Stores,
     draining: watch::Sender<bool>,
     accepting: JoinHandle<()>,
     watching: [JoinHandle<()>; 3],
@@ -86,10 +87,23 @@ impl Server {
     ///
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
-        let store = Arc::new(FolderStore::open(&config.state.folder, kek(&config.kek)?)?);
+        let kek = kek(&config.kek)?;
+        let stores = Stores::open(&config.state, Access::Serve).await?;
         let opened = NonZeroUsize::new(config.crypto.opened_keys)
             .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.opened_key_s)));
-        let apps = Arc::new(Apps::load(store, opened)?);
+        let control = Control::new(Arc::clone(&stores.control), kek);
+        let apps = Arc::new(Apps::load(control, config.listen.address.to_string(), opened).await?);
+        match Self::start_on(config, stores, Arc::clone(&apps)).await {
+            Ok(server) => Ok(server),
+            Err(error) => {
+                // It never served; names need not wait for it.
+                let _ = apps.leave().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn start_on(config: &Config, stores: Stores, apps: Arc<Apps>) -> Result<Self, StartError> {
         let tls = tls::load(&config.tls)?;
         let listener = listen(config.listen.address)
             .map_err(|source| StartError::Bind { address: config.listen.address, source })?;
@@ -132,9 +146,10 @@ impl Server {
             drains,
         };
         let accepting = tokio::spawn(acceptor.run());
+        apps.listens(address.to_string());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
-        let watching = tokio::spawn(apps.watch(Arc::clone(&state)));
+        let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
         state.readiness.enter(Phase::Ready);
         tracing::info!(%address, admin = %admin.address(), generation = engine.apps.generation(), "ready");
         Ok(Self {
@@ -142,6 +157,7 @@ impl Server {
             admin,
             state,
             engine,
+            stores,
             draining,
             accepting,
             watching: [watching, aging, following],
@@ -179,6 +195,10 @@ impl Server {
         if timeout(patience, self.connections.acquire_many(all)).await.is_err() {
             tracing::warn!("connections remain at the end of the drain");
         }
+        if let Err(error) = self.engine.apps.leave().await {
+            tracing::warn!(%error, "this instance stays in the store until it is too old");
+        }
+        self.stores.close().await;
         let admin = self.admin;
         let _ = tokio::task::spawn_blocking(move || admin.shutdown()).await;
         tracing::info!("stopped");
@@ -186,7 +206,7 @@ impl Server {
 }
 
 /// Reads the key-encryption key. The text is wiped; errors never repeat it.
-fn kek(from: &config::Kek) -> Result<Kek, StartError> {
+pub(crate) fn kek(from: &config::Kek) -> Result<Kek, StartError> {
     let (place, text) = match from {
         config::Kek::File(path) => {
             (path.display().to_string(), std::fs::read_to_string(path).map_err(|e| e.to_string()))
@@ -199,14 +219,15 @@ fn kek(from: &config::Kek) -> Result<Kek, StartError> {
     Kek::from_hex(&text).map_err(|error| StartError::Kek(format!("{place}: {error}")))
 }
 
-/// The store that a configuration names, for commands that work beside a running engine.
+/// The apps of a configuration, to change them where no engine has them open.
 ///
 /// # Errors
 ///
 /// [`StartError::Kek`] or [`StartError::Store`].
-pub fn open_store(config: &Config) -> Result<FolderStore, StartError> {
-    let folder: &PathBuf = &config.state.folder;
-    Ok(FolderStore::open(folder, kek(&config.kek)?)?)
+pub async fn open_control(config: &Config) -> Result<(Control, Stores), StartError> {
+    let kek = kek(&config.kek)?;
+    let stores = Stores::open(&config.state, Access::Change).await?;
+    Ok((Control::new(Arc::clone(&stores.control), kek), stores))
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

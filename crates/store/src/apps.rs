@@ -22,7 +22,9 @@ pub use model::{
     App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
     CollectionSummary, Format, KeyKind, KeySummary, Rules, Scope, Settings, State, Target, TokenKeySummary,
 };
-use record::{AppEntry, AppRecord, AppTombstone, Contents, Entry, StateName, app_key, collection_key, damaged};
+use record::{
+    AppEntry, AppRecord, AppTombstone, CollectionEntry, Contents, Entry, StateName, app_key, collection_key, damaged,
+};
 
 use crate::{Commit, ControlStore, Instance, StoreError};
 
@@ -420,12 +422,26 @@ fn removal(contents: &Contents, now_unix_s: u64) -> Option<Edit<()>> {
         };
         return Some(Edit { key: app_key(app), record: Some(entry.into_bytes()), made: () });
     }
-    let mut collections = contents.collections.iter();
-    let orphan = collections.find(|((app, _), entry)| {
+    let orphan = orphans(contents).next();
+    orphan.map(|(app, name)| Edit { key: collection_key(app, name), record: None, made: () })
+}
+
+/// When [`removal`] first finds something.
+fn first_removal(contents: &Contents) -> Option<u64> {
+    if orphans(contents).next().is_some() {
+        return Some(0);
+    }
+    let live = contents.apps.values().filter_map(Entry::live);
+    live.flat_map(|app| app.keys.iter().map(|key| key.delete_unix_s).chain([app.delete_unix_s])).flatten().min()
+}
+
+/// Collections whose app is gone.
+fn orphans(contents: &Contents) -> impl Iterator<Item = &(AppId, CollectionName)> {
+    let orphan = |app: &AppId, entry: &CollectionEntry| {
         let live = contents.apps.get(app).and_then(Entry::live);
         live.is_none_or(|live| live.number != entry.app_number())
-    });
-    orphan.map(|((app, name), _)| Edit { key: collection_key(app, name), record: None, made: () })
+    };
+    contents.collections.iter().filter(move |((app, _), entry)| orphan(app, entry)).map(|(name, _)| name)
 }
 
 /// Chance spreads those who were too late, so that they do not meet again.

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use sealwire_crypto::{AppId, Curve, EpochLifetime, KeyId, KeyPair, KeyState};
-use sealwire_store::folder::{AppStore, AppSummary, FolderStore, KeySummary};
-use sealwire_store::{Format, Settings, StoreError};
+use sealwire_store::{AppChange, AppSummary, Control, Format, KeyKind, KeySummary, Settings, StoreError, Target};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::{ConfigArgs, Failure};
-use crate::server::open_store;
+use crate::config::Config;
+use crate::server::open_control;
 use crate::tls::exposed_mode;
 
 /// Arguments of `apps`.
@@ -85,7 +85,7 @@ struct ImportArgs {
 }
 
 /// The settings that `set` changes.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct SettingArgs {
     /// Allow calls of key scope `epoch`: they share one ephemeral key per curve for this many milliseconds, 1 to 15000.
@@ -120,28 +120,47 @@ struct Common {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // It holds the key-encryption key, and exported ones.
     super::serve::no_core_dumps();
-    match &args.command {
-        Command::Create { name, common } => {
-            let app = AppId::new(name)?;
-            let made = open_store(&common.config.load()?)?.create(&app, &Curve::ALL)?;
-            print(common.json, &[made]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match &args.command {
+            Command::Create { name, common } => {
+                let app = AppId::new(name)?;
+                common.change(async |control| Ok(vec![control.create(&app, &Curve::ALL).await?.app])).await
+            }
+            Command::Rotate { name, curve, common } => {
+                let app = AppId::new(name)?;
+                common.change(async |control| Ok(vec![rotate(control, &app, *curve).await?])).await
+            }
+            Command::Import(args) => import(args).await,
+            Command::Disable(args) => {
+                set_state(args, async |control, app, target| control.disable(app, target).await).await
+            }
+            Command::Enable(args) => {
+                set_state(args, async |control, app, target| control.enable(app, target).await).await
+            }
+            Command::Set { name, settings, common } => {
+                let (app, settings) = (AppId::new(name)?, settings.clone());
+                let change = move |of: &mut Settings| settings.apply(of);
+                common.change(async |control| Ok(vec![control.configure(&app, change.clone()).await?.app])).await
+            }
+            Command::List { common } => common.change(async |control| Ok(control.apps().await?.1)).await,
         }
-        Command::Rotate { name, curve, common } => {
-            let app = AppId::new(name)?;
-            let made = rotate(&open_store(&common.config.load()?)?, app, *curve)?;
-            print(common.json, &[made]);
-        }
-        Command::Import(args) => import(args)?,
-        Command::Disable(args) => set_state(args, AppStore::disable)?,
-        Command::Enable(args) => set_state(args, AppStore::enable)?,
-        Command::Set { name, settings, common } => {
-            let app = AppId::new(name)?;
-            let made = open_store(&common.config.load()?)?.configure(&app, &|of| settings.apply(of))?;
-            print(common.json, &[made]);
-        }
-        Command::List { common } => print(common.json, &open_store(&common.config.load()?)?.list()?),
+    })
+}
+
+impl Common {
+    /// Does something to the apps of the configuration, and prints the apps that come of it.
+    async fn change(
+        &self,
+        change: impl AsyncFnOnce(&Control) -> Result<Vec<AppSummary>, Failure>,
+    ) -> Result<(), Failure> {
+        let config: Config = self.config.load()?;
+        let (control, stores) = open_control(&config).await?;
+        let made = change(&control).await;
+        stores.close().await;
+        print(self.json, &made?);
+        Ok(())
     }
-    Ok(())
 }
 
 impl SettingArgs {
@@ -164,31 +183,36 @@ fn curve(name: &str) -> Result<Curve, String> {
 }
 
 /// Rotates one curve, or each that the app has keys on. Gives the new keys.
-fn rotate(store: &impl AppStore, app: AppId, curve: Option<Curve>) -> Result<AppSummary, StoreError> {
-    let found = find(store, &app)?;
+async fn rotate(control: &Control, app: &AppId, curve: Option<Curve>) -> Result<AppSummary, StoreError> {
+    let mut found = control.app(app).await?;
     let rotates = |wanted: &Curve| match curve {
         Some(curve) => curve == *wanted,
         None => found.keys.iter().any(|key| key.curve == *wanted),
     };
-    let curves = Curve::ALL.into_iter().filter(rotates);
-    let keys = curves.map(|curve| store.rotate(&app, curve)).collect::<Result<Vec<_>, _>>()?;
-    let found = find(store, &app)?;
+    let curves: Vec<Curve> = Curve::ALL.into_iter().filter(rotates).collect();
+    let mut keys = Vec::new();
+    for curve in curves {
+        let made = control.rotate(app, KeyKind::Pair(curve)).await?;
+        keys.extend(made.key());
+        found = made.app;
+    }
     warn_of_many(&found, &keys);
     Ok(AppSummary { keys, ..found })
 }
 
-fn import(args: &ImportArgs) -> Result<(), Failure> {
+async fn import(args: &ImportArgs) -> Result<(), Failure> {
     let app = AppId::new(&args.name)?;
-    let store = open_store(&args.common.config.load()?)?;
     let named = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
-    let text = read_key(&args.key_file).map_err(named)?;
-    let pair = KeyPair::import(args.curve, &text).map_err(|error| named(error.into()))?;
-    let added = store.import(&app, &pair, args.seals)?;
-    let found = find(&store, &app)?;
-    let keys = vec![added];
-    warn_of_many(&found, &keys);
-    print(args.common.json, &[AppSummary { keys, ..found }]);
-    Ok(())
+    args.common
+        .change(async |control| {
+            let text = read_key(&args.key_file).map_err(named)?;
+            let pair = KeyPair::import(args.curve, &text).map_err(|error| named(error.into()))?;
+            let added = control.import(&app, pair, args.seals).await?;
+            let keys: Vec<KeySummary> = added.key().copied().into_iter().collect();
+            warn_of_many(&added.app, &keys);
+            Ok(vec![AppSummary { keys, ..added.app }])
+        })
+        .await
 }
 
 /// Active keys on a curve beyond which an app is warned of: 0.25 ms for each Evervault key that opens nothing.
@@ -230,32 +254,33 @@ fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
 }
 
 /// Changes one key's state, and says so where a curve has no key left to seal with.
-fn set_state(
+async fn set_state(
     args: &KeyArgs,
-    change: fn(&FolderStore, &AppId, KeyId) -> Result<KeySummary, StoreError>,
+    change: impl AsyncFnOnce(&Control, &AppId, Target) -> Result<AppChange, StoreError>,
 ) -> Result<(), Failure> {
     let app = AppId::new(&args.name)?;
-    let store = open_store(&args.common.config.load()?)?;
-    let changed = change(&store, &app, args.key)?;
-    let seals = |key: &KeySummary| key.curve == changed.curve && key.state == KeyState::Active && key.seals;
-    let found = find(&store, &app)?;
-    if !found.keys.iter().any(seals) {
-        let curve = changed.curve.name();
-        eprintln!(
-            "{app} has no active key on {curve} now: encrypting on {curve} is answered not_found until one is made"
-        );
-    }
-    let keys = vec![changed];
-    if keys[0].state == KeyState::Active {
-        warn_of_many(&found, &keys);
-    }
-    print(args.common.json, &[AppSummary { keys, ..found }]);
-    Ok(())
-}
-
-fn find(store: &impl AppStore, app: &AppId) -> Result<AppSummary, StoreError> {
-    let found = store.list()?.into_iter().find(|summary| summary.app == *app);
-    found.ok_or_else(|| StoreError::NoApp { app: app.clone() })
+    args.common
+        .change(async |control| {
+            let changed = change(control, &app, Target::Key(args.key)).await?;
+            let keys: Vec<KeySummary> = changed.key().copied().into_iter().collect();
+            let found = changed.app;
+            for key in &keys {
+                let curve = key.curve;
+                let seals = |key: &KeySummary| key.curve == curve && key.state == KeyState::Active && key.seals;
+                if !found.keys.iter().any(seals) {
+                    let curve = curve.name();
+                    eprintln!(
+                        "{app} has no active key on {curve} now: encrypting on {curve} is answered not_found until one \
+                         is made"
+                    );
+                }
+                if key.state == KeyState::Active {
+                    warn_of_many(&found, &keys);
+                }
+            }
+            Ok(vec![AppSummary { keys, ..found }])
+        })
+        .await
 }
 
 fn print(as_json: bool, apps: &[AppSummary]) {

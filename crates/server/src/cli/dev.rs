@@ -39,6 +39,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     serve::log(&config)?;
     serve::no_core_dumps();
     serve::runtime(&config)?.block_on(async {
+        folder::create_app(&config).await?;
         let server = Server::start(&config).await?;
         demonstrate(&args.folder, server.address()).await?;
         if !args.demo_only {

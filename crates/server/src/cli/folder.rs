@@ -7,13 +7,13 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use sealwire_crypto::{AppId, Curve, Kek};
-use sealwire_store::{StoreError, folder::AppStore as _};
+use sealwire_store::StoreError;
 
 use super::Failure;
 use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue, load_authority};
 use crate::config::{Config, Environment};
 use crate::pki::{self, Access, Authority, Existing, Leaf, Name, Usage, Validity};
-use crate::server::open_store;
+use crate::server::open_control;
 
 /// Where `sealwire dev` keeps everything, unless told otherwise.
 pub(super) const DEFAULT: &str = "sealwire-dev";
@@ -58,13 +58,21 @@ pub(super) fn prepare(folder: &Path, listen: SocketAddr, admin: SocketAddr) -> R
             "# Made by `sealwire dev`. `sealwire reference` prints every key with its unit, range and default.\n\
              [listen]\naddress = \"{listen}\"\n\n[admin]\naddress = \"{admin}\"\n\n\
              [tls]\ncertificate = \"server.pem\"\nkey = \"server-key.pem\"\nclient_ca = \"ca.pem\"\n\n\
-             [state]\nfolder = \"state\"\n\n[kek]\nprovider = \"file\"\nfile = \"{KEK}\"\n"
+             [state]\nmode = \"stateless\"\nfile = \"apps.json\"\n\n[kek]\nprovider = \"file\"\nfile = \"{KEK}\"\n"
         );
         pki::write(&folder.join(CONFIG), text.as_bytes(), Access::Owner, Existing::Keep)?;
     }
     let config = Config::load(&folder.join(CONFIG), &Environment::of_process())?;
-    match open_store(&config)?.create(&AppId::new(APP)?, &Curve::ALL) {
-        Ok(_) | Err(StoreError::Exists { .. }) => Ok(config),
+    Ok(config)
+}
+
+/// Makes the app of a folder that was prepared, if it is not there.
+pub(super) async fn create_app(config: &Config) -> Result<(), Failure> {
+    let (control, stores) = open_control(config).await?;
+    let made = control.create(&AppId::new(APP)?, &Curve::ALL).await;
+    stores.close().await;
+    match made {
+        Ok(_) | Err(StoreError::Exists { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,14 +1,17 @@
 //! `serve` and `check-config`: the engine from a configuration file.
 
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
+use sealwire_store::{Control, StoreError};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::{ConfigArgs, Failure};
-use crate::config::{Config, LogFormat};
-use crate::server::Server;
+use crate::config::{Config, LogFormat, Mode};
+use crate::server::{Server, StartError, kek};
+use crate::stores::{Access, Stores};
 
 /// Threads beside the crypto threads that may block: file reads, name look-ups.
 const SPARE_BLOCKING_THREADS: usize = 8;
@@ -35,10 +38,25 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 pub(super) fn check(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
     let tls = crate::tls::load(&config.tls)?;
-    let store = crate::server::open_store(&config)?;
-    let apps = sealwire_store::folder::AppStore::load(&store)?.1.len();
-    println!("{} is good: {apps} apps, certificate valid until {}", args.config.config.display(), tls.not_after);
+    let apps = match runtime(&config)?.block_on(count_apps(&config)) {
+        Ok(count) => format!("{count} apps"),
+        Err(StartError::Store(StoreError::InUse { .. })) => "its apps are in use".to_owned(),
+        Err(error) => return Err(error.into()),
+    };
+    println!("{} is good: {apps}, certificate valid until {}", args.config.config.display(), tls.not_after);
     Ok(())
+}
+
+/// Loads every app as an engine would, and makes nothing that is not there.
+async fn count_apps(config: &Config) -> Result<usize, StartError> {
+    let kek = kek(&config.kek)?;
+    if config.state.mode == Mode::Embedded && !config.state.folder.exists() {
+        return Ok(0);
+    }
+    let stores = Stores::open(&config.state, Access::Serve).await?;
+    let loaded = Control::new(Arc::clone(&stores.control), kek).load().await;
+    stores.close().await;
+    Ok(loaded?.apps.len())
 }
 
 /// A runtime with the threads that the configuration names.

@@ -161,8 +161,14 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "state",
         doc: "What the engine keeps.",
         keys: keys!("state":
+            "mode", Kind::Choice(&["stateless", "embedded"]), Literal::Text("embedded"),
+                "\"embedded\" keeps apps, sealed keys and tokens in a folder that this engine alone uses. \"stateless\" keeps\nno tokens and only reads the apps and their sealed keys from a file, which others write; looked at each second.";
+            "file", Kind::Path, Literal::Text("apps.json"),
+                "That file, when mode is \"stateless\".";
             "folder", Kind::Path, Literal::Text("state"),
-                "Folder of the apps and their sealed keys. Several processes may use it.";
+                "That folder, when mode is \"embedded\".";
+            "poll_s", Kind::Number { unit: "s", min: 1, max: 30 }, Literal::Number(30),
+                "How often the store is asked whether apps have changed, where it does not say so by itself. Three times as\nlong after an engine was last heard of, names that it may serve are used again.";
         ),
     },
     Section {

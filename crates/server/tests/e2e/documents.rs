@@ -203,7 +203,7 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
             raw.answer(1).await.unwrap();
         }
         // Another app has other keys: the same failure, to the letter.
-        harness.create_app("other");
+        harness.create_app("other").await;
         let mut waited = Decrypt::new("other", &sealed);
         waited.min_generation = Some(2);
         let unknown_key = loop {
@@ -319,8 +319,8 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         assert_eq!(early.code, ErrorCode::Conflict);
         assert!(early.retry_after_ms.is_some());
 
-        // An app that another process makes is served a moment later, without a restart.
-        harness.create_app("late");
+        // An app that is made is served a moment later, without a restart.
+        harness.create_app("late").await;
         let made = Instant::now();
         let served = loop {
             match client.encrypt(Encrypt { min_generation: Some(2), ..Encrypt::new("late", &document) }).await {

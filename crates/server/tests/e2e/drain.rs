@@ -6,7 +6,7 @@ use sealwire_wire::{Encrypt, ErrorCode};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::{APP, Harness, Machine, fields, http_get, run};
+use crate::harness::{APP, Harness, Machine, fields, http_get, run, stateless};
 use crate::raw::{Heard, encrypt, health, heavy};
 
 #[test]
@@ -105,7 +105,7 @@ fn silent_handshakes_do_not_hold_up_the_end() {
 fn every_call_is_answered_or_the_connection_closed_in_many_drains() {
     run(Machine::Shared, 30, async {
         for round in 0..20 {
-            let mut harness = Harness::start().await;
+            let mut harness = Harness::with(stateless).await;
             let mut raw = harness.raw().await;
             let calls = (0..100).flat_map(|msgid| encrypt(msgid, &Encrypt::new(APP, &fields(20))));
             raw.send(&calls.collect::<Vec<u8>>()).await;

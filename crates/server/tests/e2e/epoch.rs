@@ -7,6 +7,7 @@ use std::time::Duration;
 use sealwire_client::{Client, Rewrap};
 use sealwire_crypto as crypto;
 use sealwire_msgpack::{Reader, Token};
+use sealwire_store::KeyKind;
 use sealwire_wire::{Curve, Document, Encrypt, ErrorCode, KeyScope, Writing};
 use tokio::time::sleep;
 
@@ -85,7 +86,9 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
             HashSet::from([all[0].0.clone(), k1[0].0.clone(), request, places(&rewrapped.payload)[0].0.clone()]);
         assert_eq!(keys.len(), 4);
 
-        harness.change(|store, app| store.rotate(app, crypto::Curve::P256).unwrap()).await;
+        harness
+            .change(async |control, app| control.rotate(app, KeyKind::Pair(crypto::Curve::P256)).await.unwrap())
+            .await;
         assert!(keys.insert(sealed(&one, call(KeyScope::Epoch, &document, b"")).await.remove(0).0), "rotated");
         harness.set_epoch(100).await;
         for _ in 0..3 {

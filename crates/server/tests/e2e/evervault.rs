@@ -3,15 +3,14 @@
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap, ValueKind};
 use sealwire_crypto::Curve as KeyCurve;
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
-use sealwire_crypto::{AppId, KeyPair, KeyScope, KeyState, KeyVersion};
+use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Reader, Token, write};
-use sealwire_server::server::open_store;
-use sealwire_store::folder::AppStore as _;
+use sealwire_store::{Control, Settings};
 use sealwire_wire::{
     Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Unbound, Writing,
 };
 
-use crate::harness::{APP, Harness, Machine, rpc_error, run};
+use crate::harness::{APP, Harness, Machine, import, rpc_error, run, shop};
 
 const VECTORS: &str = include_str!("../../../../proto/vectors/evervault.jsonl");
 
@@ -28,7 +27,7 @@ async fn with_key(legacy: bool, open_roles: &[&str], key: &[u8; 32]) -> Harness 
         config.evervault.legacy = legacy;
         config.evervault.open_roles = open_roles.iter().map(|role| (*role).to_owned()).collect();
     };
-    Harness::prepared(change, |harness| harness.import(key, false)).await
+    Harness::prepared(change, async |control| import(control, key, false).await).await
 }
 
 fn array(values: &[Vec<u8>]) -> Vec<u8> {
@@ -235,7 +234,7 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
         assert_eq!(reported.errors, listed(ErrorCode::CannotOpen, &[1]));
 
         // Another app has not the key, and a stopped key opens nothing.
-        harness.create_app("other");
+        harness.create_app("other").await;
         let wait = |generation| Decrypt { min_generation: Some(generation), ..Decrypt::new("other", &theirs) };
         let error = loop {
             match rpc_error(client.decrypt(wait(4)).await) {
@@ -616,10 +615,9 @@ fn inspect_says_what_a_string_says() {
 #[test]
 fn an_apps_format_holds_where_a_call_names_none() {
     run(Machine::Shared, 60, async {
-        let app = AppId::new(APP).unwrap();
-        let choose = |harness: &Harness| {
-            let store = open_store(&harness.config).unwrap();
-            store.configure(&app, &|settings| settings.format = sealwire_store::Format::Evervault).unwrap();
+        let choose = async |control: &Control| {
+            let set = |settings: &mut Settings| settings.format = sealwire_store::Format::Evervault;
+            control.configure(&shop(), set).await.unwrap();
         };
         let harness = Harness::prepared(|config| config.evervault.open_roles = vec!["support".into()], choose).await;
         let client = harness.client().await;

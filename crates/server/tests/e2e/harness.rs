@@ -8,10 +8,10 @@ use std::time::Duration;
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
 use sealwire_msgpack::write;
-use sealwire_server::config::{Config, Kek as KekFrom};
+use sealwire_server::config::{Config, Kek as KekFrom, Mode};
 use sealwire_server::pki::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
-use sealwire_server::server::{Server, open_store};
-use sealwire_store::{Settings, folder::AppStore};
+use sealwire_server::server::{Server, open_control};
+use sealwire_store::{Control, Settings};
 use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -77,11 +77,11 @@ impl Harness {
 
     /// A server whose configuration is changed first.
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
-        Self::prepared(change, |_| ()).await
+        Self::prepared(change, async |_| ()).await
     }
 
-    /// The same, whose folder is changed too, once its app is there.
-    pub(crate) async fn prepared(change: impl FnOnce(&mut Config), prepare: impl FnOnce(&Self)) -> Self {
+    /// The same, whose store is changed too, once its app is there.
+    pub(crate) async fn prepared(change: impl FnOnce(&mut Config), prepare: impl AsyncFnOnce(&Control)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("e2e", Validity::days(10)).unwrap();
         let mut config = Config::defaults(folder.path());
@@ -108,32 +108,34 @@ impl Harness {
             server: None,
             _folder: folder,
         };
-        harness.create_app(APP);
-        prepare(&harness);
+        let (control, stores) = open_control(&harness.config).await.unwrap();
+        control.create(&shop(), &Curve::ALL).await.unwrap();
+        prepare(&control).await;
+        stores.close().await;
         let server = Server::start(&harness.config).await.unwrap();
         (harness.address, harness.admin) = (server.address(), server.admin_address());
         harness.server = Some(server);
         harness
     }
 
-    /// Makes an app in the folder, as another process would.
-    pub(crate) fn create_app(&self, name: &str) {
-        open_store(&self.config).unwrap().create(&AppId::new(name).unwrap(), &Curve::ALL).unwrap();
-    }
-
-    /// Gives the app a key that was made elsewhere, on both curves.
-    pub(crate) fn import(&self, scalar: &[u8; 32], seals: bool) {
-        for curve in Curve::ALL {
-            let pair = KeyPair::from_scalar(curve, scalar).unwrap();
-            open_store(&self.config).unwrap().import(&AppId::new(APP).unwrap(), &pair, seals).unwrap();
+    /// The apps of the engine's store: a file is changed as another process does it, any other through the engine.
+    pub(crate) async fn control(&self) -> Control {
+        match &self.server {
+            Some(server) if self.config.state.mode != Mode::Stateless => server.engine().apps.control().clone(),
+            _ => open_control(&self.config).await.unwrap().0,
         }
     }
 
-    /// Changes the app as another process would, and waits until the engine serves the change.
-    pub(crate) async fn change<T>(&self, change: impl FnOnce(&dyn AppStore, &AppId) -> T) -> T {
-        let store = open_store(&self.config).unwrap();
-        let changed = change(&store, &AppId::new(APP).unwrap());
-        let generation = store.generation().unwrap();
+    /// Makes an app, which the engine comes to serve.
+    pub(crate) async fn create_app(&self, name: &str) {
+        self.control().await.create(&AppId::new(name).unwrap(), &Curve::ALL).await.unwrap();
+    }
+
+    /// Changes the app, and waits until the engine serves the change.
+    pub(crate) async fn change<T>(&self, change: impl AsyncFnOnce(&Control, &AppId) -> T) -> T {
+        let control = self.control().await;
+        let changed = change(&control, &shop()).await;
+        let generation = control.generation().await.unwrap();
         let client = self.client().await;
         let end = Instant::now() + Duration::from_secs(5);
         while client.info().await.unwrap().generation < generation {
@@ -145,8 +147,8 @@ impl Harness {
 
     /// Sets how long the app's epochs last; 0 forbids them.
     pub(crate) async fn set_epoch(&self, ms: u32) {
-        let set = |settings: &mut Settings| settings.epoch = EpochLifetime::from_ms(ms).ok();
-        self.change(|store, app| store.configure(app, &set).unwrap()).await;
+        let set = move |settings: &mut Settings| settings.epoch = EpochLifetime::from_ms(ms).ok();
+        self.change(async |control, app| control.configure(app, set).await.unwrap()).await;
     }
 
     /// Takes the server out, to shut it down.
@@ -221,6 +223,24 @@ impl Harness {
         self.metric_becomes("sealwire_calls_in_flight", |calls| calls == 0.0).await;
         self.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
     }
+}
+
+/// Has the apps in a file, which several servers can share.
+pub(crate) fn stateless(config: &mut Config) {
+    config.state.mode = Mode::Stateless;
+}
+
+/// Gives the app a key that was made elsewhere, on both curves.
+pub(crate) async fn import(control: &Control, scalar: &[u8; 32], seals: bool) {
+    for curve in Curve::ALL {
+        let pair = KeyPair::from_scalar(curve, scalar).unwrap();
+        control.import(&shop(), pair, seals).await.unwrap();
+    }
+}
+
+/// The name of [`APP`].
+pub(crate) fn shop() -> AppId {
+    AppId::new(APP).unwrap()
 }
 
 fn private(path: &std::path::Path, contents: &str) {

@@ -21,4 +21,5 @@ mod pipelining;
 mod raw;
 mod retry;
 mod rewrap;
+mod state;
 mod tls;

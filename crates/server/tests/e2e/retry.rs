@@ -12,7 +12,7 @@ use sealwire_client::{Client, ClientConfig, Encrypt, Endpoint, Pem};
 use sealwire_server::server::Server;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::{APP, Harness, Machine, fields, http_get, run};
+use crate::harness::{APP, Harness, Machine, fields, http_get, run, stateless};
 use crate::raw::Raw;
 
 const OVERLOADED: &str = "sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}";
@@ -23,6 +23,7 @@ const PAUSE_MS: u128 = 5;
 /// An engine with 512 KiB for one caller.
 async fn narrow() -> Harness {
     Harness::with(|config| {
+        stateless(config);
         config.limits.message_bytes_max = 256 << 10;
         config.limits.reply_bytes_max = 256 << 10;
         config.limits.bytes_per_connection_max = 512 << 10;

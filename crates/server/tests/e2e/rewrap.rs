@@ -5,23 +5,22 @@ use std::sync::Arc;
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap};
 use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Reader, Token, write};
-use sealwire_server::server::open_store;
-use sealwire_store::folder::{AppStore, KeySummary};
+use sealwire_store::{KeyKind, KeySummary, Target};
 use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError, Writing};
 
 use crate::documents::{contains, samples, value};
-use crate::harness::{APP, Harness, Machine, code, rpc_error, run};
+use crate::harness::{APP, Harness, Machine, code, rpc_error, run, shop};
 
 async fn rotate(harness: &Harness, curve: crypto::Curve) -> KeySummary {
-    harness.change(|store, app| store.rotate(app, curve).unwrap()).await
+    *harness.change(async |control, app| control.rotate(app, KeyKind::Pair(curve)).await.unwrap()).await.key().unwrap()
 }
 
 async fn disable(harness: &Harness, key: KeyId) {
-    harness.change(|store, app| store.disable(app, key).unwrap()).await;
+    harness.change(async |control, app| control.disable(app, Target::Key(key)).await.unwrap()).await;
 }
 
-fn first_key(harness: &Harness, curve: crypto::Curve) -> KeyId {
-    let app = open_store(&harness.config).unwrap().list().unwrap().remove(0);
+async fn first_key(harness: &Harness, curve: crypto::Curve) -> KeyId {
+    let app = harness.control().await.app(&shop()).await.unwrap();
     app.keys.iter().find(|key| key.curve == curve).unwrap().id
 }
 
@@ -54,7 +53,7 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
-        let old_key = first_key(&harness, crypto::Curve::P256);
+        let old_key = first_key(&harness, crypto::Curve::P256).await;
         let old = client.encrypt(Encrypt::new(APP, &document)).await.unwrap();
         let made = rotate(&harness, crypto::Curve::P256).await;
         assert_eq!(made.number, 2);
@@ -91,7 +90,7 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
             "and says no more than decrypt"
         );
 
-        harness.change(|store, app| store.enable(app, old_key).unwrap()).await;
+        harness.change(async |control, app| control.enable(app, Target::Key(old_key)).await.unwrap()).await;
         assert_eq!(open(&client, &old.payload).await.unwrap().payload, document);
         disable(&harness, old_key).await;
         disable(&harness, made.id).await;
@@ -233,7 +232,7 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
             client.encrypt(Encrypt { context, ..Encrypt::new(APP, &document) }).await.unwrap().payload
         };
         // Whoever has the public key can seal what is no value; it must not get a fresh envelope.
-        let keys = open_store(&harness.config).unwrap().load().unwrap().1.remove(0).keys;
+        let keys = harness.control().await.load().await.unwrap().apps.remove(0).keys;
         let newest = Arc::clone(keys.newest(crypto::Curve::P256).unwrap());
         let mut sealer =
             crypto::Sealer::new(keys.app(), newest, KeyScope::Request, crypto::Encoding::Binary, b"row 1").unwrap();

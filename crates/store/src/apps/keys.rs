@@ -10,14 +10,14 @@ use sealwire_crypto::{
 
 use super::model::{App, State};
 use super::record::{AppRecord, Contents, Entry, KeyRecord, StateName, TokenKeyRecord, app_key, base64, damaged};
-use super::unix_s;
+use super::{first_removal, unix_s};
 use crate::StoreError;
 
 /// Everything that is served, unwrapped.
 pub(super) fn unwrap_all(kek: &Kek, contents: &Contents) -> Result<State, StoreError> {
     let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
     let apps = live.map(|(app, record)| unwrap_app(kek, contents, app, record)).collect::<Result<_, _>>()?;
-    Ok(State { generation: contents.generation, apps })
+    Ok(State { generation: contents.generation, apps, removal_unix_s: first_removal(contents) })
 }
 
 fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -> Result<App, StoreError> {

@@ -16,6 +16,9 @@ pub struct State {
     pub generation: u64,
     /// The apps, by name; those that wait for their removal too.
     pub apps: Vec<App>,
+    /// When there is something for [`Control::maintain`](crate::Control::maintain) to remove, seconds since 1970-01-01
+    /// UTC.
+    pub removal_unix_s: Option<u64>,
 }
 
 /// An app as it is served.

@@ -270,9 +270,11 @@ async fn a_deleted_key_stops_at_once_and_is_gone_after_its_delay() {
     let opens = async || keys(&control, "shop").await.reader(Curve::P256, second.id).is_some();
     assert!(!opens().await);
     assert!(matches!(control.enable(&shop, target).await, Err(StoreError::Deleted { .. })));
+    assert_eq!(control.load().await.unwrap().removal_unix_s, Some(due));
     assert_eq!(control.maintain(due - 1).await.unwrap(), 0);
     assert_eq!(control.restore(&shop, target).await.unwrap().key(), Some(&second));
     assert!(opens().await && control.maintain(u64::MAX).await.unwrap() == 0, "it stays");
+    assert_eq!(control.load().await.unwrap().removal_unix_s, None);
 
     // Restored, it is what it was: a disabled one stays disabled.
     control.disable(&shop, target).await.unwrap();

@@ -133,6 +133,8 @@ async fn collections_go_with_their_app_and_another_of_its_name_has_none() {
     assert!(control.collections(&shop).await.unwrap().1.is_empty());
     let made = control.create_collection(&shop, &name("a"), PLAIN).await.unwrap();
     assert_eq!(made.collection.collection.number, 1, "in an app of another number");
+    assert_eq!(control.load().await.unwrap().removal_unix_s, Some(0));
     assert_eq!(control.maintain(0).await.unwrap(), 2);
+    assert_eq!(control.load().await.unwrap().removal_unix_s, None);
     assert_eq!(store.load().await.unwrap().records.into_keys().collect::<Vec<_>>(), ["app/shop", "collection/shop/a"]);
 }
