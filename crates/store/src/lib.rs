@@ -11,7 +11,6 @@ mod control;
 pub mod copy;
 pub mod embedded;
 mod file;
-pub mod folder;
 mod memory;
 mod postgres;
 #[cfg(test)]
