@@ -154,7 +154,7 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
                 let (session, since) = (Arc::new(session), Instant::now());
                 state.send_replace(State::Up(Arc::clone(&session)));
                 let why = tokio::select! {
-                    ended = link => ended.err().map_or("closed".into(), |error| super::fault::describe(&error)),
+                    ended = link => ended.err().map_or("the server closed the connection".into(), |error| super::fault::describe(&error)),
                     () = session.condemned() => "given up".into(),
                 };
                 tracing::info!(%why, "connection to PostgreSQL lost");

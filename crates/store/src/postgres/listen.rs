@@ -50,7 +50,7 @@ async fn hear(
     tokio::select! {
         biased;
         outcome = timeout(limit, session.batch(&listen)) => outcome.map_err(|_| Fault::Lost("no answer".into()))??,
-        ended = &mut link => return Err(Fault::Lost(ended.err().map_or("closed".into(), |error| describe(&error)))),
+        ended = &mut link => return Err(Fault::Lost(ended.err().map_or("the server closed the connection".into(), |error| describe(&error)))),
     }
     // What happened before the first time is what whoever opened the store is going to load.
     if *ready.borrow() {
@@ -75,7 +75,7 @@ async fn hear(
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Fault::Lost(describe(&error)),
-                None => return Fault::Lost("closed".into()),
+                None => return Fault::Lost("the server closed the connection".into()),
             }
         }
     };

@@ -71,7 +71,7 @@ impl From<Error> for Failure {
 
 impl From<Option<Error>> for Failure {
     fn from(ended: Option<Error>) -> Self {
-        Self::Fault(Fault::Lost(ended.as_ref().map_or("closed".into(), describe)))
+        Self::Fault(Fault::Lost(ended.as_ref().map_or("the server closed the connection".into(), describe)))
     }
 }
 
