@@ -2,12 +2,16 @@
 
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::lane::Lane;
 use crate::StoreError;
+
+/// Between two looks for a connection while only busy ones are connected.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// The connections that write, each for one call at a time.
 pub(super) struct Writers {
@@ -34,15 +38,24 @@ impl Writers {
         self.lanes.iter().any(Lane::is_up)
     }
 
-    /// One that is connected, if there is such a one.
+    /// One that is connected, also if it must be waited for; any other only while none is.
     pub(super) async fn take(&self, deadline: Instant) -> Result<Taken<'_>, StoreError> {
-        let busy = |_| StoreError::Unavailable("every writing connection is busy".into());
-        let permit = timeout_at(deadline, self.permits.acquire()).await.map_err(busy)?;
-        let permit = permit.map_err(|_| StoreError::Unavailable("the store is closed".into()))?;
+        loop {
+            let busy = |_| StoreError::Unavailable("every writing connection is busy".into());
+            let permit = timeout_at(deadline, self.permits.acquire()).await.map_err(busy)?;
+            let permit = permit.map_err(|_| StoreError::Unavailable("the store is closed".into()))?;
+            if let Some(lane) = self.pick() {
+                return Ok(Taken { writers: self, lane, _permit: permit });
+            }
+            drop(permit);
+            timeout_at(deadline, sleep(MOMENT)).await.map_err(busy)?;
+        }
+    }
+
+    fn pick(&self) -> Option<usize> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = free.iter().position(|lane| self.lanes[*lane].is_up()).unwrap_or(0);
-        let lane = free.swap_remove(at);
-        Ok(Taken { writers: self, lane, _permit: permit })
+        let at = free.iter().position(|lane| self.lanes[*lane].is_up()).or((!self.is_up()).then_some(0));
+        at.map(|at| free.swap_remove(at))
     }
 }
 

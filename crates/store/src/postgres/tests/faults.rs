@@ -260,3 +260,37 @@ async fn the_next_address_takes_over() {
     let generation = store.generation().await.unwrap();
     store.commit(generation, "app/a", Some(b"{}")).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fewer_connections_than_wanted_are_enough() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let store = Arc::new(PostgresStore::connect(options(server, database.socket_url())).await.unwrap());
+    let map = fresh();
+    let here = format!("FROM pg_stat_activity WHERE datname = '{}' AND application_name = 'sealwire'", database.name());
+    let count = || server.sql("postgres", &format!("SELECT count(*) {here}")).unwrap();
+    assert_eq!(count(), "6", "two write, two read, one does the rest, one listens");
+    for round in 0..4 {
+        // Which of them does not come back is chance.
+        server.sql("postgres", &format!("ALTER DATABASE {} CONNECTION LIMIT 5", database.name())).unwrap();
+        server.sql("postgres", &format!("SELECT pg_terminate_backend(pid) {here}")).unwrap();
+        let started = Instant::now();
+        while count() != "5" || !store.is_up() {
+            assert!(started.elapsed() < LONG, "five come back");
+        }
+        let mut tasks = tokio::task::JoinSet::new();
+        for task in 0..8 {
+            let store = Arc::clone(&store);
+            tasks.spawn(async move {
+                for n in 0..5 {
+                    let row = printed(round * 100 + task * 10 + n, round * 100 + task * 10 + n);
+                    assert_eq!(try_write(&store, map, row.clone()).await.unwrap(), Written::Done(vec![None]));
+                    assert_eq!(store.get(1, &[(map, row.id)]).await.unwrap(), [Some(row)]);
+                }
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+    }
+}
