@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
-use sealwire_store::{self as store, App, AppState};
+use sealwire_store::{self as store, App, AppState, Scope};
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Writing};
 
 use crate::apps::Apps;
@@ -165,9 +165,16 @@ impl Engine {
     /// No such app or collection, or an older generation than demanded.
     pub fn locate(&self, app: &str, name: &str, min_generation: Option<u64>) -> Result<Located, CallFailure> {
         let (generation, app) = self.find(app, min_generation)?;
-        // Apps that lie in a folder have no collections.
-        let _ = (generation, app, name);
-        Err(CallFailure::NoCollection)
+        let found = app.collections.get(name).ok_or(CallFailure::NoCollection)?;
+        let collection = Collection {
+            keys: Arc::clone(&app.token_keys),
+            map: app.map(found),
+            kind: found.rules.kind,
+            format: found.rules.format,
+            per_context: found.rules.scope == Scope::Context,
+            expires_s: found.rules.expires_s,
+        };
+        Ok(Located { generation, collection: Arc::new(collection) })
     }
 
     /// The token store.

@@ -88,7 +88,19 @@ impl Server {
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let kek = kek(&config.kek)?;
-        let stores = Stores::open(&config.state, Access::Serve).await?;
+        Self::start_over(config, kek, Stores::open(&config.state, Access::Serve).await?).await
+    }
+
+    /// The same over stores that are open already.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left running.
+    pub async fn start_with(config: &Config, stores: Stores) -> Result<Self, StartError> {
+        Self::start_over(config, kek(&config.kek)?, stores).await
+    }
+
+    async fn start_over(config: &Config, kek: Kek, stores: Stores) -> Result<Self, StartError> {
         let opened = NonZeroUsize::new(config.crypto.opened_keys)
             .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.opened_key_s)));
         let control = Control::new(Arc::clone(&stores.control), kek);
@@ -128,7 +140,7 @@ impl Server {
         let engine = Arc::new(Engine {
             apps: Arc::clone(&apps),
             scheduler,
-            tokens: None,
+            tokens: stores.joined(&metrics),
             turns: connection::Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             metrics,
             limits: config.limits.clone(),
@@ -197,6 +209,9 @@ impl Server {
         }
         if let Err(error) = self.engine.apps.leave().await {
             tracing::warn!(%error, "this instance stays in the store until it is too old");
+        }
+        if let Some(tokens) = &self.engine.tokens {
+            tokens.close().await;
         }
         self.stores.close().await;
         let admin = self.admin;

@@ -3,9 +3,17 @@
 use std::sync::Arc;
 
 use sealwire_store::embedded::Options;
-use sealwire_store::{ControlStore, EmbeddedStore, FileStore, StoreError, TokenStore};
+use sealwire_store::{
+    Coalescer, ControlStore, EmbeddedStore, FileStore, Lanes, Observer, StoreError, ThrottleBounds, TokenStore,
+    WriteThrottle,
+};
 
 use crate::config::{Mode, State};
+use crate::metrics::Metrics;
+use crate::tokens::ask::Tokens;
+
+/// One writer task owns the store; reads are as many as there are threads to hand them to.
+const EMBEDDED_LANES: Lanes = Lanes { writers: 1, readers: 2 };
 
 /// What an engine keeps its state in.
 pub struct Stores {
@@ -13,6 +21,8 @@ pub struct Stores {
     pub control: Arc<dyn ControlStore>,
     /// The rows of token maps; `None`: this engine keeps no tokens.
     pub tokens: Option<Arc<dyn TokenStore>>,
+    /// How many writes and look-ups of tokens it does at once.
+    lanes: Lanes,
     embedded: Option<Arc<EmbeddedStore>>,
 }
 
@@ -39,16 +49,24 @@ impl Stores {
                     Access::Serve => FileStore::open_read_only(&state.file)?,
                     Access::Change => FileStore::open(&state.file)?,
                 };
-                Ok(Self { control: Arc::new(file), tokens: None, embedded: None })
+                Ok(Self { control: Arc::new(file), tokens: None, lanes: EMBEDDED_LANES, embedded: None })
             }
             Mode::Embedded => {
                 let store = Arc::new(EmbeddedStore::open(&state.folder, &Options::default())?);
                 let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
-                Ok(Self { control, tokens: Some(tokens), embedded: Some(store) })
+                Ok(Self { control, tokens: Some(tokens), lanes: EMBEDDED_LANES, embedded: Some(store) })
             }
         };
         let failed = |_| StoreError::Unavailable("opening it ended early".into());
         tokio::task::spawn_blocking(open).await.map_err(failed)?
+    }
+
+    /// The token store as calls use it: what they ask goes together, and they write as fast as it keeps up.
+    pub fn joined(&self, metrics: &Arc<Metrics>) -> Option<Tokens> {
+        let store = Arc::clone(self.tokens.as_ref()?);
+        let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(metrics);
+        let throttle = WriteThrottle::new(ThrottleBounds::new(self.lanes));
+        Some(Tokens::new(Coalescer::new(store, self.lanes, observer), throttle, Arc::clone(metrics)))
     }
 
     /// Gives up what is held, so that another process can have it when this returns.

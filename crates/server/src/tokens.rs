@@ -23,18 +23,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sealwire_crypto::{Datatype, Format, TokenKeys};
 use sealwire_msgpack::Token;
+pub use sealwire_store::CollectionKind as Kind;
 use sealwire_store::MapId;
-
-/// What a collection's tokens are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// New ones with every call.
-    Random,
-    /// One for each value in its scope.
-    Deterministic,
-    /// The same, and the value is not kept.
-    OneWay,
-}
 
 /// A collection as calls need it.
 #[derive(Clone, Debug)]

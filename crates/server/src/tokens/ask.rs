@@ -55,6 +55,11 @@ impl Tokens {
         Self { store, throttle, sweeps: Semaphore::new(SWEEPS_MAX), metrics }
     }
 
+    /// Takes nothing more; returns when all that was taken is answered.
+    pub async fn close(&self) {
+        self.store.close().await;
+    }
+
     /// Asks what a walk left open. Safe to drop midway.
     ///
     /// # Errors

@@ -2,7 +2,9 @@
 
 use sealwire_client::{Client, Document, Envelope, Error, Inspect};
 use sealwire_msgpack::{Reader, write};
-use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, KeyScope, OnError, RpcError, ValueKind, Writing};
+use sealwire_wire::{
+    Curve, Decrypt, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError, ValueKind, Writing,
+};
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::harness::{APP, Harness, Machine, code, rpc_error, run};
@@ -381,12 +383,14 @@ fn inspect_info_and_health_say_what_they_promise() {
         }
         let info = client.info().await.unwrap();
         assert_eq!((info.name.as_str(), info.protocol, info.generation), ("sealwire", 1, 1));
-        assert_eq!(info.methods, ["encrypt", "decrypt", "rewrap", "inspect", "info", "health"]);
+        assert_eq!(info.methods, Methods::DATA.iter().map(Method::name).collect::<Vec<_>>());
         for (name, expected) in [
             ("message_bytes_max", harness.config.limits.message_bytes_max as u64),
             ("depth_max", u64::from(harness.config.limits.depth_max)),
             ("elements_max", harness.config.limits.elements_max as u64),
             ("discard_bytes_max", harness.config.limits.discard_bytes_max as u64),
+            ("tokens_per_call_max", harness.config.limits.tokens_per_call_max as u64),
+            ("token_value_bytes_max", harness.config.limits.token_value_bytes_max as u64),
         ] {
             assert!(info.limits.contains(&(name.to_owned(), expected)), "{name}: {:?}", info.limits);
         }

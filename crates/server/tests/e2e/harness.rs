@@ -11,7 +11,8 @@ use sealwire_msgpack::write;
 use sealwire_server::config::{Config, Kek as KekFrom, Mode};
 use sealwire_server::pki::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_server::server::{Server, open_control};
-use sealwire_store::{Control, Settings};
+use sealwire_server::stores::{Access as Opened, Stores};
+use sealwire_store::{CollectionName, Control, Rules, Settings, TokenStore};
 use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -143,6 +144,31 @@ impl Harness {
             sleep(Duration::from_millis(20)).await;
         }
         changed
+    }
+
+    /// Makes a collection, and waits until the engine serves it.
+    pub(crate) async fn create_collection(&self, app: &str, name: &str, rules: Rules) {
+        let (app, name) = (AppId::new(app).unwrap(), CollectionName::new(name).unwrap());
+        self.change(async |control, _| control.create_collection(&app, &name, rules).await.unwrap()).await;
+    }
+
+    /// Starts another server on what the last one left.
+    pub(crate) async fn restart(&mut self) {
+        let server = Server::start(&self.config).await.unwrap();
+        (self.address, self.admin) = (server.address(), server.admin_address());
+        self.server = Some(server);
+    }
+
+    /// Takes the server down and starts another one, whose token store is another or acts otherwise.
+    pub(crate) async fn restart_with(&mut self, change: impl FnOnce(Arc<dyn TokenStore>) -> Arc<dyn TokenStore>) {
+        if let Some(server) = self.server.take() {
+            server.shutdown().await;
+        }
+        let mut stores = Stores::open(&self.config.state, Opened::Serve).await.unwrap();
+        stores.tokens = stores.tokens.take().map(change);
+        let server = Server::start_with(&self.config, stores).await.unwrap();
+        (self.address, self.admin) = (server.address(), server.admin_address());
+        self.server = Some(server);
     }
 
     /// Sets how long the app's epochs last; 0 forbids them.

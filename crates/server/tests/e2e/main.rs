@@ -23,3 +23,4 @@ mod retry;
 mod rewrap;
 mod state;
 mod tls;
+mod tokens;
