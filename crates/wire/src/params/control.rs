@@ -22,7 +22,7 @@ names! {
     /// What tokens look like.
     #[derive(Default)]
     TokenFormat {
-        /// `tok_` and 22 letters, digits, hyphens or underscores. The default.
+        /// `tok_` and 22 letters and digits. The default.
         #[default]
         Opaque = "opaque",
         /// A UUID of version 4.
