@@ -33,6 +33,8 @@ pub struct Config {
     pub listen: Listen,
     /// Where operators look.
     pub admin: Admin,
+    /// Where operators change apps, keys and collections.
+    pub control: Option<ControlListen>,
     /// Certificates.
     pub tls: Tls,
     /// What the engine keeps.
@@ -65,6 +67,22 @@ pub struct Listen {
 pub struct Admin {
     /// Address of the health and metrics listener. Port 0 lets the system choose.
     pub address: SocketAddr,
+}
+
+/// Which field of a certificate names a caller, and the name.
+pub type Caller = (PrincipalKind, String);
+
+/// `[control]`, if it has an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlListen {
+    /// Address of the control listener. Port 0 lets the system choose.
+    pub address: SocketAddr,
+    /// PEM file: the authorities of its callers; `None`: those of `[tls]`.
+    pub client_ca: Option<PathBuf>,
+    /// PEM file: revocation lists of those authorities.
+    pub client_crl: Option<PathBuf>,
+    /// Who may call; empty, with authorities of its own, for all of their callers.
+    pub principals: Vec<Caller>,
 }
 
 /// `[tls]`.
@@ -298,6 +316,7 @@ impl Config {
         Self {
             listen: Listen { address: address(values, "listen") },
             admin: Admin { address: address(values, "admin") },
+            control: control(values, folder),
             tls: Tls {
                 certificate: folder.join(values.text("tls", "certificate")),
                 key: folder.join(values.text("tls", "key")),
@@ -339,6 +358,25 @@ impl Config {
         }
     }
 
+    /// Whoever may change keys is named by an authority of their own or by name.
+    fn check_control(&self, control: &ControlListen, problems: &mut Vec<Problem>) {
+        let own_ca = control.client_ca.as_ref().is_some_and(|ca| *ca != self.tls.client_ca);
+        if control.principals.is_empty() && !own_ca {
+            problems.push(Problem::Conflict {
+                key: "control.principals".into(),
+                other: "control.client_ca".into(),
+                rule: "must not be empty unless that is an authority of its own: any caller could change the keys",
+            });
+        }
+        let others = [("listen.address", self.listen.address), ("admin.address", self.admin.address)];
+        for (other, address) in others {
+            if control.address == address && address.port() != 0 {
+                let rule = "must differ: the control methods have a port of their own";
+                problems.push(Problem::Conflict { key: "control.address".into(), other: other.into(), rule });
+            }
+        }
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
         let one_call = self.limits.message_bytes_max.saturating_add(self.limits.reply_bytes_max);
@@ -357,6 +395,9 @@ impl Config {
                 rule: "must differ: health answers on a port of its own",
             });
         }
+        if let Some(control) = &self.control {
+            self.check_control(control, &mut problems);
+        }
         if tracing_subscriber::EnvFilter::try_new(&self.log.filter).is_err() {
             problems.push(Problem::Value {
                 key: "log.filter".into(),
@@ -368,7 +409,16 @@ impl Config {
     }
 }
 
-fn weights(list: &[String]) -> HashMap<(PrincipalKind, String), u32> {
+fn control(values: &mut Values, folder: &Path) -> Option<ControlListen> {
+    let mut path =
+        |key| Some(values.text("control", key)).filter(|path| !path.is_empty()).map(|path| folder.join(path));
+    let (client_ca, client_crl) = (path("client_ca"), path("client_crl"));
+    let principals = values.list("control", "principals").iter().filter_map(|name| keys::caller(name)).collect();
+    let address = values.text("control", "address").parse().ok()?;
+    Some(ControlListen { address, client_ca, client_crl, principals })
+}
+
+fn weights(list: &[String]) -> HashMap<Caller, u32> {
     list.iter().filter_map(|text| keys::weight(text)).collect()
 }
 
@@ -423,7 +473,9 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
                 _ => "must be text in quotes".into(),
             }),
         },
-        DeValue::Array(items) if matches!(key.kind, keys::Kind::Roles | keys::Kind::Weights) => {
+        DeValue::Array(items)
+            if matches!(key.kind, keys::Kind::Roles | keys::Kind::Weights | keys::Kind::Principals) =>
+        {
             let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
             let list = items.iter().map(text).collect::<Option<_>>().map(Value::List);
             list.ok_or_else(|| "must be a list of texts in quotes".into())

@@ -3,6 +3,7 @@
 //! [`server`] puts it together; [`connection`] is the path of every request. The crates below do the thinking
 //! (`wire` finds messages, `payload` finds fields, `crypto` seals them); this one owns sockets, threads and limits.
 
+mod accept;
 pub mod admin;
 pub mod ahead;
 pub mod apps;
@@ -10,6 +11,7 @@ pub mod budget;
 pub mod cli;
 pub mod config;
 pub mod connection;
+mod control;
 pub mod cost;
 pub mod engine;
 pub mod error;

@@ -3,40 +3,33 @@
 //! Everything that can be wrong is found before a port is bound: configuration, key-encryption key, apps,
 //! certificates. Call [`Server::start`] on a multi-threaded runtime.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_crypto::{Kek, OpenedSchedules};
 use sealwire_store::{Control, StoreError};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
+use crate::accept::{Acceptor, Principals, listen};
 use crate::admin::{AdminError, AdminServer, AdminState, Phase};
 use crate::ahead::Ahead;
 use crate::apps::Apps;
 use crate::config::{self, Config};
 use crate::connection;
+use crate::control::{ControlServer, Desk};
 use crate::cost;
 use crate::engine::Engine;
 use crate::error::CallFailure;
-use crate::metrics::{ConnectionOutcome, Metrics};
-use crate::pki::Principal;
 use crate::scheduler::Scheduler;
 use crate::stores::{Access, Stores};
 use crate::tls::{self, TlsError};
-
-/// Pause after a failed accept, such as a process out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Connections the kernel queues before they are accepted.
-const BACKLOG: i32 = 1_024;
 
 /// Why the engine did not start. Each names what to mend.
 #[derive(Debug, thiserror::Error)]
@@ -54,8 +47,10 @@ pub enum StartError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The address is taken, not ours, or below 1024.
-    #[error("listen.address: cannot listen on {address}: {source}")]
+    #[error("{key}: cannot listen on {address}: {source}")]
     Bind {
+        /// The configuration key.
+        key: &'static str,
         /// The address.
         address: SocketAddr,
         /// What the system said.
@@ -71,6 +66,7 @@ pub enum StartError {
 pub struct Server {
     address: SocketAddr,
     admin: AdminServer,
+    control: Option<ControlServer>,
     state: Arc<AdminState>,
     engine: Arc<Engine>,
     stores: Stores,
@@ -117,10 +113,14 @@ impl Server {
 
     async fn start_on(config: &Config, stores: Stores, apps: Arc<Apps>) -> Result<Self, StartError> {
         let tls = tls::load(&config.tls)?;
-        let listener = listen(config.listen.address)
-            .map_err(|source| StartError::Bind { address: config.listen.address, source })?;
-        let address =
-            listener.local_addr().map_err(|source| StartError::Bind { address: config.listen.address, source })?;
+        let control_tls = config.control.as_ref().map(|control| tls::load_control(&config.tls, control)).transpose()?;
+        let bind = |source| StartError::Bind { key: "listen.address", address: config.listen.address, source };
+        let listener = listen(config.listen.address).map_err(bind)?;
+        let address = listener.local_addr().map_err(bind)?;
+        let control = match (&config.control, control_tls) {
+            (Some(control), Some(tls)) => Some((ControlServer::bind(control)?, tls, control.principals.clone())),
+            _ => None,
+        };
 
         let state = Arc::new(AdminState::default());
         state.metrics.certificate_expiry.set(tls.not_after.unix_timestamp());
@@ -152,13 +152,20 @@ impl Server {
             listener,
             tls: TlsAcceptor::from(tls.config),
             engine: Arc::clone(&engine),
+            service: Arc::clone(&engine),
             connections: Arc::clone(&connections),
             handshakes: Arc::new(Semaphore::new(config.limits.handshakes_max)),
-            principals: Arc::default(),
+            per_principal_max: config.limits.connections_per_principal_max,
+            principals: Arc::<Principals>::default(),
             drains,
         };
         let accepting = tokio::spawn(acceptor.run());
+        let control = control.map(|(bound, tls, callers)| {
+            let desk = Desk { engine: Arc::clone(&engine), callers };
+            ControlServer::start(bound, tls, desk, draining.subscribe())
+        });
         apps.listens(address.to_string());
+        apps.look(); // So that it says so at once.
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
@@ -167,6 +174,7 @@ impl Server {
         Ok(Self {
             address,
             admin,
+            control,
             state,
             engine,
             stores,
@@ -187,6 +195,11 @@ impl Server {
         self.admin.address()
     }
 
+    /// Where apps, keys and collections are changed, if that is on.
+    pub fn control_address(&self) -> Option<SocketAddr> {
+        self.control.as_ref().map(ControlServer::address)
+    }
+
     /// What the connections share, for what only an observer inside can see.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
@@ -204,7 +217,13 @@ impl Server {
         let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         // Each connection keeps its own drain limit; this one is behind it, for a peer that does not even close.
         let patience = Duration::from_millis(limits.drain_ms_max + 2 * limits.write_stall_ms_max);
-        if timeout(patience, self.connections.acquire_many(all)).await.is_err() {
+        let ended = async {
+            let _ = self.connections.acquire_many(all).await;
+            if let Some(control) = self.control {
+                control.ended().await;
+            }
+        };
+        if timeout(patience, ended).await.is_err() {
             tracing::warn!("connections remain at the end of the drain");
         }
         if let Err(error) = self.engine.apps.leave().await {
@@ -243,137 +262,4 @@ pub async fn open_control(config: &Config) -> Result<(Control, Stores), StartErr
     let kek = kek(&config.kek)?;
     let stores = Stores::open(&config.state, Access::Change).await?;
     Ok((Control::new(Arc::clone(&stores.control), kek), stores))
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-    socket.set_reuse_address(true)?; // A restart need not wait for old connections to time out.
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
-}
-
-/// Takes connections in and hands them on.
-struct Acceptor {
-    listener: TcpListener,
-    tls: TlsAcceptor,
-    engine: Arc<Engine>,
-    connections: Arc<Semaphore>,
-    handshakes: Arc<Semaphore>,
-    principals: Arc<Principals>,
-    drains: watch::Receiver<bool>,
-}
-
-impl Acceptor {
-    async fn run(mut self) {
-        loop {
-            // Waiting for a handshake's place before accepting leaves the others in the kernel's queue.
-            let handshake = tokio::select! {
-                handshake = Arc::clone(&self.handshakes).acquire_owned() => handshake,
-                _ = self.drains.wait_for(|draining| *draining) => return,
-            };
-            let Ok(handshake) = handshake else { return };
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                _ = self.drains.wait_for(|draining| *draining) => return,
-            };
-            match accepted {
-                Ok((stream, _)) => self.admit(stream, handshake),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    fn admit(&self, stream: TcpStream, handshake: OwnedSemaphorePermit) {
-        let metrics = Arc::clone(&self.engine.metrics);
-        let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else {
-            return metrics.connection(ConnectionOutcome::Refused);
-        };
-        let (tls, engine, mut drains) = (self.tls.clone(), Arc::clone(&self.engine), self.drains.clone());
-        let principals = Arc::clone(&self.principals);
-        tokio::spawn(async move {
-            let _place = place;
-            if stream.set_nodelay(true).is_err() {
-                return; // The peer is gone already.
-            }
-            let limit = Duration::from_millis(engine.limits.handshake_ms_max);
-            let shaken = tokio::select! {
-                shaken = timeout(limit, tls.accept(stream)) => shaken,
-                _ = drains.wait_for(|draining| *draining) => return,
-            };
-            let stream = match shaken {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "handshake failed");
-                    return metrics.connection(ConnectionOutcome::TlsFailed);
-                }
-                Err(_) => return metrics.connection(ConnectionOutcome::TlsTimeout),
-            };
-            drop(handshake);
-            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-            let Some(Ok(principal)) = certificate.map(|der| Principal::from_certificate(der)) else {
-                return metrics.connection(ConnectionOutcome::Nameless);
-            };
-            let Some(_entry) = principals.enter(&principal, engine.limits.connections_per_principal_max) else {
-                return metrics.connection(ConnectionOutcome::PrincipalRefused);
-            };
-            metrics.connection(ConnectionOutcome::Accepted);
-            let _open = Open::new(&metrics);
-            connection::serve(engine, principal, stream, drains).await;
-        });
-    }
-}
-
-/// Counts a connection as open for as long as it lives.
-struct Open(Arc<Metrics>);
-
-impl Open {
-    fn new(metrics: &Arc<Metrics>) -> Self {
-        metrics.connections.inc();
-        Self(Arc::clone(metrics))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.connections.dec();
-    }
-}
-
-/// Open connections by principal.
-#[derive(Debug, Default)]
-struct Principals(Mutex<HashMap<Principal, usize>>);
-
-impl Principals {
-    /// Counts one more connection of a principal, until dropped; `None` when it has as many as it may.
-    fn enter(self: &Arc<Self>, principal: &Principal, max: usize) -> Option<PrincipalEntry> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(principal.clone()).or_default();
-        if *count >= max {
-            return None;
-        }
-        *count += 1;
-        Some(PrincipalEntry { principals: Arc::clone(self), principal: principal.clone() })
-    }
-}
-
-struct PrincipalEntry {
-    principals: Arc<Principals>,
-    principal: Principal,
-}
-
-impl Drop for PrincipalEntry {
-    fn drop(&mut self) {
-        let mut open = self.principals.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.principal) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.principal);
-            }
-        }
-    }
 }

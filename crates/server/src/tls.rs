@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -22,7 +22,7 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-use crate::config::Tls;
+use crate::config::{ControlListen, Tls};
 
 /// Longest PEM file, in bytes. A certificate has about 1 KB; a bundle of every public authority 250 KB.
 const PEM_BYTES_MAX: u64 = 4 << 20;
@@ -115,14 +115,47 @@ pub fn provider() -> CryptoProvider {
     CryptoProvider { kx_groups: vec![X25519MLKEM768, X25519, SECP256R1], ..aws_lc_rs::default_provider() }
 }
 
+/// Whose certificates a listener takes: files, and the keys that name them.
+struct Clients<'a> {
+    ca: (&'static str, &'a Path),
+    crl: Option<(&'static str, &'a Path)>,
+}
+
 /// Reads the files and makes the listener's TLS. Called again, it picks up changed files; nothing is cached.
 ///
 /// # Errors
 ///
 /// A file that is missing, malformed, exposed, or does not fit the others.
 pub fn load(tls: &Tls) -> Result<ServerTls, TlsError> {
+    load_for(tls, &data_clients(tls))
+}
+
+/// The same for the control listener: the server's certificate, and the callers of `control`.
+///
+/// # Errors
+///
+/// As for [`load`].
+pub fn load_control(tls: &Tls, control: &ControlListen) -> Result<ServerTls, TlsError> {
+    let crl = control.client_crl.as_deref().map(|crl| ("control.client_crl", crl));
+    let clients = match &control.client_ca {
+        // Lists of an authority say nothing of another's certificates, and would refuse them all.
+        Some(ca) => Clients { ca: ("control.client_ca", ca), crl },
+        None => {
+            let data = data_clients(tls);
+            Clients { crl: crl.or(data.crl), ..data }
+        }
+    };
+    load_for(tls, &clients)
+}
+
+fn data_clients(tls: &Tls) -> Clients<'_> {
+    let crl = tls.client_crl.as_deref().map(|crl| ("tls.client_crl", crl));
+    Clients { ca: ("tls.client_ca", &tls.client_ca), crl }
+}
+
+fn load_for(tls: &Tls, clients: &Clients<'_>) -> Result<ServerTls, TlsError> {
     let provider = Arc::new(provider());
-    let verifier = client_verifier(tls, &provider)?;
+    let verifier = client_verifier(clients, &provider)?;
     let (chain, not_after) = server_chain(&tls.certificate)?;
     let key = server_key(&tls.key)?;
     // Checked here as well as in rustls, to tell a foreign key from an unusable one.
@@ -146,17 +179,21 @@ pub fn load(tls: &Tls) -> Result<ServerTls, TlsError> {
     Ok(ServerTls { config: Arc::new(config), not_after })
 }
 
-fn client_verifier(tls: &Tls, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    const KEY: &str = "tls.client_ca";
+fn client_verifier(
+    clients: &Clients<'_>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let (key, file) = clients.ca;
     let mut roots = RootCertStore::empty();
-    for (index, authority) in certificates(KEY, &tls.client_ca)?.into_iter().enumerate() {
-        let malformed = |_| TlsError::Malformed { key: KEY, file: tls.client_ca.clone(), item: index + 1 };
+    for (index, authority) in certificates(key, file)?.into_iter().enumerate() {
+        let malformed = |_| TlsError::Malformed { key, file: file.to_owned(), item: index + 1 };
         roots.add(authority).map_err(malformed)?;
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
-    if let Some(file) = &tls.client_crl {
+    if let Some((key, file)) = clients.crl {
         // An authority without a list refuses its callers: a list that got lost must not let the revoked back in.
-        builder = builder.with_crls(revocation_lists(file)?).only_check_end_entity_revocation();
+        let lists = items(key, file, "PEM revocation list")?;
+        builder = builder.with_crls(lists).only_check_end_entity_revocation();
     }
     builder.build().map_err(|error| TlsError::Library(error.to_string()))
 }
@@ -193,10 +230,6 @@ fn server_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 
 fn certificates(key: &'static str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     items(key, file, "PEM certificate")
-}
-
-fn revocation_lists(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    items("tls.client_crl", file, "PEM revocation list")
 }
 
 /// Every item of one kind in a PEM file; at least one.

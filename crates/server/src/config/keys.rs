@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::Caller;
 use crate::limits;
 use crate::pki::PrincipalKind;
 
@@ -40,6 +41,8 @@ impl Key {
 pub enum Kind {
     /// `ip:port`; names are not looked up.
     Address,
+    /// The same, or the empty string, which means none.
+    OptionalAddress,
     /// A path, relative to the folder of the configuration file.
     Path,
     /// A path or the empty string, which means none.
@@ -54,6 +57,8 @@ pub enum Kind {
     Roles,
     /// A list of `principal=weight`; in the environment separated by commas.
     Weights,
+    /// A list of principals; in the environment separated by commas.
+    Principals,
     /// One of a closed list.
     Choice(&'static [&'static str]),
     /// A whole number in a range, both ends included.
@@ -139,6 +144,20 @@ pub(crate) const SECTIONS: &[Section] = &[
         keys: keys!("admin":
             "address", Kind::Address, Literal::Text("127.0.0.1:7444"),
                 "Address and port for /live, /ready and /metrics.";
+        ),
+    },
+    Section {
+        name: "control",
+        doc: "Where operators change apps, keys and collections. Keep it on a network that only they reach.",
+        keys: keys!("control":
+            "address", Kind::OptionalAddress, Literal::Text(""),
+                "Address and port for the control methods over mutual TLS, with the certificate of `tls`. Empty: not served.";
+            "client_ca", Kind::OptionalPath, Literal::Text(""),
+                "PEM file with the authorities whose client certificates are accepted there. Empty: those of `tls.client_ca`;\nthen `principals` must say who of their callers is an operator.";
+            "client_crl", Kind::OptionalPath, Literal::Text(""),
+                "PEM file with revocation lists of those authorities. Empty: those of `tls.client_crl`, without a `client_ca`\nof its own, else none.";
+            "principals", Kind::Principals, Literal::NoEntries,
+                "Who may call, by the name in their certificate: a DNS name, a spiffe:// URI, or cn: and a common name.\nEmpty: whoever `client_ca` has given a certificate.";
         ),
     },
     Section {
@@ -255,6 +274,8 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
             .parse::<std::net::SocketAddr>()
             .map(drop)
             .map_err(|_| "must be an IP address and a port, such as 127.0.0.1:7443".into()),
+        (Kind::OptionalAddress, Value::Text(text)) if text.is_empty() => Ok(()),
+        (Kind::OptionalAddress, value) => check(&Key { kind: Kind::Address, ..*key }, value),
         (Kind::Path, Value::Text(text)) if text.is_empty() => Err("must not be empty".into()),
         (Kind::Path | Kind::OptionalPath, Value::Text(text)) if text.contains('\0') => {
             Err("must not contain a NUL".into())
@@ -270,6 +291,11 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         (Kind::Weights, _) => Err(format!(
             "must be a list of name=weight, each name once, weights from 1 to {WEIGHT_MAX}, such as [\"relay.internal=3\"]"
         )),
+        (Kind::Principals, Value::List(names)) if names.iter().all(|name| caller(name).is_some()) => Ok(()),
+        (Kind::Principals, _) => {
+            Err("must be a list of names, such as [\"operator.internal\", \"cn:operator\", \"spiffe://org/operator\"]"
+                .into())
+        }
         (Kind::Variable, Value::Text(text)) if is_variable(text) => Ok(()),
         (Kind::Variable, Value::Text(_)) => {
             Err("must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself".into())
@@ -291,8 +317,10 @@ pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
         Kind::Number { .. } => {
             text.replace('_', "").parse().map(Value::Number).map_err(|_| "must be a whole number".into())
         }
-        Kind::Roles | Kind::Weights if text.is_empty() => Ok(Value::List(Vec::new())),
-        Kind::Roles | Kind::Weights => Ok(Value::List(text.split(',').map(|role| role.trim().to_owned()).collect())),
+        Kind::Roles | Kind::Weights | Kind::Principals if text.is_empty() => Ok(Value::List(Vec::new())),
+        Kind::Roles | Kind::Weights | Kind::Principals => {
+            Ok(Value::List(text.split(',').map(|role| role.trim().to_owned()).collect()))
+        }
         _ => Ok(Value::Text(text.to_owned())),
     }
 }
@@ -304,9 +332,14 @@ const ROLE_BYTES_MAX: usize = 64;
 const WEIGHT_MAX: u32 = 1_000;
 
 /// Reads `name=weight`. A SPIFFE name may hold `=`, a weight may not. Names of different kinds are different callers.
-pub(super) fn weight(text: &str) -> Option<((PrincipalKind, String), u32)> {
+pub(super) fn weight(text: &str) -> Option<(Caller, u32)> {
     let (name, weight) = text.rsplit_once('=')?;
     let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight))?;
+    Some((caller(name)?, weight))
+}
+
+/// Reads the name of a caller as configurations write it.
+pub(super) fn caller(name: &str) -> Option<Caller> {
     let caller = if name.starts_with("spiffe://") {
         (PrincipalKind::Spiffe, name.to_owned())
     } else if let Some(name) = name.strip_prefix("cn:") {
@@ -314,7 +347,7 @@ pub(super) fn weight(text: &str) -> Option<((PrincipalKind, String), u32)> {
     } else {
         (PrincipalKind::Dns, name.to_ascii_lowercase())
     };
-    (!caller.1.is_empty()).then_some((caller, weight))
+    (!caller.1.is_empty()).then_some(caller)
 }
 
 fn are_weights(list: &[String]) -> bool {

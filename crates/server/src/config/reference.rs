@@ -42,12 +42,13 @@ fn write_key(text: &mut String, key: &Key) {
 fn takes(kind: Kind) -> String {
     match kind {
         Kind::Address => "Takes ip:port.".into(),
+        Kind::OptionalAddress => "Takes ip:port, or \"\" for none.".into(),
         Kind::Path => "Takes a path.".into(),
         Kind::OptionalPath => "Takes a path, or \"\" for none.".into(),
         Kind::Variable => "Takes the name of an environment variable.".into(),
         Kind::Text => "Takes text.".into(),
         Kind::Flag => "Takes true or false.".into(),
-        Kind::Roles => "Takes a list of texts; in the environment, separated by commas.".into(),
+        Kind::Roles | Kind::Principals => "Takes a list of texts; in the environment, separated by commas.".into(),
         Kind::Weights => "Takes a list of \"name=weight\"; in the environment, separated by commas.".into(),
         Kind::Choice(choices) => format!("Takes one of: \"{}\".", choices.join("\", \"")),
         Kind::Number { unit, min, max } => format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max)),

@@ -65,7 +65,8 @@ fn the_environment_overrides_every_key() {
             }
             Kind::Roles => ("support, *".to_owned(), Value::List(vec!["support".into(), "*".into()])),
             Kind::Weights => ("a=2, b=3".to_owned(), Value::List(vec!["a=2".into(), "b=3".into()])),
-            Kind::Address => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
+            Kind::Principals => ("a, cn:b".to_owned(), Value::List(vec!["a".into(), "cn:b".into()])),
+            Kind::Address | Kind::OptionalAddress => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
             _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
         };
         let environment = Environment::from_pairs([(key.variable(), text)]);
@@ -138,6 +139,25 @@ fn weights_are_of_names_of_a_kind() {
 }
 
 #[test]
+fn the_control_listener_is_off_or_closed_to_all_but_operators() {
+    assert_eq!(parse("[control]\nprincipals = [\"a\"]", &[]).unwrap().control, None);
+    let control =
+        |more: &str| parse(&format!("[control]\naddress = \"[::1]:0\"\n{more}"), &[]).unwrap().control.unwrap();
+    let listed = control("principals = [\"Ops.Internal\", \"cn:Operator\", \"spiffe://org/ops\"]");
+    let names = [
+        (PrincipalKind::Dns, "ops.internal"),
+        (PrincipalKind::CommonName, "Operator"),
+        (PrincipalKind::Spiffe, "spiffe://org/ops"),
+    ];
+    assert_eq!(listed.principals, names.map(|(kind, name)| (kind, name.to_owned())));
+    assert_eq!((listed.client_ca, listed.client_crl), (None, None));
+    let own = control("client_ca = \"ops.pem\"\nclient_crl = \"/crl.pem\"");
+    assert_eq!(own.client_ca.as_deref(), Some(Path::new("/etc/sealwire/ops.pem")));
+    assert_eq!(own.client_crl.as_deref(), Some(Path::new("/crl.pem")));
+    assert!(own.principals.is_empty());
+}
+
+#[test]
 fn zero_threads_follow_the_cores() {
     let config = parse("", &[]).unwrap();
     for (cores, crypto, network) in [(0, 1, 1), (1, 1, 1), (8, 8, 1), (9, 9, 2), (64, 64, 4)] {
@@ -162,6 +182,15 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[evervault]\nlegacy = 1", "evervault.legacy: must be true or false (line 2)"),
         ("[listen]\naddress = [1]", "listen.address: must be text, a whole number, true or false"),
         ("[listen]\naddress = \"127.0.0.1:7444\"", "admin.address: must differ"),
+        ("[control]\naddress = \"nowhere\"", "control.address: must be an IP address and a port"),
+        ("[control]\naddress = \"127.0.0.1:1\"", "control.principals: must not be empty unless"),
+        (
+            "[control]\naddress = \"127.0.0.1:1\"\nclient_ca = \"tls/client-ca.pem\"",
+            "control.principals: must not be empty unless",
+        ),
+        ("[control]\naddress = \"127.0.0.1:7443\"\nclient_ca = \"ops.pem\"", "control.address: must differ"),
+        ("[control]\nprincipals = [\"\"]", "control.principals: must be a list of names"),
+        ("[control]\nprincipals = [\"cn:\"]", "control.principals: must be a list of names"),
         ("[tls]\n\ntls12 = \"yes\"", "tls.tls12: must be true or false (line 3)"),
         ("[tls]\nkey = \"\"", "tls.key: must not be empty (line 2)"),
         ("[tls]\nkey = \"a\\u0000b\"", "tls.key: must not contain a NUL (line 2)"),

@@ -177,6 +177,11 @@ impl Harness {
         self.change(async |control, app| control.configure(app, set).await.unwrap()).await;
     }
 
+    /// Where the server takes control calls.
+    pub(crate) fn control_address(&self) -> SocketAddr {
+        self.server.as_ref().unwrap().control_address().unwrap()
+    }
+
     /// Takes the server out, to shut it down.
     pub(crate) fn take_server(&mut self) -> Server {
         self.server.take().unwrap()

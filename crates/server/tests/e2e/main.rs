@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod cancel;
+mod control;
 mod documents;
 mod drain;
 mod epoch;

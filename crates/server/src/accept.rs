@@ -1,0 +1,186 @@
+//! Takes connections in: TCP, TLS, a name, and the bounds on how many there are. What they are for is another's.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::connection;
+use crate::engine::Engine;
+use crate::metrics::{ConnectionOutcome, Metrics};
+use crate::pki::Principal;
+
+/// Pause after a failed accept, such as a process out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections the kernel queues before they are accepted.
+const BACKLOG: i32 = 1_024;
+
+/// Binds an address.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?; // A restart need not wait for old connections to time out.
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// What becomes of a connection whose caller has a name.
+pub(crate) trait Serve: Clone + Send + Sync + 'static {
+    /// Serves it to its end.
+    fn serve<S>(
+        self,
+        principal: Principal,
+        stream: S,
+        draining: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send
+    where
+        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
+}
+
+impl Serve for Arc<Engine> {
+    async fn serve<S>(self, principal: Principal, stream: S, draining: watch::Receiver<bool>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        connection::serve(self, principal, stream, draining).await;
+    }
+}
+
+/// Takes connections in and hands them on.
+pub(crate) struct Acceptor<T> {
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: TlsAcceptor,
+    pub(crate) engine: Arc<Engine>,
+    /// Who serves them.
+    pub(crate) service: T,
+    /// A permit for each connection there may be.
+    pub(crate) connections: Arc<Semaphore>,
+    /// A permit for each handshake at once.
+    pub(crate) handshakes: Arc<Semaphore>,
+    pub(crate) per_principal_max: usize,
+    pub(crate) principals: Arc<Principals>,
+    pub(crate) drains: watch::Receiver<bool>,
+}
+
+impl<T: Serve> Acceptor<T> {
+    /// Accepts until the engine drains.
+    pub(crate) async fn run(mut self) {
+        loop {
+            // Waiting for a handshake's place before accepting leaves the others in the kernel's queue.
+            let handshake = tokio::select! {
+                handshake = Arc::clone(&self.handshakes).acquire_owned() => handshake,
+                _ = self.drains.wait_for(|draining| *draining) => return,
+            };
+            let Ok(handshake) = handshake else { return };
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                _ = self.drains.wait_for(|draining| *draining) => return,
+            };
+            match accepted {
+                Ok((stream, _)) => self.admit(stream, handshake),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn admit(&self, stream: TcpStream, handshake: OwnedSemaphorePermit) {
+        let metrics = Arc::clone(&self.engine.metrics);
+        let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else {
+            return metrics.connection(ConnectionOutcome::Refused);
+        };
+        let (tls, engine, mut drains) = (self.tls.clone(), Arc::clone(&self.engine), self.drains.clone());
+        let (service, per_principal_max) = (self.service.clone(), self.per_principal_max);
+        let principals = Arc::clone(&self.principals);
+        tokio::spawn(async move {
+            let _place = place;
+            if stream.set_nodelay(true).is_err() {
+                return; // The peer is gone already.
+            }
+            let limit = Duration::from_millis(engine.limits.handshake_ms_max);
+            let shaken = tokio::select! {
+                shaken = timeout(limit, tls.accept(stream)) => shaken,
+                _ = drains.wait_for(|draining| *draining) => return,
+            };
+            let stream = match shaken {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "handshake failed");
+                    return metrics.connection(ConnectionOutcome::TlsFailed);
+                }
+                Err(_) => return metrics.connection(ConnectionOutcome::TlsTimeout),
+            };
+            drop(handshake);
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let Some(Ok(principal)) = certificate.map(|der| Principal::from_certificate(der)) else {
+                return metrics.connection(ConnectionOutcome::Nameless);
+            };
+            let Some(_entry) = principals.enter(&principal, per_principal_max) else {
+                return metrics.connection(ConnectionOutcome::PrincipalRefused);
+            };
+            metrics.connection(ConnectionOutcome::Accepted);
+            let _open = Open::new(&metrics);
+            service.serve(principal, stream, drains).await;
+        });
+    }
+}
+
+/// Counts a connection as open for as long as it lives.
+struct Open(Arc<Metrics>);
+
+impl Open {
+    fn new(metrics: &Arc<Metrics>) -> Self {
+        metrics.connections.inc();
+        Self(Arc::clone(metrics))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
+}
+
+/// Open connections by principal.
+#[derive(Debug, Default)]
+pub(crate) struct Principals(Mutex<HashMap<Principal, usize>>);
+
+impl Principals {
+    /// Counts one more connection of a principal, until dropped; `None` when it has as many as it may.
+    fn enter(self: &Arc<Self>, principal: &Principal, max: usize) -> Option<PrincipalEntry> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(principal.clone()).or_default();
+        if *count >= max {
+            return None;
+        }
+        *count += 1;
+        Some(PrincipalEntry { principals: Arc::clone(self), principal: principal.clone() })
+    }
+}
+
+struct PrincipalEntry {
+    principals: Arc<Principals>,
+    principal: Principal,
+}
+
+impl Drop for PrincipalEntry {
+    fn drop(&mut self) {
+        let mut open = self.principals.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.principal) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.principal);
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The control plane: apps, keys and collections changed over a listener of its own.
+//!
+//! Its calls are few and none is large, so a connection is served by one task, one call after the other, without the
+//! scheduler. Who gets in is decided twice: by the authority of the certificate, and by the principals that the
+//! configuration lists; whoever is not listed is told so once and let go. What a call does is in `calls.rs`, which the
+//! command line also uses on a file.
+//!
+//! A change runs to its end once it has begun, also when its caller goes away meanwhile.
+
+mod calls;
+mod connection;
+mod refusal;
+mod views;
+
+use calls::export;
+pub(crate) use calls::{apps, change_app, change_collection, collections};
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_wire::control::{Control as Call, Instances};
+use sealwire_wire::{ErrorCode, Info, Methods, RpcError};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+use crate::accept::{Acceptor, Principals, Serve, listen};
+use crate::config::{Caller, ControlListen};
+use crate::engine::Engine;
+use crate::pki::Principal;
+use crate::server::StartError;
+use crate::tls::ServerTls;
+
+/// Connections to the control listener at most.
+const CONNECTIONS_MAX: usize = 64;
+/// Of one principal.
+const CONNECTIONS_PER_PRINCIPAL_MAX: usize = 16;
+/// Handshakes at once.
+const HANDSHAKES_MAX: usize = 8;
+/// The longest message: a private key and its names take a tenth.
+const MESSAGE_BYTES_MAX: u64 = 1 << 20;
+/// Values in one message.
+const ELEMENTS_MAX: u64 = 1_000;
+/// Nested containers; a call has three.
+const DEPTH_MAX: u32 = 8;
+/// How long a call may take. The store answers sooner, whatever has become of it.
+const CALL_MAX: Duration = Duration::from_secs(30);
+/// The control listener while it is open.
+#[derive(Debug)]
+pub(crate) struct ControlServer {
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+    connections: Arc<Semaphore>,
+}
+
+/// A listener that nobody takes connections from yet.
+pub(crate) struct Bound {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl ControlServer {
+    /// Binds the address.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Bind`].
+    pub(crate) fn bind(control: &ControlListen) -> Result<Bound, StartError> {
+        let bind = |source| StartError::Bind { key: "control.address", address: control.address, source };
+        let listener = listen(control.address).map_err(bind)?;
+        let address = listener.local_addr().map_err(bind)?;
+        Ok(Bound { listener, address })
+    }
+
+    /// Takes connections until the engine drains.
+    pub(crate) fn start(bound: Bound, tls: ServerTls, desk: Desk, drains: watch::Receiver<bool>) -> Self {
+        let Bound { listener, address } = bound;
+        let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let acceptor = Acceptor {
+            listener,
+            tls: TlsAcceptor::from(tls.config),
+            engine: Arc::clone(&desk.engine),
+            service: Arc::new(desk),
+            connections: Arc::clone(&connections),
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            per_principal_max: CONNECTIONS_PER_PRINCIPAL_MAX,
+            principals: Arc::<Principals>::default(),
+            drains,
+        };
+        Self { address, accepting: tokio::spawn(acceptor.run()), connections }
+    }
+
+    /// Where control calls are taken, with the port the system chose.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns when every connection has ended, which the drain tells them to: after its call.
+    pub(crate) async fn ended(self) {
+        let _ = self.accepting.await;
+        let _ = self.connections.acquire_many(CONNECTIONS_MAX as u32).await;
+    }
+}
+
+/// What control connections share.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    /// What serves the apps, keys and collections.
+    pub(crate) engine: Arc<Engine>,
+    /// Who may call; empty: whoever the authority has given a certificate.
+    pub(crate) callers: Vec<Caller>,
+}
+
+impl Desk {
+    fn admits(&self, principal: &Principal) -> bool {
+        let listed = |caller: &Caller| caller.0 == principal.kind() && caller.1 == principal.as_str();
+        self.callers.is_empty() || self.callers.iter().any(listed)
+    }
+
+    /// Answers a call: appends its result.
+    async fn answer(&self, principal: &Principal, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let control = self.engine.apps.control();
+        match call {
+            Call::Apps(page) => apps(control, *page).await?.encode(out),
+            Call::Export(page) => export(control, *page).await?.encode(out),
+            Call::Collections { app, page } => collections(control, app, *page).await?.encode(out),
+            Call::Instances => self.instances().await?.encode(out),
+            Call::App(call) => {
+                let changed = change_app(control, *call).await?;
+                changed.encode(out);
+                tracing::info!(
+                    %principal, app = call.app, key = changed.key, generation = changed.generation, "changed an app"
+                );
+                self.engine.apps.changed_here().await;
+            }
+            Call::Collection(call) => {
+                let changed = change_collection(control, *call).await?;
+                changed.encode(out);
+                tracing::info!(
+                    %principal, app = call.app, collection = call.collection, generation = changed.generation,
+                    "changed a collection"
+                );
+                self.engine.apps.changed_here().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn instances(&self) -> Result<Instances, RpcError> {
+        let control = self.engine.apps.control();
+        let generation = control.generation().await.map_err(refusal::of)?;
+        let instances = control.instances().await.map_err(refusal::of)?;
+        Ok(Instances { instances: instances.into_iter().map(views::instance).collect(), generation })
+    }
+
+    fn info(&self) -> Info {
+        Info {
+            methods: Methods::CONTROL.iter().map(|method| method.name().to_owned()).collect(),
+            limits: vec![
+                ("message_bytes_max".into(), MESSAGE_BYTES_MAX),
+                ("depth_max".into(), DEPTH_MAX.into()),
+                ("elements_max".into(), ELEMENTS_MAX),
+            ],
+            ..self.engine.info()
+        }
+    }
+}
+
+impl Serve for Arc<Desk> {
+    async fn serve<S>(self, principal: Principal, stream: S, draining: watch::Receiver<bool>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        connection::Connection::new(self, principal, stream).serve(draining).await;
+    }
+}
+
+/// What those hear that `control.principals` does not list.
+fn not_listed() -> RpcError {
+    RpcError::new(
+        ErrorCode::Forbidden,
+        "this certificate may not change control state: control.principals lists who may",
+    )
+}
