@@ -10,11 +10,16 @@
 mod apps;
 mod calls;
 mod certs;
+mod collections;
 mod connect;
 mod dev;
 mod documents;
 mod folder;
+mod instances;
+mod operator;
 mod serve;
+mod tokenize;
+mod tokens;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -50,6 +55,10 @@ enum Command {
     Decrypt(documents::DecryptArgs),
     /// Move the envelopes of a JSON file to the app's newest key, without showing what is in them
     Rewrap(documents::RewrapArgs),
+    /// Replace the fields of a JSON file by tokens, and keep their values
+    Tokenize(tokenize::TokenizeArgs),
+    /// Replace the tokens in a JSON file by their values
+    Detokenize(tokenize::DetokenizeArgs),
     /// Say what an envelope says about itself, without opening it
     Inspect(calls::InspectArgs),
     /// Ask an engine whether it answers
@@ -58,8 +67,14 @@ enum Command {
     Info(calls::PlainArgs),
     /// Make certificates: an authority, and servers and clients under it
     Certs(certs::Args),
-    /// Make, list and set up apps; rotate, import, disable and enable their keys
+    /// Make, list, set up, stop and remove apps; rotate, import, stop and remove their keys
     Apps(apps::Args),
+    /// Make, list, set up and remove collections of tokens
+    Collections(collections::Args),
+    /// List, find, expire and remove tokens
+    Tokens(tokens::Args),
+    /// List the engines that serve the same apps
+    Instances(instances::Args),
     /// Check a configuration file, and say every problem in it at once
     CheckConfig(serve::Args),
     /// Print a configuration file with every key, its unit, range and default
@@ -82,6 +97,11 @@ pub fn run() -> ExitCode {
         Command::Info(args) => calls::info(&args),
         Command::Certs(args) => certs::run(&args),
         Command::Apps(args) => apps::run(&args),
+        Command::Collections(args) => collections::run(&args),
+        Command::Tokens(args) => tokens::run(&args),
+        Command::Instances(args) => instances::run(&args),
+        Command::Tokenize(args) => tokenize::tokenize(&args),
+        Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::CheckConfig(args) => serve::check(&args),
         Command::Reference => {
             print!("{}", Config::reference());

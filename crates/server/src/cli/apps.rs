@@ -1,5 +1,4 @@
-//! `apps`: make and list apps, change their keys and settings, in the store of a configuration. Works beside a running engine,
-//! which follows within a second.
+//! `apps`: make and list apps, change their keys and settings, over an engine's control listener or in a file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,14 +6,15 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use sealwire_crypto::{AppId, Curve, EpochLifetime, KeyId, KeyPair, KeyState};
-use sealwire_store::{AppChange, AppSummary, Control, Format, KeyKind, KeySummary, Settings, StoreError, Target};
-use serde_json::{Value, json};
+use sealwire_client::{Curve, Format};
+use sealwire_crypto::{EpochLifetime, KeyId};
+use sealwire_store::{ControlStore as _, FileStore, Snapshot};
+use sealwire_wire::control::{App, AppAsk, AppChanged, RotateKind, Secret};
+use sealwire_wire::{DELAY_S_DEFAULT, DELAY_S_MAX};
 use zeroize::Zeroizing;
 
-use super::{ConfigArgs, Failure};
-use crate::config::Config;
-use crate::server::open_control;
+use super::Failure;
+use super::operator::{At, Desk, Place, export};
 use crate::tls::exposed_mode;
 
 /// Arguments of `apps`.
@@ -26,12 +26,12 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make an app with a key on each curve; a running engine serves it within a second
+    /// Make an app with a key on each curve and one for its tokens
     Create {
         /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
         name: String,
         #[command(flatten)]
-        common: Common,
+        place: Place,
     },
     /// Make an app's next key, which seals from then on; the older ones go on opening
     Rotate {
@@ -40,28 +40,50 @@ enum Command {
         /// Only on this curve; each curve that the app has keys on if left out
         #[arg(long, value_parser = curve)]
         curve: Option<Curve>,
+        /// The key that seals the values of tokens, instead
+        #[arg(long, conflicts_with = "curve")]
+        token: bool,
         #[command(flatten)]
-        common: Common,
+        place: Place,
     },
     /// Add a key that was made elsewhere, so that what was encrypted to it opens here
     Import(ImportArgs),
-    /// Stop a key: nothing opens or seals under it any more, not even if it is the last
-    Disable(KeyArgs),
+    /// Stop an app, whose calls are then refused, or one of its keys: nothing opens or seals under it any more, not even if
+    /// it is the last
+    Disable(PartArgs),
     /// Take a mistaken `disable` back
-    Enable(KeyArgs),
-    /// Change an app's settings; what is not named stays. A running engine follows within a second
+    Enable(PartArgs),
+    /// Stop an app or one of its keys, and remove it after a time, with all that was sealed under it
+    Delete {
+        /// Seconds until then; `restore` takes it back before
+        #[arg(long, value_name = "N", default_value_t = DELAY_S_DEFAULT,
+            value_parser = clap::value_parser!(u64).range(0..=DELAY_S_MAX))]
+        delay_s: u64,
+        #[command(flatten)]
+        part: PartArgs,
+    },
+    /// Take a `delete` back while its time lasts
+    Restore(PartArgs),
+    /// Change an app's settings; what is not named stays
     Set {
         /// The app
         name: String,
         #[command(flatten)]
         settings: SettingArgs,
         #[command(flatten)]
-        common: Common,
+        place: Place,
     },
     /// List apps with their settings and key versions
     List {
         #[command(flatten)]
-        common: Common,
+        place: Place,
+    },
+    /// Write the apps of an engine to a file that engines with `state.mode` "stateless" read; keys stay sealed
+    Export {
+        /// The file, which must not be there
+        file: PathBuf,
+        #[command(flatten)]
+        at: At,
     },
 }
 
@@ -81,11 +103,11 @@ struct ImportArgs {
     #[arg(long)]
     seals: bool,
     #[command(flatten)]
-    common: Common,
+    place: Place,
 }
 
 /// The settings that `set` changes.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct SettingArgs {
     /// Allow calls of key scope `epoch`: they share one ephemeral key per curve for this many milliseconds, 1 to 15000.
@@ -97,139 +119,97 @@ struct SettingArgs {
     format: Option<Format>,
 }
 
-/// Arguments of `disable` and `enable`.
+/// An app or one of its keys.
 #[derive(Debug, clap::Args)]
-struct KeyArgs {
+struct PartArgs {
     /// The app
     name: String,
-    /// The key's id, as `apps list` and `inspect` show it: 10 hexadecimal digits
-    key: KeyId,
+    /// One of its keys, by its id as `apps list` and `inspect` show it: 10 hexadecimal digits, or token-N; the whole app if
+    /// left out
+    #[arg(value_parser = key)]
+    key: Option<String>,
     #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, clap::Args)]
-struct Common {
-    #[command(flatten)]
-    config: ConfigArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    place: Place,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    // It holds the key-encryption key, and exported ones.
+    // It may hold the key-encryption key, and exported ones.
     super::serve::no_core_dumps();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        match &args.command {
-            Command::Create { name, common } => {
-                let app = AppId::new(name)?;
-                common.change(async |control| Ok(vec![control.create(&app, &Curve::ALL).await?.app])).await
-            }
-            Command::Rotate { name, curve, common } => {
-                let app = AppId::new(name)?;
-                common.change(async |control| Ok(vec![rotate(control, &app, *curve).await?])).await
-            }
-            Command::Import(args) => import(args).await,
-            Command::Disable(args) => {
-                set_state(args, async |control, app, target| control.disable(app, target).await).await
-            }
-            Command::Enable(args) => {
-                set_state(args, async |control, app, target| control.enable(app, target).await).await
-            }
-            Command::Set { name, settings, common } => {
-                let (app, settings) = (AppId::new(name)?, settings.clone());
-                let change = move |of: &mut Settings| settings.apply(of);
-                common.change(async |control| Ok(vec![control.configure(&app, change.clone()).await?.app])).await
-            }
-            Command::List { common } => common.change(async |control| Ok(control.apps().await?.1)).await,
+    match &args.command {
+        Command::Create { name, place } => {
+            let made = place.run(async |desk| desk.change_app(name, AppAsk::Create).await)?;
+            print(place.at.json, made.app.as_slice())
         }
-    })
-}
-
-impl Common {
-    /// Does something to the apps of the configuration, and prints the apps that come of it.
-    async fn change(
-        &self,
-        change: impl AsyncFnOnce(&Control) -> Result<Vec<AppSummary>, Failure>,
-    ) -> Result<(), Failure> {
-        let config: Config = self.config.load()?;
-        let (control, stores) = open_control(&config).await?;
-        let made = change(&control).await;
-        stores.close().await;
-        print(self.json, &made?);
-        Ok(())
-    }
-}
-
-impl SettingArgs {
-    fn apply(&self, settings: &mut Settings) {
-        if let Some(ms) = self.epoch_ms {
-            settings.epoch = EpochLifetime::from_ms(ms).ok(); // Only 0 is none: the rest is refused before.
+        Command::Rotate { name, curve, token, place } => rotate(name, *curve, *token, place),
+        Command::Import(args) => import(args),
+        Command::Disable(args) => args.change(|key| AppAsk::Disable { key }),
+        Command::Enable(args) => args.change(|key| AppAsk::Enable { key }),
+        Command::Delete { part, delay_s } => part.change(|key| AppAsk::Delete { key, delay_s: Some(*delay_s) }),
+        Command::Restore(args) => args.change(|key| AppAsk::Restore { key }),
+        Command::Set { name, settings, place } => {
+            let ask = AppAsk::Set { format: settings.format, epoch_ms: settings.epoch_ms };
+            let made = place.run(async |desk| desk.change_app(name, ask).await)?;
+            print(place.at.json, made.app.as_slice())
         }
-        if let Some(format) = self.format {
-            settings.format = format;
-        }
+        Command::List { place } => print(place.at.json, &place.run(async |desk| desk.apps().await)?),
+        Command::Export { file, at } => write_export(file, at),
     }
 }
 
 fn format(name: &str) -> Result<Format, String> {
-    Format::from_name(name).ok_or_else(|| "native or evervault".into())
+    let found = Format::from_name(name).filter(|format| *format != Format::EvervaultBare);
+    found.ok_or_else(|| "native or evervault".into())
 }
 
 fn curve(name: &str) -> Result<Curve, String> {
     Curve::from_name(name).ok_or_else(|| "r1 is P-256, k1 is secp256k1".into())
 }
 
-/// Rotates one curve, or each that the app has keys on. Gives the new keys.
-async fn rotate(control: &Control, app: &AppId, curve: Option<Curve>) -> Result<AppSummary, StoreError> {
-    let mut found = control.app(app).await?;
-    let rotates = |wanted: &Curve| match curve {
-        Some(curve) => curve == *wanted,
-        None => found.keys.iter().any(|key| key.curve == *wanted),
-    };
-    let curves: Vec<Curve> = Curve::ALL.into_iter().filter(rotates).collect();
-    let mut keys = Vec::new();
-    for curve in curves {
-        let made = control.rotate(app, KeyKind::Pair(curve)).await?;
-        keys.extend(made.key());
-        found = made.app;
-    }
-    warn_of_many(&found, &keys);
-    Ok(AppSummary { keys, ..found })
+fn key(id: &str) -> Result<String, String> {
+    let is_token_key = id.strip_prefix("token-").is_some_and(|number| number.parse::<u32>().is_ok());
+    let known = is_token_key || id.parse::<KeyId>().is_ok();
+    if known { Ok(id.to_owned()) } else { Err("a key's id is 10 hexadecimal digits, or token-N".into()) }
 }
 
-async fn import(args: &ImportArgs) -> Result<(), Failure> {
-    let app = AppId::new(&args.name)?;
-    let named = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
-    args.common
-        .change(async |control| {
-            let text = read_key(&args.key_file).map_err(named)?;
-            let pair = KeyPair::import(args.curve, &text).map_err(|error| named(error.into()))?;
-            let added = control.import(&app, pair, args.seals).await?;
-            let keys: Vec<KeySummary> = added.key().copied().into_iter().collect();
-            warn_of_many(&added.app, &keys);
-            Ok(vec![AppSummary { keys, ..added.app }])
-        })
-        .await
-}
-
-/// Active keys on a curve beyond which an app is warned of: 0.25 ms for each Evervault key that opens nothing.
-const ACTIVE_KEYS_FINE: usize = 4;
-
-/// Says so where a curve of one of the `changed` keys has many active keys: an Evervault value names none of them.
-fn warn_of_many(app: &AppSummary, changed: &[KeySummary]) {
-    for curve in Curve::ALL.into_iter().filter(|curve| changed.iter().any(|key| key.curve == *curve)) {
-        let active = app.keys.iter().filter(|key| key.curve == curve && key.state == KeyState::Active).count();
-        if active > ACTIVE_KEYS_FINE {
-            let (app, curve) = (&app.app, curve.name());
-            eprintln!(
-                "{app} has {active} active keys on {curve}: each new key in Evervault values may be tried with all of \
-                 them; disable those that no data needs"
-            );
+/// Rotates one kind of key, or each curve that the app has keys on. Prints the new ones.
+fn rotate(name: &str, curve: Option<Curve>, token: bool, place: &Place) -> Result<(), Failure> {
+    let changes = place.run(async |desk| {
+        let kinds = match (token, curve) {
+            (true, _) => vec![RotateKind::Token],
+            (false, Some(curve)) => vec![of(curve)],
+            (false, None) => curves(&desk, name).await?.into_iter().map(of).collect(),
+        };
+        let mut changes = Vec::new();
+        for kind in kinds {
+            changes.push(desk.change_app(name, AppAsk::Rotate { kind }).await?);
         }
+        Ok(changes)
+    })?;
+    print_keys(place.at.json, &changes)
+}
+
+/// The curves that an app has keys on.
+async fn curves(desk: &Desk, name: &str) -> Result<Vec<Curve>, Failure> {
+    let apps = desk.apps().await?;
+    let app = apps.iter().find(|app| app.app == name).ok_or_else(|| format!("there is no app {name}"))?;
+    let has = |curve: &&Curve| app.keys.iter().any(|key| key.curve == curve.name());
+    Ok(Curve::ALL.iter().filter(has).copied().collect())
+}
+
+fn of(curve: Curve) -> RotateKind {
+    match curve {
+        Curve::R1 => RotateKind::R1,
+        Curve::K1 => RotateKind::K1,
     }
+}
+
+fn import(args: &ImportArgs) -> Result<(), Failure> {
+    let named = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
+    let key = read_key(&args.key_file).map_err(named)?;
+    let text = std::str::from_utf8(&key).map_err(|_| named("not a private key".into()))?;
+    let ask = AppAsk::Import { curve: args.curve, private_key: Secret(text), seals: args.seals };
+    let change = args.place.run(async |desk| desk.change_app(&args.name, ask).await)?;
+    print_keys(args.place.at.json, &[change])
 }
 
 /// Longest file that holds a private key. PEM of one takes 300 bytes.
@@ -253,75 +233,93 @@ fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     if text.len() > KEY_FILE_BYTES_MAX { Err("too long for a private key".into()) } else { Ok(text) }
 }
 
-/// Changes one key's state, and says so where a curve has no key left to seal with.
-async fn set_state(
-    args: &KeyArgs,
-    change: impl AsyncFnOnce(&Control, &AppId, Target) -> Result<AppChange, StoreError>,
-) -> Result<(), Failure> {
-    let app = AppId::new(&args.name)?;
-    args.common
-        .change(async |control| {
-            let changed = change(control, &app, Target::Key(args.key)).await?;
-            let keys: Vec<KeySummary> = changed.key().copied().into_iter().collect();
-            let found = changed.app;
-            for key in &keys {
-                let curve = key.curve;
-                let seals = |key: &KeySummary| key.curve == curve && key.state == KeyState::Active && key.seals;
-                if !found.keys.iter().any(seals) {
-                    let curve = curve.name();
-                    eprintln!(
-                        "{app} has no active key on {curve} now: encrypting on {curve} is answered not_found until one \
-                         is made"
-                    );
-                }
-                if key.state == KeyState::Active {
-                    warn_of_many(&found, &keys);
-                }
-            }
-            Ok(vec![AppSummary { keys, ..found }])
-        })
-        .await
+impl PartArgs {
+    fn change<'a>(&'a self, ask: impl FnOnce(Option<&'a str>) -> AppAsk<'a>) -> Result<(), Failure> {
+        let ask = ask(self.key.as_deref());
+        let change = self.place.run(async |desk| desk.change_app(&self.name, ask).await)?;
+        if self.key.is_some() {
+            return print_keys(self.place.at.json, &[change]);
+        }
+        print(self.place.at.json, change.app.as_slice())
+    }
 }
 
-fn print(as_json: bool, apps: &[AppSummary]) {
-    let state = |state| match state {
-        KeyState::Active => "active",
-        KeyState::Disabled => "disabled",
-    };
-    let epoch_ms = |app: &AppSummary| app.settings.epoch.map_or(0, EpochLifetime::as_ms);
-    if as_json {
-        let key = |key: &KeySummary| {
-            json!({
-                "id": key.id.to_string(),
-                "curve": key.curve.name(),
-                "version": key.number,
-                "state": state(key.state),
-                "seals": key.seals,
-                "created_unix_s": key.created_unix_s,
-            })
-        };
-        let list: Vec<Value> = apps
-            .iter()
-            .map(|app| {
-                json!({
-                    "app": app.app.as_str(),
-                    "epoch_ms": epoch_ms(app),
-                    "format": app.settings.format.name(),
-                    "keys": app.keys.iter().map(key).collect::<Vec<_>>(),
-                })
-            })
-            .collect();
-        println!("{}", Value::from(list));
-        return;
+fn write_export(file: &Path, at: &At) -> Result<(), Failure> {
+    if file.exists() {
+        return Err(format!("{}: exists and is not overwritten", file.display()).into());
     }
-    println!("{:<24} {:<10} {:<8} {:<6} {:<8} {:<11} STATE", "APP", "FORMAT", "EPOCH_MS", "CURVE", "VERSION", "KEY");
+    at.run(async |client| {
+        let all = export(&client).await?;
+        let records = all.records.into_iter().map(|record| (record.key, record.record.into_bytes())).collect();
+        let snapshot = Snapshot { generation: all.generation, records };
+        FileStore::open(file)?.replace(0, &snapshot).await?;
+        if at.json {
+            println!("{}", serde_json::json!({ "generation": snapshot.generation, "records": snapshot.records.len() }));
+        } else {
+            println!("{} records of generation {} in {}", snapshot.records.len(), snapshot.generation, file.display());
+        }
+        Ok(())
+    })
+}
+
+/// Active keys on a curve beyond which an app is warned of: 0.25 ms for each Evervault key that opens nothing.
+const ACTIVE_KEYS_FINE: usize = 4;
+
+/// Says so where a curve of the changed key has many active keys, for an Evervault value names none of them, or none that
+/// seals.
+fn warn(app: &App, changed: &str) {
+    let Some(key) = app.keys.iter().find(|key| key.id == changed) else { return };
+    let (app_name, curve) = (&app.app, &key.curve);
+    let on_curve = || app.keys.iter().filter(|other| other.curve == *curve && other.state == "active");
+    let active = on_curve().count();
+    if key.state == "active" && active > ACTIVE_KEYS_FINE {
+        eprintln!(
+            "{app_name} has {active} active keys on {curve}: each new key in Evervault values may be tried with all of \
+             them; disable those that no data needs"
+        );
+    }
+    if key.state != "active" && !on_curve().any(|key| key.seals) {
+        eprintln!(
+            "{app_name} has no active key on {curve} now: encrypting on {curve} is answered not_found until one is made"
+        );
+    }
+}
+
+/// Prints an app with the keys that were changed, and no others.
+fn print_keys(as_json: bool, changes: &[AppChanged]) -> Result<(), Failure> {
+    let changed = |id: &str| changes.iter().any(|change| change.key.as_deref() == Some(id));
+    let Some(mut app) = changes.last().and_then(|change| change.app.clone()) else {
+        return print(as_json, &[]);
+    };
+    changes.iter().filter_map(|change| change.key.as_deref()).for_each(|key| warn(&app, key));
+    app.keys.retain(|key| changed(&key.id));
+    app.token_keys.retain(|key| changed(&token_key_id(key.version)));
+    print(as_json, &[app])
+}
+
+fn token_key_id(version: u32) -> String {
+    format!("token-{version}")
+}
+
+fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
+    if as_json {
+        println!("{}", serde_json::to_string(apps)?);
+        return Ok(());
+    }
+    println!("{:<24} {:<10} {:<8} {:<6} {:<8} {:<11} STATE", "APP", "FORMAT", "EPOCH_MS", "KEY OF", "VERSION", "KEY");
     for app in apps {
+        let whole = if app.state == "active" { String::new() } else { format!(", app {}", app.state) };
+        let line = |of: &str, version: u32, id: &str, state: &str| {
+            let (name, format, epoch_ms) = (&app.app, &app.format, app.epoch_ms);
+            println!("{name:<24} {format:<10} {epoch_ms:<8} {of:<6} {version:<8} {id:<11} {state}{whole}");
+        };
         for key in &app.keys {
-            let (name, epoch_ms) = (app.app.as_str(), epoch_ms(app));
-            let (curve, number, id, state) = (key.curve.name(), key.number, key.id.to_string(), state(key.state));
             let opens_only = if key.seals { "" } else { ", opens only" };
-            let format = app.settings.format.name();
-            println!("{name:<24} {format:<10} {epoch_ms:<8} {curve:<6} {number:<8} {id:<11} {state}{opens_only}");
+            line(&key.curve, key.version, &key.id, &format!("{}{opens_only}", key.state));
+        }
+        for key in &app.token_keys {
+            line("token", key.version, &token_key_id(key.version), &key.state);
         }
     }
+    Ok(())
 }

@@ -1,11 +1,13 @@
 //! How a command reaches an engine.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
+use sealwire_client::{Client, ClientConfig, Endpoint, Error, Pem};
 
 use super::{Failure, folder};
+use crate::config::Config;
 
 /// Where the engine is, and who we are to it.
 #[derive(Debug, clap::Args)]
@@ -14,7 +16,7 @@ pub(super) struct Connect {
     /// Folder made by `sealwire dev`; gives every value below that is not given
     #[arg(long, value_name = "DIR", default_value = folder::DEFAULT)]
     folder: PathBuf,
-    /// Engine to call; of several, with commas between them or the option repeated, one that answers is called
+    /// Engine to call; `apps`, `collections` and `instances` call its control listener. Of several, with commas between them or the option repeated, one that answers is called
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     connect: Vec<String>,
     /// Name that the certificate of each engine must carry [default: the host of its address]
@@ -35,35 +37,67 @@ pub(super) struct Connect {
 }
 
 impl Connect {
-    /// Connects, and calls once to know that it works.
+    /// Connects as a caller, and calls once to know that it works.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
-        let addresses = match &*self.connect {
-            [] => vec![self.folder_address()?],
-            given => given.to_vec(),
-        };
+        let addresses = self.addresses(|config| Some(config.listen.address), "--connect")?;
+        let named = |error: Error| -> Failure { format!("{}: {}", addresses.join(", "), super::chain(&error)).into() };
+        Client::connect(self.config(&addresses, folder::CLIENT)).await.map_err(named)
+    }
+
+    /// Connects to the control listener as an operator.
+    pub(super) async fn operator(&self) -> Result<Client, Failure> {
+        let listens = |config: &Config| config.control.as_ref().map(|control| control.address);
+        let addresses = self.addresses(listens, "--connect, or change a file of apps with --file")?;
+        let client = Client::lazy(self.config(&addresses, folder::OPERATOR))?;
+        // Whoever is no operator is told so in answer to the first call, and to no other.
+        client.health().await.map_err(|error| {
+            let (at, why) = (addresses.join(", "), super::chain(&error));
+            let what = "start it with `sealwire serve` or `sealwire dev`, name another with --connect";
+            match error {
+                Error::Rpc(_) => error.into(),
+                Error::Connect(_) => format!("no engine answers at {at} ({why}): {what}").into(),
+                _ => Failure::from(format!("{at}: {why}")),
+            }
+        })?;
+        Ok(client)
+    }
+
+    /// How to reach those addresses under the certificate of that name.
+    fn config(&self, addresses: &[String], name: &str) -> ClientConfig {
         let endpoint = |address: &String| {
             let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host).trim_matches(['[', ']']);
             Endpoint::new(address, self.server_name.as_deref().unwrap_or(host))
         };
         let file =
             |given: &Option<PathBuf>, name: &str| Pem::File(given.clone().unwrap_or_else(|| self.folder.join(name)));
-        let (ca, cert) = (file(&self.ca, "ca.pem"), file(&self.cert, "client.pem"));
-        let mut config = ClientConfig::new("", "", ca, cert, file(&self.key, "client-key.pem"));
+        let (ca, cert) = (file(&self.ca, "ca.pem"), file(&self.cert, &format!("{name}.pem")));
+        let mut config = ClientConfig::new("", "", ca, cert, file(&self.key, &format!("{name}-key.pem")));
         config.endpoints = addresses.iter().map(endpoint).collect();
         config.connections = 1;
         config.deadline = Duration::from_secs(self.timeout);
-        Client::connect(config)
-            .await
-            .map_err(|error| format!("{}: {}", addresses.join(", "), super::chain(&error)).into())
+        config
     }
 
-    /// Where the engine of the folder listens.
-    fn folder_address(&self) -> Result<String, Failure> {
-        let found = folder::listen_address(&self.folder)?.ok_or_else(|| {
-            let folder = self.folder.display();
-            format!("no engine known: {folder} has no {}; run `sealwire dev`, or give --connect", folder::CONFIG)
+    /// Where to connect: as told, or as the engine of the folder listens.
+    fn addresses(
+        &self,
+        listens: impl FnOnce(&Config) -> Option<SocketAddr>,
+        instead: &str,
+    ) -> Result<Vec<String>, Failure> {
+        if !self.connect.is_empty() {
+            return Ok(self.connect.clone());
+        }
+        let folder = self.folder.display();
+        let config = folder::config(&self.folder)?.ok_or_else(|| {
+            format!("no engine known: {folder} has no {}; run `sealwire dev`, or give {instead}", folder::CONFIG)
         })?;
-        Ok(found.to_string())
+        let address = listens(&config).ok_or_else(|| {
+            format!(
+                "{folder}/{} has no control.address, where changes are made; set one, or give {instead}",
+                folder::CONFIG
+            )
+        })?;
+        Ok(vec![address.to_string()])
     }
 
     /// Runs a command's calls to their end.

@@ -7,8 +7,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Pem};
+use sealwire_client::control::{AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, Scope, TokenFormat};
+use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
 use sealwire_payload::{Limits, json};
+use sealwire_wire::Method;
 
 use super::{Failure, folder, serve};
 use crate::server::Server;
@@ -16,6 +18,10 @@ use crate::server::Server;
 const SAMPLE: &str = include_str!("sample.json");
 /// What of the sample is sensitive.
 const SELECT: [&str; 3] = ["$.customer", "$.card.number", "$.card.cvc"];
+
+/// Collections of the app.
+const COLLECTIONS: [(&str, Kind, TokenFormat); 2] =
+    [("people", Kind::Random, TokenFormat::Opaque), ("cards", Kind::Deterministic, TokenFormat::Card)];
 
 /// Arguments of `dev`.
 #[derive(Debug, clap::Args)]
@@ -29,19 +35,23 @@ pub(super) struct Args {
     /// Where to serve /live, /ready and /metrics; used when the folder is made
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7444")]
     admin: SocketAddr,
+    /// Where to change apps, keys and collections; used when the folder is made
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7445")]
+    control: SocketAddr,
     /// Stop after the demonstration
     #[arg(long)]
     demo_only: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let config = folder::prepare(&args.folder, args.listen, args.admin)?;
+    let at = folder::Addresses { listen: args.listen, admin: args.admin, control: args.control };
+    let config = folder::prepare(&args.folder, &at)?;
     serve::log(&config)?;
     serve::no_core_dumps();
     serve::runtime(&config)?.block_on(async {
-        folder::create_app(&config).await?;
         let server = Server::start(&config).await?;
-        demonstrate(&args.folder, server.address()).await?;
+        furnish(&args.folder, &server).await?;
+        demonstrate(&args.folder, &server).await?;
         if !args.demo_only {
             invite(&args.folder, &server);
             serve::stop_signal().await?;
@@ -51,21 +61,50 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// Encrypts and decrypts the sample through the engine's own port, and shows it.
-async fn demonstrate(folder: &Path, address: SocketAddr) -> Result<(), Failure> {
+/// A client of the folder's engine.
+async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client, Failure> {
     let file = |name: &str| Pem::File(folder.join(name));
-    let names = ("ca.pem", "client.pem", "client-key.pem");
-    let client = Client::connect(ClientConfig::new(
-        address.to_string(),
-        "localhost",
-        file(names.0),
-        file(names.1),
-        file(names.2),
-    ))
-    .await?;
+    let (cert, key) = (file(&format!("{name}.pem")), file(&format!("{name}-key.pem")));
+    Ok(Client::connect(ClientConfig::new(address.to_string(), "localhost", file("ca.pem"), cert, key)).await?)
+}
+
+/// Makes the app and its collections over the engine's own control listener; what is there stays.
+async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
+    let Some(control) = server.control_address() else {
+        return Err(
+            format!("{} has no control.address, where the app is made", folder.join(folder::CONFIG).display()).into()
+        );
+    };
+    let operator = client(folder, control, folder::OPERATOR).await?;
+    there(operator.change_app(AppCall { app: folder::APP, ask: AppAsk::Create }).await)?;
+    for (collection, kind, format) in COLLECTIONS {
+        let (first, last, scope, expires_s) = (None, None, Scope::Collection, None);
+        let ask = CollectionAsk::Create { kind, format, first, last, scope, expires_s };
+        there(operator.change_collection(CollectionCall { app: folder::APP, collection, ask }).await)?;
+    }
+    Ok(())
+}
+
+/// It was made, now or before.
+fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
+    match made {
+        Ok(_) => Ok(()),
+        Err(Error::Rpc(error)) if error.code == ErrorCode::Conflict => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Encrypts and decrypts the sample through the engine's own port, and shows it.
+async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
+    let address = server.address();
+    let client = client(folder, address, folder::CLIENT).await?;
     let limits = Limits::default();
     let payload = json::to_msgpack(SAMPLE.as_bytes(), limits)?;
-    println!("The engine listens on {address} (TLS 1.3, client certificate required). A document:\n");
+    print!("The engine listens on {address} (TLS 1.3, client certificate required)");
+    if let Some(control) = server.control_address() {
+        print!("; its operators change apps on {control}");
+    }
+    println!(". A document:\n");
     println!("{}", SAMPLE.trim_end());
 
     let call = Encrypt { select: Some(SELECT.to_vec()), ..Encrypt::new(folder::APP, &payload) };
@@ -113,6 +152,12 @@ fn invite(folder: &Path, server: &Server) {
     println!("  {program} encrypt mine.json{at} --output sealed.json");
     println!("  {program} decrypt sealed.json{at}");
     println!("  {program} inspect{at} 'sw1:...'");
+    if server.engine().methods().contains(Method::Tokenize) {
+        println!("  {program} tokenize mine.json{at} --collection people --output tokens.json");
+        println!("  {program} detokenize tokens.json{at} --collection people");
+    }
     println!("  {program} info{at}");
+    println!("  {program} apps list{at}");
+    println!("  {program} collections list {}{at}", folder::APP);
     println!("  curl http://{}/ready\n", server.admin_address());
 }

@@ -18,7 +18,7 @@ use super::{Failure, folder};
 
 /// What each command takes.
 #[derive(Debug, clap::Args)]
-struct Common {
+pub(super) struct Common {
     /// JSON file; `-` reads standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -27,18 +27,18 @@ struct Common {
     output: Option<PathBuf>,
     /// App whose keys to use
     #[arg(long, short, default_value = folder::APP)]
-    app: String,
+    pub(super) app: String,
     /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
     #[arg(long, short, value_name = "PATH")]
     select: Vec<String>,
     /// Bind the fields to a place, such as `customers.card.17`; the same is needed to decrypt
     #[arg(long, default_value = "", hide_default_value = true)]
-    context: String,
+    pub(super) context: String,
     /// One line instead of indented text
     #[arg(long)]
     compact: bool,
     #[command(flatten)]
-    connect: Connect,
+    pub(super) connect: Connect,
 }
 
 /// Arguments of `encrypt`.
@@ -189,11 +189,15 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
 }
 
 impl Common {
-    fn select(&self) -> Option<Vec<&str>> {
+    pub(super) fn select(&self) -> Option<Vec<&str>> {
         (!self.select.is_empty()).then(|| self.select.iter().map(String::as_str).collect())
     }
 
-    fn convert(&self, doing: &str, call: impl AsyncFnOnce(&[u8]) -> Result<Document, Failure>) -> Result<(), Failure> {
+    pub(super) fn convert(
+        &self,
+        doing: &str,
+        call: impl AsyncFnOnce(&[u8]) -> Result<Document, Failure>,
+    ) -> Result<(), Failure> {
         let progress = Progress::new();
         progress.say("reading");
         let text = read(&self.file)?;
@@ -212,7 +216,7 @@ impl Common {
 }
 
 /// Adds to a refusal what a person would ask next.
-fn explained(failure: Failure) -> Failure {
+pub(super) fn explained(failure: Failure) -> Failure {
     let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return failure };
     let path = error.details.iter().find(|detail| detail.key == "path").map(|detail| match &detail.value {
         DetailValue::Text(path) => path.to_string(),
@@ -262,10 +266,10 @@ fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
 }
 
 /// A moving line on a terminal, shown once the work has taken a moment; nothing elsewhere.
-struct Progress(ProgressBar);
+pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
             bar.set_style(style);
@@ -274,11 +278,11 @@ impl Progress {
         Self(bar)
     }
 
-    fn say(&self, what: &str) {
+    pub(super) fn say(&self, what: &str) {
         self.0.set_message(what.to_owned());
     }
 
-    fn end(&self) {
+    pub(super) fn end(&self) {
         self.0.finish_and_clear();
     }
 }

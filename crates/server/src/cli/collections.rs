@@ -1,0 +1,181 @@
+//! `collections`: make and list collections of tokens, over an engine's control listener or in a file.
+
+use clap::{Subcommand, ValueEnum};
+use sealwire_wire::EXPIRES_S_MAX;
+use sealwire_wire::control::{Collection, CollectionAsk, CollectionCall, Kind, Scope, TokenFormat};
+
+use super::Failure;
+use super::operator::Place;
+
+/// Arguments of `collections`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a collection: where tokens and the values they stand for are kept
+    Create {
+        /// The app
+        app: String,
+        /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
+        name: String,
+        #[command(flatten)]
+        rules: Rules,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List an app's collections
+    List {
+        /// The app
+        app: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Change when new tokens expire; those that are there keep what they have
+    Set {
+        /// The app
+        app: String,
+        /// The collection
+        name: String,
+        #[command(flatten)]
+        expiry: Expiry,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Remove a collection at once: none of its tokens is found any more. There is no way back
+    Delete {
+        /// The app
+        app: String,
+        /// The collection
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// What is chosen for a collection, for good but the expiry.
+#[derive(Debug, clap::Args)]
+struct Rules {
+    /// random: every call makes new tokens. deterministic: equal values have one token, so whoever sees tokens sees which
+    /// values are equal. one-way: the same, and no token leads back
+    #[arg(long, value_enum)]
+    kind: KindName,
+    /// What tokens look like: tok_ and 22 letters and digits, a UUID, as many digits as the value, a card number with the
+    /// value's ends, an address that gets no mail
+    #[arg(long, value_enum, default_value = "opaque")]
+    format: FormatName,
+    /// Digits of a card number that its token keeps in front, 0 to 6 [default: 6]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=6))]
+    first: Option<u8>,
+    /// Digits of a card number that its token keeps at the end, 0 to 4 [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=4))]
+    last: Option<u8>,
+    /// Whether equal values have equal tokens in the whole collection or under one context
+    #[arg(long, value_enum, default_value = "collection")]
+    scope: ScopeName,
+    /// Seconds after which tokens expire whose call names no time [default: never]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
+    expires_s: Option<u64>,
+}
+
+/// When new tokens expire.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Expiry {
+    /// Seconds after which tokens expire whose call names no time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
+    expires_s: Option<u64>,
+    /// They do not
+    #[arg(long)]
+    never: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KindName {
+    Random,
+    Deterministic,
+    OneWay,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FormatName {
+    Opaque,
+    Uuid,
+    Digits,
+    Card,
+    Email,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ScopeName {
+    Collection,
+    Context,
+}
+
+impl Rules {
+    fn ask(&self) -> CollectionAsk {
+        CollectionAsk::Create {
+            kind: match self.kind {
+                KindName::Random => Kind::Random,
+                KindName::Deterministic => Kind::Deterministic,
+                KindName::OneWay => Kind::OneWay,
+            },
+            format: match self.format {
+                FormatName::Opaque => TokenFormat::Opaque,
+                FormatName::Uuid => TokenFormat::Uuid,
+                FormatName::Digits => TokenFormat::Digits,
+                FormatName::Card => TokenFormat::Card,
+                FormatName::Email => TokenFormat::Email,
+            },
+            first: self.first,
+            last: self.last,
+            scope: match self.scope {
+                ScopeName::Collection => Scope::Collection,
+                ScopeName::Context => Scope::Context,
+            },
+            expires_s: self.expires_s,
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    super::serve::no_core_dumps();
+    match &args.command {
+        Command::Create { app, name, rules, place } => change(app, name, rules.ask(), place),
+        Command::List { app, place } => print(place.at.json, &place.run(async |desk| desk.collections(app).await)?),
+        Command::Set { app, name, expiry, place } => {
+            change(app, name, CollectionAsk::Set { expires_s: expiry.expires_s }, place)
+        }
+        Command::Delete { app, name, place } => change(app, name, CollectionAsk::Delete, place),
+    }
+}
+
+fn change(app: &str, collection: &str, ask: CollectionAsk, place: &Place) -> Result<(), Failure> {
+    let call = CollectionCall { app, collection, ask };
+    let changed = place.run(async |desk| desk.change_collection(call).await)?;
+    print(place.at.json, changed.collection.as_slice())
+}
+
+fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
+    if as_json {
+        println!("{}", serde_json::to_string(collections)?);
+        return Ok(());
+    }
+    if collections.is_empty() {
+        return Ok(());
+    }
+    println!("{:<24} {:<24} {:<14} {:<10} {:<11} EXPIRES_S", "APP", "COLLECTION", "KIND", "FORMAT", "SCOPE");
+    for found in collections {
+        let Collection { app, collection, kind, scope, .. } = found;
+        let format = match (found.first, found.last) {
+            (Some(first), Some(last)) => format!("{} {first}/{last}", found.format),
+            _ => found.format.clone(),
+        };
+        let expires_s = found.expires_s.map_or("never".to_owned(), |seconds| seconds.to_string());
+        println!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s}");
+    }
+    Ok(())
+}

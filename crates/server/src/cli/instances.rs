@@ -1,0 +1,28 @@
+//! `instances`: the engines that serve one control state, and how far each has followed it.
+
+use super::Failure;
+use super::operator::At;
+
+/// Arguments of `instances`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    at: At,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let found = args.at.run(async |client| Ok(client.instances().await?))?;
+    if args.at.json {
+        println!("{}", serde_json::to_string(&found)?);
+        return Ok(());
+    }
+    println!("{:<34} {:<22} {:<10} {:<11} SEEN", "INSTANCE", "ADDRESS", "VERSION", "GENERATION");
+    for instance in &found.instances {
+        let (id, address, version) = (&instance.id, &instance.address, &instance.version);
+        let behind = found.generation.saturating_sub(instance.generation);
+        let behind = if behind == 0 { String::new() } else { format!(", {behind} behind") };
+        let seen = std::time::Duration::from_millis(instance.age_ms);
+        println!("{id:<34} {address:<22} {version:<10} {:<11} {seen:.1?} ago{behind}", instance.generation);
+    }
+    Ok(())
+}

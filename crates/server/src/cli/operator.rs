@@ -1,0 +1,170 @@
+//! Where apps, keys and collections are changed: at an engine's control listener, or in a file of apps.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sealwire_client::{Client, Error, ErrorCode};
+use sealwire_store::{Control, FileStore};
+use sealwire_wire::RpcError;
+use sealwire_wire::control::{
+    AppAsk, AppCall, AppChanged, Apps, CollectionCall, CollectionChanged, Collections, Page, Records,
+};
+
+use super::connect::Connect;
+use super::{ConfigArgs, Failure};
+use crate::control;
+use crate::server::kek;
+
+/// Entries asked for at once.
+const PAGE: u32 = 1_000;
+
+/// Where to work, and how to print.
+#[derive(Debug, clap::Args)]
+pub(super) struct Place {
+    /// Change this file of apps instead of calling an engine: what engines with `state.mode` "stateless" read. Its keys are
+    /// sealed under the key-encryption key that the configuration names
+    #[arg(long, value_name = "FILE", conflicts_with = "connect")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    pub(super) at: At,
+}
+
+/// An engine's control listener, and how to print.
+#[derive(Debug, clap::Args)]
+pub(super) struct At {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// One of the two.
+pub(super) enum Desk {
+    /// An engine.
+    Engine(Client),
+    /// A file.
+    File(Control),
+}
+
+impl Place {
+    /// Runs calls, at the engine or on the file.
+    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Desk) -> Result<T, Failure>) -> Result<T, Failure> {
+        let Some(file) = &self.file else {
+            return self.at.run(async |client| calls(Desk::Engine(client)).await);
+        };
+        let kek = kek(&self.config.load()?.kek)?;
+        let control = Control::new(Arc::new(FileStore::open(file)?), kek);
+        self.at.connect.run(async {
+            // Engines only read the file: what is past its time goes when somebody changes it.
+            control.maintain(unix_s()?).await?;
+            calls(Desk::File(control)).await
+        })
+    }
+}
+
+impl At {
+    /// Runs calls at the engine.
+    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.connect.run(async { calls(self.connect.operator().await?).await }).map_err(explained)
+    }
+}
+
+impl Desk {
+    /// Every app.
+    pub(super) async fn apps(&self) -> Result<Vec<sealwire_wire::control::App>, Failure> {
+        let (mut all, mut after): (Vec<_>, Option<String>) = (Vec::new(), None);
+        loop {
+            let page = Page { after: after.as_deref(), limit: Some(PAGE) };
+            let Apps { apps, next, .. } = match self {
+                Self::Engine(client) => client.apps(page).await?,
+                Self::File(control) => control::apps(control, page).await?,
+            };
+            all.extend(apps);
+            after = next;
+            if after.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Changes an app.
+    pub(super) async fn change_app(&self, app: &str, ask: AppAsk<'_>) -> Result<AppChanged, Failure> {
+        let call = AppCall { app, ask };
+        Ok(match self {
+            Self::Engine(client) => client.change_app(call).await?,
+            Self::File(control) => control::change_app(control, call).await?,
+        })
+    }
+
+    /// Every collection of an app.
+    pub(super) async fn collections(&self, app: &str) -> Result<Vec<sealwire_wire::control::Collection>, Failure> {
+        let (mut all, mut after): (Vec<_>, Option<String>) = (Vec::new(), None);
+        loop {
+            let page = Page { after: after.as_deref(), limit: Some(PAGE) };
+            let Collections { collections, next, .. } = match self {
+                Self::Engine(client) => client.collections(app, page).await?,
+                Self::File(control) => control::collections(control, app, page).await?,
+            };
+            all.extend(collections);
+            after = next;
+            if after.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Changes a collection.
+    pub(super) async fn change_collection(&self, call: CollectionCall<'_>) -> Result<CollectionChanged, Failure> {
+        Ok(match self {
+            Self::Engine(client) => client.change_collection(call).await?,
+            Self::File(control) => control::change_collection(control, call).await?,
+        })
+    }
+}
+
+pub(super) fn unix_s() -> Result<u64, Failure> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())
+}
+
+/// How often an export begins anew because something was changed meanwhile.
+const EXPORTS_MAX: u32 = 10;
+
+/// All records of one generation.
+pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
+    for _ in 0..EXPORTS_MAX {
+        let mut all = client.export(Page { after: None, limit: Some(PAGE) }).await?;
+        while let Some(after) = all.next.take() {
+            let page = client.export(Page { after: Some(&after), limit: Some(PAGE) }).await?;
+            if page.generation != all.generation {
+                all.next = Some(after);
+                break;
+            }
+            all.records.extend(page.records);
+            all.next = page.next;
+        }
+        if all.next.is_none() {
+            return Ok(all);
+        }
+    }
+    Err("the apps are being changed all the time; try again".into())
+}
+
+/// Adds to a refusal what a person would do next.
+fn explained(failure: Failure) -> Failure {
+    match failure.downcast_ref::<Error>() {
+        Some(Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, .. })) => {
+            format!("{message}; --cert and --key name an operator's certificate").into()
+        }
+        Some(Error::Rpc(error)) if error.code == ErrorCode::NotFound && error.message.starts_with("no method") => {
+            format!("{error}: is that the control listener (control.address)?").into()
+        }
+        Some(error @ (Error::Disconnected { .. } | Error::Deadline)) => {
+            format!("{error}; a change may have been made: look with `list` before you repeat it").into()
+        }
+        _ => failure,
+    }
+}

@@ -1,0 +1,76 @@
+//! `tokenize` and `detokenize`: a JSON file in, a JSON file out.
+
+use sealwire_client::{Detokenize, Minting, OnError, Tokenize, Within};
+
+use super::Failure;
+use super::documents::Common;
+
+/// Arguments of `tokenize`.
+#[derive(Debug, clap::Args)]
+pub(super) struct TokenizeArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Collection that keeps the values; `sealwire collections list APP` shows which there are
+    #[arg(long, value_name = "NAME")]
+    collection: String,
+    /// Put this beside each new token, in the clear, to list tokens by; repeat for more
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Seconds after which new tokens expire [default: the collection's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=sealwire_wire::EXPIRES_S_MAX))]
+    expires_s: Option<u64>,
+    /// Leave fields that the collection's format cannot stand for as they are and list them, instead of failing
+    #[arg(long)]
+    report: bool,
+}
+
+/// Arguments of `detokenize`.
+#[derive(Debug, clap::Args)]
+pub(super) struct DetokenizeArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Collection that the tokens are of
+    #[arg(long, value_name = "NAME")]
+    collection: String,
+    /// Leave tokens that are not found as they are and list them, instead of failing
+    #[arg(long)]
+    report: bool,
+}
+
+pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
+    let common = &args.common;
+    common.convert("tokenizing", async |payload| {
+        let writing = Minting {
+            collection: &args.collection,
+            tags: args.tag.iter().map(String::as_str).collect(),
+            expires_s: args.expires_s,
+            idempotency_key: None,
+        };
+        let call = Tokenize {
+            select: common.select(),
+            context: common.context.as_bytes(),
+            on_error: on_error(args.report),
+            writing,
+            ..Tokenize::new(&common.app, payload)
+        };
+        Ok(common.connect.client().await?.tokenize(call).await?)
+    })
+}
+
+pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
+    let common = &args.common;
+    common.convert("detokenizing", async |payload| {
+        let call = Detokenize {
+            select: common.select(),
+            context: common.context.as_bytes(),
+            on_error: on_error(args.report),
+            writing: Within { collection: &args.collection },
+            ..Detokenize::new(&common.app, payload)
+        };
+        Ok(common.connect.client().await?.detokenize(call).await?)
+    })
+}
+
+fn on_error(report: bool) -> OnError {
+    if report { OnError::Report } else { OnError::Fail }
+}

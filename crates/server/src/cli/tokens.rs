@@ -1,0 +1,325 @@
+//! `tokens`: what is known of tokens, and what becomes of them.
+
+use std::io::BufRead as _;
+
+use clap::Subcommand;
+use sealwire_client::{Client, Counted, Listing, Sweep, Token, TokenMap, Tokens};
+use sealwire_payload::{Limits, json};
+use sealwire_wire::{EXPIRES_S_MAX, TOKENS_MAX};
+
+use super::connect::Connect;
+use super::documents::{Progress, explained};
+use super::operator::unix_s;
+use super::{Failure, folder};
+
+/// Arguments of `tokens`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Say what is known of tokens, without their values
+    Get {
+        #[command(flatten)]
+        named: Named,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Find the token of a value, in a collection where equal values have equal tokens
+    Find {
+        /// The value: JSON if it is a number, true, false, or in quotes or brackets; a string otherwise
+        value: String,
+        /// The context it was tokenized under
+        #[arg(long, default_value = "", hide_default_value = true)]
+        context: String,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// List the tokens of a collection, in no particular order
+    List {
+        /// Only those with this tag
+        #[arg(long, value_name = "TAG")]
+        tag: Option<String>,
+        /// Only those that have expired
+        #[arg(long, conflicts_with = "archived")]
+        expired: bool,
+        /// Only those that were archived
+        #[arg(long)]
+        archived: bool,
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 1_000)]
+        limit: usize,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Remove tokens and their values for good
+    Delete {
+        #[command(flatten)]
+        named: Named,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Set when tokens expire
+    Expire {
+        #[command(flatten)]
+        named: Named,
+        #[command(flatten)]
+        when: When,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Take expired tokens out of use, all of the collection
+    Archive {
+        /// Only what expired at least this many seconds ago
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        expired_s: u64,
+        #[command(flatten)]
+        sweeping: Sweeping,
+    },
+    /// Remove archived tokens and their values for good, all of the collection
+    Prune {
+        /// Only what was archived at least this many seconds ago
+        #[arg(long, value_name = "N", default_value_t = 2_592_000)]
+        archived_s: u64,
+        #[command(flatten)]
+        sweeping: Sweeping,
+    },
+}
+
+/// Which tokens.
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// Tokens; `-` reads them from standard input, one a line
+    #[arg(required = true, value_name = "TOKEN")]
+    tokens: Vec<String>,
+}
+
+/// When tokens expire.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct When {
+    /// In this many seconds; 0: now
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
+    in_s: Option<u64>,
+    /// Not at all
+    #[arg(long)]
+    never: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Sweeping {
+    /// Only count
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// App whose tokens they are
+    #[arg(long, short, default_value = folder::APP)]
+    app: String,
+    /// Collection; `sealwire collections list APP` shows which there are
+    #[arg(long, value_name = "NAME")]
+    collection: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Get { named, common } => get(named, common),
+        Command::Find { value, context, common } => find(value, context, common),
+        Command::List { tag, expired, archived, limit, common } => {
+            let expired_before = expired.then(unix_s).transpose()?;
+            list(
+                common,
+                Listing { tag: tag.as_deref(), expired_before, archived: *archived, ..Listing::default() },
+                *limit,
+            )
+        }
+        Command::Delete { named, common } => {
+            each(named, common, "removed", async |client, map, tokens| Ok(client.tokens_delete(map, tokens).await?))
+        }
+        Command::Expire { named, when, common } => each(named, common, "changed", async |client, map, tokens| {
+            Ok(client.tokens_expire(map, tokens, when.in_s).await?)
+        }),
+        Command::Archive { expired_s, sweeping } => {
+            sweep(sweeping, "archived", *expired_s, async |client, map, sweep| {
+                Ok(client.tokens_archive(map, sweep).await?)
+            })
+        }
+        Command::Prune { archived_s, sweeping } => {
+            sweep(sweeping, "removed", *archived_s, async |client, map, sweep| {
+                Ok(client.tokens_prune(map, sweep).await?)
+            })
+        }
+    }
+}
+
+impl Common {
+    fn map(&self) -> TokenMap<'_> {
+        TokenMap::new(&self.app, &self.collection)
+    }
+
+    fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.connect.run(async { calls(self.connect.client().await?).await }).map_err(explained)
+    }
+}
+
+impl Named {
+    fn read(&self) -> Result<Vec<String>, Failure> {
+        if self.tokens != ["-"] {
+            return Ok(self.tokens.clone());
+        }
+        let lines = std::io::stdin().lock().lines();
+        let tokens = lines.filter(|line| line.as_ref().map_or(true, |line| !line.trim().is_empty()));
+        Ok(tokens.map(|line| line.map(|line| line.trim().to_owned())).collect::<Result<_, _>>()?)
+    }
+}
+
+fn get(named: &Named, common: &Common) -> Result<(), Failure> {
+    let tokens = named.read()?;
+    let found = common.run(async |client| {
+        let mut found = Vec::new();
+        for part in tokens.chunks(TOKENS_MAX) {
+            let part: Vec<&str> = part.iter().map(String::as_str).collect();
+            found.extend(client.tokens_get(common.map(), &part).await?.tokens);
+        }
+        Ok(found)
+    })?;
+    if common.json {
+        println!("{}", serde_json::to_string(&found)?);
+        return Ok(());
+    }
+    let there: Vec<Token> = found.iter().flatten().cloned().collect();
+    print(&there);
+    for (token, _) in tokens.iter().zip(&found).filter(|(_, found)| found.is_none()) {
+        eprintln!("{token}: not found");
+    }
+    Ok(())
+}
+
+fn find(value: &str, context: &str, common: &Common) -> Result<(), Failure> {
+    let as_json = json::to_msgpack(value.as_bytes(), Limits::default()).ok();
+    let text = || json::to_msgpack(serde_json::Value::from(value).to_string().as_bytes(), Limits::default());
+    let value = match as_json {
+        Some(value) => value,
+        None => text()?,
+    };
+    let found = common.run(async |client| Ok(client.tokens_find(common.map(), &value, context.as_bytes()).await?))?;
+    if common.json {
+        println!("{}", serde_json::to_string(&found)?);
+        return Ok(());
+    }
+    println!("{}", found.token.ok_or("the value has no token there")?);
+    Ok(())
+}
+
+fn list(common: &Common, listing: Listing<'_>, limit: usize) -> Result<(), Failure> {
+    let found = common.run(async |client| {
+        let (mut found, mut after): (Vec<Token>, Option<String>) = (Vec::new(), None);
+        while found.len() < limit {
+            let limit = u32::try_from((limit - found.len()).min(TOKENS_MAX)).ok();
+            let listing = Listing { after: after.as_deref(), limit, ..listing };
+            let Tokens { tokens, next, .. } = client.tokens_list(common.map(), listing).await?;
+            found.extend(tokens.into_iter().flatten());
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok((found, after.is_some()))
+    });
+    let (found, more) = found?;
+    if common.json {
+        println!("{}", serde_json::to_string(&found)?);
+    } else {
+        print(&found);
+    }
+    if more {
+        eprintln!("there may be more; --limit says how many are listed");
+    }
+    Ok(())
+}
+
+/// Changes named tokens, a call's worth at a time.
+fn each(
+    named: &Named,
+    common: &Common,
+    done: &str,
+    change: impl AsyncFn(&Client, TokenMap<'_>, &[&str]) -> Result<Counted, Failure>,
+) -> Result<(), Failure> {
+    let tokens = named.read()?;
+    let progress = Progress::new();
+    let (count, missing) = common.run(async |client| {
+        let (mut count, mut missing) = (0, Vec::new());
+        for (part, tokens) in tokens.chunks(TOKENS_MAX).enumerate() {
+            let names: Vec<&str> = tokens.iter().map(String::as_str).collect();
+            let counted = change(&client, common.map(), &names).await?;
+            count += counted.count;
+            missing.extend(counted.missing.into_iter().map(|at| part * TOKENS_MAX + at as usize));
+            progress.say(&format!("{count} {done}"));
+        }
+        Ok((count, missing))
+    })?;
+    progress.end();
+    for token in missing.iter().filter_map(|at| tokens.get(*at)) {
+        eprintln!("{token}: not found");
+    }
+    tell(common, done, count, false)
+}
+
+/// Walks through the whole collection, a bounded step at a time.
+fn sweep(
+    args: &Sweeping,
+    done: &str,
+    older_s: u64,
+    step: impl AsyncFn(&Client, TokenMap<'_>, Sweep<'_>) -> Result<Counted, Failure>,
+) -> Result<(), Failure> {
+    let common = &args.common;
+    let progress = Progress::new();
+    let count = common.run(async |client| {
+        let (mut count, mut after): (u64, Option<String>) = (0, None);
+        loop {
+            let older_s = Some(older_s);
+            let sweep = Sweep { older_s, dry_run: args.dry_run, after: after.as_deref(), ..Sweep::default() };
+            let counted = step(&client, common.map(), sweep).await?;
+            count += counted.count;
+            progress.say(&format!("{count} {done}"));
+            after = counted.next;
+            if after.is_none() {
+                return Ok(count);
+            }
+        }
+    })?;
+    progress.end();
+    tell(common, done, count, args.dry_run)
+}
+
+fn tell(common: &Common, done: &str, count: u64, dry_run: bool) -> Result<(), Failure> {
+    if common.json {
+        println!("{}", serde_json::json!({ "count": count, "dry_run": dry_run }));
+    } else if dry_run {
+        println!("{count} would be {done}");
+    } else {
+        println!("{count} {done}");
+    }
+    Ok(())
+}
+
+fn print(tokens: &[Token]) {
+    println!("{:<40} {:<12} {:<12} {:<12} TAGS", "TOKEN", "CREATED", "EXPIRES", "ARCHIVED");
+    let time = |time: Option<u64>| time.map_or("-".to_owned(), |time| time.to_string());
+    for token in tokens {
+        let (created, expires, archived) = (token.created, time(token.expires), time(token.archived));
+        println!("{:<40} {created:<12} {expires:<12} {archived:<12} {}", token.token, token.tags.join(" "));
+    }
+}
