@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sealwire_schedule::Order;
+use sealwire_store::PostgresTls;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -39,6 +40,8 @@ pub struct Config {
     pub tls: Tls,
     /// What the engine keeps.
     pub state: State,
+    /// The database of [`Mode::Postgres`].
+    pub postgres: Postgres,
     /// Where the key-encryption key comes from.
     pub kek: Kek,
     /// Threads for cryptography.
@@ -120,6 +123,8 @@ pub enum Mode {
     Stateless,
     /// In a folder of its own, which no other process uses.
     Embedded,
+    /// In a PostgreSQL database, which several engines share.
+    Postgres,
 }
 
 impl State {
@@ -127,7 +132,54 @@ impl State {
     pub fn poll(&self) -> Duration {
         match self.mode {
             Mode::Stateless => Duration::from_secs(1),
-            Mode::Embedded => Duration::from_secs(self.poll_s),
+            Mode::Embedded | Mode::Postgres => Duration::from_secs(self.poll_s),
+        }
+    }
+}
+
+/// `[postgres]`. The password is in [`Self::password_file`] or in the environment variable [`Postgres::PASSWORD`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Postgres {
+    /// Where it is, without a password.
+    pub url: String,
+    /// The file with the password.
+    pub password_file: Option<PathBuf>,
+    /// PEM file: the authority of the server's certificate.
+    pub ca: Option<PathBuf>,
+    /// PEM file: the certificate to show.
+    pub client_certificate: Option<PathBuf>,
+    /// PEM file: its key.
+    pub client_key: Option<PathBuf>,
+    /// Whether TCP is encrypted.
+    pub tls: PostgresTls,
+    /// Connections that write tokens.
+    pub writers: usize,
+    /// Connections that read tokens.
+    pub readers: usize,
+    /// How long a call may take.
+    pub timeout_ms: u64,
+}
+
+impl Postgres {
+    /// The variable that may hold the password. It is read when the store is opened and kept nowhere.
+    pub const PASSWORD: &str = "SEALWIRE_POSTGRES_PASSWORD";
+
+    fn take(values: &mut Values, folder: &Path) -> Self {
+        let mut path =
+            |name| Some(values.text("postgres", name)).filter(|path| !path.is_empty()).map(|p| folder.join(p));
+        let (password_file, ca) = (path("password_file"), path("ca"));
+        let (client_certificate, client_key) = (path("client_certificate"), path("client_key"));
+        let tls = if values.text("postgres", "tls") == "off" { PostgresTls::Off } else { PostgresTls::Require };
+        Self {
+            url: values.text("postgres", "url"),
+            password_file,
+            ca,
+            client_certificate,
+            client_key,
+            tls,
+            writers: values.number("postgres", "writers") as usize,
+            readers: values.number("postgres", "readers") as usize,
+            timeout_ms: values.number("postgres", "timeout_ms"),
         }
     }
 }
@@ -258,7 +310,8 @@ fn section_of(variable: &str) -> Option<&'static str> {
     })?;
     // Kubernetes gives every container SEALWIRE_ADMIN_PORT and the like, once a service is called sealwire-admin.
     let injected = key == "PORT" || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"].iter().any(|name| key.starts_with(name));
-    (!injected).then_some(section)
+    // It is no key, so that no file holds it and no error names it.
+    (!injected && variable != Postgres::PASSWORD).then_some(section)
 }
 
 impl Config {
@@ -325,11 +378,16 @@ impl Config {
                 tls12: values.flag("tls", "tls12"),
             },
             state: State {
-                mode: if values.text("state", "mode") == "stateless" { Mode::Stateless } else { Mode::Embedded },
+                mode: match &*values.text("state", "mode") {
+                    "stateless" => Mode::Stateless,
+                    "postgres" => Mode::Postgres,
+                    _ => Mode::Embedded,
+                },
                 file: folder.join(values.text("state", "file")),
                 folder: folder.join(values.text("state", "folder")),
                 poll_s: values.number("state", "poll_s"),
             },
+            postgres: Postgres::take(values, folder),
             kek: if provider == "file" { Kek::File(file) } else { Kek::Environment(variable) },
             crypto: Crypto {
                 threads: values.number("crypto", "threads") as usize,
@@ -397,6 +455,13 @@ impl Config {
         }
         if let Some(control) = &self.control {
             self.check_control(control, &mut problems);
+        }
+        if self.state.mode == Mode::Postgres && self.postgres.url.is_empty() {
+            problems.push(Problem::Conflict {
+                key: "postgres.url".into(),
+                other: "state.mode".into(),
+                rule: "must not be empty when that is \"postgres\"",
+            });
         }
         if tracing_subscriber::EnvFilter::try_new(&self.log.filter).is_err() {
             problems.push(Problem::Value {

@@ -84,7 +84,7 @@ impl Server {
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         let kek = kek(&config.kek)?;
-        Self::start_over(config, kek, Stores::open(&config.state, Access::Serve).await?).await
+        Self::start_over(config, kek, Stores::open(config, Access::Serve).await?).await
     }
 
     /// The same over stores that are open already.
@@ -260,6 +260,6 @@ pub(crate) fn kek(from: &config::Kek) -> Result<Kek, StartError> {
 /// [`StartError::Kek`] or [`StartError::Store`].
 pub async fn open_control(config: &Config) -> Result<(Control, Stores), StartError> {
     let kek = kek(&config.kek)?;
-    let stores = Stores::open(&config.state, Access::Change).await?;
+    let stores = Stores::open(config, Access::Change).await?;
     Ok((Control::new(Arc::clone(&stores.control), kek), stores))
 }

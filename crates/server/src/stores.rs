@@ -1,14 +1,15 @@
 //! The stores of a configuration, opened: where control state rests, and where tokens do, if this engine keeps any.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sealwire_store::embedded::Options;
 use sealwire_store::{
-    Coalescer, ControlStore, EmbeddedStore, FileStore, Lanes, Observer, StoreError, ThrottleBounds, TokenStore,
-    WriteThrottle,
+    Coalescer, ControlStore, EmbeddedStore, FileStore, Lanes, Observer, PostgresOptions, PostgresStore, StoreError,
+    ThrottleBounds, TokenStore, WriteThrottle,
 };
 
-use crate::config::{Mode, State};
+use crate::config::{Config, Mode, Postgres};
 use crate::metrics::Metrics;
 use crate::tokens::ask::Tokens;
 
@@ -26,6 +27,14 @@ pub struct Stores {
     embedded: Option<Arc<EmbeddedStore>>,
 }
 
+/// Opens what lies on disk, off the network threads.
+async fn blocking<T: Send + 'static>(
+    open: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let failed = |_| StoreError::Unavailable("opening it ended early".into());
+    tokio::task::spawn_blocking(open).await.map_err(failed)?
+}
+
 /// What the opener wants of the control state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -41,24 +50,29 @@ impl Stores {
     /// # Errors
     ///
     /// What the store says.
-    pub async fn open(state: &State, access: Access) -> Result<Self, StoreError> {
-        let state = state.clone();
-        let open = move || match state.mode {
+    pub async fn open(config: &Config, access: Access) -> Result<Self, StoreError> {
+        let state = config.state.clone();
+        match state.mode {
             Mode::Stateless => {
-                let file = match access {
-                    Access::Serve => FileStore::open_read_only(&state.file)?,
-                    Access::Change => FileStore::open(&state.file)?,
+                let open = move || match access {
+                    Access::Serve => FileStore::open_read_only(&state.file),
+                    Access::Change => FileStore::open(&state.file),
                 };
-                Ok(Self { control: Arc::new(file), tokens: None, lanes: EMBEDDED_LANES, embedded: None })
+                let control = Arc::new(blocking(open).await?);
+                Ok(Self { control, tokens: None, lanes: EMBEDDED_LANES, embedded: None })
             }
             Mode::Embedded => {
-                let store = Arc::new(EmbeddedStore::open(&state.folder, &Options::default())?);
+                let store = Arc::new(blocking(move || EmbeddedStore::open(&state.folder, &Options::default())).await?);
                 let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
                 Ok(Self { control, tokens: Some(tokens), lanes: EMBEDDED_LANES, embedded: Some(store) })
             }
-        };
-        let failed = |_| StoreError::Unavailable("opening it ended early".into());
-        tokio::task::spawn_blocking(open).await.map_err(failed)?
+            Mode::Postgres => {
+                let store = Arc::new(PostgresStore::connect(options(&config.postgres)).await?);
+                let (control, tokens) = (Arc::clone(&store), store);
+                let lanes = Lanes { writers: config.postgres.writers, readers: config.postgres.readers };
+                Ok(Self { control, tokens: Some(tokens), lanes, embedded: None })
+            }
+        }
     }
 
     /// The token store as calls use it: what they ask goes together, and they write as fast as it keeps up.
@@ -74,6 +88,23 @@ impl Stores {
         if let Some(store) = &self.embedded {
             store.close().await;
         }
+    }
+}
+
+/// What the database is asked with.
+fn options(from: &Postgres) -> PostgresOptions {
+    let password = std::env::var(Postgres::PASSWORD).ok().filter(|_| from.password_file.is_none());
+    PostgresOptions {
+        password,
+        password_file: from.password_file.clone(),
+        ca: from.ca.clone(),
+        client_certificate: from.client_certificate.clone(),
+        client_key: from.client_key.clone(),
+        tls: from.tls,
+        writers: from.writers,
+        readers: from.readers,
+        timeout: Duration::from_millis(from.timeout_ms),
+        ..PostgresOptions::new(&*from.url)
     }
 }
 

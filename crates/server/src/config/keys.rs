@@ -180,14 +180,38 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "state",
         doc: "What the engine keeps.",
         keys: keys!("state":
-            "mode", Kind::Choice(&["stateless", "embedded"]), Literal::Text("embedded"),
-                "\"embedded\" keeps apps, sealed keys and tokens in a folder that this engine alone uses. \"stateless\" keeps\nno tokens and only reads the apps and their sealed keys from a file, which others write; looked at each second.";
+            "mode", Kind::Choice(&["stateless", "embedded", "postgres"]), Literal::Text("embedded"),
+                "\"postgres\" keeps everything in a database that several engines share. \"embedded\" keeps apps, sealed keys and tokens in a folder that this engine alone uses. \"stateless\" keeps\nno tokens and only reads the apps and their sealed keys from a file, which others write; looked at each second.";
             "file", Kind::Path, Literal::Text("apps.json"),
                 "That file, when mode is \"stateless\".";
             "folder", Kind::Path, Literal::Text("state"),
                 "That folder, when mode is \"embedded\".";
             "poll_s", Kind::Number { unit: "s", min: 1, max: 30 }, Literal::Number(30),
                 "How often the store is asked whether apps have changed, where it does not say so by itself. Three times as\nlong after an engine was last heard of, names that it may serve are used again.";
+        ),
+    },
+    Section {
+        name: "postgres",
+        doc: "The database, when state.mode is \"postgres\". The password is in a file or in SEALWIRE_POSTGRES_PASSWORD.",
+        keys: keys!("postgres":
+            "url", Kind::Text, Literal::Text(""),
+                "postgres://user@host:5432/database, without the password. Several hosts apart by commas: the first that\ntakes writes is used. A socket: postgres:///database?user=user&host=/var/run/postgresql.";
+            "password_file", Kind::OptionalPath, Literal::Text(""),
+                "The file that holds the password; read again for each connection. Empty: none.";
+            "ca", Kind::OptionalPath, Literal::Text(""),
+                "PEM file with the authority of the server's certificate. TCP with TLS needs it.";
+            "client_certificate", Kind::OptionalPath, Literal::Text(""),
+                "PEM file with the certificate to show to the server. Empty: none.";
+            "client_key", Kind::OptionalPath, Literal::Text(""),
+                "PEM file with its private key.";
+            "tls", Kind::Choice(&["require", "off"]), Literal::Text("require"),
+                "Whether TCP is encrypted. \"off\" is accepted on loopback only; sockets need none.";
+            "writers", Kind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
+                "Connections that write tokens. Two keep one at work while the other waits for the disk.";
+            "readers", Kind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
+                "Connections that read tokens.";
+            "timeout_ms", Kind::Number { unit: "ms", min: 100, max: 60_000 }, Literal::Number(5_000),
+                "How long a call on the database may take, with waiting for a connection.";
         ),
     },
     Section {

@@ -285,6 +285,26 @@ fn names_from_the_file_cannot_play_with_the_terminal() {
     assert!(refusal(&format!("[{}]", "x".repeat(5_000)), &[]).len() < 200);
 }
 
+#[test]
+fn state_is_kept_where_its_mode_says() {
+    let mode = |mode: &str| format!("[state]\nmode = \"{mode}\"\npoll_s = 7\n");
+    let polled = |text: &str| (parse(text, &[]).unwrap().state.mode, parse(text, &[]).unwrap().state.poll());
+    let seconds = Duration::from_secs;
+    assert_eq!(polled(""), (Mode::Embedded, seconds(30)));
+    assert_eq!(polled(&mode("embedded")), (Mode::Embedded, seconds(7)));
+    assert_eq!(polled(&mode("stateless")), (Mode::Stateless, seconds(1)));
+    assert!(refusal(&mode("postgres"), &[]).starts_with("postgres.url: must not be empty when that is \"postgres\""));
+    let url = "[postgres]\nurl = \"postgres://a@b/c\"\nca = \"ca.pem\"\ntls = \"off\"";
+    let secret = ("SEALWIRE_POSTGRES_PASSWORD", "do-not-print");
+    let config = parse(&(mode("postgres") + url), &[secret]).unwrap();
+    assert!(config.state.mode == Mode::Postgres && !format!("{config:?}").contains(secret.1));
+    assert_eq!((config.postgres.url.as_str(), config.postgres.tls), ("postgres://a@b/c", PostgresTls::Off));
+    assert_eq!(config.postgres.ca.as_deref(), Some(Path::new("/etc/sealwire/ca.pem")));
+    assert_eq!((config.postgres.password_file, config.postgres.client_key), (None, None));
+    // It is no key of a file.
+    assert!(refusal("[postgres]\npassword = \"do-not-print\"", &[]).contains("postgres.password"));
+}
+
 #[cfg(unix)]
 #[test]
 fn a_variable_must_be_utf8() {

@@ -164,7 +164,7 @@ impl Harness {
         if let Some(server) = self.server.take() {
             server.shutdown().await;
         }
-        let mut stores = Stores::open(&self.config.state, Opened::Serve).await.unwrap();
+        let mut stores = Stores::open(&self.config, Opened::Serve).await.unwrap();
         stores.tokens = stores.tokens.take().map(change);
         let server = Server::start_with(&self.config, stores).await.unwrap();
         (self.address, self.admin) = (server.address(), server.admin_address());

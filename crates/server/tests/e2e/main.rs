@@ -15,6 +15,7 @@ mod epoch;
 mod evervault;
 mod harness;
 mod health;
+mod instances;
 mod large;
 mod limits;
 mod overload;
