@@ -1,4 +1,4 @@
-//! What the benches share: documents, keys, the floors to read results against, and a running engine.
+//! What the benches share: documents, keys, the floors to read results against, figures, and a running engine.
 //!
 //! The benches live beside this folder, one file per crate they measure, `server.rs` end to end, `cpu.rs`, which
 //! compares the server's CPU time with the budgets, `curves/`, which compares libraries, `fair/`, which shows what
@@ -10,6 +10,7 @@
 pub use sealwire_bench_primitives::{criterion, is_smoke_run};
 
 pub mod document;
+pub mod figure;
 pub mod floor;
 pub mod report;
 pub mod stats;
