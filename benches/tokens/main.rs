@@ -1,5 +1,6 @@
 //! Token maps under many callers: single writes and look-ups through throttle and coalescer, beside what the same
-//! database does in the same run with many rows to a statement.
+//! database does in the same run with many rows to a statement; and what writers feel of a slowed database, with the
+//! throttle and without.
 //!
 //! Not a Criterion bench: callers wait for each other. Windows of the two alternate, and a ratio is the median of pairs of
 //! neighbours. `--help` says what there is.
@@ -7,6 +8,7 @@
 mod load;
 mod place;
 mod raw;
+mod throttle;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -17,20 +19,26 @@ use std::time::Duration;
 use sealwire_benches::report::{say, target};
 use sealwire_benches::stats::{Interval, Summary, Verdict, bootstrap, median};
 use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 use place::Place;
 
 const HELP: &str = "\
-Token maps under many callers: single writes and look-ups through throttle and coalescer, beside the same database alone.
+Token maps under many callers: single writes and look-ups through throttle and coalescer, beside the same database alone,
+and what writers feel of a slowed database.
 
     cargo bench -p sealwire-benches --bench tokens [-- OPTIONS]
 
+    --only NAMES   Only these experiments, with commas between:
+                     callers   writes and look-ups beside the database alone
+                     throttle  1,000 writers before a slowed PostgreSQL: with the throttle and without, also as SVG
     --store NAME   postgres or embedded; both by default. PostgreSQL is a throw-away server with fsync on.
-    --rows A,B     Rows that are there before, rising; 1000000 by default. With two the last is held against the first.
-    --seconds N    Of each window; 3 by default.
-    --pairs N      Pairs of windows; 8 by default.
-    --json         JSON on standard output instead of Markdown.
-    --out FOLDER   Where tokens.md and tokens.json go; target/tokens by default.
+    --rows A,B     Of `callers`: rows that are there before, rising; 1000000 by default. With two the last is held against
+                   the first.
+    --seconds N    Of each window of `callers`; 3 by default.
+    --pairs N      Pairs of windows of `callers`; 8 by default.
+    --json         JSON on standard output instead of Markdown, a document for each experiment.
+    --out FOLDER   Where tokens.md, tokens.json and throttle.* go; target/tokens by default.
     --help         This.
 
 Callers, engine and database share the machine. Leave it alone meanwhile.
@@ -45,8 +53,11 @@ const READS_MIN: f64 = 0.5;
 /// Of the rate with the least rows there.
 const ROWS_MIN: f64 = 0.8;
 
+const EXPERIMENTS: [&str; 2] = ["callers", "throttle"];
+
 struct Options {
     smoke: bool,
+    only: Vec<String>,
     stores: Vec<String>,
     rows: Vec<u64>,
     window: Duration,
@@ -69,25 +80,41 @@ fn main() -> io::Result<()> {
         return write!(io::stdout(), "{HELP}");
     }
     let options = options(&arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let runs = |experiment: &str| options.only.iter().any(|only| only == experiment);
+    if runs("callers") {
+        callers(&options, &runtime)?;
+    }
+    if runs("throttle") && options.stores.iter().any(|store| store == "postgres") {
+        runtime.block_on(throttle::run(&options))?;
+    }
+    Ok(())
+}
+
+fn callers(options: &Options, runtime: &Runtime) -> io::Result<()> {
     let mut measured = Vec::new();
     for store in &options.stores {
         let place = Arc::new(runtime.block_on(Place::open(store))?);
         for rows in &options.rows {
             let _ = writeln!(io::stderr(), "tokens: {store}, {rows} rows");
             runtime.block_on(place.fill(*rows))?;
-            measured.extend(runtime.block_on(measure(&options, &place, *rows))?);
+            measured.extend(runtime.block_on(measure(options, &place, *rows))?);
         }
         runtime.block_on(place.close());
     }
-    finish(&options, &measured)
+    finish(options, &measured)
 }
 
 fn options(arguments: &[String]) -> Result<Options, String> {
     let smoke = sealwire_benches::is_smoke_run();
     let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is no number"));
+    let experiment = |name: &str| match EXPERIMENTS.contains(&name) {
+        true => Ok(name.to_owned()),
+        false => Err(format!("there is no experiment {name}")),
+    };
     let mut options = Options {
         smoke,
+        only: EXPERIMENTS.map(str::to_owned).into(),
         stores: Vec::new(),
         rows: vec![if smoke { 1_000 } else { 1_000_000 }],
         window: if smoke { Duration::from_millis(100) } else { Duration::from_secs(3) },
@@ -99,6 +126,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
+            "--only" => options.only = value()?.split(',').map(experiment).collect::<Result<_, _>>()?,
             "--store" => options.stores.push(value()?.clone()),
             "--rows" => options.rows = value()?.split(',').map(|n| number(&n.to_owned())).collect::<Result<_, _>>()?,
             "--seconds" => options.window = Duration::from_secs(number(value()?)?),

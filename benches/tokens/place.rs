@@ -24,7 +24,7 @@ const SEALED_BYTES: usize = 100;
 const FILL_ROWS: u64 = 500;
 const FILL_TASKS: u64 = 2;
 /// Look-ups under way at once.
-const LOOK_UPS: usize = 4;
+pub(crate) const LOOK_UPS: usize = 4;
 
 pub(crate) struct Place {
     pub(crate) coalescer: Coalescer,
@@ -143,7 +143,7 @@ impl Place {
 }
 
 /// As an operator would set them for a table of this size; everything that makes a commit durable is on.
-fn settings() -> sealwire_testkit::Options {
+pub(crate) fn settings() -> sealwire_testkit::Options {
     sealwire_testkit::Options::default().set("shared_buffers", "512MB").set("max_wal_size", "8GB")
 }
 
@@ -156,7 +156,7 @@ fn spread(number: u64, factor: u128) -> [u8; 16] {
     u128::from(number).wrapping_mul(factor).to_be_bytes()
 }
 
-fn row(number: u64, printed: bool) -> Row {
+pub(crate) fn row(number: u64, printed: bool) -> Row {
     Row {
         id: id(number),
         fingerprint: printed.then(|| Fingerprint(spread(number, 0xc2b2_ae3d_27d4_eb4f_1656_67b1_9e37_79f9))),
