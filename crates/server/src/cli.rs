@@ -18,6 +18,7 @@ mod folder;
 mod instances;
 mod operator;
 mod serve;
+mod store;
 mod tokenize;
 mod tokens;
 
@@ -75,6 +76,8 @@ enum Command {
     Tokens(tokens::Args),
     /// List the engines that serve the same apps
     Instances(instances::Args),
+    /// Copy everything of one store to another, and compare them
+    Store(store::Args),
     /// Check a configuration file, and say every problem in it at once
     CheckConfig(serve::Args),
     /// Print a configuration file with every key, its unit, range and default
@@ -102,6 +105,7 @@ pub fn run() -> ExitCode {
         Command::Instances(args) => instances::run(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
+        Command::Store(args) => store::run(&args),
         Command::CheckConfig(args) => serve::check(&args),
         Command::Reference => {
             print!("{}", Config::reference());
