@@ -1,0 +1,12 @@
+//! Several engines on one PostgreSQL, each a process of its own, and what their callers see: agreement, kills, loss.
+//!
+//! The database is a throw-away one with fsync on, the engines are the built program, and callers use real mTLS.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // Clippy allows the first in tests, but not in helpers beside them.
+
+mod agreement;
+mod dump;
+mod engines;
+mod kills;
+mod ledger;
+mod loss;
