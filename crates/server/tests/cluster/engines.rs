@@ -36,7 +36,7 @@ pub(crate) struct Engine {
     pub(crate) address: SocketAddr,
     pub(crate) control: SocketAddr,
     pub(crate) admin: SocketAddr,
-    config: PathBuf,
+    pub(crate) config: PathBuf,
     log: PathBuf,
     child: Option<Child>,
 }
@@ -77,7 +77,18 @@ impl<'a> Cluster<'a> {
         self.engine_on(name, url, "ca = \"../database-ca.pem\"\n")
     }
 
+    /// An engine that keeps its state in a folder of its own, ready.
+    pub(crate) fn engine_embedded(&self, name: &str) -> Engine {
+        self.engine_with(name, "mode = \"embedded\"\nfolder = \"state\"")
+    }
+
     fn engine_on(&self, name: &str, url: &str, postgres: &str) -> Engine {
+        let mut text = format!("mode = \"postgres\"\npoll_s = {}\n[postgres]\nurl = \"{url}\"\n", self.poll_s);
+        writeln!(text, "password_file = \"../password\"\ntimeout_ms = {}\n{postgres}", self.timeout_ms).unwrap();
+        self.engine_with(name, &text)
+    }
+
+    fn engine_with(&self, name: &str, state: &str) -> Engine {
         let [address, control, admin] = free();
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder).unwrap();
@@ -86,9 +97,7 @@ impl<'a> Cluster<'a> {
         writeln!(text, "[control]\naddress = \"{control}\"\nprincipals = [\"operator\"]").unwrap();
         writeln!(text, "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\"").unwrap();
         writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"").unwrap();
-        writeln!(text, "[state]\nmode = \"postgres\"\npoll_s = {}", self.poll_s).unwrap();
-        writeln!(text, "[postgres]\nurl = \"{url}\"\npassword_file = \"../password\"").unwrap();
-        writeln!(text, "timeout_ms = {}\n{postgres}", self.timeout_ms).unwrap();
+        writeln!(text, "[state]\n{state}").unwrap();
         writeln!(text, "[crypto]\nthreads = 1\n[log]\nfilter = \"{}\"", self.log_filter).unwrap();
         let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));
         fs::write(&config, text).unwrap();

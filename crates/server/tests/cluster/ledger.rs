@@ -43,6 +43,13 @@ impl Ledger {
         })
     }
 
+    /// Another ledger that holds callers to the tokens in this one.
+    pub(crate) fn again(&self) -> Arc<Self> {
+        let ledger = Self::open();
+        *ledger.deterministic.lock().unwrap() = self.deterministic.lock().unwrap().clone();
+        ledger
+    }
+
     /// `callers` tasks that tokenize until [`Ledger::stop`].
     pub(crate) fn callers(self: &Arc<Self>, client: &Client, callers: u64) -> tokio::task::JoinSet<()> {
         let mut tasks = tokio::task::JoinSet::new();

@@ -10,3 +10,4 @@ mod engines;
 mod kills;
 mod ledger;
 mod loss;
+mod moving;

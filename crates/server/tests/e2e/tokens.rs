@@ -38,8 +38,6 @@ async fn bare() -> [Harness; 2] {
         ca: Some(server.certificates().ca.clone()),
         ..PostgresOptions::new(database.tls_url())
     };
-    // It goes with its server, when this process ends.
-    std::mem::forget(database);
     let store = PostgresStore::connect(options).await.unwrap();
     let mut on_postgres = Harness::start().await;
     on_postgres.restart_with(|_| Arc::new(store)).await;
