@@ -36,7 +36,7 @@ fn what_one_engine_kept_in_its_folder_several_serve_from_a_database() {
         let mut shared = cluster.engine("shared");
         refused(&copy(&alone.config, &shared.config), "in use by process");
         alone.stop();
-        refused(&copy(&alone.config, &shared.config), "instance");
+        refused(&copy(&alone.config, &shared.config), "stop it first");
         shared.stop();
         let copied = copy(&alone.config, &shared.config);
         assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
