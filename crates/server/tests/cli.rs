@@ -552,6 +552,48 @@ fn collections_are_kept_and_apps_stopped_and_brought_back() {
 }
 
 #[test]
+fn values_become_tokens_and_come_back() {
+    let dev = Dev::start();
+    let mine = r#"{"name":"Zoë","card":"4242424242424242","age":47,"open":"o"}"#;
+    dev.write("mine.json", mine);
+    let people = ["--collection", "people"];
+    let tokens =
+        dev.ok(&[&["tokenize", "mine.json", "-s", "$.name", "-s", "$.age", "--compact"], &people[..]].concat());
+    let value: serde_json::Value = serde_json::from_str(&tokens).unwrap();
+    let [name, age] = ["name", "age"].map(|key| value[key].as_str().unwrap().to_owned());
+    assert!(name.starts_with("tok_") && age.starts_with("tok_") && value["open"] == "o");
+    dev.write("tokens.json", &tokens);
+    let back = dev.ok(&[&["detokenize", "tokens.json"], &people[..]].concat());
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(parse(&back), parse(mine), "types and all");
+
+    let cards = ["--collection", "cards"];
+    let card = |text: &str| parse(text)["card"].as_str().unwrap().to_owned();
+    let [first, second] =
+        [(), ()].map(|()| card(&dev.ok(&[&["tokenize", "mine.json", "-s", "$.card"], &cards[..]].concat())));
+    assert!(first == second && first.starts_with("424242") && first.ends_with("4242") && first != "4242424242424242");
+    let found = dev.ok(&[&["tokens", "find", "4242424242424242"], &cards[..]].concat());
+    assert_eq!(found.trim(), first);
+    dev.refused(&[&["tokens", "find", "4242424242424242", "--as-json"], &cards[..]].concat(), "no token");
+    dev.refused(&[&["tokenize", "mine.json", "-s", "$.name"], &cards[..]].concat(), "not a card number");
+
+    let listed = |options: &[&str]| {
+        let list = parse(&dev.ok(&[&["tokens", "list", "--json"], &people[..], options].concat()));
+        list.as_array().unwrap().iter().map(|token| token["token"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]).len(), 2);
+    dev.ok(&[&["tokens", "expire", "--in-s", "0", &name], &people[..]].concat());
+    dev.refused(&[&["detokenize", "tokens.json"], &people[..]].concat(), "not_found");
+    let dry = dev.ok(&[&["tokens", "archive", "--dry-run"], &people[..]].concat());
+    assert!(dry.contains("1 would be"), "{dry}");
+    dev.ok(&[&["tokens", "archive"], &people[..]].concat());
+    assert_eq!((listed(&[]), listed(&["--archived"])), (vec![age.clone()], vec![name]));
+    dev.ok(&[&["tokens", "delete", &age], &people[..]].concat());
+    assert!(listed(&[]).is_empty());
+    dev.stop();
+}
+
+#[test]
 fn a_file_of_apps_is_written_by_an_engine_and_changed_without_one() {
     let dev = Dev::start();
     let (path, list) = (dev.path(), ["apps", "list", "--json"]);

@@ -30,8 +30,11 @@ enum Command {
     },
     /// Find the token of a value, in a collection where equal values have equal tokens
     Find {
-        /// The value: JSON if it is a number, true, false, or in quotes or brackets; a string otherwise
+        /// The value, a string
         value: String,
+        /// Take the value as JSON: a number, true, false, or what was tokenized whole
+        #[arg(long)]
+        as_json: bool,
         /// The context it was tokenized under
         #[arg(long, default_value = "", hide_default_value = true)]
         context: String,
@@ -136,7 +139,7 @@ struct Common {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Get { named, common } => get(named, common),
-        Command::Find { value, context, common } => find(value, context, common),
+        Command::Find { value, as_json, context, common } => find(value, *as_json, context, common),
         Command::List { tag, expired, archived, limit, common } => {
             let expired_before = expired.then(unix_s).transpose()?;
             list(
@@ -207,13 +210,9 @@ fn get(named: &Named, common: &Common) -> Result<(), Failure> {
     Ok(())
 }
 
-fn find(value: &str, context: &str, common: &Common) -> Result<(), Failure> {
-    let as_json = json::to_msgpack(value.as_bytes(), Limits::default()).ok();
-    let text = || json::to_msgpack(serde_json::Value::from(value).to_string().as_bytes(), Limits::default());
-    let value = match as_json {
-        Some(value) => value,
-        None => text()?,
-    };
+fn find(value: &str, as_json: bool, context: &str, common: &Common) -> Result<(), Failure> {
+    let document = if as_json { value.to_owned() } else { serde_json::Value::from(value).to_string() };
+    let value = json::to_msgpack(document.as_bytes(), Limits::default())?;
     let found = common.run(async |client| Ok(client.tokens_find(common.map(), &value, context.as_bytes()).await?))?;
     if common.json {
         println!("{}", serde_json::to_string(&found)?);
