@@ -243,7 +243,7 @@ impl Permit {
     /// The rows go to the store.
     pub(crate) fn send(&mut self) {
         self.sent = true;
-        self.shared.change(|pacer, now| pacer.sent(now, self.weight));
+        self.shared.change(|pacer, now| pacer.sent(now, 1));
     }
 
     /// The store has done what it was asked with them.

@@ -70,8 +70,8 @@ pub(super) struct Pacer<T> {
     at: Duration,
     /// D: promised, not durable.
     dirty: f64,
-    /// Of that, in the store's hands.
-    sent: f64,
+    /// Promises in the store's hands, counted: what is left of a sum of weights would never be quite nothing.
+    sent: u64,
     waiting: BTreeMap<Id, (f64, T)>,
     held: f64,
     /// What the first that waits has been granted so far.
@@ -101,7 +101,7 @@ impl<T> Pacer<T> {
             rules,
             at: Duration::ZERO,
             dirty: 0.0,
-            sent: 0.0,
+            sent: 0,
             waiting: BTreeMap::new(),
             held: 0.0,
             credit: 0.0,
@@ -218,19 +218,19 @@ impl<T> Pacer<T> {
     }
 
     /// What was promised is in the store's hands now.
-    pub(super) fn sent(&mut self, now: Duration, weight: f64) {
+    pub(super) fn sent(&mut self, now: Duration, promises: u64) {
         self.advance(now);
-        if self.sent <= 0.0 {
+        if self.sent == 0 {
             self.answered = self.at;
         }
-        self.sent += weight;
+        self.sent += promises;
     }
 
     /// A promise is over.
     pub(super) fn release(&mut self, now: Duration, weight: f64, how: Released) {
         self.advance(now);
         if how != Released::Unsent {
-            self.sent -= weight;
+            self.sent -= 1;
         }
         if how == Released::Answered {
             self.answered = self.at;
@@ -256,7 +256,7 @@ impl<T> Pacer<T> {
 
     /// How long the store has had something and answered nothing.
     fn stalled(&self) -> Duration {
-        if self.sent > 0.0 { self.at - self.answered } else { Duration::ZERO }
+        if self.sent > 0 { self.at - self.answered } else { Duration::ZERO }
     }
 
     /// How long so much takes the store.

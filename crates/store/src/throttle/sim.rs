@@ -305,7 +305,7 @@ impl Simulation {
         let rows = self.buffered.min(TOGETHER);
         self.buffered -= rows;
         self.busy = true;
-        self.pacer.sent(now, rows as f64);
+        self.pacer.sent(now, rows as u64);
         let seconds = now.as_secs_f64();
         let slower = if seconds > self.world.seconds as f64 / 2.0 { self.world.later } else { 1.0 };
         let mut took = (self.world.commit + self.world.row * rows as f64) * slower;

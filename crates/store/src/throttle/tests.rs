@@ -14,7 +14,7 @@ const BOUNDS: ThrottleBounds = ThrottleBounds { rows_max: 1_000, bytes_max: 1_00
 fn pacer(dirty: f64) -> Pacer<u32> {
     let mut pacer = Pacer::new(Rules::new(1_000.0, 50));
     assert_eq!(pacer.offer(ms(0), 900.0, None, || 0), Ok(None));
-    pacer.sent(ms(0), 900.0);
+    pacer.sent(ms(0), 3);
     pacer.release(ms(0), 50.0, Released::Answered);
     pacer.release(ms(50), 50.0, Released::Answered);
     assert_eq!(pacer.rate(), Some(1_000.0));
@@ -80,7 +80,7 @@ fn the_rate_is_that_of_a_store_with_enough_to_do() {
     // Single rows at 3 ms each say nothing of what it can.
     for n in 0..100 {
         pacer.offer(ms(3 * n), 1.0, None, || 0).unwrap();
-        pacer.sent(ms(3 * n), 1.0);
+        pacer.sent(ms(3 * n), 1);
         pacer.release(ms(3 * n + 3), 1.0, Released::Answered);
     }
     assert_eq!(pacer.rate(), None);
