@@ -1,6 +1,6 @@
 //! Everything in PostgreSQL: for production, and for several engines on one state.
 //!
-//! Every connection is dedicated: some write tokens, some read them, one does what is slow or rare, one hears of changes.
+//! Every connection is dedicated: some write tokens, some read them, one has the control state, one does what is slow or rare, one hears of changes.
 //! Each has a task that connects it again when it breaks. Every call ends within one time-out, whatever the database
 //! does: the server has it as its own limit for a statement, and where it says nothing at all the connection is replaced.
 //! The SQL is what databases that speak PostgreSQL's language over many machines take as well: keys begin with the app,
@@ -51,6 +51,8 @@ pub struct PostgresStore {
 struct Shared {
     writers: Writers,
     readers: Vec<Lane>,
+    /// What engines agree by: no walk through a map may hold it up.
+    control: Lane,
     slow: Lane,
     next_reader: AtomicUsize,
     told: Mutex<watch::Receiver<()>>,
@@ -82,6 +84,7 @@ impl PostgresStore {
         let shared = Shared {
             writers: Writers::new(lanes(settings.options.writers)),
             readers: lanes(settings.options.readers),
+            control: Lane::start(&settings),
             slow: Lane::start(&settings),
             next_reader: AtomicUsize::new(0),
             told: Mutex::new(told),

@@ -73,10 +73,10 @@ impl PostgresStore {
     /// A statement that gives the new generation where it moved it. Then others are told, apart from the change, which
     /// stands without that: whoever is not told polls.
     async fn change(&self, sql: &'static str, params: Params<'_>) -> Result<Commit, StoreError> {
-        let rows = self.query(&self.shared.slow, false, sql, params).await?;
+        let rows = self.query(&self.shared.control, false, sql, params).await?;
         let Some(row) = rows.first() else { return Ok(Commit::Moved) };
         let generation = number(column(row, 0).map_err(Fault::into_error)?)?;
-        if let Err(error) = self.query(&self.shared.slow, true, NOTIFY, &[]).await {
+        if let Err(error) = self.query(&self.shared.control, true, NOTIFY, &[]).await {
             tracing::debug!(%error, "others were not told of a change");
         }
         Ok(Commit::Done(generation))
@@ -86,13 +86,13 @@ impl PostgresStore {
 #[async_trait]
 impl ControlStore for PostgresStore {
     async fn generation(&self) -> Result<u64, StoreError> {
-        let rows = self.query(&self.shared.slow, true, GENERATION, &[]).await?;
+        let rows = self.query(&self.shared.control, true, GENERATION, &[]).await?;
         let row = rows.first().ok_or_else(|| damaged("there is no generation"))?;
         number(column(row, 0).map_err(Fault::into_error)?)
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
-        let rows = self.query(&self.shared.slow, true, LOAD, &[]).await?;
+        let rows = self.query(&self.shared.control, true, LOAD, &[]).await?;
         let first = rows.first().ok_or_else(|| damaged("there is no generation"))?;
         let generation = number(column(first, 0).map_err(Fault::into_error)?)?;
         let mut records = BTreeMap::new();
@@ -132,17 +132,17 @@ impl ControlStore for PostgresStore {
         let generation = i64::try_from(instance.generation).unwrap_or(i64::MAX);
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
             [&instance.id, &instance.address, &instance.version, &generation];
-        self.query(&self.shared.slow, true, BEAT, &params).await.map(drop)
+        self.query(&self.shared.control, true, BEAT, &params).await.map(drop)
     }
 
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
-        self.query(&self.shared.slow, true, LEAVE, &[&id]).await.map(drop)
+        self.query(&self.shared.control, true, LEAVE, &[&id]).await.map(drop)
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
         // A hundred years are as good as for ever, and are an interval.
         let seconds = age_max.as_secs_f64().min(3.2e9);
-        let rows = self.query(&self.shared.slow, true, INSTANCES, &[&seconds]).await?;
+        let rows = self.query(&self.shared.control, true, INSTANCES, &[&seconds]).await?;
         let read = |row: &tokio_postgres::Row| -> Result<Instance, Fault> {
             Ok(Instance {
                 id: column(row, 0)?,

@@ -46,7 +46,7 @@ impl From<Error> for Fault {
         // Some of its own states it has no names for.
         match code.code() {
             "26000" => return Self::Stale(what),
-            "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" => return Self::Lost(what),
+            "40003" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" => return Self::Lost(what),
             _ => {}
         }
         match code {
