@@ -121,6 +121,9 @@ impl EmbeddedStore {
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let job: ReadJob = Box::new(move |database| {
+            if reply.is_closed() {
+                return; // Nobody waits any more, and others do.
+            }
             let answer = database.map_err(|why| StoreError::Unavailable(why.to_owned())).and_then(read);
             let _ = reply.send(answer);
         });

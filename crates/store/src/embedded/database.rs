@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Slice, Snapshot};
 
@@ -20,6 +21,10 @@ pub(super) const GENERATION_KEY: &str = "generation";
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
 /// Control state changes seldom: it needs no room of its own.
 const CONTROL_BUFFER_BYTES: u64 = 1 << 20;
+
+/// A lock that is held is tried for so often, with such pauses: half a second in all.
+const LOCK_TRIES: u32 = 25;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Bytes of `app u32 | collection u32 | id or fingerprint 16`, in the order of maps and ids.
 pub(super) type Key = [u8; 24];
@@ -72,15 +77,20 @@ impl Lock {
             .mode(0o600)
             .open(&path)
             .map_err(|error| io(&path, error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut process = String::new();
-                // Who holds it is said as far as it is known.
-                let _ = file.take(20).read_to_string(&mut process);
-                return Err(StoreError::InUse { folder: folder.to_owned(), process: process.trim().parse().ok() });
+        let mut tries = 0;
+        while let Err(refused) = file.try_lock() {
+            tries += 1;
+            match refused {
+                // Who is on the way out, or a child that has not become another program yet, holds it a moment longer.
+                TryLockError::WouldBlock if tries < LOCK_TRIES => std::thread::sleep(LOCK_PAUSE),
+                TryLockError::WouldBlock => {
+                    let mut process = String::new();
+                    // Who holds it is said as far as it is known.
+                    let _ = file.take(20).read_to_string(&mut process);
+                    return Err(StoreError::InUse { folder: folder.to_owned(), process: process.trim().parse().ok() });
+                }
+                TryLockError::Error(error) => return Err(io(&path, error)),
             }
-            Err(TryLockError::Error(error)) => return Err(io(&path, error)),
         }
         let named =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));

@@ -270,15 +270,20 @@ impl Writer {
 
     /// Closes a database that failed and opens it again, once its disk takes bytes.
     fn mend(&mut self) {
-        let Some(fault) = self.fault.take_if(|fault| Instant::now() >= fault.try_at) else { return };
+        // The fault stays until the database is open again, whatever happens on the way.
+        let Some(fault) = self.fault.as_mut().filter(|fault| Instant::now() >= fault.try_at) else { return };
+        fault.try_at = Instant::now() + MEND_PAUSE;
         let shared = &self.shared;
-        let mended = probe(&shared.folder).map_err(|_| fault.why).and_then(|()| {
+        let mended = probe(&shared.folder).map_err(|_| fault.why.clone()).and_then(|()| {
             shared.set_database(None);
             rewrite_journals(&shared.folder.join("database")).map_err(|error| error.to_string())?;
             shared.open().map_err(|error| error.to_string())
         });
         match mended {
-            Ok(()) => tracing::info!("the token database is written again"),
+            Ok(()) => {
+                self.fault = None;
+                tracing::info!("the token database is written again");
+            }
             Err(why) => self.fault = Some(Fault { why, try_at: Instant::now() + MEND_PAUSE }),
         }
     }
