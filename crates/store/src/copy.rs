@@ -145,6 +145,9 @@ pub async fn copy(
     let (base, resumed) = mark(&state, to).await?;
     copy_rows(from, to, resumed, progress).await?;
     let rows = compare::rows(from.tokens, to.tokens, progress).await?;
+    // An engine that began meanwhile may have made tokens behind the rows that were compared.
+    nobody_serves(from, End::Source).await?;
+    nobody_serves(to, End::Target).await?;
     if from.control.load().await.map_err(at(End::Source))? != state {
         return Err(CopyError::Changed(End::Source));
     }
