@@ -120,6 +120,9 @@ impl Engine {
             .env("SEALWIRE_LISTEN_ADDRESS", address.to_string())
             .env("SEALWIRE_ADMIN_ADDRESS", admin.to_string())
             .env("SEALWIRE_LOG_FORMAT", "json")
+            // Two may not have one folder, and each would listen for operators at one address.
+            .env("SEALWIRE_STATE_MODE", "stateless")
+            .env("SEALWIRE_CONTROL_ADDRESS", "")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -160,8 +163,12 @@ impl Drop for Engine {
 fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
     run(Machine::Shared, 60, async {
         let folder = tempfile::tempdir().unwrap();
-        let dev = ["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        assert!(sealwire(folder.path(), &dev).stderr(Stdio::null()).status().unwrap().success());
+        let dev =
+            ["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
+        let file = ["apps", "create", "demo", "--file", "sealwire-dev/apps.json"];
+        for arguments in [&dev[..], &file] {
+            assert!(sealwire(folder.path(), arguments).stderr(Stdio::null()).status().unwrap().success());
+        }
         let mut engines = [Engine::start(folder.path()), Engine::start(folder.path())];
         let file = |name: &str| Pem::File(folder.path().join("sealwire-dev").join(name));
         let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client-key.pem"));
