@@ -244,15 +244,19 @@ class Server:
         self.folder = tempfile.TemporaryDirectory()
         folder, program = self.folder.name, os.path.abspath(program)
         environment = {**os.environ, "SEALWIRE_EVERVAULT_LEGACY": "true", "SEALWIRE_EVERVAULT_OPEN_ROLES": "*"}
-        command = [program, "dev", "--folder", folder, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-        quiet = dict(check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        subprocess.run([*command, "--demo-only"], **quiet)
-        for curve in ev.CURVES:
-            add = [program, "apps", "import", "demo", "--config", f"{folder}/sealwire.toml", "--curve", curve, "--seals"]
-            subprocess.run([*add, "--key-file", "-"], input=scalar.hex(), text=True, **quiet)
+        command = [program, "dev", "--folder", folder]
+        for listener in ("--listen", "--admin", "--control"):
+            command += [listener, "127.0.0.1:0"]
         self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
-        port = int(re.search(r"listens on 127\.0\.0\.1:(\d+)", self.child.stdout.readline()).group(1))
-        self.connection = connect(folder, "127.0.0.1", port)
+        said = ""
+        while "Serving until" not in said:
+            said += self.child.stdout.readline()
+        port, control = re.search(r"listens on 127\.0\.0\.1:(\d+).* on 127\.0\.0\.1:(\d+)", said).groups()
+        for curve in ev.CURVES:
+            add = [program, "apps", "import", "demo", "--curve", curve, "--seals", "--key-file", "-"]
+            add += ["--folder", folder, "--connect", f"127.0.0.1:{control}"]
+            subprocess.run(add, input=scalar.hex(), text=True, check=True, stdout=subprocess.DEVNULL)
+        self.connection = connect(folder, "127.0.0.1", int(port))
 
     def call(self, method, payload, **options):
         return call(self.connection, method, {"app": "demo", "payload": payload, **options})
