@@ -66,6 +66,8 @@ impl Engine {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_")) {
             command.env_remove(name);
         }
+        // As its files were made: two engines of one experiment read the same apps.
+        command.env("SEALWIRE_STATE_MODE", "stateless");
         for (key, value) in settings {
             command.env(format!("SEALWIRE_{}", key.replace('.', "_").to_uppercase()), value);
         }
