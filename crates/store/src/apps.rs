@@ -22,11 +22,9 @@ pub use model::{
     App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
     CollectionSummary, Format, KeyKind, KeySummary, Rules, Scope, Settings, State, Target, TokenKeySummary,
 };
-use record::{
-    AppEntry, AppRecord, AppTombstone, CollectionEntry, Contents, Entry, StateName, app_key, collection_key, damaged,
-};
+use record::{AppEntry, AppRecord, AppTombstone, Contents, Entry, StateName, app_key, collection_key, damaged};
 
-use crate::{Commit, ControlStore, Instance, StoreError};
+use crate::{Commit, ControlStore, Instance, StoreError, part_of};
 
 /// How often an instance asks for the generation and says that it lives, where the store does not tell it more often.
 pub const POLL: Duration = Duration::from_secs(30);
@@ -105,9 +103,11 @@ impl Control {
     /// # Errors
     /// What the store says, or [`StoreError::Damaged`].
     pub async fn apps(&self) -> Result<(u64, Vec<AppSummary>), StoreError> {
-        let contents = self.contents().await?;
-        let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
-        Ok((contents.generation, live.map(|(app, record)| record.summary(app)).collect::<Result<_, _>>()?))
+        self.read(|contents| {
+            let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
+            Ok((contents.generation, live.map(|(app, record)| record.summary(app)).collect::<Result<_, _>>()?))
+        })
+        .await
     }
 
     /// One app, as [`Control::apps`].
@@ -115,7 +115,8 @@ impl Control {
     /// # Errors
     /// As there; [`StoreError::NoApp`].
     pub async fn app(&self, app: &AppId) -> Result<AppSummary, StoreError> {
-        self.contents().await?.app(app)?.summary(app)
+        let app = app.clone();
+        self.read(move |contents| contents.app(&app)?.summary(&app)).await
     }
 
     /// Makes an app with one key version per curve and a token key.
@@ -285,8 +286,13 @@ impl Control {
         self.store.instances(LIVE_AGE_MAX).await
     }
 
-    async fn contents(&self) -> Result<Contents, StoreError> {
-        Contents::read(&self.store.load().await?)
+    /// What `of` makes of all records, which are many perhaps: read off the network threads.
+    async fn read<T: Send + 'static>(
+        &self,
+        of: impl FnOnce(&Contents) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let snapshot = self.store.load().await?;
+        blocking(move || of(&Contents::read(&snapshot)?)).await
     }
 
     /// Adds a key version to an app that stays, under the KEK of the others.
@@ -346,12 +352,15 @@ impl Control {
     ) -> Result<Option<(u64, T)>, StoreError> {
         let edit = Arc::new(edit);
         for tries in 0..TRIES_MAX {
-            let (contents, edit) = (self.contents().await?, Arc::clone(&edit));
+            let edit = Arc::clone(&edit);
             // Keys are made and unwrapped in it, of all apps perhaps.
-            let (contents, edit) = blocking(move || edit(&contents).map(|edit| (contents, edit))).await?;
-            let Some(Edit { key, record, made }) = edit else { return Ok(None) };
-            self.check_reuse(&contents, &key).await?;
-            match self.store.commit(contents.generation, &key, record.as_deref()).await? {
+            let made = self.read(move |contents| {
+                let Some(edit) = edit(contents)? else { return Ok(None) };
+                Ok(Some((contents.generation, contents.tombstone(&edit.key), edit)))
+            });
+            let Some((base, tombstone, Edit { key, record, made })) = made.await? else { return Ok(None) };
+            self.check_reuse(tombstone, &key).await?;
+            match self.store.commit(base, &key, record.as_deref()).await? {
                 Commit::Done(generation) => return Ok(Some((generation, made))),
                 Commit::Moved => tokio::time::sleep(pause(tries)).await,
             }
@@ -360,8 +369,8 @@ impl Control {
     }
 
     /// Refuses to put something where something else was while an instance that lives may not know that it is gone.
-    async fn check_reuse(&self, contents: &Contents, key: &str) -> Result<(), StoreError> {
-        let Some(generation) = contents.tombstone(key) else { return Ok(()) };
+    async fn check_reuse(&self, tombstone: Option<u64>, key: &str) -> Result<(), StoreError> {
+        let Some(generation) = tombstone else { return Ok(()) };
         let behind: Vec<_> = self.instances().await?.into_iter().filter(|it| it.generation < generation).collect();
         if behind.is_empty() {
             return Ok(());
@@ -436,20 +445,17 @@ fn first_removal(contents: &Contents) -> Option<u64> {
 }
 
 /// Collections whose app is gone.
-fn orphans(contents: &Contents) -> impl Iterator<Item = &(AppId, CollectionName)> {
-    let orphan = |app: &AppId, entry: &CollectionEntry| {
-        let live = contents.apps.get(app).and_then(Entry::live);
-        live.is_none_or(|live| live.number != entry.app_number())
-    };
-    contents.collections.iter().filter(move |((app, _), entry)| orphan(app, entry)).map(|(name, _)| name)
+fn orphans(contents: &Contents) -> impl Iterator<Item = (&AppId, &CollectionName)> {
+    contents.collections.iter().flat_map(|(app, collections)| {
+        let number = contents.apps.get(app).and_then(Entry::live).map(|live| live.number);
+        let orphans = collections.iter().filter(move |(_, entry)| number != Some(entry.app_number()));
+        orphans.map(move |(name, _)| (app, name))
+    })
 }
 
 /// Chance spreads those who were too late, so that they do not meet again.
 fn pause(tries: u32) -> Duration {
-    use std::hash::BuildHasher as _;
-    let chance = std::collections::hash_map::RandomState::new().hash_one(()) as u32;
-    let longest = Duration::from_millis(1 << tries.min(10)).min(PAUSE_MAX);
-    longest.mul_f64(f64::from(chance) / f64::from(u32::MAX))
+    part_of(Duration::from_millis(1 << tries.min(10)).min(PAUSE_MAX))
 }
 
 /// Off the network threads.

@@ -27,6 +27,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::{Fingerprint, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
@@ -37,11 +38,15 @@ use work::{Open, Waiter, Work};
 pub const ROWS_TOGETHER: usize = 512;
 /// Bytes of one write, unless one group has more.
 pub const BYTES_TOGETHER: usize = 1 << 20;
-/// Keys of one look-up.
+/// Keys of one look-up, at most.
 pub const KEYS_TOGETHER: usize = 1_000;
+/// Bytes that the rows of one look-up may come to, unless one row has more.
+const KEYS_BYTES_TOGETHER: usize = 64 << 20;
 
-/// A part of a call's keys that goes in one look-up; a larger call is asked in parts, between those of others.
+/// A part of a call's keys that goes in one look-up, at most; a larger call is asked in parts, between those of others.
 const KEYS_PIECE: usize = 250;
+/// How often a lane gives way before it leaves.
+const GATHER_MAX: usize = 8;
 /// What an app's turn is worth.
 const ROWS_TURN: usize = 32;
 const KEYS_TURN: usize = 64;
@@ -132,6 +137,8 @@ struct Shared {
     observer: Arc<dyn Observer>,
     writes: Desk<Write>,
     looks: Desk<Look>,
+    /// See [`KEYS_PIECE`].
+    piece: usize,
 }
 
 type Write = Work<Promised, Written>;
@@ -147,6 +154,20 @@ impl Coalescer {
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn new(store: Arc<dyn TokenStore>, lanes: Lanes, observer: Arc<dyn Observer>) -> Self {
+        Self::for_rows(store, lanes, KEYS_BYTES_TOGETHER / KEYS_TOGETHER, observer)
+    }
+
+    /// The same where a row may take so many bytes: look-ups are small enough that what they bring has its bound.
+    ///
+    /// # Panics
+    /// As [`Coalescer::new`].
+    #[must_use]
+    pub fn for_rows(
+        store: Arc<dyn TokenStore>,
+        lanes: Lanes,
+        row_bytes_max: usize,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
         let writers = lanes.writers.max(1);
         let writes = Rules {
             lanes: writers,
@@ -155,8 +176,10 @@ impl Coalescer {
             quanta: [ROWS_TURN, usize::MAX],
         };
         let readers = lanes.readers.max(1);
-        let looks = Rules { lanes: readers, second_lanes: readers, limit: KEYS_TOGETHER, quanta: [KEYS_TURN; 2] };
-        let shared = Shared { store, observer, writes: Desk::new(writes), looks: Desk::new(looks) };
+        let limit = (KEYS_BYTES_TOGETHER / row_bytes_max.max(1)).clamp(1, KEYS_TOGETHER);
+        let looks = Rules { lanes: readers, second_lanes: readers, limit, quanta: [KEYS_TURN; 2] };
+        let piece = limit.min(KEYS_PIECE);
+        let shared = Shared { store, observer, writes: Desk::new(writes), looks: Desk::new(looks), piece };
         Self { shared: Arc::new(shared), runtime: Handle::current() }
     }
 
@@ -198,7 +221,7 @@ impl Coalescer {
         if start {
             self.runtime.spawn(write_lane(Arc::clone(&self.shared)));
         }
-        Waiter { desk: &self.shared.writes, sort, place, answer }.answer(deadline).await
+        Waiter { desk: &self.shared.writes, sort, place: Some(place), answer }.answer(deadline).await
     }
 
     /// [`TokenStore::get`]. As for [`Coalescer::write`].
@@ -235,13 +258,13 @@ impl Coalescer {
         bytes: impl Fn(&K) -> [u8; 16],
         deadline: Option<Instant>,
     ) -> Result<Vec<Option<Row>>, CallError> {
-        let mut waiters = Vec::with_capacity(keys.len().div_ceil(KEYS_PIECE));
-        for piece in keys.chunks(KEYS_PIECE) {
+        let mut waiters = Vec::with_capacity(keys.len().div_ceil(self.shared.piece));
+        for piece in keys.chunks(self.shared.piece) {
             let size = Size { items: piece.len(), bytes: 0 };
             let question = piece.iter().map(|(map, key)| (*map, bytes(key))).collect();
             let (work, answer) = Work::new(now, question, deadline);
             let (place, start) = self.shared.looks.push(sort, piece[0].0.app, piece.len(), size, work)?;
-            waiters.push(Waiter { desk: &self.shared.looks, sort, place, answer });
+            waiters.push(Waiter { desk: &self.shared.looks, sort, place: Some(place), answer });
             if start {
                 self.runtime.spawn(look_lane(Arc::clone(&self.shared)));
             }
@@ -262,15 +285,35 @@ impl Coalescer {
 
 async fn write_lane(shared: Arc<Shared>) {
     let mut lane = Lane::default();
+    gather(&shared.writes).await;
     while let Some((_, batch)) = shared.writes.next(&mut lane) {
         caught(shared.write(batch)).await;
+        shared.writes.landed(&mut lane);
+        gather(&shared.writes).await;
     }
 }
 
 async fn look_lane(shared: Arc<Shared>) {
     let mut lane = Lane::default();
+    gather(&shared.looks).await;
     while let Some((sort, batch)) = shared.looks.next(&mut lane) {
         caught(shared.look(sort, batch)).await;
+        shared.looks.landed(&mut lane);
+        gather(&shared.looks).await;
+    }
+}
+
+/// Lets those who can run now come first, as long as they bring more: a lane that has just answered many would leave with
+/// the first of them that calls again. Nobody is waited for who does nothing.
+async fn gather<T>(desk: &Desk<T>) {
+    let mut before = desk.waiting().items;
+    for _ in 0..GATHER_MAX {
+        yield_now().await;
+        let waiting = desk.waiting().items;
+        if waiting <= before {
+            return;
+        }
+        before = waiting;
     }
 }
 
@@ -308,22 +351,9 @@ impl Shared {
                 let mut rows = rows.into_iter();
                 flight.end(sizes.iter().map(|size| Ok(rows.by_ref().take(*size).collect())), 0)
             }
-            Err(error) => flight.end(sizes.iter().map(|_| Err(repeated(&error))), sizes.len()),
+            Err(error) => flight.end(sizes.iter().map(|_| Err(error.repeated())), sizes.len()),
         };
         self.observer.landed(&flight);
-    }
-}
-
-/// An error of a look-up for each of those who asked.
-fn repeated(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Damaged { place, what } => StoreError::Damaged { place: place.clone(), what: what.clone() },
-        StoreError::Io { path, source } => {
-            StoreError::Io { path: path.clone(), source: std::io::Error::new(source.kind(), source.to_string()) }
-        }
-        StoreError::Unavailable(why) => StoreError::Unavailable(why.clone()),
-        // Look-ups have no others.
-        other => StoreError::Unavailable(other.to_string()),
     }
 }
 

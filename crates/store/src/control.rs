@@ -4,7 +4,8 @@
 //! if the generation is the one that the change was made from: two changes at once cannot both succeed unseen.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
@@ -78,6 +79,36 @@ pub struct Instance {
     pub generation: u64,
     /// Since it last said so, by the store's clock.
     pub age: Duration,
+}
+
+/// Instances of one process, which need not outlive it.
+#[derive(Debug, Default)]
+pub(crate) struct Beats {
+    /// By id, with the time of the last beat.
+    last: Mutex<BTreeMap<String, (Instance, Instant)>>,
+}
+
+impl Beats {
+    fn last(&self) -> MutexGuard<'_, BTreeMap<String, (Instance, Instant)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`ControlStore::beat`].
+    pub(crate) fn beat(&self, instance: &Instance) {
+        self.last().insert(instance.id.clone(), (instance.clone(), Instant::now()));
+    }
+
+    /// As [`ControlStore::leave`].
+    pub(crate) fn leave(&self, id: &str) {
+        self.last().remove(id);
+    }
+
+    /// As [`ControlStore::instances`].
+    pub(crate) fn instances(&self, age_max: Duration) -> Vec<Instance> {
+        let mut last = self.last();
+        last.retain(|_, (_, beat)| beat.elapsed() <= age_max);
+        last.values().map(|(instance, beat)| Instance { age: beat.elapsed(), ..instance.clone() }).collect()
+    }
 }
 
 /// Where control state rests. Every method answers in bounded time.

@@ -6,11 +6,10 @@
 //! of rows are in memory.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use crate::StoreError;
 use crate::control::{Commit, ControlStore, Snapshot};
 use crate::tokens::{MapId, Row, TokenId, TokenStore};
+use crate::{LIVE_AGE_MAX, StoreError};
 
 mod compare;
 #[cfg(test)]
@@ -20,8 +19,6 @@ pub use compare::{Differences, How};
 
 /// Rows that are read and written at once.
 const PAGE_ROWS: usize = 1_000;
-/// Whoever beat within that time is taken to run: three polls.
-const ALIVE: Duration = Duration::from_secs(90);
 /// The record that stands in for all others while a copy is under way.
 pub const MARK: &str = "copy";
 
@@ -160,7 +157,7 @@ pub async fn copy(
 }
 
 async fn nobody_serves(side: Side<'_>, end: End) -> Result<(), CopyError> {
-    match side.control.instances(ALIVE).await.map_err(at(end))?.into_iter().next() {
+    match side.control.instances(LIVE_AGE_MAX).await.map_err(at(end))?.into_iter().next() {
         Some(instance) => Err(CopyError::Served { end, address: instance.address }),
         None => Ok(()),
     }

@@ -7,20 +7,19 @@
 //! Memory: [`Options::cache_bytes`], four times [`Options::write_buffer_bytes`] for each of two keyspaces, about
 //! 16 MiB for a turn's changes, and what 1,024 calls that wait hold.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::database::Database;
 use self::threads::{Order, ReadJob, Threads, WriteJob};
 use self::turn::Turn;
 use crate::StoreError;
-use crate::control::{Commit, ControlStore, Instance, Snapshot};
+use crate::control::{Beats, Commit, ControlStore, Instance, Snapshot};
 use crate::tokens::{Filter, Fingerprint, Group, MapId, Page, Row, TokenId, TokenStore, Written};
 
 mod database;
@@ -63,8 +62,7 @@ pub struct EmbeddedStore {
     threads: Threads,
     /// What `changed` has told of.
     told: Mutex<watch::Receiver<u64>>,
-    /// Of one process, so that they need not outlive it.
-    instances: Mutex<BTreeMap<String, (Instance, Instant)>>,
+    beats: Beats,
 }
 
 impl std::fmt::Debug for EmbeddedStore {
@@ -83,8 +81,7 @@ impl EmbeddedStore {
     pub fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let threads = Threads::start(folder, options)?;
         let told = Mutex::new(threads.shared.generation.subscribe());
-        let instances = Mutex::default();
-        Ok(Self { folder: folder.to_owned(), timeout: options.timeout, threads, told, instances })
+        Ok(Self { folder: folder.to_owned(), timeout: options.timeout, threads, told, beats: Beats::default() })
     }
 
     /// Finishes what was asked before, closes the database and gives up the folder; calls after it are refused as
@@ -109,7 +106,7 @@ impl EmbeddedStore {
         });
         self.bounded(async {
             self.threads.writer.send(Order::Work(job)).await.map_err(|_| closed())?;
-            answer.await.map_err(|_| threads::damaged(&self.folder))?.map_err(StoreError::Unavailable)
+            answer.await.map_err(|_| self.ended(&self.threads.writer))?.map_err(StoreError::Unavailable)
         })
         .await
     }
@@ -129,18 +126,19 @@ impl EmbeddedStore {
         });
         self.bounded(async {
             self.threads.readers.send(Order::Work(job)).await.map_err(|_| closed())?;
-            answer.await.map_err(|_| threads::damaged(&self.folder))?
+            answer.await.map_err(|_| self.ended(&self.threads.readers))?
         })
         .await
+    }
+
+    /// Why a thread dropped what it was given: it ended before it came to that, or panicked over it.
+    fn ended<J>(&self, thread: &mpsc::Sender<Order<J>>) -> StoreError {
+        if thread.is_closed() { closed() } else { threads::damaged(&self.folder) }
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let late = |_| Err(StoreError::Unavailable(format!("no answer within {} ms", self.timeout.as_millis())));
         tokio::time::timeout(self.timeout, call).await.unwrap_or_else(late)
-    }
-
-    fn instances_locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (Instance, Instant)>> {
-        self.instances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -198,20 +196,17 @@ impl ControlStore for EmbeddedStore {
     }
 
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
-        self.instances_locked().insert(instance.id.clone(), (instance.clone(), Instant::now()));
+        self.beats.beat(instance);
         Ok(())
     }
 
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
-        self.instances_locked().remove(id);
+        self.beats.leave(id);
         Ok(())
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
-        let mut instances = self.instances_locked();
-        instances.retain(|_, (_, beat)| beat.elapsed() <= age_max);
-        let with_age = |(instance, beat): &(Instance, Instant)| Instance { age: beat.elapsed(), ..instance.clone() };
-        Ok(instances.values().map(with_age).collect())
+        Ok(self.beats.instances(age_max))
     }
 }
 
@@ -275,7 +270,7 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        let wanted = move |row: &Row| maps::expired_before(row, now, expired_before);
+        let wanted = move |row: &Row| row.is_expired(now, expired_before);
         let change = move |edit: &mut turn::Edit<'_>, row: &Row| maps::archive(edit, now, map, row);
         self.sweep(map, after, limit, dry_run, wanted, change).await
     }
@@ -288,7 +283,7 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        let wanted = move |row: &Row| maps::archived_before(row, archived_before);
+        let wanted = move |row: &Row| row.is_archived(archived_before);
         let change = move |edit: &mut turn::Edit<'_>, row: &Row| edit.remove(map, row);
         self.sweep(map, after, limit, dry_run, wanted, change).await
     }

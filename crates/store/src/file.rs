@@ -5,7 +5,6 @@
 //! lock file beside it. An engine opens it to read only: whoever delivers the file changes it, and the engine polls.
 //! Records that are JSON stand in it as they are, for people to read; others as base64.
 
-use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
+use crate::control::Beats;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
 mod content;
@@ -32,8 +32,7 @@ const TIMES_SETTLE: Duration = Duration::from_secs(2);
 pub struct FileStore {
     file: Arc<Shared>,
     moved: Notify,
-    /// By id, with the time of the last beat.
-    instances: Mutex<BTreeMap<String, (Instance, Instant)>>,
+    beats: Beats,
 }
 
 #[derive(Debug)]
@@ -85,7 +84,7 @@ impl FileStore {
             #[cfg(test)]
             steps: crashes::Steps::default(),
         };
-        Self { file: Arc::new(file), moved: Notify::new(), instances: Mutex::default() }
+        Self { file: Arc::new(file), moved: Notify::new(), beats: Beats::default() }
     }
 
     /// Makes a change of the whole, in turn with other writers.
@@ -107,10 +106,6 @@ impl FileStore {
         let file = Arc::clone(&self.file);
         let failed = |_| StoreError::Unavailable("the work on the file ended early".into());
         tokio::task::spawn_blocking(move || work(&file)).await.map_err(failed)?
-    }
-
-    fn instances_locked(&self) -> MutexGuard<'_, BTreeMap<String, (Instance, Instant)>> {
-        self.instances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -283,19 +278,17 @@ impl ControlStore for FileStore {
     }
 
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
-        self.instances_locked().insert(instance.id.clone(), (instance.clone(), Instant::now()));
+        self.beats.beat(instance);
         Ok(())
     }
 
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
-        self.instances_locked().remove(id);
+        self.beats.leave(id);
         Ok(())
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
-        let mut instances = self.instances_locked();
-        instances.retain(|_, (_, beaten)| beaten.elapsed() <= age_max);
-        Ok(instances.values().map(|(it, beaten)| Instance { age: beaten.elapsed(), ..it.clone() }).collect())
+        Ok(self.beats.instances(age_max))
     }
 }
 

@@ -34,7 +34,9 @@ pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
 pub use throttle::{Permit, Pressure, Reason, Refusal, ThrottleBounds, WriteThrottle};
 pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use sealwire_crypto::{AppId, KeyId};
 
@@ -177,4 +179,24 @@ pub enum StoreError {
     /// Key material failed.
     #[error(transparent)]
     Crypto(#[from] sealwire_crypto::Error),
+}
+
+impl StoreError {
+    /// The same for another of those whom it befalls: of what keeps a store from answering as it is, else its text.
+    pub(crate) fn repeated(&self) -> Self {
+        match self {
+            Self::Damaged { place, what } => Self::Damaged { place: place.clone(), what: what.clone() },
+            Self::Io { path, source } => {
+                Self::Io { path: path.clone(), source: std::io::Error::new(source.kind(), source.to_string()) }
+            }
+            Self::Unavailable(why) => Self::Unavailable(why.clone()),
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+/// A time from nothing to all of `whole`, by the chance in the standard library's hash seeds.
+pub(crate) fn part_of(whole: Duration) -> Duration {
+    let chance = RandomState::new().hash_one(()) as u32;
+    whole.mul_f64(f64::from(chance) / f64::from(u32::MAX))
 }

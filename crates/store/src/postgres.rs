@@ -28,19 +28,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Row;
 
 pub use options::{PostgresOptions, PostgresTls};
 
 use crate::StoreError;
 use fault::Fault;
-use lane::Lane;
+use lane::{Call, Lane};
 use options::Settings;
 use session::Params;
-use writers::{Taken, Writers};
+use writers::Writers;
 
 /// Control state and token maps in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.
 #[derive(Clone)]
@@ -54,10 +54,15 @@ struct Shared {
     /// What engines agree by: no walk through a map may hold it up.
     control: Lane,
     slow: Lane,
+    /// The turn of a walk through a map, on the one connection for that.
+    walks: Arc<Semaphore>,
+    /// The turn of a change to rows that are there: most connections that write are for new ones.
+    changes: Arc<Semaphore>,
     next_reader: AtomicUsize,
     told: Mutex<watch::Receiver<()>>,
     listening: AbortHandle,
     timeout: Duration,
+    news: write::News,
 }
 
 impl Drop for Shared {
@@ -86,10 +91,13 @@ impl PostgresStore {
             readers: lanes(settings.options.readers),
             control: Lane::start(&settings),
             slow: Lane::start(&settings),
+            walks: Arc::new(Semaphore::new(1)),
+            changes: Arc::new(Semaphore::new(1)),
             next_reader: AtomicUsize::new(0),
             told: Mutex::new(told),
             listening,
             timeout: limit,
+            news: write::News::default(),
         };
         // A change that comes right after this is not missed. A database that cannot tell is no hindrance.
         let _ = timeout(limit, ready.wait_for(|ready| *ready)).await;
@@ -109,8 +117,23 @@ impl PostgresStore {
         turns.clone().find(|lane| lane.is_up()).unwrap_or(&readers[turn % readers.len()])
     }
 
-    async fn writer(&self) -> Result<Taken<'_>, StoreError> {
-        self.shared.writers.take(Instant::now() + self.shared.timeout).await
+    /// Does `work`, one after another of those that take `turns`. Once it has begun it goes on to its end, and keeps its
+    /// turn, whoever stops waiting: what was sent runs on in the database, before whatever comes next on its connection.
+    async fn in_turn<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+        &self,
+        turns: &Arc<Semaphore>,
+        work: impl FnOnce(Self, Instant) -> F,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + self.shared.timeout;
+        let work = work(self.clone(), deadline);
+        let turn = timeout_at(deadline, Arc::clone(turns).acquire_owned()).await;
+        let turn = turn.map_err(|_| StoreError::Unavailable("others of its kind are before it".into()))?;
+        let done = tokio::spawn(async move {
+            let done = work.await;
+            drop(turn);
+            done
+        });
+        done.await.unwrap_or_else(|_| Err(StoreError::Unavailable("a call failed".into())))
     }
 
     /// One statement, its own transaction. Only what is `repeatable` is repeated after its connection broke.
@@ -121,13 +144,29 @@ impl PostgresStore {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, StoreError> {
-        let mut call = lane.call(repeatable);
-        loop {
-            let session = call.session().await?;
-            match call.bound(&session, session.query(sql, params)).await {
-                Ok(rows) => return Ok(rows),
-                Err(fault) => call.again(session, fault).await.map_err(Fault::into_error)?,
-            }
+        answered(lane.call(repeatable), sql, params).await
+    }
+
+    /// One that must end by then.
+    async fn query_by(
+        &self,
+        deadline: Instant,
+        lane: &Lane,
+        repeatable: bool,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        answered(lane.call_by(deadline, repeatable), sql, params).await
+    }
+}
+
+/// The attempts of a call that is one statement.
+async fn answered(mut call: Call<'_>, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+    loop {
+        let session = call.session().await?;
+        match call.bound(&session, session.query(sql, params)).await {
+            Ok(rows) => return Ok(rows),
+            Err(fault) => call.again(session, fault).await.map_err(Fault::into_error)?,
         }
     }
 }

@@ -133,9 +133,14 @@ impl WriteThrottle {
         let part = bytes as f64 / shared.bounds.bytes_max.max(1) as f64;
         let weight = (part * shared.bounds.rows_max as f64).max(rows as f64);
         let due = deadline.map(|deadline| deadline.saturating_duration_since(shared.origin));
-        let (tell, told) = oneshot::channel();
-        let waits = shared.change(|pacer, now| pacer.offer(now, weight, due, || tell))?;
-        if let Some(id) = waits {
+        let mut told = None;
+        let tell = || {
+            let (tell, tells) = oneshot::channel();
+            told = Some(tells);
+            tell
+        };
+        let waits = shared.change(|pacer, now| pacer.offer(now, weight, due, tell))?;
+        if let (Some(id), Some(told)) = (waits, told) {
             let mut place = Place { shared, weight, id: Some(id) };
             let told = match deadline {
                 Some(deadline) => timeout_at(deadline, told).await.is_ok(),

@@ -13,6 +13,9 @@ use crate::StoreError;
 /// The last second that a row may name: the end of the year 9999. It fits what databases hold and what calendars print.
 pub const SECONDS_MAX: u64 = 253_402_300_799;
 
+/// A page of [`TokenStore::scan`] ends with the row that brings its values to so many bytes: a page is written in one go.
+pub(crate) const SCAN_BYTES: usize = 4 << 20;
+
 /// A collection of an app: where a token is unique. Numbers are never used twice, and are at most `i32::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MapId {
@@ -56,6 +59,16 @@ impl Row {
         self.archived.is_none() && self.expires.is_none_or(|expires| expires > now)
     }
 
+    /// Whether [`TokenStore::archive`] takes it.
+    pub(crate) fn is_expired(&self, now: u64, expired_before: u64) -> bool {
+        self.archived.is_none() && self.expires.is_some_and(|expires| expires < expired_before && expires <= now)
+    }
+
+    /// Whether [`TokenStore::prune`] takes it.
+    pub(crate) fn is_archived(&self, archived_before: u64) -> bool {
+        self.archived.is_some_and(|archived| archived < archived_before)
+    }
+
     /// About how much of memory and of a connection it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -65,6 +78,16 @@ impl Row {
     /// Refuses times that a store need not hold.
     pub(crate) fn check_times(&self) -> Result<(), StoreError> {
         [Some(self.created), self.expires, self.archived].into_iter().flatten().try_for_each(check_time)
+    }
+}
+
+/// Tells of each row whether a page of [`TokenStore::scan`] has it still.
+pub(crate) fn fits_scan() -> impl FnMut(&Row) -> bool {
+    let mut bytes = 0;
+    move |row| {
+        let fits = bytes < SCAN_BYTES;
+        bytes += row.sealed.len();
+        fits
     }
 }
 
@@ -101,6 +124,14 @@ pub struct Filter {
     pub expired_before: Option<u64>,
     /// Those that were archived, and no others.
     pub archived: bool,
+}
+
+impl Filter {
+    pub(crate) fn lets_through(&self, row: &Row) -> bool {
+        row.archived.is_some() == self.archived
+            && self.tag.as_ref().is_none_or(|tag| row.tags.contains(tag))
+            && self.expired_before.is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
+    }
 }
 
 /// A part of a walk through a map in the order of ids.
@@ -196,7 +227,7 @@ pub trait TokenStore: Send + Sync {
     ) -> Result<Page<u64>, StoreError>;
 
     /// Every row of every map behind `after`, at most `limit`, in the order of maps and ids: to copy and to verify.
-    /// There may be fewer; there are none only at the end.
+    /// There may be fewer, as where they are large; there are none only at the end.
     ///
     /// # Errors
     /// As above.

@@ -33,9 +33,11 @@ fn main() {
     match env::var(CHILD).as_deref() {
         Ok("load") => runtime().block_on(load()),
         Ok("full") => runtime().block_on(full()),
+        Ok("nearly") => runtime().block_on(nearly_full()),
         _ => {
             kills();
-            full_disk();
+            full_disk("full");
+            full_disk("nearly");
         }
     }
 }
@@ -219,13 +221,13 @@ fn row(round: u64, task: u64, call: u64, index: u64, size: u64, fingerprint: Opt
 
 // The full disk: a limit on the size of files stands for it.
 
-fn full_disk() {
+fn full_disk(child: &str) {
     let folder = tempfile::tempdir().expect("makes one");
     // The shell has the signal ignored that would end the child at the limit.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\""])
         .arg(env::current_exe().expect("known"))
-        .env(CHILD, "full")
+        .env(CHILD, child)
         .env(FOLDER, folder.path())
         .stderr(Stdio::inherit())
         .output()
@@ -234,7 +236,7 @@ fn full_disk() {
     let mut acknowledged = Acknowledged::default();
     String::from_utf8(output.stdout).expect("text").lines().for_each(|line| acknowledged.hear(line));
     let rows = runtime().block_on(verify(folder.path(), &acknowledged));
-    say(&format!("full disk: {} acknowledged, {rows} there", acknowledged.rows.len()));
+    say(&format!("{child} disk: {} acknowledged, {rows} there", acknowledged.rows.len()));
 }
 
 async fn full() {
@@ -272,6 +274,49 @@ async fn full() {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+    store.close().await;
+}
+
+/// There is room for more than a small file, and not for a copy of the journal.
+async fn nearly_full() {
+    let folder = PathBuf::from(env::var_os(FOLDER).expect("given"));
+    open(&folder).close().await;
+    let store = open(&folder);
+    let large = |call: u64| {
+        let row = row(0, 0, call, 0, 1, None);
+        Row { sealed: [&row.sealed[..], &vec![0xa5; 2 << 20]].concat().into(), ..row }
+    };
+    let write_large = async |call: u64| {
+        let group = Group { map: MAP, rows: vec![large(call)] };
+        store.write(1, vec![group]).await.pop().expect("one answer")
+    };
+    for call in 0..4 {
+        write_large(call).await.unwrap_or_else(|error| panic!("{error}"));
+    }
+    limit_files(Some(9 << 20));
+    let mut call = 4;
+    while write_large(call).await.is_ok() {
+        call += 1;
+    }
+    limit_files(Some(6 << 20));
+    let first = [(MAP, large(0).id)];
+    let give_up = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < give_up {
+        write_large(call).await.expect_err("the disk is nearly full");
+        assert!(store.get(1, &first).await.expect("reads go on")[0].is_some());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    limit_files(None);
+    let give_up = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = write_large(call).await {
+        assert!(Instant::now() < give_up, "there is room again, and still: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(store.get(1, &first).await.expect("reads")[0].is_some());
+    for entry in std::fs::read_dir(folder.join("database")).expect("reads") {
+        let path = entry.expect("reads").path();
+        assert!(path.extension().is_none_or(|extension| extension != "copy"), "{}", path.display());
     }
     store.close().await;
 }

@@ -13,13 +13,16 @@ impl Control {
     /// # Errors
     /// [`StoreError::NoApp`], what the store says, or [`StoreError::Damaged`].
     pub async fn collections(&self, app: &AppId) -> Result<(u64, Vec<CollectionSummary>), StoreError> {
-        let contents = self.contents().await?;
-        let number = contents.app(app)?.number;
-        let live = contents.collections(app, number).filter_map(|(name, entry)| Some((name, entry.live()?)));
-        let summary = |(name, record): (&CollectionName, &CollectionRecord)| {
-            Ok(CollectionSummary { app: app.clone(), name: name.clone(), collection: record.read()? })
-        };
-        Ok((contents.generation, live.map(summary).collect::<Result<_, StoreError>>()?))
+        let app = app.clone();
+        self.read(move |contents| {
+            let number = contents.app(&app)?.number;
+            let live = contents.collections(&app, number).filter_map(|(name, entry)| Some((name, entry.live()?)));
+            let summary = |(name, record): (&CollectionName, &CollectionRecord)| {
+                Ok(CollectionSummary { app: app.clone(), name: name.clone(), collection: record.read()? })
+            };
+            Ok((contents.generation, live.map(summary).collect::<Result<_, StoreError>>()?))
+        })
+        .await
     }
 
     /// Makes a collection.

@@ -214,7 +214,7 @@ impl CollectionEntry {
 pub(super) struct Contents {
     pub(super) generation: u64,
     pub(super) apps: BTreeMap<AppId, AppEntry>,
-    pub(super) collections: BTreeMap<(AppId, CollectionName), CollectionEntry>,
+    pub(super) collections: BTreeMap<AppId, BTreeMap<CollectionName, CollectionEntry>>,
 }
 
 pub(super) fn app_key(app: &AppId) -> String {
@@ -243,7 +243,7 @@ impl Contents {
                         return Err(damaged(key, "the key is not its collection's".into()));
                     }
                     let name = CollectionName::new(name).map_err(|error| damaged(key, error.to_string()))?;
-                    contents.collections.insert((app_id(key, app)?, name), entry);
+                    contents.collections.entry(app_id(key, app)?).or_default().insert(name, entry);
                 }
                 [copy::MARK] => return Err(damaged(key, "a copy to this store was not finished; run it again".into())),
                 _ => return Err(damaged(key, "not a key of this program".into())),
@@ -271,9 +271,10 @@ impl Contents {
         if let Some(Entry::Deleted(tombstone)) = app {
             return Some(tombstone.generation);
         }
-        let mut collections = self.collections.iter();
-        match collections.find(|((app, name), _)| collection_key(app, name) == key) {
-            Some(((app, _), Entry::Deleted(tombstone))) => {
+        let mut all =
+            self.collections.iter().flat_map(|(app, of)| of.iter().map(move |(name, entry)| (app, name, entry)));
+        match all.find(|(app, name, _)| collection_key(app, name) == key) {
+            Some((app, _, Entry::Deleted(tombstone))) => {
                 let current = self.apps.get(app).is_some_and(|app| app.number() == tombstone.app_number);
                 current.then_some(tombstone.generation)
             }
@@ -287,8 +288,7 @@ impl Contents {
         app: &AppId,
         number: u32,
     ) -> impl Iterator<Item = (&CollectionName, &CollectionEntry)> {
-        let of_app = self.collections.iter().filter(move |((of, _), _)| of == app);
-        of_app.filter(move |(_, entry)| entry.app_number() == number).map(|((_, name), entry)| (name, entry))
+        self.collections.get(app).into_iter().flatten().filter(move |(_, entry)| entry.app_number() == number)
     }
 }
 

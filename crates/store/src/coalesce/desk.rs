@@ -50,17 +50,19 @@ struct Books<T> {
     waiting: Size,
     lanes: usize,
     second_lanes: usize,
+    /// Weight that is under way.
+    carried: usize,
     closed: bool,
 }
 
-/// What a lane carried last. Made for a lane that [`Desk::push`] asks to be started.
+/// What a lane carried last, and its weight. Made for a lane that [`Desk::push`] asks to be started.
 #[derive(Debug, Default)]
-pub(super) struct Lane(Option<Sort>);
+pub(super) struct Lane(Option<(Sort, usize)>);
 
 impl<T> Desk<T> {
     pub(super) fn new(rules: Rules) -> Self {
         let rings = rules.quanta.map(Ring::new);
-        let books = Books { rings, waiting: Size::default(), lanes: 0, second_lanes: 0, closed: false };
+        let books = Books { rings, waiting: Size::default(), lanes: 0, second_lanes: 0, carried: 0, closed: false };
         Self { rules, books: Mutex::new(books), idle: Notify::new() }
     }
 
@@ -102,10 +104,17 @@ impl<T> Desk<T> {
         item.is_some()
     }
 
-    /// What this lane carries next; with `None` it has ended.
+    /// What this lane carried has arrived. Those who brought it may be here again before it leaves.
+    pub(super) fn landed(&self, lane: &mut Lane) {
+        if let Some((_, weight)) = &mut lane.0 {
+            self.books().carried -= std::mem::take(weight);
+        }
+    }
+
+    /// What this lane carries next, after [`Desk::landed`]; with `None` it has ended.
     pub(super) fn next(&self, lane: &mut Lane) -> Option<(Sort, Vec<T>)> {
         let mut books = self.books();
-        let last = lane.0.take();
+        let last = lane.0.take().map(|(sort, _)| sort);
         if last == Some(Sort::Second) {
             books.second_lanes -= 1;
         }
@@ -126,8 +135,12 @@ impl<T> Desk<T> {
         if sort == Sort::Second {
             books.second_lanes += 1;
         }
-        lane.0 = Some(sort);
-        let batch = books.rings[sort as usize].take(self.rules.limit);
+        let limit = self.rules.limit.min(books.part(self.rules.lanes));
+        let before = books.rings[sort as usize].weight();
+        let batch = books.rings[sort as usize].take(limit);
+        let weight = before - books.rings[sort as usize].weight();
+        books.carried += weight;
+        lane.0 = Some((sort, weight));
         batch.iter().for_each(|(size, _)| books.arrived(*size));
         drop(books);
         Some((sort, batch.into_iter().map(|(_, item)| item).collect()))
@@ -157,6 +170,12 @@ impl<T> Desk<T> {
 }
 
 impl<T> Books<T> {
+    /// Each lane's of all that there is.
+    fn part(&self, lanes: usize) -> usize {
+        let waiting: usize = self.rings.iter().map(Ring::weight).sum();
+        (waiting + self.carried).div_ceil(lanes)
+    }
+
     fn arrived(&mut self, size: Size) {
         self.waiting.items -= size.items;
         self.waiting.bytes -= size.bytes;

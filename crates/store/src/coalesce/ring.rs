@@ -20,6 +20,7 @@ pub(super) struct Ring<T> {
     quantum: usize,
     numbers: u64,
     waiting: usize,
+    weight: usize,
 }
 
 #[derive(Debug)]
@@ -31,17 +32,23 @@ struct Queue<T> {
 
 impl<T> Ring<T> {
     pub(super) fn new(quantum: usize) -> Self {
-        Self { queues: HashMap::new(), turns: VecDeque::new(), quantum, numbers: 0, waiting: 0 }
+        Self { queues: HashMap::new(), turns: VecDeque::new(), quantum, numbers: 0, waiting: 0, weight: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
+    /// Of all that waits.
+    pub(super) fn weight(&self) -> usize {
+        self.weight
+    }
+
     pub(super) fn push(&mut self, app: u32, weight: usize, item: T) -> Place {
         let number = self.numbers;
         self.numbers += 1;
         self.waiting += 1;
+        self.weight += weight;
         let queue = self.queues.entry(app).or_insert_with(|| {
             self.turns.push_back(app);
             Queue { credit: 0, waiting: BTreeMap::new() }
@@ -52,8 +59,9 @@ impl<T> Ring<T> {
 
     /// Takes something out that nobody waits for any more, if it is still there.
     pub(super) fn remove(&mut self, place: Place) -> Option<T> {
-        let (_, item) = self.queues.get_mut(&place.app)?.waiting.remove(&place.number)?;
+        let (weight, item) = self.queues.get_mut(&place.app)?.waiting.remove(&place.number)?;
         self.waiting -= 1;
+        self.weight -= weight;
         Some(item)
     }
 
@@ -88,6 +96,7 @@ impl<T> Ring<T> {
             }
         }
         self.waiting -= taken.len();
+        self.weight -= weights;
         taken
     }
 }

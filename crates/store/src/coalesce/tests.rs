@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::faulty::{Fault, Faulty};
+use super::faulty::{Fault, Faulty, Trip};
 use super::*;
 use crate::suite::tokens::{fresh, id, print, printed, row, scanned};
 use crate::{Filter, MemoryStore, Page, Pressure, ThrottleBounds, WriteThrottle, suite};
@@ -86,6 +86,38 @@ async fn what_waits_goes_together_within_bounds() {
         assert_eq!(sizes(&store)[1..], *writes, "{calls} {in_group} {bytes}");
         assert_eq!(coalescer.waiting(), Waiting::default());
         assert_eq!(scanned(&*store, map).await.len(), calls * in_group + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_who_come_back_at_once_are_shared_among_lanes() {
+    const CALLERS: usize = 64;
+    for (lanes, part) in [(ONE, CALLERS), (TWO, CALLERS / 2)] {
+        let store = Faulty::slow(ms(10), Duration::ZERO);
+        let coalescer = over(&store, lanes);
+        let map = fresh();
+        for looks in [false, true] {
+            let mut callers = JoinSet::new();
+            for caller in 0..CALLERS as u128 {
+                let coalescer = coalescer.clone();
+                callers.spawn(async move {
+                    for n in caller * 100..caller * 100 + 20 {
+                        if looks {
+                            assert!(coalescer.get(1, &[(map, id(n))], None).await.unwrap()[0].is_some());
+                        } else {
+                            begin(&coalescer, map, vec![row(n)], None).await.unwrap().0.unwrap();
+                        }
+                    }
+                });
+            }
+            callers.join_all().await;
+        }
+        for trips in [&store.writes, &store.looks] {
+            let sizes: Vec<usize> = trips.lock().unwrap().iter().map(Trip::items).collect();
+            // The first leave before all are there, and the last have less left to carry.
+            let steady = &sizes[4..sizes.len() - 4];
+            assert!(steady.iter().all(|size| size.abs_diff(part) <= 2), "{lanes:?}: {sizes:?}");
+        }
     }
 }
 
@@ -207,7 +239,7 @@ async fn a_look_up_that_fails_fails_for_those_who_asked() {
     let io = || std::io::Error::new(std::io::ErrorKind::StorageFull, "full");
     let damaged = StoreError::Damaged { place: "here".to_owned(), what: "bent".to_owned() };
     for error in [damaged, StoreError::Io { path: "/there".into(), source: io() }, StoreError::ReadOnly] {
-        assert_eq!(repeated(&error).to_string().trim_start_matches("the store does not answer: "), error.to_string());
+        assert_eq!(error.repeated().to_string().trim_start_matches("the store does not answer: "), error.to_string());
     }
 }
 
@@ -373,6 +405,19 @@ async fn every_trip_is_told() {
         flight(Kind::Find, 1, 0, 2, 0, 0),
     ];
     assert_eq!(*log.0.lock().unwrap(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_ups_of_large_rows_are_small() {
+    for (row_bytes_max, keys_max) in [(1 << 20, 64), (KEYS_BYTES_TOGETHER, 1), (usize::MAX, 1), (0, KEYS_TOGETHER)] {
+        let store = Faulty::slow(Duration::from_millis(1), Duration::ZERO);
+        let coalescer = Coalescer::for_rows(Arc::clone(&store) as _, ONE, row_bytes_max, Arc::new(()));
+        let map = MapId { app: 1, collection: 1 };
+        let keys: Vec<_> = (0..1_200).map(|n| (map, suite::tokens::id(n))).collect();
+        assert_eq!(coalescer.get(1, &keys, None).await.unwrap().len(), 1_200);
+        let most = store.looks.lock().unwrap().iter().map(Trip::items).max();
+        assert_eq!(most, Some(keys_max), "{row_bytes_max}");
+    }
 }
 
 /// A store whose writes and look-ups go through a coalescer.

@@ -81,7 +81,8 @@ impl<Q, A> Work<Q, A> {
 pub(super) struct Waiter<'a, Q, A> {
     pub(super) desk: &'a Desk<Work<Q, A>>,
     pub(super) sort: Sort,
-    pub(super) place: Place,
+    /// `None` once it is answered.
+    pub(super) place: Option<Place>,
     pub(super) answer: oneshot::Receiver<Result<A, CallError>>,
 }
 
@@ -93,16 +94,24 @@ impl<Q, A> Waiter<'_, Q, A> {
         };
         let answer = match in_time {
             Some(answer) => answer,
-            None if deadline.is_some() && self.desk.remove(self.sort, self.place) => return Err(CallError::Late),
+            None if deadline.is_some() && self.take_out() => return Err(CallError::Late),
             None => (&mut self.answer).await,
         };
+        self.place = None;
         let broken_off = |_| CallError::Store(StoreError::Unavailable("it broke off".to_owned()));
         answer.map_err(broken_off)?
     }
 }
 
+impl<Q, A> Waiter<'_, Q, A> {
+    /// Whether it was not under way yet.
+    fn take_out(&mut self) -> bool {
+        self.place.take().is_some_and(|place| self.desk.remove(self.sort, place))
+    }
+}
+
 impl<Q, A> Drop for Waiter<'_, Q, A> {
     fn drop(&mut self) {
-        self.desk.remove(self.sort, self.place);
+        self.take_out();
     }
 }

@@ -215,6 +215,11 @@ impl Database {
         (a.max(c), b.max(d))
     }
 
+    /// Refuses when a write failed, also one of those in the background: nothing is written any more then.
+    pub(super) fn check_writable(&self) -> Result<(), StoreError> {
+        self.inner.persist(PersistMode::Buffer).map_err(|error| self.failed(error))
+    }
+
     /// What an error while running means.
     pub(super) fn failed(&self, error: fjall::Error) -> StoreError {
         match opening_failed(&self.folder, error) {

@@ -12,8 +12,10 @@ use crate::StoreError;
 /// `version u64 | checksum u128 | its kind u8`, little endian, beside the list that it names, `vN`.
 const CURRENT: &str = "current";
 const XXH3_128: u8 = 0;
+/// Holds the files.
+const TABLES: &str = "tables";
 
-/// Every keyspace in the folder of a database. One without a list is not made yet.
+/// Every keyspace in the folder of a database. One with neither list nor files is not made yet.
 pub(super) fn check(database: &Path) -> Result<(), StoreError> {
     let keyspaces = database.join("keyspaces");
     let entries = match fs::read_dir(&keyspaces) {
@@ -25,7 +27,11 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
         let current = keyspace.join(CURRENT);
         match fs::read(&current) {
             Ok(named) => check_one(&keyspace, &named)?,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                if fs::read_dir(keyspace.join(TABLES)).is_ok_and(|mut files| files.next().is_some()) {
+                    return Err(damaged(&keyspace, "what names its list of files is missing"));
+                }
+            }
             Err(error) => return Err(io(&current, error)),
         }
     }
@@ -33,20 +39,25 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
 }
 
 fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
-    let damaged = |what: &str| StoreError::Damaged { place: keyspace.display().to_string(), what: what.to_owned() };
     let parts = current.split_first_chunk().and_then(|(version, rest)| Some((version, rest.split_first_chunk()?)));
     let Some((version, (checksum, [XXH3_128]))) = parts else {
-        return Err(damaged("what names its list of files has another form"));
+        return Err(damaged(keyspace, "what names its list of files has another form"));
     };
     let list = keyspace.join(format!("v{}", u64::from_le_bytes(*version)));
     let bytes = match fs::read(&list) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(damaged("its list of files is missing")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(damaged(keyspace, "its list of files is missing"));
+        }
         bytes => bytes.map_err(|error| io(&list, error))?,
     };
     if xxh3_128(&bytes) != u128::from_le_bytes(*checksum) {
-        return Err(damaged("its list of files does not match its checksum"));
+        return Err(damaged(keyspace, "its list of files does not match its checksum"));
     }
     Ok(())
+}
+
+fn damaged(keyspace: &Path, what: &str) -> StoreError {
+    StoreError::Damaged { place: keyspace.display().to_string(), what: what.to_owned() }
 }
 
 fn io(path: &Path, source: std::io::Error) -> StoreError {

@@ -7,20 +7,12 @@ use fjall::{Readable as _, Snapshot};
 use super::database::{Database, Key, fingerprint_key, row_key};
 use super::turn::{Edit, indexed};
 use crate::StoreError;
-use crate::tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, Written, check_time};
+use crate::tokens::{
+    Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, Written, check_time, fits_scan,
+};
 
 /// Rows that one page of a walk looks at, at most.
 const LOOKED_MAX: usize = 10_000;
-
-/// Whether a row may be archived.
-pub(super) fn expired_before(row: &Row, now: u64, time: u64) -> bool {
-    row.archived.is_none() && row.expires.is_some_and(|expires| expires < time && expires <= now)
-}
-
-/// Whether a row may be pruned.
-pub(super) fn archived_before(row: &Row, time: u64) -> bool {
-    row.archived.is_some_and(|archived| archived < time)
-}
 
 pub(super) fn write(edit: &mut Edit<'_>, now: u64, group: Group) -> Result<Written, StoreError> {
     group.rows.iter().try_for_each(Row::check_times)?;
@@ -124,12 +116,7 @@ pub(super) fn list(
     after: Option<TokenId>,
     limit: usize,
 ) -> Result<Page<Vec<Row>>, StoreError> {
-    let wanted = |row: &Row| {
-        row.archived.is_some() == filter.archived
-            && filter.tag.as_ref().is_none_or(|tag| row.tags.contains(tag))
-            && filter.expired_before.is_none_or(|time| row.expires.is_some_and(|expires| expires < time))
-    };
-    walk(database, map, after, (limit, LOOKED_MAX), wanted)
+    walk(database, map, after, (limit, LOOKED_MAX), |row| filter.lets_through(row))
 }
 
 /// The wanted rows of a map behind `after`: until there are so many, or so many were looked at.
@@ -164,10 +151,14 @@ pub(super) fn scan(
 ) -> Result<Vec<(MapId, Row)>, StoreError> {
     let first = after.map_or(Bound::Unbounded, |(map, id)| Bound::Excluded(row_key(map, id)));
     let rows = database.snapshot().range::<Key, _>(&database.rows, (first, Bound::Unbounded));
-    rows.take(limit.min(LOOKED_MAX))
-        .map(|entry| {
-            let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
-            database.decoded(&key, &value)
-        })
-        .collect()
+    let (mut page, mut fits) = (Vec::new(), fits_scan());
+    for entry in rows.take(limit.min(LOOKED_MAX)) {
+        let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+        let (map, row) = database.decoded(&key, &value)?;
+        if !fits(&row) {
+            break;
+        }
+        page.push((map, row));
+    }
+    Ok(page)
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
@@ -203,6 +204,111 @@ async fn a_list_of_files_that_is_damaged_is_refused_before_it_is_trusted() {
         fs::write(&path, whole).expect("writes");
     }
     open(folder.path()).close().await;
+}
+
+#[tokio::test]
+async fn files_without_what_names_their_list_are_refused() {
+    let folder = tempfile::tempdir().expect("makes one");
+    open(folder.path()).close().await;
+    let keyspace = folder.path().join("database/keyspaces/1");
+    fs::write(keyspace.join("tables/0"), "rows").expect("writes");
+    fs::remove_file(keyspace.join("current")).expect("is there");
+    let error = EmbeddedStore::open(folder.path(), &Options::default()).expect_err("its rows would be gone");
+    assert!(matches!(&error, StoreError::Damaged { what, .. } if what.contains("is missing")), "{error}");
+}
+
+/// Takes the folder of a store's tables away while three memtables wait to be written there, and gives it back as the
+/// second of the two.
+fn without_tables(store: &EmbeddedStore, folder: &Path) -> (PathBuf, PathBuf) {
+    use fjall::AbstractTree as _;
+    let (tables, away) = (folder.join("database/keyspaces/1/tables"), folder.join("away"));
+    let database = store.threads.shared.database();
+    let database = database.as_ref().expect("it is open");
+    let flushing = database.rows.tree.get_flush_lock();
+    fs::rename(&tables, &away).expect("is there");
+    for number in 100..103 {
+        let mut batch = database.batch();
+        let row = row(number, None);
+        batch.insert(&database.rows, database::row_key(MAP, row.id), row::encode(&row));
+        batch.commit().expect("the journal takes it");
+        assert!(database.rows.rotate_memtable().expect("rotates"));
+    }
+    assert!(database.backlog().0 > 2);
+    drop(flushing);
+    (tables, away)
+}
+
+async fn in_time<T>(mut tried: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    loop {
+        match tried().await {
+            Ok(done) => return done,
+            Err(error) => assert!(Instant::now() < give_up, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_could_not_write_its_tables_is_mended() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
+    let store = EmbeddedStore::open(folder.path(), &options).expect("opens");
+    write(&store, vec![row(1, None)]).await.expect("writes");
+    let (tables, away) = without_tables(&store, folder.path());
+    let error = write(&store, vec![row(2, None)]).await.expect_err("it cannot write");
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    fs::rename(&away, &tables).expect("is there");
+    in_time(async || write(&store, vec![row(3, None)]).await).await;
+    let keys = [1, 3, 100, 101, 102].map(|number| (MAP, row(number, None).id));
+    let got = store.get(10, &keys).await.expect("reads");
+    assert!(got.iter().all(Option::is_some), "{got:?}");
+}
+
+#[tokio::test]
+async fn who_only_reads_has_a_closed_database_mended() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let store = open(folder.path());
+    write(&store, vec![row(1, None)]).await.expect("writes");
+    let (tables, away) = without_tables(&store, folder.path());
+    write(&store, vec![row(2, None)]).await.expect_err("it cannot write");
+    fs::rename(&away, &tables).expect("is there");
+    // Of a keyspace that nobody writes out meanwhile.
+    let list = folder.path().join("database/keyspaces/4/current");
+    let whole = fs::read(&list).expect("is there");
+    fs::write(&list, "damaged").expect("writes");
+    let give_up = Instant::now() + Duration::from_secs(20);
+    let first = [(MAP, row(1, None).id)];
+    while store.get(10, &first).await.is_ok() {
+        assert!(Instant::now() < give_up, "it is not closed");
+        let _ = write(&store, vec![row(2, None)]).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    fs::write(&list, whole).expect("writes");
+    assert_eq!(in_time(async || store.get(10, &first).await).await, [Some(row(1, None))]);
+}
+
+#[tokio::test]
+async fn what_a_thread_did_not_come_to_at_its_end_is_refused_as_closed() {
+    let folder = tempfile::tempdir().expect("makes one");
+    let store = EmbeddedStore::open(folder.path(), &Options { readers: NonZeroUsize::MIN, ..Options::default() });
+    let store = store.expect("opens");
+    let (done, _) = oneshot::channel();
+    let (free, held) = std::sync::mpsc::channel::<()>();
+    let job: ReadJob = Box::new(move |_| held.recv().expect("is told"));
+    assert!(store.threads.readers.try_send(Order::Work(job)).is_ok());
+    assert!(store.threads.readers.try_send(Order::End(done)).is_ok());
+    let (got, ()) = tokio::join!(store.get(10, &[]), async { free.send(()).expect("waits") });
+
+    let (done, _) = oneshot::channel();
+    let (free, held) = std::sync::mpsc::channel::<()>();
+    let job: WriteJob = Box::new(move |_| Box::new(move |_| held.recv().expect("is told")));
+    assert!(store.threads.writer.try_send(Order::Work(job)).is_ok());
+    assert!(store.threads.writer.try_send(Order::End(done)).is_ok());
+    let (written, ()) = tokio::join!(write(&store, vec![row(1, None)]), async { free.send(()).expect("waits") });
+    for error in [got.expect_err("it ends"), written.expect_err("it ends")] {
+        assert!(matches!(&error, StoreError::Unavailable(why) if why == "it is closed"), "{error}");
+    }
 }
 
 fn copy_folder(from: &Path, to: &Path) {

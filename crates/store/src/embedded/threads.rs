@@ -5,7 +5,8 @@
 //!
 //! A write that failed leaves the database refusing writes: what its journal holds is not certain any more. Reads go on.
 //! Once the disk takes bytes again the writer closes the database, writes the journals anew (what a failed sync left in
-//! the page cache alone would otherwise pass for durable), and opens it.
+//! the page cache alone would otherwise pass for durable), and opens it. Until it is open reads fail as well, and have the
+//! writer try again.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -25,8 +26,13 @@ use crate::StoreError;
 const WAITING_MAX: usize = 1_024;
 /// Time between two attempts to get a failed database back.
 const MEND_PAUSE: Duration = Duration::from_secs(1);
-/// What the disk has to take before such an attempt: room for the files that the database makes as it opens.
-const PROBE_BYTES: usize = 4 << 20;
+/// What the disk has to take before such an attempt, beside a copy of the largest journal: room for the files that the
+/// database makes as it opens.
+const PROBE_BYTES: u64 = 4 << 20;
+/// The extension of a journal's copy.
+const COPY: &str = "copy";
+/// What one write of the probe brings.
+const PROBE_STEP: usize = 1 << 20;
 /// Memtables that wait to be written out, and runs to be merged, above which the writer waits for those who do that.
 /// Below the counts at which the database would wait itself, and without end.
 const BACKLOG_MAX: (usize, usize) = (2, 18);
@@ -53,8 +59,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
+    pub(super) fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
         self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The folder that has the database's journals.
+    fn journals(&self) -> PathBuf {
+        self.folder.join("database")
     }
 
     fn set_database(&self, database: Option<Database>) {
@@ -62,6 +73,7 @@ impl Shared {
     }
 
     fn open(&self) -> Result<(), StoreError> {
+        remove_copies(&self.journals());
         let database = Database::open(&self.folder, &self.options)?;
         let generation = database.generation(&database.snapshot())?;
         self.set_database(Some(database));
@@ -109,8 +121,8 @@ impl Threads {
         let (readers, jobs) = mpsc::channel(WAITING_MAX);
         let jobs = Arc::new(Mutex::new(jobs));
         for _ in 0..options.readers.get() {
-            let (shared, jobs) = (shared.clone(), jobs.clone());
-            spawn(folder, "store-read", move || read(&shared, &jobs))?;
+            let (shared, jobs, writer) = (shared.clone(), jobs.clone(), writer.downgrade());
+            spawn(folder, "store-read", move || read(&shared, &jobs, &writer))?;
         }
         Ok(Self { shared, writer, readers })
     }
@@ -142,12 +154,18 @@ pub(super) fn damaged(folder: &Path) -> StoreError {
     StoreError::Damaged { place: folder.display().to_string(), what }
 }
 
-fn read(shared: &Shared, jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>) {
+fn read(shared: &Shared, jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>, writer: &mpsc::WeakSender<Order<WriteJob>>) {
+    let look = |database: Option<&Database>, job: ReadJob| {
+        if database.is_none() {
+            have_mended(writer);
+        }
+        job(database.ok_or("it is closed since a write failed"));
+    };
     loop {
         let order = jobs.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
         match order {
             Some(Order::Work(job)) => {
-                let run = || job(shared.database().as_ref().ok_or("it is closed since a write failed"));
+                let run = || look(shared.database().as_ref(), job);
                 if catch_unwind(AssertUnwindSafe(run)).is_err() {
                     tracing::error!(folder = %shared.folder.display(), "the token database gave up on what it read");
                 }
@@ -158,6 +176,13 @@ fn read(shared: &Shared, jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>) {
             }
             None => return,
         }
+    }
+}
+
+/// Has the writer take a turn, with nothing to do but to mend. If it has enough to do, it mends anyway.
+fn have_mended(writer: &mpsc::WeakSender<Order<WriteJob>>) {
+    if let Some(writer) = writer.upgrade() {
+        let _ = writer.try_send(Order::Work(Box::new(|_| Box::new(|_| ()))));
     }
 }
 
@@ -240,8 +265,12 @@ impl Writer {
         if let Some(fault) = &self.fault {
             return Err(fault.why.clone());
         }
-        self.wait_for_room(database)?;
-        match turn.commit() {
+        let committed = match self.wait_for_room(database) {
+            Ok(true) => turn.commit(),
+            Ok(false) => return Err("the disk does not keep up with what is written".to_owned()),
+            Err(error) => Err(error),
+        };
+        match committed {
             Ok(generation) => {
                 self.shared.generation.send_if_modified(|present| std::mem::replace(present, generation) != generation);
                 Ok(())
@@ -253,16 +282,18 @@ impl Writer {
         }
     }
 
-    /// Waits, in bounded time, until those who write out and merge have caught up.
-    fn wait_for_room(&self, database: &Database) -> Result<(), String> {
+    /// Waits, in bounded time, until those who write out and merge have caught up, and says whether they have. That they
+    /// have failed is an error: then they never will.
+    fn wait_for_room(&self, database: &Database) -> Result<bool, StoreError> {
         let give_up = Instant::now() + self.shared.options.timeout;
         loop {
             let (memtables, runs) = database.backlog();
             if memtables <= BACKLOG_MAX.0 && runs <= BACKLOG_MAX.1 {
-                return Ok(());
+                return Ok(true);
             }
+            database.check_writable()?;
             if Instant::now() >= give_up {
-                return Err("the disk does not keep up with what is written".to_owned());
+                return Ok(false);
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -274,9 +305,9 @@ impl Writer {
         let Some(fault) = self.fault.as_mut().filter(|fault| Instant::now() >= fault.try_at) else { return };
         fault.try_at = Instant::now() + MEND_PAUSE;
         let shared = &self.shared;
-        let mended = probe(&shared.folder).map_err(|_| fault.why.clone()).and_then(|()| {
+        let mended = probe(&shared.folder, &shared.journals()).map_err(|_| fault.why.clone()).and_then(|()| {
             shared.set_database(None);
-            rewrite_journals(&shared.folder.join("database")).map_err(|error| error.to_string())?;
+            rewrite_journals(&shared.journals()).map_err(|error| error.to_string())?;
             shared.open().map_err(|error| error.to_string())
         });
         match mended {
@@ -289,25 +320,47 @@ impl Writer {
     }
 }
 
-/// Whether the disk takes bytes.
-fn probe(folder: &Path) -> io::Result<()> {
+/// Whether the disk takes what mending writes: a copy of a journal at a time, and the files of a database that opens.
+fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
+    let mut largest = 0;
+    for path in of_kind(journals, "jnl")? {
+        largest = largest.max(fs::metadata(path)?.len());
+    }
     let path = folder.join("probe");
     let mut file = File::create(&path)?;
-    let written = file.write_all(&vec![0x5a; PROBE_BYTES]).and_then(|()| file.sync_all());
+    let (step, mut left) = (vec![0x5a; PROBE_STEP], largest.saturating_add(PROBE_BYTES));
+    let mut written = Ok(());
+    while left > 0 && written.is_ok() {
+        let some = usize::try_from(left).unwrap_or(PROBE_STEP).min(PROBE_STEP);
+        written = file.write_all(&step[..some]);
+        left -= some as u64;
+    }
+    let written = written.and_then(|()| file.sync_all());
     fs::remove_file(&path)?;
     written
 }
 
+/// Files with that extension.
+fn of_kind(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+    let is_wanted = |path: &PathBuf| path.extension().is_some_and(|it| it == extension);
+    paths.filter(|path| path.as_ref().map_or(true, is_wanted)).collect()
+}
+
 /// Puts a synced copy in place of every journal.
-fn rewrite_journals(database: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(database)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "jnl") {
-            let copy = path.with_extension("copy");
-            fs::copy(&path, &copy)?;
-            File::open(&copy)?.sync_all()?;
-            fs::rename(&copy, &path)?;
-        }
+fn rewrite_journals(journals: &Path) -> io::Result<()> {
+    for path in of_kind(journals, "jnl")? {
+        let copy = path.with_extension(COPY);
+        let copied = fs::copy(&path, &copy).and_then(|_| File::open(&copy)?.sync_all());
+        copied.and_then(|()| fs::rename(&copy, &path)).inspect_err(|_| remove_copies(journals))?;
     }
-    File::open(database)?.sync_all()
+    File::open(journals)?.sync_all()
+}
+
+/// Removes copies of journals that did not become journals, if there are any.
+fn remove_copies(journals: &Path) {
+    // What stays takes room and nothing else.
+    for path in of_kind(journals, COPY).unwrap_or_default() {
+        let _ = fs::remove_file(path);
+    }
 }

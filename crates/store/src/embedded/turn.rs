@@ -57,7 +57,7 @@ impl<'a> Turn<'a> {
         let mut edit = Edit { turn: self, changes: Changes::default() };
         let answer = change(&mut edit)?;
         let Changes { rows, holders, records, generation } = edit.changes;
-        self.bytes += rows.values().flatten().map(|row| row.sealed.len()).sum::<usize>();
+        self.bytes += rows.values().flatten().map(Row::bytes).sum::<usize>();
         self.bytes += records.values().flatten().map(Vec::len).sum::<usize>();
         self.pending.rows.extend(rows);
         self.pending.holders.extend(holders);

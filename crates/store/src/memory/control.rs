@@ -1,13 +1,13 @@
 //! Control state and instances behind one lock.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::MemoryStore;
+use crate::control::Beats;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
 /// One handle on the shared state, with what it was last told of.
@@ -19,15 +19,9 @@ pub(super) struct Handle {
 
 #[derive(Debug)]
 struct Shared {
-    state: Mutex<State>,
+    snapshot: Mutex<Snapshot>,
+    beats: Beats,
     moved: watch::Sender<()>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    snapshot: Snapshot,
-    /// By id, with the time of the last beat.
-    instances: BTreeMap<String, (Instance, Instant)>,
 }
 
 impl Handle {
@@ -35,14 +29,18 @@ impl Handle {
         Self { told: tokio::sync::Mutex::new(shared.moved.subscribe()), shared }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
+        self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Default for Handle {
     fn default() -> Self {
-        Self::on(Arc::new(Shared { state: Mutex::default(), moved: watch::Sender::new(()) }))
+        Self::on(Arc::new(Shared {
+            snapshot: Mutex::default(),
+            beats: Beats::default(),
+            moved: watch::Sender::new(()),
+        }))
     }
 }
 
@@ -55,15 +53,15 @@ impl Clone for Handle {
 #[async_trait]
 impl ControlStore for MemoryStore {
     async fn generation(&self) -> Result<u64, StoreError> {
-        Ok(self.control.state().snapshot.generation)
+        Ok(self.control.snapshot().generation)
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
-        Ok(self.control.state().snapshot.clone())
+        Ok(self.control.snapshot().clone())
     }
 
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-        let commit = self.control.state().snapshot.apply("memory", base, key, record)?;
+        let commit = self.control.snapshot().apply("memory", base, key, record)?;
         if commit != Commit::Moved {
             self.control.shared.moved.send_replace(());
         }
@@ -71,7 +69,7 @@ impl ControlStore for MemoryStore {
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
-        let commit = self.control.state().snapshot.become_state("memory", base, state)?;
+        let commit = self.control.snapshot().become_state("memory", base, state)?;
         if commit != Commit::Moved {
             self.control.shared.moved.send_replace(());
         }
@@ -84,19 +82,17 @@ impl ControlStore for MemoryStore {
     }
 
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
-        self.control.state().instances.insert(instance.id.clone(), (instance.clone(), Instant::now()));
+        self.control.shared.beats.beat(instance);
         Ok(())
     }
 
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
-        self.control.state().instances.remove(id);
+        self.control.shared.beats.leave(id);
         Ok(())
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
-        let mut state = self.control.state();
-        state.instances.retain(|_, (_, beaten)| beaten.elapsed() <= age_max);
-        Ok(state.instances.values().map(|(it, beaten)| Instance { age: beaten.elapsed(), ..it.clone() }).collect())
+        Ok(self.control.shared.beats.instances(age_max))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::MemoryStore;
-use crate::tokens::{SECONDS_MAX, check_time};
+use crate::tokens::{SECONDS_MAX, check_time, fits_scan};
 use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, TokenId, TokenStore, Written};
 
 /// Rows that one page of [`TokenStore::list`] looks at, at most.
@@ -182,12 +182,7 @@ impl TokenStore for MemoryStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        let wanted = |row: &Row| {
-            row.archived.is_some() == filter.archived
-                && filter.tag.as_ref().is_none_or(|tag| row.tags.contains(tag))
-                && filter.expired_before.is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
-        };
-        Ok(self.maps().page(map, after, (LOOK_MAX, limit), wanted))
+        Ok(self.maps().page(map, after, (LOOK_MAX, limit), |row| filter.lets_through(row)))
     }
 
     async fn archive(
@@ -199,10 +194,8 @@ impl TokenStore for MemoryStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        let expired = |expires: u64| expires < expired_before && expires <= now;
         let mut maps = self.maps();
-        let page =
-            maps.page(map, after, (limit, limit), |row| row.archived.is_none() && row.expires.is_some_and(expired));
+        let page = maps.page(map, after, (limit, limit), |row| row.is_expired(now, expired_before));
         if !dry_run {
             page.found.iter().for_each(|row| maps.archive(now, map, row.id));
         }
@@ -218,7 +211,7 @@ impl TokenStore for MemoryStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let mut maps = self.maps();
-        let page = maps.page(map, after, (limit, limit), |row| row.archived.is_some_and(|at| at < archived_before));
+        let page = maps.page(map, after, (limit, limit), |row| row.is_archived(archived_before));
         if !dry_run {
             page.found.iter().for_each(|row| maps.remove(map, row.id));
         }
@@ -228,7 +221,8 @@ impl TokenStore for MemoryStore {
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let maps = self.maps();
-        let rows = maps.rows.range((from, Bound::Unbounded)).take(limit);
+        let mut fits = fits_scan();
+        let rows = maps.rows.range((from, Bound::Unbounded)).take(limit).take_while(|(_, row)| fits(row));
         Ok(rows.map(|((map, _), row)| (*map, row.clone())).collect())
     }
 

@@ -1,7 +1,5 @@
 //! A dedicated connection that comes back: a task holds it, drives it, and replaces it when it breaks.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::fault::Fault;
 use super::options::Settings;
 use super::session::Session;
-use crate::StoreError;
+use crate::{StoreError, part_of};
 
 /// Between attempts to connect; the longest is what a database that is back waits for us at most.
 const PAUSE_MIN: Duration = Duration::from_millis(25);
@@ -42,7 +40,7 @@ impl Lane {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(*self.state.borrow(), State::Up(_))
+        matches!(&*self.state.borrow(), State::Up(session) if !session.is_condemned())
     }
 
     /// A call on this lane that begins now.
@@ -61,7 +59,9 @@ impl Lane {
         let mut state = self.state.clone();
         loop {
             let (until, why) = match &*state.borrow_and_update() {
-                State::Up(session) if broken.is_none_or(|broken| !Arc::ptr_eq(session, broken)) => {
+                State::Up(session)
+                    if !session.is_condemned() && broken.is_none_or(|broken| !Arc::ptr_eq(session, broken)) =>
+                {
                     return Ok(Arc::clone(session));
                 }
                 State::Up(_) => (deadline, Arc::from("the connection broke")),
@@ -185,12 +185,6 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
 pub(super) fn pause(failures: u32) -> Duration {
     let whole = PAUSE_MIN.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX);
     whole / 2 + part_of(whole / 2)
-}
-
-/// A time from nothing to all of `whole`, by the chance in the standard library's hash seeds.
-fn part_of(whole: Duration) -> Duration {
-    let chance = RandomState::new().hash_one(()) as u32;
-    whole.mul_f64(f64::from(chance) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

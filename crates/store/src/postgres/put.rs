@@ -15,11 +15,17 @@ static DELETE: &str = "DELETE FROM sealwire.tokens t
     USING unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id)
     WHERE t.app = i.app AND t.collection = i.collection AND t.id = i.id";
 
-pub(super) static INSERT: &str =
-    "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created, archived)
+macro_rules! insert {
+    () => {
+        "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created, archived)
     SELECT i.app, i.collection, i.id, i.fingerprint, i.sealed, i.tags::text[], i.expires, i.created, i.archived
     FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[], $8::int8[],
-        $9::int8[]) AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived)";
+        $9::int8[]) AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived)"
+    };
+}
+pub(super) use insert;
+
+pub(super) static INSERT: &str = insert!();
 
 /// [`crate::TokenStore::put`].
 pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), StoreError> {

@@ -63,7 +63,6 @@ impl<'a> Keys<'a> {
 }
 
 /// Rows as parameters of `unnest`: app, collection, id, fingerprint, sealed, tags, expires, created, archived.
-#[derive(Default)]
 pub(super) struct Columns<'a> {
     apps: Vec<i32>,
     collections: Vec<i32>,
@@ -77,9 +76,26 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
+    fn with_capacity(rows: usize) -> Self {
+        Self {
+            apps: Vec::with_capacity(rows),
+            collections: Vec::with_capacity(rows),
+            ids: Vec::with_capacity(rows),
+            fingerprints: Vec::with_capacity(rows),
+            sealed: Vec::with_capacity(rows),
+            tags: Vec::with_capacity(rows),
+            expires: Vec::with_capacity(rows),
+            created: Vec::with_capacity(rows),
+            archived: Vec::with_capacity(rows),
+        }
+    }
+
     /// In the given order. The numbers of maps must have been checked.
-    pub(super) fn of(rows: impl IntoIterator<Item = (MapId, &'a Row)>) -> Result<Self, StoreError> {
-        let mut columns = Self::default();
+    pub(super) fn of(
+        rows: impl IntoIterator<Item = (MapId, &'a Row), IntoIter: ExactSizeIterator>,
+    ) -> Result<Self, StoreError> {
+        let rows = rows.into_iter();
+        let mut columns = Self::with_capacity(rows.len());
         for (map, row) in rows {
             let (app, collection) = numbers(map)?;
             columns.apps.push(app);

@@ -1,6 +1,7 @@
 //! One connection: opened to the first address that takes writes, set up, and with the statements prepared on it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,9 +28,9 @@ pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
     SET plan_cache_mode = force_generic_plan";
 
-/// Acknowledged means committed, whatever the server's default; a stronger one stays.
-const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', false) \
-    WHERE current_setting('synchronous_commit') = 'off'";
+/// Acknowledged means committed, whatever the server's default is now or becomes; a stronger one stays.
+const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
+    WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
 
 /// Why a connection cannot be had.
 #[derive(Debug)]
@@ -43,7 +44,8 @@ pub(super) struct NoSession {
 pub(super) struct Session {
     client: Client,
     prepared: Mutex<HashMap<usize, Statement>>,
-    condemned: Notify,
+    gives_up: Notify,
+    condemned: AtomicBool,
 }
 
 impl Session {
@@ -63,7 +65,12 @@ impl Session {
             match timeout(patience, connected(&config, connector.clone(), settings.options.timeout)).await {
                 Ok(Ok((client, link))) => {
                     *from = at;
-                    let session = Self { client, prepared: Mutex::default(), condemned: Notify::new() };
+                    let session = Self {
+                        client,
+                        prepared: Mutex::default(),
+                        gives_up: Notify::new(),
+                        condemned: AtomicBool::new(false),
+                    };
                     return Ok((session, link));
                 }
                 Ok(Err(error)) => {
@@ -87,12 +94,18 @@ impl Session {
 
     /// Gives the connection up: it is replaced, and what waits on it fails.
     pub(super) fn condemn(&self) {
-        self.condemned.notify_one();
+        self.condemned.store(true, Ordering::Release);
+        self.gives_up.notify_one();
+    }
+
+    /// Whether it was given up: it may be inside of a transaction, and nothing more may be sent.
+    pub(super) fn is_condemned(&self) -> bool {
+        self.condemned.load(Ordering::Acquire)
     }
 
     /// Returns when the connection was given up.
     pub(super) async fn condemned(&self) {
-        self.condemned.notified().await;
+        self.gives_up.notified().await;
     }
 
     /// Forgets what is prepared, because it does not fit the schema any more.

@@ -1,6 +1,7 @@
 //! Against throw-away servers.
 
 mod faults;
+mod news;
 mod reach;
 mod schema;
 

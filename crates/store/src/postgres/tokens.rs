@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio_postgres::types::ToSql;
 
 use super::fault::{Fault, damaged};
 use super::rows::{self, Keys, column, columns, joined, seconds};
 use super::{PostgresStore, put, write};
-use crate::tokens::check_time;
+use crate::tokens::{SCAN_BYTES, check_time};
 use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, TokenId, TokenStore, Written};
 
 /// Keys of one look-up.
@@ -115,12 +116,33 @@ static COUNT_ARCHIVED: &str = job!(
     WHERE t.app = $1 AND t.collection = $2 AND t.archived < $5"
 );
 
+/// `$5`: bytes of values in the rows before one that is given still.
 static SCAN: &str = concat!(
     "SELECT t.app, t.collection, ",
     columns!(),
-    " FROM sealwire.tokens t WHERE (t.app, t.collection, t.id) > ($1, $2, $3)
-    ORDER BY t.app, t.collection, t.id LIMIT $4"
+    " FROM (
+        SELECT t.*, sum(octet_length(t.sealed)) OVER (ORDER BY t.app, t.collection, t.id) AS bytes FROM (
+            SELECT * FROM sealwire.tokens t WHERE (t.app, t.collection, t.id) > ($1, $2, $3)
+            ORDER BY t.app, t.collection, t.id LIMIT $4
+        ) t
+    ) t WHERE t.bytes - octet_length(t.sealed) < $5 ORDER BY t.app, t.collection, t.id"
 );
+
+/// A page out of the lines of [`LIST`].
+fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Page<Vec<Row>>, Fault> {
+    let mut page = Page { found: Vec::new(), next: None };
+    for line in lines {
+        page.next = edge(line, 0, look)?;
+        if column::<Option<&[u8]>>(line, 2)?.is_some() {
+            page.found.push(rows::read(line, 2)?);
+        }
+    }
+    // More may be among those looked at behind the last that fits.
+    if page.found.len() == limit {
+        page.next = page.found.last().map(|row| row.id);
+    }
+    Ok(page)
+}
 
 /// The rest of a walk: where it goes on when all that may be looked at was.
 fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, Fault> {
@@ -171,24 +193,49 @@ impl PostgresStore {
         Ok(ids.iter().map(|id| found.contains(id)).collect())
     }
 
-    async fn job(
+    async fn job<const N: usize>(
         &self,
         sql: &'static str,
         map: MapId,
         after: Option<TokenId>,
         limit: usize,
-        times: &[i64],
+        times: [i64; N],
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        let (app, collection) = rows::numbers(map)?;
-        let (after, look) = (behind(&after), limit.clamp(1, LOOK_MAX));
-        let count = look as i64;
-        let mut params: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> = vec![&app, &collection, &after, &count];
-        params.extend(times.iter().map(|time| time as &(dyn tokio_postgres::types::ToSql + Sync)));
-        let rows = self.query(&self.shared.slow, dry_run, sql, &params).await?;
-        let row = rows.first().ok_or_else(|| damaged("a count gave nothing"))?;
-        let read = || Ok(Page { found: column::<i64>(row, 2)?.try_into().unwrap_or(0), next: edge(row, 0, look)? });
-        read().map_err(Fault::into_error)
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = rows::numbers(map)?;
+            let (after, look) = (behind(&after), limit.clamp(1, LOOK_MAX));
+            let count = look as i64;
+            let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &after, &count];
+            params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
+            let rows = store.query_by(deadline, &store.shared.slow, dry_run, sql, &params).await?;
+            let row = rows.first().ok_or_else(|| damaged("a count gave nothing"))?;
+            let read = || Ok(Page { found: column::<i64>(row, 2)?.try_into().unwrap_or(0), next: edge(row, 0, look)? });
+            read().map_err(Fault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    /// Changes rows by their ids; `$1` to `$3` are theirs.
+    async fn change_rows<const N: usize>(
+        &self,
+        sql: &'static str,
+        map: MapId,
+        ids: &[TokenId],
+        times: [Option<i64>; N],
+        repeatable: bool,
+    ) -> Result<Vec<bool>, StoreError> {
+        let ids = ids.to_vec();
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = rows::numbers(map)?;
+            let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
+            let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &keys];
+            params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
+            let lane = store.shared.writers.take(deadline).await?;
+            let rows = store.query_by(deadline, &lane, repeatable, sql, &params).await?;
+            Self::among(&rows, &ids)
+        };
+        self.in_turn(&self.shared.changes, work).await
     }
 }
 
@@ -213,11 +260,7 @@ impl TokenStore for PostgresStore {
     }
 
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
-        let (app, collection) = rows::numbers(map)?;
-        let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
-        let lane = self.writer().await?;
-        let rows = self.query(&lane, false, DELETE, &[&app, &collection, &keys]).await?;
-        Self::among(&rows, ids)
+        self.change_rows(DELETE, map, ids, [], false).await
     }
 
     async fn expire(
@@ -228,14 +271,9 @@ impl TokenStore for PostgresStore {
         expires: Option<u64>,
     ) -> Result<Vec<bool>, StoreError> {
         expires.map_or(Ok(()), check_time)?;
-        let (app, collection) = rows::numbers(map)?;
-        let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
         // What expires at once is not found again, and would be told of as missing.
         let repeatable = expires.is_none_or(|expires| expires > now);
-        let (now, expires) = (seconds(now), expires.map(seconds));
-        let lane = self.writer().await?;
-        let rows = self.query(&lane, repeatable, EXPIRE, &[&app, &collection, &keys, &now, &expires]).await?;
-        Self::among(&rows, ids)
+        self.change_rows(EXPIRE, map, ids, [Some(seconds(now)), expires.map(seconds)], repeatable).await
     }
 
     async fn list(
@@ -245,29 +283,19 @@ impl TokenStore for PostgresStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        let (app, collection) = rows::numbers(map)?;
-        let is_plain = filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
-        let look = if is_plain { limit.clamp(1, LOOK_MAX) } else { LOOK_MAX };
-        let (after, before) = (behind(&after), filter.expired_before.map(seconds));
-        let (looks, limits) = (look as i64, limit.clamp(1, LOOK_MAX) as i64);
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
-            [&app, &collection, &after, &looks, &filter.archived, &filter.tag, &before, &limits];
-        let lines = self.query(&self.shared.slow, true, LIST, &params).await?;
-        let read = || -> Result<Page<Vec<Row>>, Fault> {
-            let mut page = Page { found: Vec::new(), next: None };
-            for line in &lines {
-                page.next = edge(line, 0, look)?;
-                if column::<Option<&[u8]>>(line, 2)?.is_some() {
-                    page.found.push(rows::read(line, 2)?);
-                }
-            }
-            // More may be among those looked at behind the last that fits.
-            if page.found.len() == limit {
-                page.next = page.found.last().map(|row| row.id);
-            }
-            Ok(page)
+        let filter = filter.clone();
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = rows::numbers(map)?;
+            let is_plain = filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
+            let look = if is_plain { limit.clamp(1, LOOK_MAX) } else { LOOK_MAX };
+            let (after, before) = (behind(&after), filter.expired_before.map(seconds));
+            let (looks, limits) = (look as i64, limit.clamp(1, LOOK_MAX) as i64);
+            let params: [&(dyn ToSql + Sync); 8] =
+                [&app, &collection, &after, &looks, &filter.archived, &filter.tag, &before, &limits];
+            let lines = store.query_by(deadline, &store.shared.slow, true, LIST, &params).await?;
+            listed(&lines, look, limit).map_err(Fault::into_error)
         };
-        read().map_err(Fault::into_error)
+        self.in_turn(&self.shared.walks, work).await
     }
 
     async fn archive(
@@ -280,7 +308,7 @@ impl TokenStore for PostgresStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let sql = if dry_run { COUNT_EXPIRED } else { ARCHIVE };
-        self.job(sql, map, after, limit, &[seconds(expired_before), seconds(now)], dry_run).await
+        self.job(sql, map, after, limit, [seconds(expired_before), seconds(now)], dry_run).await
     }
 
     async fn prune(
@@ -292,16 +320,20 @@ impl TokenStore for PostgresStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let sql = if dry_run { COUNT_ARCHIVED } else { PRUNE };
-        self.job(sql, map, after, limit, &[seconds(archived_before)], dry_run).await
+        self.job(sql, map, after, limit, [seconds(archived_before)], dry_run).await
     }
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
-        let (app, collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
-        let id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
-        let limit = limit.clamp(1, LOOK_MAX) as i64;
-        let found = self.query(&self.shared.slow, true, SCAN, &[&app, &collection, &id, &limit]).await?;
-        let read = |row| -> Result<(MapId, Row), Fault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
-        found.iter().map(|row| read(row).map_err(Fault::into_error)).collect()
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
+            let id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
+            let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
+            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+            let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+            let read = |row| -> Result<(MapId, Row), Fault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
+            found.iter().map(|row| read(row).map_err(Fault::into_error)).collect()
+        };
+        self.in_turn(&self.shared.walks, work).await
     }
 
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {

@@ -1,11 +1,14 @@
 //! Writes of groups: one statement for many of them where nothing is in the way, one transaction where something is.
 //!
-//! The statement looks fingerprints up, inserts what has none, and commits, in one round trip. It writes all or nothing:
+//! The statement looks fingerprints up, inserts what has none, and commits, in one round trip; while all are new, it
+//! inserts without looking ([`News`]). It writes all or nothing:
 //! an id that is taken fails it, and an expired holder keeps it from inserting at all. Either way the transaction
 //! follows, which reads what is there, has [`plan`] decide, and writes that. Whoever is killed midway has
 //! written whole groups or none, because each group is in one statement or one transaction.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::time::Instant;
 
@@ -14,7 +17,7 @@ use super::fault::Fault;
 use super::lane::{Call, Lane};
 use super::open::Open;
 use super::plan::{There, plan};
-use super::put::INSERT;
+use super::put::{INSERT, insert};
 use super::rows::{self, Columns, Keys, columns, joined, seconds};
 use super::session::Session;
 use crate::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Written};
@@ -46,12 +49,7 @@ static MERGE: &str = concat!(
 );
 
 /// As [`INSERT`]; rows that somebody else wrote meanwhile are missing from its count.
-static INSERT_FREE: &str =
-    "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created, archived)
-    SELECT i.app, i.collection, i.id, i.fingerprint, i.sealed, i.tags::text[], i.expires, i.created, i.archived
-    FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[], $8::int8[],
-        $9::int8[]) AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived)
-    ON CONFLICT DO NOTHING";
+static INSERT_FREE: &str = concat!(insert!(), " ON CONFLICT DO NOTHING");
 
 static HOLDERS: &str = concat!(
     "SELECT t.app, t.collection, ",
@@ -79,11 +77,12 @@ pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Re
     let mut batches = packed(groups, &fit);
     batches.reverse();
     match shared.writers.take(deadline).await {
-        Err(error) => fit.iter().for_each(|at| answers[*at] = Some(Err(again(&error)))),
+        Err(error) => fit.iter().for_each(|at| answers[*at] = Some(Err(error.repeated()))),
         Ok(lane) => {
+            let mut lost = false;
             while let Some(mut batch) = batches.pop() {
                 let chosen: Vec<&Group> = batch.iter().map(|at| &groups[*at]).collect();
-                match write_batch(&lane, deadline, now, &chosen).await {
+                match write_batch(&lane, &shared.news, deadline, now, &chosen, &mut lost).await {
                     Ok(written) => {
                         batch.iter().zip(written).for_each(|(at, written)| answers[*at] = Some(Ok(written)));
                     }
@@ -92,7 +91,7 @@ pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Re
                         batches.push(batch.split_off(batch.len() / 2));
                         batches.push(batch);
                     }
-                    Err(error) => batch.iter().for_each(|at| answers[*at] = Some(Err(again(&error)))),
+                    Err(error) => batch.iter().for_each(|at| answers[*at] = Some(Err(error.repeated()))),
                 }
             }
         }
@@ -104,15 +103,6 @@ pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Re
 fn check(group: &Group) -> Result<(), StoreError> {
     rows::numbers(group.map)?;
     group.rows.iter().try_for_each(Row::check_times)
-}
-
-/// The same for another group.
-fn again(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Damaged { place, what } => StoreError::Damaged { place: place.clone(), what: what.clone() },
-        StoreError::Unavailable(what) => StoreError::Unavailable(what.clone()),
-        other => StoreError::Unavailable(other.to_string()),
-    }
 }
 
 /// Groups in their order, as many at once as rows fit one statement.
@@ -134,18 +124,40 @@ fn packed(groups: &[Group], fit: &[usize]) -> Vec<Vec<usize>> {
     batches
 }
 
-/// Writes groups by one statement, or else by transactions, in as many attempts as faults ask for.
-async fn write_batch(lane: &Lane, deadline: Instant, now: u64, groups: &[&Group]) -> Result<Vec<Written>, StoreError> {
+/// Writes groups by one statement, or else by transactions, in as many attempts as faults ask for. `lost`: of these rows
+/// some may be there since an attempt without an answer, now or before.
+async fn write_batch(
+    lane: &Lane,
+    news: &News,
+    deadline: Instant,
+    now: u64,
+    groups: &[&Group],
+    lost: &mut bool,
+) -> Result<Vec<Written>, StoreError> {
     let mut call = lane.call_by(deadline, true);
+    call.lost = *lost;
+    let written = attempts(&mut call, news, now, groups).await;
+    *lost = call.lost;
+    written
+}
+
+async fn attempts(call: &mut Call<'_>, news: &News, now: u64, groups: &[&Group]) -> Result<Vec<Written>, StoreError> {
     let mut partly = false;
     loop {
         let session = call.session().await?;
-        match call.bound(&session, merge(&session, now, groups, call.lost)).await {
-            Ok(Merged::Done(answers)) => return Ok(answers),
+        let trusting = news.expected();
+        match call.bound(&session, merge(&session, now, groups, call.lost, trusting)).await {
+            Ok(Merged::Done(answers)) => {
+                if !trusting {
+                    news.saw(groups, &answers);
+                }
+                return Ok(answers);
+            }
             Ok(Merged::Hindered { partly: some }) => {
                 partly = some;
                 break;
             }
+            Err(Fault::Unique) if trusting => news.forget(),
             Err(Fault::Unique) => break,
             Err(fault) => call.again(session, fault).await.map_err(Fault::into_error)?,
         }
@@ -153,7 +165,7 @@ async fn write_batch(lane: &Lane, deadline: Instant, now: u64, groups: &[&Group]
     let mut answers: Vec<Option<Written>> = vec![None; groups.len()];
     while let Some(left) = left(&answers) {
         let chosen: Vec<&Group> = left.iter().map(|at| groups[*at]).collect();
-        let written = transact(&mut call, now, &chosen, partly).await?;
+        let written = transact(call, now, &chosen, partly).await?;
         left.iter().zip(written).for_each(|(at, written)| answers[*at] = written);
     }
     Ok(answers.into_iter().flatten().collect())
@@ -163,6 +175,37 @@ async fn write_batch(lane: &Lane, deadline: Instant, now: u64, groups: &[&Group]
 fn left(answers: &[Option<Written>]) -> Option<Vec<usize>> {
     let left: Vec<usize> = (0..answers.len()).filter(|at| answers[*at].is_none()).collect();
     (!left.is_empty()).then_some(left)
+}
+
+/// Writes in a row whose fingerprints were all new, which make the next one believed to be like them.
+const NEW_IN_A_ROW: u32 = 16;
+
+/// Whether fingerprints that are written are new ones, going by the writes before.
+///
+/// Then rows are inserted without a look at who holds their fingerprints, which saves half of the walks through indexes. One
+/// that is held fails that statement as a whole, and the look is taken after all: at most one statement of
+/// [`NEW_IN_A_ROW`] is in vain, and leaves its rows to be vacuumed.
+#[derive(Debug, Default)]
+pub(super) struct News(AtomicU32);
+
+impl News {
+    pub(super) fn expected(&self) -> bool {
+        self.0.load(Relaxed) >= NEW_IN_A_ROW
+    }
+
+    /// What became of groups after a look. Those without fingerprints say nothing.
+    fn saw(&self, groups: &[&Group], answers: &[Written]) {
+        let known = |answer: &Written| matches!(answer, Written::Done(rows) if rows.iter().any(Option::is_some));
+        if answers.iter().any(known) {
+            self.forget();
+        } else if groups.iter().flat_map(|group| &group.rows).any(|row| row.fingerprint.is_some()) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn forget(&self) {
+        self.0.store(0, Relaxed);
+    }
 }
 
 /// What the statement came to.
@@ -184,9 +227,10 @@ struct Input<'a> {
 impl<'a> Input<'a> {
     /// Each fingerprint once. `None` when groups meet in an id, or in a fingerprint whose row is expired from the start.
     fn of(now: u64, groups: &[&'a Group]) -> Option<Self> {
-        let mut input = Self { rows: Vec::new(), places: Vec::with_capacity(groups.len()) };
-        let mut prints: HashMap<(MapId, Fingerprint), usize> = HashMap::new();
-        let mut ids: HashSet<(MapId, TokenId)> = HashSet::new();
+        let rows = groups.iter().map(|group| group.rows.len()).sum();
+        let mut input = Self { rows: Vec::with_capacity(rows), places: Vec::with_capacity(groups.len()) };
+        let mut prints: HashMap<(MapId, Fingerprint), usize> = HashMap::with_capacity(rows);
+        let mut ids: HashSet<(MapId, TokenId)> = HashSet::with_capacity(rows);
         for group in groups {
             let mut places = Vec::with_capacity(group.rows.len());
             for row in &group.rows {
@@ -234,14 +278,15 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Writes groups in one statement and one round trip, if nothing is in the way.
-async fn merge(session: &Session, now: u64, groups: &[&Group], again: bool) -> Result<Merged, Fault> {
+/// Writes groups in one statement and one round trip, if nothing is in the way. `trusting`: without a look at who holds
+/// their fingerprints.
+async fn merge(session: &Session, now: u64, groups: &[&Group], again: bool, trusting: bool) -> Result<Merged, Fault> {
     let Some(input) = Input::of(now, groups) else { return Ok(Merged::Hindered { partly: false }) };
     if input.rows.is_empty() {
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }
     let columns = Columns::of(input.rows.iter().copied()).map_err(refused)?;
-    if input.rows.iter().all(|(_, row)| row.fingerprint.is_none()) {
+    if trusting || input.rows.iter().all(|(_, row)| row.fingerprint.is_none()) {
         session.execute(INSERT, &columns.params()).await?;
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }

@@ -125,7 +125,7 @@ async fn collections_go_with_their_app_and_another_of_its_name_has_none() {
     control.delete_collection(&shop, &name("c")).await.unwrap();
     control.delete(&shop, Target::App, NOW).await.unwrap();
     // The app goes first: whoever made it again before its collections went would not find them in it.
-    let tombstone = removal(&control.contents().await.unwrap(), u64::MAX).unwrap();
+    let tombstone = control.read(|contents| Ok(removal(contents, u64::MAX))).await.unwrap().unwrap();
     let base = control.generation().await.unwrap();
     assert_eq!(tombstone.key, "app/shop");
     store.commit(base, &tombstone.key, tombstone.record.as_deref()).await.unwrap();

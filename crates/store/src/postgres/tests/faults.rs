@@ -20,10 +20,14 @@ async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Writte
     store.write(1, vec![Group { map, rows: vec![row] }]).await.remove(0)
 }
 
-/// Calls until there is an answer again.
+/// Calls until each kind of connection has answered again: they come back one by one.
 async fn answers_again(store: &PostgresStore, map: MapId) {
     let started = Instant::now();
-    while store.get(1, &[(map, id(1))]).await.is_err() || store.generation().await.is_err() || !store.is_up() {
+    while store.get(1, &[(map, id(1))]).await.is_err()
+        || store.generation().await.is_err()
+        || store.scan(None, 1).await.is_err()
+        || !store.is_up()
+    {
         assert!(started.elapsed() < LONG, "it does not come back");
         sleep(Duration::from_millis(20)).await;
     }
@@ -293,4 +297,75 @@ async fn fewer_connections_than_wanted_are_enough() {
             ended.unwrap();
         }
     }
+}
+
+/// Of those that change rows by their ids, or walk, one at a time is at the database; who leaves before its turn was not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_before_its_turn_changes_nothing() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let patient = PostgresOptions { timeout: LONG, ..options(server, database.socket_url()) };
+    let (store, map) = (PostgresStore::connect(patient.clone()).await.unwrap(), fresh());
+    let rows: Vec<_> = (1..=40).map(|n| (map, Row { expires: Some(5), ..row(n) })).collect();
+    store.put(&rows).await.unwrap();
+    let other = PostgresStore::connect(patient).await.unwrap();
+    let session = other.shared.slow.call(true).session().await.unwrap();
+    session.batch("BEGIN; LOCK TABLE sealwire.tokens IN SHARE MODE").await.unwrap();
+    let moment = Duration::from_millis(10);
+    for n in 1..=20 {
+        assert!(timeout(moment, store.delete(map, &[id(n)])).await.is_err(), "the table is locked");
+        let archive = store.archive(10, map, 10, Some(id(n + 19)), 1, false);
+        assert!(timeout(moment, archive).await.is_err(), "the table is locked");
+    }
+    session.batch("COMMIT").await.unwrap();
+    let started = Instant::now();
+    let changed = async || {
+        let rows = scanned(&store, map).await;
+        let archived = rows.iter().filter(|row| row.archived.is_some()).count();
+        (40 - rows.len(), archived)
+    };
+    while changed().await != (1, 1) {
+        assert!(started.elapsed() < LONG, "{:?}", changed().await);
+    }
+    assert_eq!(store.delete(map, &[id(2)]).await.unwrap(), [true]);
+    assert_eq!(store.archive(10, map, 10, Some(id(21)), 1, false).await.unwrap().found, 1);
+    assert_eq!(changed().await, (2, 2), "and no more comes behind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_sent_on_a_connection_that_was_given_up() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let lane = &store.shared.control;
+    for _ in 0..20 {
+        let session = lane.call(true).session().await.unwrap();
+        session.condemn();
+        assert!(!Arc::ptr_eq(&session, &lane.call(true).session().await.unwrap()));
+    }
+}
+
+/// The second attempt fails for another reason than that the rows are there already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part() {
+    let server = Postgres::shared();
+    let database = server.database().unwrap();
+    let proxy = Proxy::start(server.port()).unwrap();
+    let options = options(server, database.url(&[proxy.port()]));
+    let plain = PostgresOptions { tls: PostgresTls::Off, timeout: LONG, writers: 1, ..options };
+    let (store, map) = (PostgresStore::connect(plain).await.unwrap(), fresh());
+    // Prepares the statement, so that it is cut where it brings rows.
+    assert_eq!(write(&store, 1, map, &[row(8), row(9)]).await, Written::Done(vec![None, None]));
+    let refused = "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF get_byte(NEW.id, 15) = 1 AND EXISTS (SELECT 1 FROM sealwire.tokens t WHERE t.id = NEW.id) THEN
+                RAISE EXCEPTION 'on purpose' USING ERRCODE = '22000';
+            END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER fail BEFORE INSERT ON sealwire.tokens FOR EACH ROW EXECUTE FUNCTION public.fail()";
+    database.sql(refused).unwrap();
+    proxy.cut_at(b"sealed", true);
+    let answers = store.write(1, [row(1), row(2)].map(|row| Group { map, rows: vec![row] }).to_vec()).await;
+    assert!(matches!(answers[0], Err(StoreError::Damaged { .. })), "{answers:?}");
+    assert_eq!(answers[1].as_ref().unwrap(), &Written::Done(vec![None]));
 }

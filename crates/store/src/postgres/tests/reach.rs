@@ -8,6 +8,9 @@ use sealwire_testkit::{Certificates, Options, Postgres};
 use super::options;
 use crate::{ControlStore, PostgresOptions, PostgresStore, PostgresTls, StoreError};
 
+/// Longer than a busy machine needs for anything here.
+const LONG: Duration = Duration::from_secs(60);
+
 /// What it says when it cannot connect; empty when it can.
 async fn refusal(options: PostgresOptions) -> String {
     match PostgresStore::connect(options).await {
@@ -139,9 +142,26 @@ async fn what_is_acknowledged_is_on_the_disk_whatever_the_servers_default() {
     for (default, expected) in [("off", "on"), ("local", "local"), ("on", "on")] {
         database.sql(&format!("ALTER DATABASE {} SET synchronous_commit = {default}", database.name())).unwrap();
         let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
-        static SHOW: &str = "SHOW synchronous_commit";
-        let lane = store.writer().await.unwrap();
-        let rows = store.query(&lane, true, SHOW, &[]).await.unwrap();
-        assert_eq!(rows[0].get::<_, &str>(0), expected, "{default}");
+        assert_eq!(synchronous_commit(&store).await, expected, "{default}");
     }
+}
+
+async fn synchronous_commit(store: &PostgresStore) -> String {
+    static SHOW: &str = "SHOW synchronous_commit";
+    let lane = store.shared.writers.take(tokio::time::Instant::now() + LONG).await.unwrap();
+    store.query(&lane, true, SHOW, &[]).await.unwrap()[0].get(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_acknowledged_is_on_the_disk_whatever_becomes_of_the_servers_default() {
+    let server = Postgres::start(Options::default()).unwrap();
+    let database = server.database().unwrap();
+    let store = PostgresStore::connect(options(&server, database.socket_url())).await.unwrap();
+    database.sql("ALTER SYSTEM SET synchronous_commit = off").unwrap();
+    database.sql("SELECT pg_reload_conf()").unwrap();
+    let (psql, started) = ("SHOW synchronous_commit", Instant::now());
+    while database.sql(psql).unwrap() != "off" {
+        assert!(started.elapsed() < LONG, "it does not read its settings again");
+    }
+    assert_eq!(synchronous_commit(&store).await, "on");
 }

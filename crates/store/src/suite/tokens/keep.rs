@@ -13,6 +13,7 @@ pub(super) async fn all(store: &dyn TokenStore) {
     jobs_go_in_pages(store).await;
     rows_are_put_over_others(store).await;
     rows_are_put_all_or_none(store).await;
+    a_page_of_large_rows_is_short(store).await;
 }
 
 fn expiring(row: Row, expires: u64) -> Row {
@@ -272,4 +273,20 @@ async fn rows_are_put_all_or_none(store: &dyn TokenStore) {
         assert!(matches!(answer, Err(StoreError::Damaged { .. })), "{answer:?}");
         assert_eq!(scanned(store, map).await, [printed(1, 1)]);
     }
+}
+
+async fn a_page_of_large_rows_is_short(store: &dyn TokenStore) {
+    let map = fresh();
+    let large = |n: u128| Row { sealed: vec![0xa5; 1 << 20].into(), ..row(n) };
+    for n in 1..=9 {
+        put(store, map, &[large(n)]).await;
+    }
+    let mut after = (MapId { collection: map.collection - 1, ..map }, id(0));
+    for expected in [&[1, 2, 3, 4][..], &[5, 6, 7, 8], &[9]] {
+        let page = store.scan(Some(after), 1_000).await.unwrap();
+        let page: Vec<_> = page.into_iter().filter(|(at, _)| *at == map).map(|(_, row)| row).collect();
+        assert_eq!(ids(&page), expected.iter().map(|n| id(*n)).collect::<Vec<_>>());
+        after = (map, page.last().unwrap().id);
+    }
+    assert_eq!(store.delete(map, &[1, 2, 3, 4, 5, 6, 7, 8, 9].map(id)).await.unwrap(), [true; 9]);
 }
