@@ -145,7 +145,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn encrypt(&self, call: Encrypt<'_>) -> Result<Document, Error> {
-        self.document(call, request::encrypt).await
+        self.document(call, Course::default(), request::encrypt).await
     }
 
     /// Decrypts a document.
@@ -153,7 +153,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn decrypt(&self, call: Decrypt<'_>) -> Result<Document, Error> {
-        self.document(call, request::decrypt).await
+        self.document(call, Course::default(), request::decrypt).await
     }
 
     /// Opens every envelope of a document and seals it again to the app's newest key.
@@ -161,7 +161,7 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn rewrap(&self, call: Rewrap<'_>) -> Result<Document, Error> {
-        self.document(call, request::rewrap).await
+        self.document(call, Course::default(), request::rewrap).await
     }
 
     /// Replaces the leaves of a document by tokens. Unless the call names an idempotency key it gets one, drawn at random, so
@@ -173,11 +173,11 @@ impl Client {
     /// Any [`Error`] but `Value`.
     pub async fn tokenize(&self, call: Tokenize<'_>) -> Result<Document, Error> {
         if call.writing.idempotency_key.is_some() || !self.shared.retries.repeats_sent() {
-            return self.document(call, request::tokenize).await;
+            return self.document(call, Course::on_tokens(), request::tokenize).await;
         }
         let key: [u8; 16] = random()?;
         let writing = Minting { idempotency_key: Some(&key), ..call.writing.clone() };
-        self.document(Tokenize { writing, ..call }, request::tokenize).await
+        self.document(Tokenize { writing, ..call }, Course::on_tokens(), request::tokenize).await
     }
 
     /// Replaces the tokens in a document by their values.
@@ -185,12 +185,13 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn detokenize(&self, call: Detokenize<'_>) -> Result<Document, Error> {
-        self.document(call, request::detokenize).await
+        self.document(call, Course::on_tokens(), request::detokenize).await
     }
 
     async fn document<'a, W: Clone>(
         &self,
         call: DocumentCall<'a, W>,
+        course: Course,
         encode: fn(&mut Vec<u8>, u32, &DocumentCall<'a, W>),
     ) -> Result<Document, Error> {
         request::check_payload(call.payload).map_err(Error::Payload)?;
@@ -198,7 +199,7 @@ impl Client {
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
             encode(out, msgid, &DocumentCall { deadline_ms: Some(left_ms), ..call.clone() });
         };
-        let result = self.call(deadline, Course::default(), encode).await?;
+        let result = self.call(deadline, course, encode).await?;
         Document::decode(&result).map_err(Error::Protocol)
     }
 
@@ -283,7 +284,7 @@ impl Client {
                 Ok(result) => return Ok(result),
                 Err(setback) => setback,
             };
-            if let Some(at) = retries.next(&mut course, setback, deadline, |tried| pool.has_other(tried))? {
+            if let Some(at) = retries.next(&mut course, setback, deadline, |wants| pool.has_other(wants))? {
                 sleep_until(at).await;
             }
         }
@@ -297,7 +298,7 @@ impl Client {
         encode: &impl Fn(&mut Vec<u8>, u32, u32),
     ) -> Result<Bytes, Setback> {
         let unplaced = |error| Setback { error, endpoint: None, sent: false };
-        let Ok(lease) = timeout_at(deadline, self.shared.pool.lease(course.tried)).await else {
+        let Ok(lease) = timeout_at(deadline, self.shared.pool.lease(course.wants())).await else {
             // What went wrong before says more than that time ran out behind it.
             return Err(Setback { sent: true, ..unplaced(course.last.take().unwrap_or(Error::Deadline)) });
         };

@@ -91,8 +91,9 @@ pub struct ClientConfig {
     /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are: an attempt to connect
     /// that fails, a connection that ends under its calls or at once, a call that is answered `unavailable` or `internal`,
     /// and one whose deadline passes and whose cancel draws no sign of life within a second and a half. `overloaded` is
-    /// none. An ejected endpoint gets no calls while there is another; with all of them ejected, all are used. The only
-    /// endpoint is never ejected.
+    /// none, nor is `unavailable` with a time to come again: then only its store is away, and it gets no calls on tokens
+    /// while there is another. An ejected endpoint gets no calls while there is another; with all of them ejected, all
+    /// are used. The only endpoint is never ejected.
     pub eject_after: u32,
     /// Length of the first ejection, at least 1 ms, default 1 s. The second in a row is twice as long, the third three
     /// times; each up to a quarter longer, so that clients do not return together. Then this client makes a `health` call

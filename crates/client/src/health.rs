@@ -2,7 +2,8 @@
 //!
 //! Failures in a row eject. Each further ejection lasts longer, after the manner of Envoy's outlier detection; then a
 //! probe decides, and an endpoint that passes it is on probation: its first failure ejects it again. Pure bookkeeping,
-//! time comes in. A refusal for overload is no failure: an endpoint that says no in time is well.
+//! time comes in. A refusal for overload is no failure: an endpoint that says no in time is well. One without its token
+//! store is well too, but for calls on tokens.
 
 use std::time::Duration;
 
@@ -40,19 +41,31 @@ pub(crate) struct Health {
     /// Grows with every ejection and return: what a call says of an earlier term no longer counts.
     term: u32,
     paused_until: Option<Instant>,
+    /// The same for calls on tokens alone.
+    tokens_paused_until: Option<Instant>,
 }
 
 impl Health {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { standing: Standing::Fit, failures: 0, ejections: 0, fit_since: now, term: 0, paused_until: None }
+        Self {
+            standing: Standing::Fit,
+            failures: 0,
+            ejections: 0,
+            fit_since: now,
+            term: 0,
+            paused_until: None,
+            tokens_paused_until: None,
+        }
     }
 
     pub(crate) fn is_fit(&self) -> bool {
         matches!(self.standing, Standing::Fit)
     }
 
-    pub(crate) fn is_paused(&self, now: Instant) -> bool {
+    /// Whether calls are better sent elsewhere, or such on tokens.
+    pub(crate) fn is_paused(&self, now: Instant, on_tokens: bool) -> bool {
         self.paused_until.is_some_and(|until| until > now)
+            || (on_tokens && self.tokens_paused_until.is_some_and(|until| until > now))
     }
 
     pub(crate) fn term(&self) -> u32 {
@@ -74,6 +87,11 @@ impl Health {
     /// It asked to be spared for so long: granted up to [`PAUSE_MAX`].
     pub(crate) fn pause(&mut self, now: Instant, length: Duration) {
         self.paused_until = self.paused_until.max(Some(now + length.min(PAUSE_MAX)));
+    }
+
+    /// It asked for no calls on tokens for so long.
+    pub(crate) fn pause_tokens(&mut self, now: Instant, length: Duration) {
+        self.tokens_paused_until = self.tokens_paused_until.max(Some(now + length.min(PAUSE_MAX)));
     }
 
     /// A call that began in that term was answered as calls are.
@@ -137,20 +155,24 @@ pub(crate) struct Verdict {
     pub(crate) failed: bool,
     /// It wants to be spared, for that long if it said so.
     pub(crate) pause: Option<Option<Duration>>,
+    /// It lacks its store for that long: calls on tokens are better sent elsewhere.
+    pub(crate) pause_tokens: Option<Duration>,
 }
 
 impl Verdict {
-    const NOTHING: Self = Self { answered: false, failed: false, pause: None };
+    const NOTHING: Self = Self { answered: false, failed: false, pause: None, pause_tokens: None };
     pub(crate) const ANSWERED: Self = Self { answered: true, ..Self::NOTHING };
     const FAILED: Self = Self { failed: true, ..Self::NOTHING };
 
     pub(crate) fn of(answer: &Answer) -> Self {
         match answer {
             Err(Failure::Rpc(error)) => {
-                let pause = Some(error.retry_after_ms.map(|ms| Duration::from_millis(ms.into())));
+                let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
                 match error.code {
-                    ErrorCode::Overloaded => Self { pause, ..Self::ANSWERED },
-                    ErrorCode::Unavailable => Self { pause, ..Self::FAILED },
+                    ErrorCode::Overloaded => Self { pause: Some(pause), ..Self::ANSWERED },
+                    // Only its store does not answer: what needs none is served as ever. A drain names no time.
+                    ErrorCode::Unavailable if pause.is_some() => Self { pause_tokens: pause, ..Self::ANSWERED },
+                    ErrorCode::Unavailable => Self { pause: Some(None), ..Self::FAILED },
                     ErrorCode::Internal => Self::FAILED,
                     _ => Self::ANSWERED,
                 }
@@ -234,11 +256,15 @@ mod tests {
     fn a_pause_lasts_and_no_shorter_one_ends_it() {
         let now = Instant::now();
         let mut health = Health::new(now);
-        assert!(!health.is_paused(now));
+        assert!(!health.is_paused(now, true));
         health.pause(now, Duration::from_millis(800));
         health.pause(now, Duration::from_millis(400));
         for (ms, paused) in [(0, true), (400, true), (799, true), (800, false), (1_000, false)] {
-            assert_eq!(health.is_paused(now + Duration::from_millis(ms)), paused, "{ms}");
+            assert_eq!(health.is_paused(now + Duration::from_millis(ms), false), paused, "{ms}");
+        }
+        health.pause_tokens(now, Duration::from_secs(60));
+        for (ms, on_tokens, paused) in [(900, false, false), (900, true, true), (1_000, true, false)] {
+            assert_eq!(health.is_paused(now + Duration::from_millis(ms), on_tokens), paused, "{ms} {on_tokens}");
         }
         assert!(health.is_fit());
     }

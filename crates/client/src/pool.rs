@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::health::{Health, Policy, Verdict};
 use crate::jitter;
 use crate::state::{Answer, Failure};
-use crate::table::{Endpoints, Slot, Table, Target};
+use crate::table::{Slot, Table, Target, Wants};
 
 /// Opens one connection to the endpoint of that index.
 pub(crate) type Connector =
@@ -91,6 +91,9 @@ impl Lease {
         if let Some(pause) = verdict.pause {
             target.health.pause(now, pause.unwrap_or_else(|| inner.backoff(1)));
         }
+        if let Some(length) = verdict.pause_tokens {
+            target.health.pause_tokens(now, length);
+        }
     }
 
     /// After a missed deadline: finds out whether the connection still speaks, and counts a failure if not. A peer that
@@ -151,9 +154,9 @@ impl Pool {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Waits for room and for a connection, rather not to one of the endpoints to `avoid`. Cancel-safe: a dropped wait
-    /// leaves its place in the queue and nothing else.
-    pub(crate) async fn lease(&self, avoid: Endpoints) -> Result<Lease, Error> {
+    /// Waits for room and for a connection, rather as the call wants it. Cancel-safe: a dropped wait leaves its place in
+    /// the queue and nothing else.
+    pub(crate) async fn lease(&self, wants: Wants) -> Result<Lease, Error> {
         let inner = &self.inner;
         let room = Arc::clone(&inner.room).acquire_owned().await;
         let room = room.map_err(|_| Error::Config("the pool is closed".into()))?;
@@ -167,7 +170,7 @@ impl Pool {
             let mut changed = pin!(inner.changed.notified());
             // From here on no change is missed, also one that comes before the wait below.
             changed.as_mut().enable();
-            match inner.pick(failed_before, avoid)? {
+            match inner.pick(failed_before, wants)? {
                 Pick::Connection { connection, endpoint, term } => {
                     return Ok(Lease { connection, endpoint, term, inner: Arc::clone(inner), _room: room });
                 }
@@ -182,14 +185,14 @@ impl Pool {
         }
     }
 
-    /// Whether an endpoint beyond those is connected, fit and not paused.
-    pub(crate) fn has_other(&self, than: Endpoints) -> bool {
+    /// Whether an endpoint beyond those to avoid is connected, fit and not paused.
+    pub(crate) fn has_other(&self, wants: Wants) -> bool {
         let table = self.inner.table();
         let now = Instant::now();
-        let mut others = table.targets.iter().enumerate().filter(|(index, _)| !than.has(*index));
+        let mut others = table.targets.iter().enumerate().filter(|(index, _)| !wants.avoid.has(*index));
         others.any(|(_, target)| {
             target.health.is_fit()
-                && !target.health.is_paused(now)
+                && !target.health.is_paused(now, wants.tokens)
                 && target.connections().any(|connection| connection.is_usable())
         })
     }
@@ -221,11 +224,11 @@ impl Inner {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pick(self: &Arc<Self>, failed_before: u64, avoid: Endpoints) -> Result<Pick, Error> {
+    fn pick(self: &Arc<Self>, failed_before: u64, wants: Wants) -> Result<Pick, Error> {
         let mut table = self.table();
         let now = Instant::now();
         self.tend(&mut table, now);
-        if let Some(endpoint) = table.choose(avoid, self.in_flight_max, now) {
+        if let Some(endpoint) = table.choose(wants, self.in_flight_max, now) {
             let target = &mut table.targets[endpoint];
             if let Some((load, connection)) = target.least_busy() {
                 connection.in_flight().fetch_add(1, Ordering::Relaxed);

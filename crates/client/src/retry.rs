@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::config::ClientConfig;
 use crate::error::Error;
 use crate::jitter;
-use crate::table::Endpoints;
+use crate::table::{Endpoints, Wants};
 
 /// A budget holds at least that many retries when full, whatever its client is sized for.
 const BURST_MIN: usize = 10;
@@ -84,8 +84,10 @@ pub(crate) struct Course {
     attempts: u32,
     /// It may have happened once it was seen, and must not happen twice.
     once: bool,
+    /// It needs the token store.
+    tokens: bool,
     /// Had the request since the last pause.
-    pub(crate) tried: Endpoints,
+    tried: Endpoints,
     /// When the first of those would take it again.
     ready_at: Option<Instant>,
     /// Why it is being tried again.
@@ -96,6 +98,16 @@ impl Course {
     /// Of a call that must not happen twice.
     pub(crate) fn once() -> Self {
         Self { once: true, ..Self::default() }
+    }
+
+    /// Of a call on tokens.
+    pub(crate) fn on_tokens() -> Self {
+        Self { tokens: true, ..Self::default() }
+    }
+
+    /// Where the next attempt would rather go.
+    pub(crate) fn wants(&self) -> Wants {
+        Wants { avoid: self.tried, tokens: self.tokens }
     }
 }
 
@@ -162,7 +174,7 @@ impl Retries {
         course: &mut Course,
         setback: Setback,
         deadline: Instant,
-        has_other: impl FnOnce(Endpoints) -> bool,
+        has_other: impl FnOnce(Wants) -> bool,
     ) -> Result<Option<Instant>, Error> {
         let kind = self.kind(&setback, course.once);
         course.attempts += 1;
@@ -181,7 +193,7 @@ impl Retries {
                 let whole = || jitter::doubled(self.backoff_min, self.backoff_max, course.attempts);
                 let pause = pause.map_or_else(|| jitter::part_of(whole()), |pause| pause + jitter::part_of(pause / 2));
                 let ready_at = course.ready_at.map_or(now + pause, |at| at.min(now + pause));
-                let again_at = (!has_other(course.tried)).then_some(ready_at);
+                let again_at = (!has_other(course.wants())).then_some(ready_at);
                 if again_at.unwrap_or(now) >= deadline {
                     return Err(setback.error);
                 }

@@ -28,6 +28,15 @@ impl Endpoints {
     }
 }
 
+/// Where a call would rather go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wants {
+    /// Not there: they had it already.
+    pub(crate) avoid: Endpoints,
+    /// To one with its token store.
+    pub(crate) tokens: bool,
+}
+
 pub(crate) enum Slot {
     Empty,
     /// By the attempt of that number.
@@ -84,7 +93,7 @@ impl Table {
     }
 
     /// The less busy of two endpoints at random, of those with a connection that has room, in the best group that has any.
-    pub(crate) fn choose(&self, avoid: Endpoints, in_flight_max: usize, now: Instant) -> Option<usize> {
+    pub(crate) fn choose(&self, wants: Wants, in_flight_max: usize, now: Instant) -> Option<usize> {
         const EJECTED: u8 = 3;
         let panics = self.panics();
         let mut group = [(0, 0); ENDPOINTS_MAX];
@@ -92,10 +101,10 @@ impl Table {
         for (endpoint, target) in self.targets.iter().enumerate() {
             let rank = if !target.health.is_fit() && !panics {
                 EJECTED
-            } else if target.health.is_paused(now) {
+            } else if target.health.is_paused(now, wants.tokens) {
                 2
             } else {
-                u8::from(avoid.has(endpoint))
+                u8::from(wants.avoid.has(endpoint))
             };
             let (mut load, mut room, mut connected) = (0, false, false);
             for connection in target.connections() {

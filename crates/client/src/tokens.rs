@@ -83,6 +83,6 @@ impl Client {
             let map = TokenMap { deadline_ms: Some(left_ms), ..map };
             request::tokens(out, msgid, &TokensCall { map, ask: ask.clone() });
         };
-        self.call(deadline, Course::default(), encode).await
+        self.call(deadline, Course::on_tokens(), encode).await
     }
 }
