@@ -3,25 +3,30 @@
 //! A look-up is a read lock and a hash. The store is asked at start, when it tells of a change, at every poll, and after
 //! a change that this instance made itself. If it cannot be read, the last good state stays in use and readiness says so.
 //!
-//! An instance says at every poll which generation it serves, and with generation 0 before it first loads, so that
-//! no name is used again that some instance may still serve as something else.
+//! An instance says at every poll, and whenever that moves, which generation it serves, and with generation 0 before it
+//! first loads, so that no name is used again that some instance may still serve as something else.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealwire_crypto::{AppKeys, OpenedSchedules};
-use sealwire_store::{App, AppState, Control, Instance, State, StoreError};
+use sealwire_store::{self as store, App, AppState, Control, Instance, Scope, State, StoreError};
 use tokio::sync::Notify;
 
 use crate::admin::{AdminState, Condition};
+use crate::tokens::Collection;
 
 /// How often what is kept grows older.
 const AGE_PERIOD: Duration = Duration::from_secs(1);
 /// The shortest time between two looks at the store, whoever asks for them.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// The same between two that callers ask for: any of them may name any generation.
+const ASKED_PAUSE: Duration = Duration::from_secs(1);
 /// The same while it cannot be read.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
@@ -34,14 +39,55 @@ pub struct Apps {
     /// Somebody knows of a generation that is not served yet.
     behind: Notify,
     instance: Mutex<Instance>,
+    /// The store has not been told yet what is served here, or where.
+    unsaid: AtomicBool,
     /// Schedules that calls opened; those of an app go when its keys change.
     opened: Option<Arc<OpenedSchedules>>,
+}
+
+/// An app as calls use it.
+#[derive(Debug)]
+pub struct Served {
+    app: App,
+    collections: HashMap<Box<str>, Arc<Collection>>,
+}
+
+impl Served {
+    /// Its collection of that name.
+    pub fn collection(&self, name: &str) -> Option<&Arc<Collection>> {
+        self.collections.get(name)
+    }
+}
+
+impl Deref for Served {
+    type Target = App;
+
+    fn deref(&self) -> &App {
+        &self.app
+    }
+}
+
+impl From<App> for Served {
+    fn from(app: App) -> Self {
+        let collection = |found: &store::Collection| Collection {
+            keys: Arc::clone(&app.token_keys),
+            map: app.map(found),
+            kind: found.rules.kind,
+            format: found.rules.format,
+            per_context: found.rules.scope == Scope::Context,
+            expires_s: found.rules.expires_s,
+        };
+        let collections = app.collections.iter();
+        let collections =
+            collections.map(|(name, found)| (name.as_str().into(), Arc::new(collection(found)))).collect();
+        Self { app, collections }
+    }
 }
 
 #[derive(Default)]
 struct Table {
     generation: u64,
-    apps: HashMap<Box<str>, Arc<App>>,
+    apps: HashMap<Box<str>, Arc<Served>>,
     removal_unix_s: Option<u64>,
 }
 
@@ -61,17 +107,28 @@ impl Apps {
         let instance = Instance { id, address, version, generation: 0, age: Duration::ZERO };
         // Before it loads: from here on nothing that it may come to serve is replaced by something else.
         control.beat(&instance).await?;
-        let loaded = control.load().await;
-        if loaded.is_err() {
+        let (id, store) = (instance.id.clone(), control.clone());
+        let begun = Self::begin(control, instance, opened).await;
+        if begun.is_err() {
             // It never served; names need not wait for it.
-            let _ = control.leave(&instance.id).await;
+            let _ = store.leave(&id).await;
         }
+        begun
+    }
+
+    async fn begin(
+        control: Control,
+        instance: Instance,
+        opened: Option<Arc<OpenedSchedules>>,
+    ) -> Result<Self, StoreError> {
+        let table = Table::new(control.load().await?, &Table::default());
         let apps = Self {
             control,
-            table: RwLock::new(Arc::new(Table::from(loaded?))),
+            table: RwLock::new(Arc::new(table)),
             loading: tokio::sync::Mutex::default(),
             behind: Notify::new(),
             instance: Mutex::new(instance),
+            unsaid: AtomicBool::new(false),
             opened,
         };
         apps.beat().await?;
@@ -84,7 +141,7 @@ impl Apps {
     }
 
     /// The app of that name, if there is one, and the generation this is true of.
-    pub fn find(&self, name: &str) -> (u64, Option<Arc<App>>) {
+    pub fn find(&self, name: &str) -> (u64, Option<Arc<Served>>) {
         let table = self.table();
         (table.generation, table.apps.get(name).cloned())
     }
@@ -114,7 +171,7 @@ impl Apps {
         }
     }
 
-    /// Has the store looked at soon: a caller knows of a later generation.
+    /// Has the store looked at soon, within a second: a caller knows of a later generation.
     pub fn look(&self) {
         self.behind.notify_one();
     }
@@ -122,6 +179,7 @@ impl Apps {
     /// Where this instance takes calls, once that is known.
     pub fn listens(&self, address: String) {
         self.instance.lock().unwrap_or_else(PoisonError::into_inner).address = address;
+        self.unsaid.store(true, Ordering::SeqCst);
     }
 
     /// Takes this instance out of the store.
@@ -136,12 +194,18 @@ impl Apps {
 
     /// Says which generation is served.
     async fn beat(&self) -> Result<(), StoreError> {
+        // First: what comes to be served from here on is to be said anew.
+        self.unsaid.store(false, Ordering::SeqCst);
         let instance = {
             let mut instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
             instance.generation = self.generation();
             instance.clone()
         };
-        self.control.beat(&instance).await
+        let said = self.control.beat(&instance).await;
+        if said.is_err() {
+            self.unsaid.store(true, Ordering::SeqCst);
+        }
+        said
     }
 
     fn table(&self) -> Arc<Table> {
@@ -154,12 +218,12 @@ impl Apps {
         if self.control.generation().await? == self.generation() {
             return Ok(false);
         }
-        let mut table = Table::from(self.control.load().await?);
+        let state = self.control.load().await?;
         let before = self.table();
-        table.keep_same(&before);
-        let table = Arc::new(table);
+        let table = Arc::new(Table::new(state, &before));
         tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&table);
+        self.unsaid.store(true, Ordering::SeqCst);
         self.purge_changed(&before, &table);
         // Those of apps whose setting is off now.
         self.end_epochs(Instant::now());
@@ -198,28 +262,33 @@ impl Apps {
         }
     }
 
-    /// Follows the store until dropped: when it tells of a change, when somebody knows of one, and at every poll.
+    /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of one, and at every poll.
     pub async fn watch(self: Arc<Self>, poll: Duration, admin: Arc<AdminState>) {
-        let mut failing = false;
+        let (mut failing, mut pause) = (false, Duration::ZERO);
+        let mut next_asked = tokio::time::Instant::now();
         loop {
-            let polls = tokio::time::sleep(if failing { FAILED_PAUSE.min(poll) } else { jittered(poll) });
+            let asked = async {
+                self.behind.notified().await;
+                tokio::time::sleep_until(next_asked).await;
+            };
             tokio::select! {
-                () = polls => {}
+                () = tokio::time::sleep(pause) => self.unsaid.store(true, Ordering::SeqCst),
                 // A store that is lost may say at once and for ever that it may have changed.
                 () = self.control.changed(), if !failing => {}
-                () = self.behind.notified(), if !failing => {}
+                () = asked, if !failing => next_asked = tokio::time::Instant::now() + ASKED_PAUSE,
             }
             let failure = self.follow().await.err();
             if let (Some(error), false) = (&failure, failing) {
                 tracing::error!(%error, "the store cannot be read; the last good state stays in use");
             }
             failing = failure.is_some();
+            pause = if failing { FAILED_PAUSE.min(poll) } else { jittered(poll) };
             admin.readiness.set(Condition::Store, !failing);
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
 
-    /// One look at the store.
+    /// One look at the store, and a word on what is served where that is due.
     async fn follow(&self) -> Result<(), StoreError> {
         self.refresh().await?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -232,7 +301,7 @@ impl Apps {
             }
             self.refresh().await?;
         }
-        self.beat().await
+        if self.unsaid.load(Ordering::SeqCst) { self.beat().await } else { Ok(()) }
     }
 }
 
@@ -242,26 +311,24 @@ fn jittered(poll: Duration) -> Duration {
     poll.mul_f64(1.0 - chance / 4.0)
 }
 
-impl From<State> for Table {
-    fn from(state: State) -> Self {
-        let apps = state.apps.into_iter().map(|app| (app.keys.app().as_str().into(), Arc::new(app)));
-        Self { generation: state.generation, apps: apps.collect(), removal_unix_s: state.removal_unix_s }
-    }
-}
-
 impl Table {
-    /// Takes over the keys that did not change, with what was made ahead for them. All else is new.
-    fn keep_same(&mut self, before: &Self) {
-        for (name, app) in &mut self.apps {
-            let Some(old) = before.apps.get(name) else { continue };
-            let app = Arc::make_mut(app);
-            if old.keys.is_same(&app.keys) {
-                app.keys = Arc::clone(&old.keys);
+    /// Of what the store has. Keys that did not change are those from before, with what was made ahead for them; all else
+    /// is new.
+    fn new(state: State, before: &Self) -> Self {
+        let serve = |mut app: App| {
+            let name: Box<str> = app.keys.app().as_str().into();
+            if let Some(old) = before.apps.get(&name) {
+                if old.keys.is_same(&app.keys) {
+                    app.keys = Arc::clone(&old.keys);
+                }
+                if old.token_keys.is_same(&app.token_keys) {
+                    app.token_keys = Arc::clone(&old.token_keys);
+                }
             }
-            if old.token_keys.is_same(&app.token_keys) {
-                app.token_keys = Arc::clone(&old.token_keys);
-            }
-        }
+            (name, Arc::new(Served::from(app)))
+        };
+        let apps = state.apps.into_iter().map(serve).collect();
+        Self { generation: state.generation, apps, removal_unix_s: state.removal_unix_s }
     }
 }
 

@@ -165,17 +165,13 @@ impl Postgres {
     pub const PASSWORD: &str = "SEALWIRE_POSTGRES_PASSWORD";
 
     fn take(values: &mut Values, folder: &Path) -> Self {
-        let mut path =
-            |name| Some(values.text("postgres", name)).filter(|path| !path.is_empty()).map(|p| folder.join(p));
-        let (password_file, ca) = (path("password_file"), path("ca"));
-        let (client_certificate, client_key) = (path("client_certificate"), path("client_key"));
         let tls = if values.text("postgres", "tls") == "off" { PostgresTls::Off } else { PostgresTls::Require };
         Self {
             url: values.text("postgres", "url"),
-            password_file,
-            ca,
-            client_certificate,
-            client_key,
+            password_file: values.optional_path("postgres", "password_file", folder),
+            ca: values.optional_path("postgres", "ca", folder),
+            client_certificate: values.optional_path("postgres", "client_certificate", folder),
+            client_key: values.optional_path("postgres", "client_key", folder),
             tls,
             writers: values.number("postgres", "writers") as usize,
             readers: values.number("postgres", "readers") as usize,
@@ -364,7 +360,6 @@ impl Config {
     fn build(values: &mut Values, folder: &Path) -> Self {
         let provider = values.text("kek", "provider");
         let (file, variable) = (folder.join(values.text("kek", "file")), values.text("kek", "variable"));
-        let crl = values.text("tls", "client_crl");
         let format = values.text("log", "format");
         Self {
             listen: Listen { address: address(values, "listen") },
@@ -374,7 +369,7 @@ impl Config {
                 certificate: folder.join(values.text("tls", "certificate")),
                 key: folder.join(values.text("tls", "key")),
                 client_ca: folder.join(values.text("tls", "client_ca")),
-                client_crl: (!crl.is_empty()).then(|| folder.join(crl)),
+                client_crl: values.optional_path("tls", "client_crl", folder),
                 tls12: values.flag("tls", "tls12"),
             },
             state: State {
@@ -475,9 +470,8 @@ impl Config {
 }
 
 fn control(values: &mut Values, folder: &Path) -> Option<ControlListen> {
-    let mut path =
-        |key| Some(values.text("control", key)).filter(|path| !path.is_empty()).map(|path| folder.join(path));
-    let (client_ca, client_crl) = (path("client_ca"), path("client_crl"));
+    let client_ca = values.optional_path("control", "client_ca", folder);
+    let client_crl = values.optional_path("control", "client_crl", folder);
     let principals = values.list("control", "principals").iter().filter_map(|name| keys::caller(name)).collect();
     let address = values.text("control", "address").parse().ok()?;
     Some(ControlListen { address, client_ca, client_crl, principals })

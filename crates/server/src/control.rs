@@ -2,10 +2,10 @@
 //!
 //! Its calls are few and none is large, so a connection is served by one task, one call after the other, without the
 //! scheduler. Who gets in is decided twice: by the authority of the certificate, and by the principals that the
-//! configuration lists; whoever is not listed is told so once and let go. What a call does is in `calls.rs`, which the
-//! command line also uses on a file.
+//! configuration lists; whoever is not listed is told so once and let go, and few of them are heard at a time. What a call
+//! does is in `calls.rs`, which the command line also uses on a file.
 //!
-//! A change runs to its end once it has begun, also when its caller goes away meanwhile.
+//! A change runs to its end once it has begun, also when its caller goes away or stops waiting; a drain waits for it.
 
 mod calls;
 mod connection;
@@ -40,20 +40,28 @@ const CONNECTIONS_MAX: usize = 64;
 const CONNECTIONS_PER_PRINCIPAL_MAX: usize = 16;
 /// Handshakes at once.
 const HANDSHAKES_MAX: usize = 8;
+/// Callers at once that are not listed: what they hold, no operator has.
+const STRANGERS_MAX: usize = 8;
+/// How long one of them has for its first message and what it is told. The command line speaks at once.
+const STRANGER_TIME_MAX: Duration = Duration::from_secs(3);
+/// Calls at once, with those that nobody waits for any more.
+const CALLS_MAX: usize = CONNECTIONS_MAX;
 /// The longest message: a private key and its names take a tenth.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 /// Values in one message.
 const ELEMENTS_MAX: u64 = 1_000;
 /// Nested containers; a call has three.
 const DEPTH_MAX: u32 = 8;
-/// How long a call may take. The store answers sooner, whatever has become of it.
+/// How long a caller waits for a call. The store answers sooner, whatever has become of it.
 const CALL_MAX: Duration = Duration::from_secs(30);
+
 /// The control listener while it is open.
 #[derive(Debug)]
 pub(crate) struct ControlServer {
     address: SocketAddr,
     accepting: JoinHandle<()>,
     connections: Arc<Semaphore>,
+    calls: Arc<Semaphore>,
 }
 
 /// A listener that nobody takes connections from yet.
@@ -78,7 +86,7 @@ impl ControlServer {
     /// Takes connections until the engine drains.
     pub(crate) fn start(bound: Bound, tls: ServerTls, desk: Desk, drains: watch::Receiver<bool>) -> Self {
         let Bound { listener, address } = bound;
-        let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let (connections, calls) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::clone(&desk.calls));
         let acceptor = Acceptor {
             listener,
             tls: TlsAcceptor::from(tls.config),
@@ -90,7 +98,7 @@ impl ControlServer {
             principals: Arc::<Principals>::default(),
             drains,
         };
-        Self { address, accepting: tokio::spawn(acceptor.run()), connections }
+        Self { address, accepting: tokio::spawn(acceptor.run()), connections, calls }
     }
 
     /// Where control calls are taken, with the port the system chose.
@@ -98,10 +106,11 @@ impl ControlServer {
         self.address
     }
 
-    /// Returns when every connection has ended, which the drain tells them to: after its call.
+    /// Returns when every connection has ended, which the drain tells them to: after its call. Then every call has, too.
     pub(crate) async fn ended(self) {
         let _ = self.accepting.await;
         let _ = self.connections.acquire_many(CONNECTIONS_MAX as u32).await;
+        let _ = self.calls.acquire_many(CALLS_MAX as u32).await;
     }
 }
 
@@ -109,12 +118,22 @@ impl ControlServer {
 #[derive(Debug)]
 pub(crate) struct Desk {
     /// What serves the apps, keys and collections.
-    pub(crate) engine: Arc<Engine>,
+    engine: Arc<Engine>,
     /// Who may call; empty: whoever the authority has given a certificate.
-    pub(crate) callers: Vec<Caller>,
+    callers: Vec<Caller>,
+    /// A permit for each call at once.
+    calls: Arc<Semaphore>,
+    /// A permit for each caller at once that is not listed.
+    strangers: Semaphore,
 }
 
 impl Desk {
+    /// Of an engine, for those callers; empty: for whoever the authority has given a certificate.
+    pub(crate) fn new(engine: Arc<Engine>, callers: Vec<Caller>) -> Self {
+        let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
+        Self { engine, callers, calls, strangers }
+    }
+
     fn admits(&self, principal: &Principal) -> bool {
         let listed = |caller: &Caller| caller.0 == principal.kind() && caller.1 == principal.as_str();
         self.callers.is_empty() || self.callers.iter().any(listed)
@@ -122,7 +141,7 @@ impl Desk {
 
     /// Answers a call: appends its result.
     async fn answer(&self, principal: &Principal, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let control = self.engine.apps.control();
+        let (control, method) = (self.engine.apps.control(), call.method());
         match call {
             Call::Apps(page) => apps(control, *page).await?.encode(out),
             Call::Export(page) => export(control, *page).await?.encode(out),
@@ -132,7 +151,8 @@ impl Desk {
                 let changed = change_app(control, *call).await?;
                 changed.encode(out);
                 tracing::info!(
-                    %principal, app = call.app, key = changed.key, generation = changed.generation, "changed an app"
+                    %principal, %method, app = call.app, key = changed.key, generation = changed.generation,
+                    "changed an app"
                 );
                 self.engine.apps.changed_here().await;
             }
@@ -140,8 +160,8 @@ impl Desk {
                 let changed = change_collection(control, *call).await?;
                 changed.encode(out);
                 tracing::info!(
-                    %principal, app = call.app, collection = call.collection, generation = changed.generation,
-                    "changed a collection"
+                    %principal, %method, app = call.app, collection = call.collection,
+                    generation = changed.generation, "changed a collection"
                 );
                 self.engine.apps.changed_here().await;
             }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
-use sealwire_store::{self as store, App, AppState, Scope};
+use sealwire_store::{self as store, App, AppState};
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Writing};
 
-use crate::apps::Apps;
+use crate::apps::{Apps, Served};
 use crate::config;
 use crate::connection::Turns;
 use crate::cost::fields_max;
@@ -20,6 +20,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::reader::{Evervault, Reader};
 use crate::scheduler::Scheduler;
+use crate::seldom::Seldom;
 use crate::tokens::ask::{FRAME_BYTES, Tokens};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::{Minting, TOKEN_BYTES};
@@ -48,6 +49,8 @@ pub struct Engine {
     pub tokens: Option<Tokens>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Why the token store fails, for the log.
+    pub store_failures: Seldom,
 }
 
 /// What a document call asks for, resolved against the apps.
@@ -165,16 +168,8 @@ impl Engine {
     /// No such app or collection, or an older generation than demanded.
     pub fn locate(&self, app: &str, name: &str, min_generation: Option<u64>) -> Result<Located, CallFailure> {
         let (generation, app) = self.find(app, min_generation)?;
-        let found = app.collections.get(name).ok_or(CallFailure::NoCollection)?;
-        let collection = Collection {
-            keys: Arc::clone(&app.token_keys),
-            map: app.map(found),
-            kind: found.rules.kind,
-            format: found.rules.format,
-            per_context: found.rules.scope == Scope::Context,
-            expires_s: found.rules.expires_s,
-        };
-        Ok(Located { generation, collection: Arc::new(collection) })
+        let collection = app.collection(name).ok_or(CallFailure::NoCollection)?;
+        Ok(Located { generation, collection: Arc::clone(collection) })
     }
 
     /// The token store.
@@ -196,7 +191,7 @@ impl Engine {
     }
 
     /// The app of that name, and the generation this is true of.
-    fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, Arc<App>), CallFailure> {
+    fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, Arc<Served>), CallFailure> {
         let (have, app) = self.apps.find(app);
         if min_generation.is_some_and(|wanted| wanted > have) {
             self.apps.look();

@@ -17,7 +17,7 @@ use crate::ticket::StopReason;
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
 /// Pause suggested while the token store does not answer: about what a restart of a database takes.
 const STORE_RETRY_MS: u32 = 1_000;
-/// Pause suggested to who waits for a generation: how often the engine looks at its store.
+/// Pause suggested to who waits for a generation: how often the engine looks at its store because callers ask for one.
 const GENERATION_RETRY_MS: u32 = 1_000;
 
 /// Why a call failed.

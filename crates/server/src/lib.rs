@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod pki;
 pub mod reader;
 pub mod scheduler;
+pub mod seldom;
 pub mod server;
 pub mod stores;
 pub mod ticket;

@@ -481,8 +481,7 @@ impl Metrics {
 
     /// One call was answered. Does not touch `calls_in_flight`, which follows the call's permit.
     pub fn call_done(&self, report: &CallReport) {
-        let method = report.method as usize;
-        self.calls[method][report.code as usize].inc();
+        self.calls[report.method.index()][report.code.index()].inc();
         if let Some(times) = &report.times {
             let class = times.class.index();
             self.queue_seconds[class].observe(times.queue.as_secs_f64());
@@ -496,7 +495,7 @@ impl Metrics {
 
     /// That many fields were worked on, whatever became of their call.
     pub fn fields_done(&self, method: MethodLabel, fields: u64) {
-        self.fields[method as usize].inc_by(fields);
+        self.fields[method.index()].inc_by(fields);
     }
 
     /// That became of so many tokens.
@@ -617,6 +616,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use sealwire_schedule::Work;
+    use sealwire_wire::{ErrorCode, Method};
 
     use super::*;
 
@@ -671,8 +671,8 @@ mod tests {
     fn a_call_is_counted_once_under_its_labels() {
         let metrics = Metrics::new();
         metrics.call_done(&CallReport {
-            method: MethodLabel::Encrypt,
-            code: CallCode::CannotOpen,
+            method: Method::Encrypt.into(),
+            code: ErrorCode::CannotOpen.into(),
             times: Some(CallTimes {
                 class: Class::of_cost(Work::from_nanos(2_000_000)),
                 queue: Duration::from_micros(70),
@@ -681,7 +681,7 @@ mod tests {
                 took: Some(Duration::from_millis(5)),
             }),
         });
-        metrics.fields_done(MethodLabel::Encrypt, 30);
+        metrics.fields_done(Method::Encrypt.into(), 30);
         metrics.tokens(TokenLabel::Reused, 4);
         metrics.store_answered(StoreLabel::Sweep, Duration::from_millis(2), false);
         metrics.landed(&Flight {
@@ -697,7 +697,11 @@ mod tests {
         metrics.watch_token_store(Box::new(|| {
             (Waiting { rows: 7, bytes: 700, keys: 0 }, Pressure { dirty: 9.0, waiting: 3, rate: 0.0 })
         }));
-        metrics.call_done(&CallReport { method: MethodLabel::Encrypt, code: CallCode::Overloaded, times: None });
+        metrics.call_done(&CallReport {
+            method: Method::Encrypt.into(),
+            code: ErrorCode::Overloaded.into(),
+            times: None,
+        });
         metrics.refused(RefusalReason::Memory);
         metrics.call_stopped(StopReason::Deadline, 500, Duration::from_millis(250));
         metrics.call_stopped(StopReason::Drain, 500, Duration::from_millis(250));

@@ -28,6 +28,7 @@ use crate::cost;
 use crate::engine::Engine;
 use crate::error::CallFailure;
 use crate::scheduler::Scheduler;
+use crate::seldom::Seldom;
 use crate::stores::{Access, Stores};
 use crate::tls::{self, TlsError};
 
@@ -140,11 +141,12 @@ impl Server {
         let engine = Arc::new(Engine {
             apps: Arc::clone(&apps),
             scheduler,
-            tokens: stores.joined(&metrics),
+            tokens: stores.joined(config.limits.token_value_bytes_max, &metrics),
             turns: connection::Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             metrics,
             limits: config.limits.clone(),
             evervault: Arc::new(config.evervault.clone()),
+            store_failures: Seldom::default(),
         });
         let (draining, drains) = watch::channel(false);
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
@@ -161,11 +163,9 @@ impl Server {
         };
         let accepting = tokio::spawn(acceptor.run());
         let control = control.map(|(bound, tls, callers)| {
-            let desk = Desk { engine: Arc::clone(&engine), callers };
-            ControlServer::start(bound, tls, desk, draining.subscribe())
+            ControlServer::start(bound, tls, Desk::new(Arc::clone(&engine), callers), draining.subscribe())
         });
         apps.listens(address.to_string());
-        apps.look(); // So that it says so at once.
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));

@@ -11,7 +11,7 @@ use sealwire_store::{
 
 use crate::config::{Config, Mode, Postgres};
 use crate::metrics::Metrics;
-use crate::tokens::ask::Tokens;
+use crate::tokens::ask::{ROW_BYTES, Tokens};
 
 /// One writer task owns the store; reads are as many as there are threads to hand them to.
 const EMBEDDED_LANES: Lanes = Lanes { writers: 1, readers: 2 };
@@ -76,11 +76,14 @@ impl Stores {
     }
 
     /// The token store as calls use it: what they ask goes together, and they write as fast as it keeps up.
-    pub fn joined(&self, metrics: &Arc<Metrics>) -> Option<Tokens> {
+    /// No value is longer than that.
+    pub fn joined(&self, value_bytes_max: usize, metrics: &Arc<Metrics>) -> Option<Tokens> {
         let store = Arc::clone(self.tokens.as_ref()?);
         let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(metrics);
         let throttle = WriteThrottle::new(ThrottleBounds::new(self.lanes));
-        Some(Tokens::new(Coalescer::new(store, self.lanes, observer), throttle, Arc::clone(metrics)))
+        let row_bytes_max = value_bytes_max.saturating_add(ROW_BYTES);
+        let store = Coalescer::for_rows(store, self.lanes, row_bytes_max, observer);
+        Some(Tokens::new(store, throttle, row_bytes_max, Arc::clone(metrics)))
     }
 
     /// Gives up what is held, so that another process can have it when this returns.

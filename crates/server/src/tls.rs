@@ -20,6 +20,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use time::OffsetDateTime;
+use x509_parser::certificate::X509Certificate;
 use zeroize::Zeroizing;
 
 use crate::config::{ControlListen, Tls};
@@ -101,6 +102,15 @@ pub enum TlsError {
         /// When it ends.
         not_after: OffsetDateTime,
     },
+    /// An authority that signs for all callers would name operators too.
+    #[error(
+        "control.client_ca: {}: holds an authority of tls.client_ca, or one above it, so any caller could change the keys; \
+         name operators in control.principals, or give them an authority of their own", file.display()
+    )]
+    NotOwn {
+        /// The file.
+        file: PathBuf,
+    },
     /// The TLS library refuses the combination.
     #[error("tls: {0}")]
     Library(String),
@@ -134,18 +144,50 @@ pub fn load(tls: &Tls) -> Result<ServerTls, TlsError> {
 ///
 /// # Errors
 ///
-/// As for [`load`].
+/// As for [`load`]; [`TlsError::NotOwn`].
 pub fn load_control(tls: &Tls, control: &ControlListen) -> Result<ServerTls, TlsError> {
     let crl = control.client_crl.as_deref().map(|crl| ("control.client_crl", crl));
     let clients = match &control.client_ca {
         // Lists of an authority say nothing of another's certificates, and would refuse them all.
-        Some(ca) => Clients { ca: ("control.client_ca", ca), crl },
+        Some(ca) => {
+            if control.principals.is_empty() {
+                check_own(tls, ca)?;
+            }
+            Clients { ca: ("control.client_ca", ca), crl }
+        }
         None => {
             let data = data_clients(tls);
             Clients { crl: crl.or(data.crl), ..data }
         }
     };
     load_for(tls, &clients)
+}
+
+/// Refuses authorities of operators by which a certificate of any caller passes: the same key, or one that signed theirs.
+fn check_own(tls: &Tls, operators: &Path) -> Result<(), TlsError> {
+    let data = data_clients(tls);
+    let (callers, own) = (certificates(data.ca.0, data.ca.1)?, certificates("control.client_ca", operators)?);
+    let (callers, own) = (parsed(data.ca.0, data.ca.1, &callers)?, parsed("control.client_ca", operators, &own)?);
+    let passes = |caller: &X509Certificate<'_>, own: &X509Certificate<'_>| {
+        let signed = caller.issuer() == own.subject() && caller.issuer() != caller.subject();
+        signed || caller.public_key().raw == own.public_key().raw
+    };
+    if callers.iter().any(|caller| own.iter().any(|own| passes(caller, own))) {
+        return Err(TlsError::NotOwn { file: operators.to_owned() });
+    }
+    Ok(())
+}
+
+fn parsed<'a>(
+    key: &'static str,
+    file: &Path,
+    all: &'a [CertificateDer<'_>],
+) -> Result<Vec<X509Certificate<'a>>, TlsError> {
+    let malformed = |item| TlsError::Malformed { key, file: file.to_owned(), item };
+    let parse = |(index, der): (usize, &'a CertificateDer<'_>)| {
+        x509_parser::parse_x509_certificate(der).map(|(_, parsed)| parsed).map_err(|_| malformed(index + 1))
+    };
+    all.iter().enumerate().map(parse).collect()
 }
 
 fn data_clients(tls: &Tls) -> Clients<'_> {

@@ -10,6 +10,7 @@
 //! | `look.rs` | one field of `detokenize`: a token looked up, and opened |
 //! | `ask.rs` | what is asked of the store between two walks, and what becomes of the answer |
 //! | `calls.rs` | the `tokens.*` methods |
+//! | `turns.rs` | which app's call is next at the store for what is long and rare |
 //! | `each.rs` | the same to many on the crypto threads, in slices |
 
 pub mod ask;
@@ -17,6 +18,7 @@ pub mod calls;
 pub mod each;
 pub mod look;
 pub mod mint;
+pub mod turns;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -574,6 +574,11 @@ fn values_become_tokens_and_come_back() {
     assert!(first == second && first.starts_with("424242") && first.ends_with("4242") && first != "4242424242424242");
     let found = dev.ok(&[&["tokens", "find", "4242424242424242"], &cards[..]].concat());
     assert_eq!(found.trim(), first);
+    // A value that no process list and no history shows.
+    for input in ["4242424242424242", "4242424242424242\n", "4242424242424242\r\n"] {
+        let found = fed(dev.path(), &dev.arguments(&[&["tokens", "find", "-"], &cards[..]].concat()), input);
+        assert_eq!(String::from_utf8(found.stdout).unwrap().trim(), first, "{input:?}");
+    }
     dev.refused(&[&["tokens", "find", "4242424242424242", "--as-json"], &cards[..]].concat(), "no token");
     dev.refused(&[&["tokenize", "mine.json", "-s", "$.name"], &cards[..]].concat(), "not a card number");
 

@@ -1,3 +1,6 @@
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
 use sealwire_crypto::{AppId, Curve, Encoding, EpochLifetime, Kek, Sealer};
 use sealwire_store::{Commit, ControlStore, KeyKind, MemoryStore, Settings, Snapshot, Target};
 
@@ -91,6 +94,10 @@ async fn an_epoch_ends_with_its_keys_its_setting_its_app_and_rather_early_than_l
 struct Noting {
     store: MemoryStore,
     at_load: Mutex<Vec<Vec<u64>>>,
+    looks: AtomicU32,
+    beats: AtomicU32,
+    /// The beat of that number fails, counted from 1.
+    lost_beat: AtomicU32,
 }
 
 async fn served(store: &dyn ControlStore) -> Vec<u64> {
@@ -100,6 +107,7 @@ async fn served(store: &dyn ControlStore) -> Vec<u64> {
 #[async_trait::async_trait]
 impl ControlStore for Noting {
     async fn generation(&self) -> Result<u64, StoreError> {
+        self.looks.fetch_add(1, Relaxed);
         self.store.generation().await
     }
 
@@ -122,6 +130,9 @@ impl ControlStore for Noting {
     }
 
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
+        if self.beats.fetch_add(1, Relaxed) + 1 == self.lost_beat.load(Relaxed) {
+            return Err(StoreError::Unavailable("lost".into()));
+        }
         self.store.beat(instance).await
     }
 
@@ -144,8 +155,15 @@ async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end()
     assert!(Apps::load(wrong, "x".into(), None).await.is_err());
     assert!(served(&store).await.is_empty(), "it never served");
 
-    let watched = Control::new(noting.clone(), Kek::from_hex(&"5a".repeat(32)).unwrap());
-    let apps = Apps::load(watched, "127.0.0.1:7443".into(), None).await.unwrap();
+    let watched = || Control::new(noting.clone(), Kek::from_hex(&"5a".repeat(32)).unwrap());
+    for lost in [1, 2] {
+        noting.beats.store(0, Relaxed);
+        noting.lost_beat.store(lost, Relaxed);
+        assert!(Apps::load(watched(), "x".into(), None).await.is_err());
+        assert!(served(&store).await.is_empty(), "it never served, beat {lost}");
+    }
+    noting.at_load.lock().unwrap().clear();
+    let apps = Apps::load(watched(), "127.0.0.1:7443".into(), None).await.unwrap();
     assert_eq!(*noting.at_load.lock().unwrap(), [[0]], "before its first load");
     assert_eq!(served(&store).await, [1]);
     apps.listens("127.0.0.1:1".into());
@@ -154,6 +172,41 @@ async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end()
     assert_eq!((served(&store).await, &*control.instances().await.unwrap()[0].address), (vec![2], "127.0.0.1:1"));
     apps.leave().await.unwrap();
     assert!(served(&store).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
+    let noting = Arc::new(Noting::default());
+    let control = control(&noting.store);
+    control.create(&shop(), &[]).await.unwrap();
+    let watched = Control::new(noting.clone(), Kek::from_hex(&"5a".repeat(32)).unwrap());
+    let apps = Arc::new(Apps::load(watched, "127.0.0.1:7443".into(), None).await.unwrap());
+    apps.listens("127.0.0.1:1".into());
+    let admin = Arc::new(AdminState::default());
+    let watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), Arc::clone(&admin)));
+    let settle = || tokio::time::sleep(Duration::from_millis(100));
+    settle().await;
+    assert_eq!(control.instances().await.unwrap()[0].address, "127.0.0.1:1", "said at once");
+    let (looks, beats) = (noting.looks.load(Relaxed), noting.beats.load(Relaxed));
+    for _ in 0..10_000 {
+        apps.look();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let asked = noting.looks.load(Relaxed) - looks;
+    assert!((9..=11).contains(&asked), "{asked} looks in 10 s");
+    assert_eq!(noting.beats.load(Relaxed), beats, "nothing new to say");
+    // A change is told without a caller's help, and said.
+    control.disable(&shop(), Target::App).await.unwrap();
+    settle().await;
+    assert_eq!((apps.generation(), served(&noting.store).await), (2, vec![2]));
+    assert_eq!(noting.beats.load(Relaxed), beats + 1);
+    // The first who asks after a while is not kept waiting.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let looks = noting.looks.load(Relaxed);
+    apps.look();
+    settle().await;
+    assert_eq!(noting.looks.load(Relaxed), looks + 1);
+    watch.abort();
 }
 
 #[tokio::test(start_paused = true)]

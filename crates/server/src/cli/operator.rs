@@ -76,19 +76,14 @@ impl At {
 impl Desk {
     /// Every app.
     pub(super) async fn apps(&self) -> Result<Vec<sealwire_wire::control::App>, Failure> {
-        let (mut all, mut after): (Vec<_>, Option<String>) = (Vec::new(), None);
-        loop {
-            let page = Page { after: after.as_deref(), limit: Some(PAGE) };
+        every(async |page| {
             let Apps { apps, next, .. } = match self {
                 Self::Engine(client) => client.apps(page).await?,
                 Self::File(control) => control::apps(control, page).await?,
             };
-            all.extend(apps);
-            after = next;
-            if after.is_none() {
-                return Ok(all);
-            }
-        }
+            Ok((apps, next))
+        })
+        .await
     }
 
     /// Changes an app.
@@ -102,19 +97,14 @@ impl Desk {
 
     /// Every collection of an app.
     pub(super) async fn collections(&self, app: &str) -> Result<Vec<sealwire_wire::control::Collection>, Failure> {
-        let (mut all, mut after): (Vec<_>, Option<String>) = (Vec::new(), None);
-        loop {
-            let page = Page { after: after.as_deref(), limit: Some(PAGE) };
+        every(async |page| {
             let Collections { collections, next, .. } = match self {
                 Self::Engine(client) => client.collections(app, page).await?,
                 Self::File(control) => control::collections(control, app, page).await?,
             };
-            all.extend(collections);
-            after = next;
-            if after.is_none() {
-                return Ok(all);
-            }
-        }
+            Ok((collections, next))
+        })
+        .await
     }
 
     /// Changes a collection.
@@ -123,6 +113,19 @@ impl Desk {
             Self::Engine(client) => client.change_collection(call).await?,
             Self::File(control) => control::change_collection(control, call).await?,
         })
+    }
+}
+
+/// A list, page by page: `ask` gives one, and where the next begins.
+async fn every<T>(ask: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>) -> Result<Vec<T>, Failure> {
+    let (mut all, mut after): (Vec<T>, Option<String>) = (Vec::new(), None);
+    loop {
+        let (page, next) = ask(Page { after: after.as_deref(), limit: Some(PAGE) }).await?;
+        all.extend(page);
+        after = next;
+        if after.is_none() {
+            return Ok(all);
+        }
     }
 }
 

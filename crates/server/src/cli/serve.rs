@@ -37,7 +37,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 pub(super) fn check(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
+    no_core_dumps();
     let tls = crate::tls::load(&config.tls)?;
+    if let Some(control) = &config.control {
+        crate::tls::load_control(&config.tls, control)?;
+    }
     let apps = if config.state.mode == Mode::Postgres {
         // To ask it would be to bring its schema forward.
         "its database is not asked".to_owned()

@@ -30,7 +30,7 @@ enum Command {
     },
     /// Find the token of a value, in a collection where equal values have equal tokens
     Find {
-        /// The value, a string
+        /// The value, a string; `-` reads it from standard input, which other users and the shell's history do not see
         value: String,
         /// Take the value as JSON: a number, true, false, or what was tokenized whole
         #[arg(long)]
@@ -211,7 +211,14 @@ fn get(named: &Named, common: &Common) -> Result<(), Failure> {
 }
 
 fn find(value: &str, as_json: bool, context: &str, common: &Common) -> Result<(), Failure> {
-    let document = if as_json { value.to_owned() } else { serde_json::Value::from(value).to_string() };
+    let mut value = value.to_owned();
+    if value == "-" {
+        value = std::io::read_to_string(std::io::stdin())?;
+        // The end of a line that a person or `echo` ended is none of it.
+        let kept = value.strip_suffix("\r\n").or(value.strip_suffix('\n')).map_or(value.len(), str::len);
+        value.truncate(kept);
+    }
+    let document = if as_json { value } else { serde_json::Value::from(value).to_string() };
     let value = json::to_msgpack(document.as_bytes(), Limits::default())?;
     let found = common.run(async |client| Ok(client.tokens_find(common.map(), &value, context.as_bytes()).await?))?;
     if common.json {

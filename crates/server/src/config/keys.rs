@@ -4,6 +4,7 @@
 //! A value is checked here against its [`Kind`] and never shown: what is wrong with it is said in words.
 
 use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 
 use super::Caller;
 use crate::limits;
@@ -438,6 +439,17 @@ impl Values {
             Some(Value::List(list)) => list,
             _ => unreachable!("{section}.{name} is a list in the table, taken once"),
         }
+    }
+
+    /// A path from `folder`; `None` where the key is empty.
+    pub(crate) fn optional_path(
+        &mut self,
+        section: &'static str,
+        name: &'static str,
+        folder: &Path,
+    ) -> Option<PathBuf> {
+        let path = self.text(section, name);
+        (!path.is_empty()).then(|| folder.join(path))
     }
 
     pub(crate) fn text(&mut self, section: &'static str, name: &'static str) -> String {

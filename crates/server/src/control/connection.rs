@@ -7,13 +7,15 @@ use std::time::Duration;
 use sealwire_wire::{Boundary, Call, ErrorCode, Fate, Head, Limits, Methods, RpcError, Scan, Scanner, reply};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{CALL_MAX, DEPTH_MAX, Desk, ELEMENTS_MAX, MESSAGE_BYTES_MAX, not_listed};
+use super::{CALL_MAX, DEPTH_MAX, Desk, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
 use crate::metrics::{CallCode, CallReport, MethodLabel};
 use crate::pki::Principal;
 
+/// Pause while too many calls are under way that nobody waits for any more.
+const CALLS_RETRY_MS: u32 = 1_000;
 /// Room for any call that carries a private key, so that its bytes are never moved and left behind unwiped.
 const BUFFER_BYTES: usize = 128 << 10;
 
@@ -24,6 +26,7 @@ pub(super) struct Connection<S> {
     scanner: Scanner,
     /// What has come and is not read yet. Wiped: a private key may be in it.
     buffer: Zeroizing<Vec<u8>>,
+    message_began: Option<Instant>,
 }
 
 /// Nothing more is said to this peer.
@@ -45,40 +48,67 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let scanner = Scanner::for_requests(limits).serving(Methods::CONTROL);
         let buffer = Zeroizing::new(Vec::with_capacity(BUFFER_BYTES));
-        Self { desk, principal, stream, scanner, buffer }
+        Self { desk, principal, stream, scanner, buffer, message_began: None }
     }
 
     /// Answers calls until the peer leaves, is silent for too long, or the engine drains.
     pub(super) async fn serve(mut self, mut draining: watch::Receiver<bool>) {
-        while self.step(&mut draining).await.is_ok() {}
+        if self.desk.admits(&self.principal) {
+            while self.step(&mut draining).await.is_ok() {}
+        } else {
+            tokio::select! {
+                _ = timeout(STRANGER_TIME_MAX, self.turn_away()) => (),
+                _ = draining.wait_for(|draining| *draining) => (),
+            }
+        }
         let _ = timeout(self.patience(), self.stream.shutdown()).await;
+    }
+
+    /// Tells a caller that is not listed so, whatever it says first; where too many are told already, it is let go at once.
+    async fn turn_away(&mut self) -> Result<(), Over> {
+        let desk = Arc::clone(&self.desk);
+        let _one_of_few = desk.strangers.try_acquire().map_err(|_| Over)?;
+        let head = loop {
+            match self.scanner.scan(&self.buffer) {
+                Scan::Incomplete => self.more().await?,
+                Scan::Discard { bytes, .. } => self.discard(bytes),
+                Scan::Message(boundary) => break Some(boundary.head),
+                Scan::Refused { head, .. } => break head,
+            }
+        };
+        tracing::warn!(principal = %self.principal, "not in control.principals");
+        match head.and_then(|head| head.answer_to()) {
+            Some(msgid) => self.refuse(msgid, MethodLabel::UNKNOWN, &not_listed()).await,
+            None => self.send_protocol_error(&not_listed()).await,
+        }
     }
 
     async fn step(&mut self, draining: &mut watch::Receiver<bool>) -> Result<(), Over> {
         match self.scanner.scan(&self.buffer) {
             Scan::Incomplete => {
+                if !self.buffer.is_empty() || !self.scanner.is_idle() {
+                    self.message_began.get_or_insert_with(Instant::now);
+                }
                 tokio::select! {
                     more = self.more() => more,
                     _ = draining.wait_for(|draining| *draining) => Err(Over),
                 }
             }
             Scan::Message(boundary) => {
+                self.message_began = None;
                 let done = self.take_call(&boundary).await;
                 self.discard(boundary.bytes);
                 done
             }
-            Scan::Discard { bytes, .. } => {
+            Scan::Discard { bytes, ended } => {
                 self.discard(bytes);
+                self.message_began = self.message_began.filter(|_| !ended);
                 Ok(())
             }
             Scan::Refused { head, error, fate } => {
                 match head.and_then(|head| head.answer_to()) {
-                    Some(msgid) => self.refuse(msgid, MethodLabel::Unknown, &error.into()).await?,
-                    None if fate == Fate::Close => {
-                        let mut out = Vec::new();
-                        reply::protocol_error(&mut out, &error.into());
-                        self.send(&out).await?;
-                    }
+                    Some(msgid) => self.refuse(msgid, MethodLabel::UNKNOWN, &error.into()).await?,
+                    None if fate == Fate::Close => self.send_protocol_error(&error.into()).await?,
                     None => (),
                 }
                 if fate == Fate::Close { Err(Over) } else { Ok(()) }
@@ -88,10 +118,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     async fn more(&mut self) -> Result<(), Over> {
         let limits = &self.desk.engine.limits;
-        let begun = !self.buffer.is_empty() || !self.scanner.is_idle();
-        let patience = Duration::from_millis(if begun { limits.message_ms_max } else { limits.idle_ms_max });
+        let deadline = match self.message_began {
+            Some(began) => began + Duration::from_millis(limits.message_ms_max),
+            None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
+        };
         // What the buffer has no room for moves it, which only a message without a key is long enough for.
-        match timeout(patience, self.stream.read_buf(&mut *self.buffer)).await {
+        match timeout_at(deadline, self.stream.read_buf(&mut *self.buffer)).await {
             Ok(Ok(1..)) => Ok(()),
             _ => Err(Over),
         }
@@ -100,33 +132,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Answers the message at the front of the buffer; a notification gets none.
     async fn take_call(&mut self, boundary: &Boundary) -> Result<(), Over> {
         let Head::Request { msgid, method } = boundary.head else { return Ok(()) };
-        let label = method.map_or(MethodLabel::Unknown, MethodLabel::from);
-        if !self.desk.admits(&self.principal) {
-            tracing::warn!(principal = %self.principal, "not in control.principals");
-            self.refuse(msgid, label, &not_listed()).await?;
-            return Err(Over);
-        }
-        let mut out = Vec::with_capacity(1_024);
-        reply::begin(&mut out, msgid);
-        let answer = match Call::decode(&self.buffer[..boundary.bytes], boundary) {
-            Ok(Call::Control(call)) => {
-                let answer = self.desk.answer(&self.principal, &call, &mut out);
-                timeout(CALL_MAX, answer).await.unwrap_or_else(|_| Err(late()))
-            }
-            Ok(Call::Info) => {
-                self.desk.info().encode(&mut out);
-                Ok(())
-            }
-            Ok(Call::Health) => {
-                sealwire_wire::Health.encode(&mut out);
-                Ok(())
-            }
-            Ok(_) => Err(RpcError::new(ErrorCode::Internal, "the scan and the decoder disagree on the method")),
-            Err(error) => Err(error.into()),
+        let label = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
+        let Ok(call) = Arc::clone(&self.desk.calls).try_acquire_owned() else {
+            return self.refuse(msgid, label, &too_many()).await;
         };
-        match answer {
-            Ok(()) => {
-                self.count(label, CallCode::Ok);
+        let (desk, principal, boundary) = (Arc::clone(&self.desk), self.principal.clone(), *boundary);
+        let message = Zeroizing::new(self.buffer[..boundary.bytes].to_vec());
+        let answer = to_its_end(async move {
+            let _call = call;
+            answer(&desk, &principal, msgid, &message, &boundary).await
+        });
+        match answer.await {
+            Ok(out) => {
+                self.count(label, CallCode::OK);
                 self.send(&out).await
             }
             Err(error) => self.refuse(msgid, label, &error).await,
@@ -138,6 +156,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.count(method, error.code.into());
         let mut out = Vec::new();
         reply::error(&mut out, msgid, error);
+        self.send(&out).await
+    }
+
+    /// Says why the connection ends, where no call can be blamed.
+    async fn send_protocol_error(&mut self, error: &RpcError) -> Result<(), Over> {
+        let mut out = Vec::new();
+        reply::protocol_error(&mut out, error);
         self.send(&out).await
     }
 
@@ -169,6 +194,70 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
+/// The reply to the call that a message holds.
+async fn answer(
+    desk: &Desk,
+    principal: &Principal,
+    msgid: u32,
+    message: &[u8],
+    boundary: &Boundary,
+) -> Result<Vec<u8>, RpcError> {
+    let mut out = Vec::with_capacity(1_024);
+    reply::begin(&mut out, msgid);
+    match Call::decode(message, boundary)? {
+        Call::Control(call) => desk.answer(principal, &call, &mut out).await?,
+        Call::Info => desk.info().encode(&mut out),
+        Call::Health => sealwire_wire::Health.encode(&mut out),
+        _ => return Err(RpcError::new(ErrorCode::Internal, "the scan and the decoder disagree on the method")),
+    }
+    Ok(out)
+}
+
+/// Runs a call to its end, and waits for that as long as a caller does.
+async fn to_its_end<T: Send + 'static>(
+    call: impl Future<Output = Result<T, RpcError>> + Send + 'static,
+) -> Result<T, RpcError> {
+    match timeout(CALL_MAX, tokio::spawn(call)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "a control call ended early");
+            Err(RpcError::new(ErrorCode::Internal, "internal error; the change may have been made"))
+        }
+        Err(_) => Err(late()),
+    }
+}
+
+fn too_many() -> RpcError {
+    RpcError::new(ErrorCode::Unavailable, "too many calls wait for the store").retry_after_ms(CALLS_RETRY_MS)
+}
+
 fn late() -> RpcError {
     RpcError::new(ErrorCode::DeadlineExceeded, "the store took too long; the change may have been made")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_runs_to_its_end_when_its_caller_waits_no_longer() {
+        for (takes, code) in [(CALL_MAX / 2, None), (2 * CALL_MAX, Some(ErrorCode::DeadlineExceeded))] {
+            let (begun, ended) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+            let end = Arc::clone(&ended);
+            let answer = to_its_end(async move {
+                sleep(takes).await;
+                end.store(true, Ordering::Relaxed);
+                Ok(())
+            });
+            assert_eq!(answer.await.err().map(|error| error.code), code, "{takes:?}");
+            assert_eq!(begun.elapsed().as_secs(), takes.min(CALL_MAX).as_secs());
+            assert_eq!(ended.load(Ordering::Relaxed), code.is_none());
+            sleep(2 * CALL_MAX).await;
+            assert!(ended.load(Ordering::Relaxed), "{takes:?}");
+        }
+    }
 }

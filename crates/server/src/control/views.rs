@@ -4,7 +4,7 @@ use sealwire_crypto::{Curve, EpochLifetime, Format, KeyState};
 use sealwire_store::{
     AppChange, AppState, AppSummary, CollectionSummary, Instance, KeySummary, Target, TokenKeySummary,
 };
-use sealwire_wire::control::{self as wire, AppChanged};
+use sealwire_wire::control::{self as wire, AppChanged, TokenFormat};
 
 pub(super) fn app(app: AppSummary) -> wire::App {
     wire::App {
@@ -40,17 +40,17 @@ pub(super) fn token_key_number(id: &str) -> Option<u32> {
 pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
     let rules = found.collection.rules;
     let (format, ends) = match rules.format {
-        Format::Opaque => ("opaque", None),
-        Format::Uuid => ("uuid", None),
-        Format::Digits => ("digits", None),
-        Format::Card(ends) => ("card", Some(ends)),
-        Format::Email => ("email", None),
+        Format::Opaque => (TokenFormat::Opaque, None),
+        Format::Uuid => (TokenFormat::Uuid, None),
+        Format::Digits => (TokenFormat::Digits, None),
+        Format::Card(ends) => (TokenFormat::Card, Some(ends)),
+        Format::Email => (TokenFormat::Email, None),
     };
     wire::Collection {
         app: found.app.as_str().into(),
         collection: found.name.as_str().into(),
         kind: rules.kind.name().into(),
-        format: format.into(),
+        format: format.name().into(),
         first: ends.map(|ends| ends.first()),
         last: ends.map(|ends| ends.last()),
         scope: rules.scope.name().into(),

@@ -17,7 +17,6 @@ use tokio::sync::oneshot::Receiver;
 use super::{Allowance, Costs, Kind, Operation, thread_cpu};
 use crate::error::CallFailure;
 use crate::limits::Limits;
-use crate::metrics::MethodLabel;
 use crate::reader::{Evervault, Reader};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::Minting;
@@ -144,7 +143,7 @@ fn best(task: impl Fn() -> Task, payload: &Bytes) -> Result<(f64, Bytes), CallFa
 fn order(payload: &Bytes) -> Order {
     Order {
         msgid: 0,
-        method: MethodLabel::Encrypt,
+        method: Method::Encrypt.into(),
         kind: Kind::of(Method::Encrypt, Curve::R1, KeyScope::Request),
         payload: payload.clone(),
         selection: Arc::new(Selection::everything()),

@@ -289,3 +289,44 @@ fn a_second_load_picks_up_new_files() {
     assert!(shake(&before, client_config(&files, Some(&caller), TLS13)).is_err());
     assert!(shake(&after, client_config(&files, Some(&caller), TLS13)).is_ok());
 }
+
+#[test]
+fn an_authority_of_operators_without_a_list_is_not_that_of_all_callers() {
+    let files = Files::new();
+    let own = Authority::create("operators", Validity::days(10)).unwrap();
+    // What signs for callers is itself signed by `own`: a caller that sends both passes under it.
+    let below = {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "callers");
+        let root = rcgen::KeyPair::from_pem(own.key_pem().expose()).unwrap();
+        let root = rcgen::Issuer::from_ca_cert_pem(own.cert_pem(), root).unwrap();
+        params.signed_by(&rcgen::KeyPair::generate().unwrap(), &root).unwrap().pem()
+    };
+    let (all, own) = (files.authority.cert_pem().to_owned(), own.cert_pem().to_owned());
+    let file = files.folder.path().join("operators.pem");
+    for (case, callers, operators, good) in [
+        ("another", &all, &own, true),
+        ("a copy", &all, &all, false),
+        ("both", &all, &format!("{own}{all}"), false),
+        ("both, the other way", &format!("{all}{own}"), &own, false),
+        ("one above", &below, &own, false),
+        ("one below", &own, &below, true),
+    ] {
+        std::fs::write(&files.tls.client_ca, callers).unwrap();
+        std::fs::write(&file, operators).unwrap();
+        let control = |principals: &[&str]| ControlListen {
+            address: ([127, 0, 0, 1], 0).into(),
+            client_ca: Some(file.clone()),
+            client_crl: None,
+            principals: principals.iter().map(|name| (crate::pki::PrincipalKind::Dns, (*name).into())).collect(),
+        };
+        let loaded = load_control(&files.tls, &control(&[]));
+        assert_eq!(loaded.is_ok(), good, "{case}");
+        if let Err(error) = loaded {
+            let says = error.to_string();
+            assert!(says.starts_with("control.client_ca: ") && says.contains("control.principals"), "{case}: {says}");
+        }
+        load_control(&files.tls, &control(&["operator"])).unwrap();
+    }
+}

@@ -2,17 +2,19 @@
 //!
 //! Runs on a connection's task and never on a crypto thread. While it waits the call holds its memory and its place, and
 //! no work of it is in the scheduler's books. The store answers in bounded time; the call's own deadline and its cancel
-//! drop the wait: what was not sent by then is not written, what was may be.
+//! drop the wait: what was not sent by then is not written, what was may be. What is long or changes rows that are there
+//! goes by turns, and keeps its turn until the store is done with it.
 
 use std::sync::Arc;
 
 use sealwire_store::{
     CallError, Coalescer, Fingerprint, Group, MapId, Row, StoreError, TokenId, TokenStore, WriteThrottle, Written,
 };
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::now;
+use super::turns::Turns;
 use crate::error::CallFailure;
 use crate::faults::Faults;
 use crate::metrics::{Metrics, RefusalReason, StoreLabel, TokenLabel};
@@ -22,14 +24,26 @@ use crate::work::{Finished, Paused, TokenFields, Work};
 
 /// Most keys of one call that the store is asked for at once: what comes back is counted when it is there.
 const KEYS_MAX: usize = 512;
-/// Calls at once that walk through collections: `tokens.list`, `tokens.archive` and `tokens.prune`.
+/// Most bytes that these may bring, if all their values are as long as may be.
+const KEYS_BYTES_MAX: usize = 16 << 20;
+/// Most rows that are fetched whole at once, and most bytes of them; these are set aside before.
+const ROWS_MAX: usize = 128;
+const ROWS_BYTES_MAX: usize = 4 << 20;
+/// What a row has beside its value: its token, its tags, and what sealing adds.
+pub const ROW_BYTES: usize = 1 << 10;
+/// Questions at once that walk through collections: those of `tokens.list`, `tokens.archive` and `tokens.prune`.
 const SWEEPS_MAX: usize = 4;
+/// Changes at once to rows that are there: of `tokens.delete` and `tokens.expire`. The store's other connections write.
+const CHANGES_MAX: usize = 1;
 
 /// The token store, as calls use it.
 pub struct Tokens {
     store: Coalescer,
     throttle: WriteThrottle,
-    sweeps: Semaphore,
+    sweeps: Turns,
+    changes: Turns,
+    /// Of one row, at most.
+    row_bytes_max: usize,
     metrics: Arc<Metrics>,
 }
 
@@ -48,11 +62,12 @@ pub enum Resumed {
 }
 
 impl Tokens {
-    /// Over a store.
-    pub fn new(store: Coalescer, throttle: WriteThrottle, metrics: Arc<Metrics>) -> Self {
+    /// Over a store, whose rows take no more than that.
+    pub fn new(store: Coalescer, throttle: WriteThrottle, row_bytes_max: usize, metrics: Arc<Metrics>) -> Self {
         let (waiting, pressure) = (store.clone(), throttle.clone());
         metrics.watch_token_store(Box::new(move || (waiting.waiting(), pressure.pressure())));
-        Self { store, throttle, sweeps: Semaphore::new(SWEEPS_MAX), metrics }
+        let (sweeps, changes) = (Turns::new(SWEEPS_MAX), Turns::new(CHANGES_MAX));
+        Self { store, throttle, sweeps, changes, row_bytes_max, metrics }
     }
 
     /// Takes nothing more; returns when all that was taken is answered.
@@ -97,14 +112,14 @@ impl Tokens {
         let (order, TokenFields::Detokenize(fields)) = (&mut paused.order, &mut paused.fields) else {
             return Err(CallFailure::Internal("tokens are looked up for detokenize alone"));
         };
-        let room = |fits: bool| if fits { Ok(()) } else { Err(CallFailure::no_memory()) };
+        let most = (KEYS_BYTES_MAX / self.row_bytes_max).clamp(1, KEYS_MAX);
         loop {
-            let keys = fields.keys(KEYS_MAX);
+            let keys = fields.keys(most);
             if keys.is_empty() {
                 break;
             }
             let held = fields.found(self.get(&keys, deadline).await?);
-            room(place.resize(place.bytes().saturating_add(held)))?;
+            self.resize(place, place.bytes().saturating_add(held))?;
         }
         let (found, missing) = fields.outcome();
         self.metrics.tokens(TokenLabel::Found, found);
@@ -112,9 +127,26 @@ impl Tokens {
         let document = order.payload.len().saturating_add(fields.value_bytes());
         let errors = Faults::bytes(errors_max, order.leaves);
         let reply = document.saturating_add(errors).saturating_add(FRAME_BYTES).min(reply_bytes_max);
-        room(place.resize((place.bytes() - order.reply_bytes).saturating_add(reply)))?;
+        self.resize(place, (place.bytes() - order.reply_bytes).saturating_add(reply))?;
         order.reply_bytes = reply;
         Ok(())
+    }
+
+    fn resize(&self, place: &mut Place, bytes: usize) -> Result<(), CallFailure> {
+        if place.resize(bytes) {
+            return Ok(());
+        }
+        self.metrics.refused(RefusalReason::Memory);
+        Err(CallFailure::no_memory())
+    }
+
+    /// How many rows may be fetched whole at once, of so many that are wanted. Room for them is set aside in the place,
+    /// until they are given back.
+    pub(super) fn reserve(&self, place: &mut Place, wanted: usize) -> Result<Rows, CallFailure> {
+        let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
+        let bytes = most.saturating_mul(self.row_bytes_max);
+        self.resize(place, place.bytes().saturating_add(bytes))?;
+        Ok(Rows { most, bytes })
     }
 
     fn count(&self, written: &Written) {
@@ -157,42 +189,64 @@ impl Tokens {
         Ok(self.store.find(now(), keys, Some(deadline)).await?)
     }
 
-    /// The store for what is rare, and waits for nobody else's question.
-    pub(super) fn store(&self) -> &dyn TokenStore {
-        &**self.store.store()
+    /// Asks the store for a walk, when it is the app's turn.
+    pub(super) async fn sweep<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+        &self,
+        app: u32,
+        ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
+    ) -> Result<T, CallFailure> {
+        self.in_turn(&self.sweeps, app, StoreLabel::Sweep, ask(Arc::clone(self.store.store()))).await
     }
 
-    /// Times a question of that kind.
-    pub(super) fn asks(&self, what: StoreLabel) -> Asked<'_> {
-        Asked::new(&self.metrics, what)
+    /// Has the store change rows that are there, when it is the app's turn.
+    pub(super) async fn change<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+        &self,
+        app: u32,
+        ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
+    ) -> Result<T, CallFailure> {
+        self.in_turn(&self.changes, app, StoreLabel::Change, ask(Arc::clone(self.store.store()))).await
     }
 
-    /// The turn of a call that walks through a collection. Safe to drop midway.
-    pub(super) async fn sweep(&self) -> Option<SemaphorePermit<'_>> {
-        self.sweeps.acquire().await.ok()
+    /// The turn ends with the store's work and not with the wait for it: else who asks and leaves would have the store
+    /// do all of that at once.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        turns: &Turns,
+        app: u32,
+        what: StoreLabel,
+        asking: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, CallFailure> {
+        let turn = turns.take(app).await?;
+        let metrics = Arc::clone(&self.metrics);
+        let answer = tokio::spawn(async move {
+            let began = Instant::now();
+            let answer = asking.await;
+            drop(turn);
+            metrics.store_answered(what, began.elapsed(), answer.is_ok());
+            answer.map_err(CallFailure::Store)
+        });
+        answer.await.unwrap_or(Err(CallFailure::Internal("a question to the store panicked")))
+    }
+}
+
+/// Room for rows in a place.
+#[must_use]
+pub(super) struct Rows {
+    /// How many.
+    pub(super) most: usize,
+    bytes: usize,
+}
+
+impl Rows {
+    /// The rows are gone.
+    pub(super) fn give_back(self, place: &mut Place) {
+        // Less always fits.
+        let _ = place.resize(place.bytes().saturating_sub(self.bytes));
     }
 }
 
 /// Head, map keys and generation of a reply.
 pub const FRAME_BYTES: usize = 128;
-
-/// A question that the store has not answered.
-pub(super) struct Asked<'a> {
-    metrics: &'a Metrics,
-    what: StoreLabel,
-    began: Instant,
-}
-
-impl<'a> Asked<'a> {
-    fn new(metrics: &'a Metrics, what: StoreLabel) -> Self {
-        Self { metrics, what, began: Instant::now() }
-    }
-
-    pub(super) fn answered<T>(self, answer: Result<T, StoreError>) -> Result<T, CallFailure> {
-        self.metrics.store_answered(self.what, self.began.elapsed(), answer.is_ok());
-        answer.map_err(CallFailure::Store)
-    }
-}
 
 impl From<CallError> for CallFailure {
     fn from(error: CallError) -> Self {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sealwire_crypto::RowBuffer;
 use sealwire_msgpack::Reader;
-use sealwire_store::{Filter, Fingerprint, Row, TokenId};
+use sealwire_store::{Filter, Fingerprint, Page, Row, TokenId, TokenStore};
 use sealwire_wire::{Ask, Counted, Found, Listing, Sweep, Token, Tokens as Listed};
 use tokio::time::Instant;
 
@@ -17,13 +17,10 @@ use super::{Collection, Kind, now, value_of};
 use crate::cost;
 use crate::error::CallFailure;
 use crate::faults::Refusal;
-use crate::metrics::StoreLabel;
 use crate::scheduler::Place;
 use crate::ticket::Ticket;
 
-/// Most rows that are fetched whole at once.
-const ROWS_MAX: usize = 128;
-/// Questions to the store in one `tokens.list` that finds little.
+/// Questions to the store in one `tokens.list` that brought less than was asked for.
 const PAGES_MAX: usize = 16;
 /// What a token takes in an answer, tags and all, on top of its own length.
 pub const TOKEN_ANSWER_BYTES: usize = 2_048;
@@ -75,21 +72,11 @@ impl TokensCall<'_> {
                 Found { token, generation }.encode(out);
             }
             Ask::List(listing) => self.list(listing).await?.encode(out),
-            Ask::Delete(tokens) => {
-                let ids = self.ids(tokens).await?;
-                let known: Vec<_> = ids.iter().flatten().copied().collect();
-                let asked = self.tokens.asks(StoreLabel::Change);
-                let there = asked.answered(self.tokens.store().delete(self.collection.map, &known).await)?;
-                self.counted(&ids, &there).encode(out);
-            }
+            Ask::Delete(tokens) => self.change(tokens, None).await?.encode(out),
             Ask::Expire { tokens, expires_s } => {
-                let ids = self.ids(tokens).await?;
-                let known: Vec<_> = ids.iter().flatten().copied().collect();
-                let (now, map) = (now(), self.collection.map);
+                let now = now();
                 let expires = expires_s.map(|seconds| now.saturating_add(seconds));
-                let asked = self.tokens.asks(StoreLabel::Change);
-                let there = asked.answered(self.tokens.store().expire(now, map, &known, expires).await)?;
-                self.counted(&ids, &there).encode(out);
+                self.change(tokens, Some((now, expires))).await?.encode(out);
             }
             Ask::Archive(sweep) => self.sweep(sweep, true).await?.encode(out),
             Ask::Prune(sweep) => self.sweep(sweep, false).await?.encode(out),
@@ -124,14 +111,31 @@ impl TokensCall<'_> {
         let ids = self.ids(tokens).await?;
         let mut listed = Listed { tokens: vec![None; tokens.len()], next: None, generation: self.generation };
         let known: Vec<_> = ids.iter().enumerate().filter_map(|(at, id)| Some((at, (*id)?))).collect();
-        for some in known.chunks(ROWS_MAX) {
+        let room = self.tokens.reserve(self.place, known.len())?;
+        for some in known.chunks(room.most.max(1)) {
             let keys: Vec<_> = some.iter().map(|(_, id)| (self.collection.map, *id)).collect();
             let rows = self.tokens.get(&keys, self.deadline).await?;
             for ((at, _), row) in some.iter().zip(rows) {
                 listed.tokens[*at] = row.map(|row| token(tokens[*at].to_owned(), row));
             }
         }
+        room.give_back(self.place);
         Ok(listed)
+    }
+
+    /// Removes tokens; or, at a time, sets when they expire.
+    async fn change(&mut self, tokens: &[&str], expire: Option<(u64, Option<u64>)>) -> Result<Counted, CallFailure> {
+        let ids = self.ids(tokens).await?;
+        let known: Vec<_> = ids.iter().flatten().copied().collect();
+        let map = self.collection.map;
+        let ask = move |store: Arc<dyn TokenStore>| async move {
+            match expire {
+                None => store.delete(map, &known).await,
+                Some((now, expires)) => store.expire(now, map, &known, expires).await,
+            }
+        };
+        let there = self.tokens.change(map.app, ask).await?;
+        Ok(self.counted(&ids, &there))
     }
 
     async fn find(&mut self, value: &[u8], context: &[u8]) -> Result<Option<String>, CallFailure> {
@@ -166,37 +170,42 @@ impl TokensCall<'_> {
             archived: listing.archived,
         };
         self.pass().await?;
-        let _turn = self.tokens.sweep().await;
         let limit = listing.limit.unwrap_or(LIST_DEFAULT) as usize;
+        let map = self.collection.map;
         let mut tokens = Vec::new();
-        for _ in 0..PAGES_MAX {
-            let most = (limit - tokens.len()).min(ROWS_MAX);
-            let asked = self.tokens.asks(StoreLabel::Sweep);
-            let page = asked.answered(self.tokens.store().list(self.collection.map, &filter, after, most).await)?;
+        let room = self.tokens.reserve(self.place, limit)?;
+        let mut short = 0;
+        while short < PAGES_MAX {
+            let (filter, most) = (filter.clone(), (limit - tokens.len()).min(room.most));
+            let ask = move |store: Arc<dyn TokenStore>| async move { store.list(map, &filter, after, most).await };
+            let page: Page<Vec<Row>> = self.tokens.sweep(map.app, ask).await?;
+            short += usize::from(page.found.len() < most);
             tokens.extend(self.opened(page.found).await?);
             after = page.next;
             if after.is_none() || tokens.len() >= limit {
                 break;
             }
         }
+        room.give_back(self.place);
         Ok(Listed { tokens, next: after.map(text), generation: self.generation })
     }
 
     async fn sweep(&mut self, sweep: &Sweep<'_>, archives: bool) -> Result<Counted, CallFailure> {
         let after = sweep.after.map(cursor).transpose()?;
         self.pass().await?;
-        let _turn = self.tokens.sweep().await;
         let limit = sweep.limit.unwrap_or(SWEEP_DEFAULT) as usize;
-        let (now, map, store) = (now(), self.collection.map, self.tokens.store());
+        let (now, map, dry_run) = (now(), self.collection.map, sweep.dry_run);
         let older = sweep.older_s.unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
         // What happened exactly so long ago counts.
         let before = (now + 1).saturating_sub(older);
-        let asked = self.tokens.asks(StoreLabel::Sweep);
-        let page = asked.answered(if archives {
-            store.archive(now, map, before, after, limit, sweep.dry_run).await
-        } else {
-            store.prune(map, before, after, limit, sweep.dry_run).await
-        })?;
+        let ask = move |store: Arc<dyn TokenStore>| async move {
+            if archives {
+                store.archive(now, map, before, after, limit, dry_run).await
+            } else {
+                store.prune(map, before, after, limit, dry_run).await
+            }
+        };
+        let page = self.tokens.sweep(map.app, ask).await?;
         Ok(Counted { count: page.found, missing: vec![], next: page.next.map(text), generation: self.generation })
     }
 

@@ -12,7 +12,7 @@ use sealwire_server::pki::{Authority, Issued, PrincipalKind, Usage, Validity};
 use tokio::time::{Instant, sleep};
 
 use crate::harness::{APP, Harness, Machine, code, fields, leaf, rpc_error, run};
-use crate::raw::{Heard, Raw, health};
+use crate::raw::{Heard, Raw, cancel, health};
 
 const OPERATOR: &str = "operator";
 
@@ -279,6 +279,69 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
         let elsewhere = harness.client().await.apps(Page::default()).await;
         assert_eq!(code(elsewhere), ErrorCode::NotFound);
         assert_eq!(operator.apps(Page::default()).await.unwrap().apps.len(), 1, "nothing was made");
+    });
+}
+
+#[test]
+fn who_is_not_listed_keeps_no_operator_out() {
+    run(Machine::Shared, 60, async {
+        let harness = start().await;
+        let connect = async |name: &str| {
+            let identity = harness.another_caller(name);
+            Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&identity)).await.unwrap()
+        };
+        let forbidden = Some(ErrorCode::Forbidden);
+        let long = b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc6\x00\x20\x00\x00";
+        for (case, says, hears) in [
+            ("nothing", &b""[..], None),
+            ("half a call", b"\x94\x00", None),
+            ("a notification", &cancel(1), forbidden),
+            ("what no control call is long enough for", long, forbidden),
+            ("a method that is not there", b"\x94\x00\x07\xabapps.invent\x91\x80", forbidden),
+        ] {
+            let mut relay = connect("relay").await;
+            let begun = Instant::now();
+            relay.send(says).await;
+            let code = match relay.hear().await {
+                Heard::Reply(7, Err(error)) | Heard::Notice(error) => Some(error.code),
+                Heard::End => None,
+                other => panic!("{case}: {other:?}"),
+            };
+            assert_eq!(code, hears, "{case}");
+            assert!(code.is_none() || relay.hear().await == Heard::End, "{case}");
+            assert!(begun.elapsed() < Duration::from_secs(10), "{case}");
+        }
+        // As many as the listener takes, under names enough: the operator still gets in, and at once.
+        let mut strangers = Vec::new();
+        for name in ["a", "b", "c", "d", "e"] {
+            for _ in 0..13 {
+                strangers.push(connect(name).await);
+            }
+        }
+        assert_eq!(client(&harness, OPERATOR).await.unwrap().apps(Page::default()).await.unwrap().apps.len(), 1);
+        drop(strangers);
+    });
+}
+
+#[test]
+fn a_control_message_has_a_time_to_arrive_in_full() {
+    run(Machine::Shared, 30, async {
+        let limited = |config: &mut sealwire_server::config::Config| {
+            config.control = Some(listen(&[OPERATOR]));
+            config.limits.message_ms_max = 1_000;
+        };
+        let harness = Harness::with(limited).await;
+        let operator = harness.another_caller(OPERATOR);
+        let raw = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&operator)).await;
+        let mut raw = raw.unwrap();
+        raw.is_alive().await;
+        let begun = Instant::now();
+        // A byte at a time, each well within the limit.
+        let mut bytes = b"\x94\x00\x07\xabapps.create\x91\x81\xa3app".iter();
+        while raw.try_send(&[*bytes.next().expect("it may take for ever")]).await.is_ok() {
+            sleep(Duration::from_millis(300)).await;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     });
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_client::Error;
-use sealwire_wire::{Detail, Encrypt, ErrorCode, RpcError};
+use sealwire_crypto::Format;
+use sealwire_store::{CollectionKind, Rules, Scope};
+use sealwire_wire::{Detail, Encrypt, ErrorCode, RpcError, TokenMap};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -310,6 +312,24 @@ fn a_reply_over_its_bound_is_refused_by_name() {
             other => panic!("{other:?}"),
         }
         assert_eq!(code(client.encrypt(Encrypt::new("nobody", &[1])).await), ErrorCode::NotFound);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_long_call_on_tokens_is_counted_once() {
+    run(Machine::Shared, 20, async {
+        // A caller alone has 512 KiB. The call takes 2 KiB for each token in the answer, and twice its message.
+        let harness = Harness::with(|config| config.schedule.memory_mib = 1).await;
+        let rules =
+            Rules { kind: CollectionKind::Random, format: Format::Opaque, scope: Scope::Collection, expires_s: None };
+        harness.create_collection(APP, "cards", rules).await;
+        let client = harness.client().await;
+        let token = "t".repeat(1_024);
+        let map = TokenMap::new(APP, "cards");
+        let found = client.tokens_get(map, &[&*token; 115]).await.unwrap();
+        assert!(found.tokens.len() == 115 && found.tokens.iter().all(Option::is_none));
+        is_short_of_memory(&rpc_error(client.tokens_get(map, &[&*token; 140]).await));
         harness.settles().await;
     });
 }

@@ -619,7 +619,7 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
         // The first is under way and stays there, the others wait for it.
         raw.send(&ask(1, &values(3, 1), None)).await;
         harness.metric_becomes("sealwire_store_undurable_rows", |rows| rows == 3.0).await;
-        store.holds_one().await;
+        store.holds(1).await;
         raw.send(&[ask(2, &values(5, 2), None), ask(3, &values(7, 3), Some(300))].concat()).await;
         assert_eq!(raw.answer(3).await.unwrap_err().code, ErrorCode::DeadlineExceeded);
         raw.send(&cancel(2)).await;
@@ -639,5 +639,38 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
         assert_eq!(count(&client, "random").await, 3, "what was sent is written, what waited is not");
         let stopped = harness.metric("sealwire_cancels_total{reason=\"cancel\"}").await;
         assert_eq!(stopped, 2.0);
+    });
+}
+
+#[test]
+fn who_asks_and_leaves_has_the_store_do_little_at_once() {
+    run(Machine::Shared, 30, async {
+        let (harness, store) = balky().await;
+        let (client, mut raw) = (harness.client().await, harness.raw().await);
+        let tokens = strings(&tokenize(&client, "random", &values(6, 1)).await);
+        store.hold(true);
+        let asks = tokens.iter().map(|token| Ask::Delete(vec![token.as_str()])).chain((0..8).map(|at| match at % 2 {
+            0 => Ask::List(Listing::default()),
+            _ => Ask::Archive(Sweep::default()),
+        }));
+        for (msgid, ask) in (0..).zip(asks) {
+            let mut out = Vec::new();
+            request::tokens(&mut out, msgid, &TokensCall { map: TokenMap::new(APP, "random"), ask });
+            raw.send(&out).await;
+            store.holds(msgid.saturating_sub(4).clamp(1, 5)).await;
+            sleep(Duration::from_millis(20)).await;
+            raw.send(&cancel(msgid)).await;
+            assert_eq!(raw.answer(msgid).await.unwrap_err().code, ErrorCode::Cancelled);
+        }
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(store.waits(), 5, "one changes, four walk");
+        store.hold(false);
+        while count(&client, "random").await == 6 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        // What was sent is done, what waited is not.
+        assert_eq!(client.tokens_delete(TokenMap::new(APP, "random"), &[&tokens[5]]).await.unwrap().count, 1);
+        assert_eq!(count(&client, "random").await, 4);
+        harness.settles().await;
     });
 }

@@ -30,9 +30,14 @@ impl Balky {
         self.held.send_replace(held);
     }
 
-    /// Until somebody waits.
-    pub(crate) async fn holds_one(&self) {
-        self.waits.subscribe().wait_for(|waits| *waits > 0).await.unwrap();
+    /// Until so many wait.
+    pub(crate) async fn holds(&self, count: u32) {
+        self.waits.subscribe().wait_for(|waits| *waits >= count).await.unwrap();
+    }
+
+    /// How many wait, or left while they did.
+    pub(crate) fn waits(&self) -> u32 {
+        *self.waits.borrow()
     }
 
     async fn ready(&self) -> Result<(), StoreError> {

@@ -1,0 +1,319 @@
+//! One call: `begin` makes work of its bytes, `answer` waits for the end of it. Read `begin` and `run` first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_schedule::Class;
+use sealwire_wire::{Boundary, Call, ErrorCode, Format, reply};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use super::Connection;
+use super::replies::Outgoing;
+use super::request::{Request, Wanted};
+use crate::engine::{Engine, Located};
+use crate::error::CallFailure;
+use crate::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
+use crate::pki::Principal;
+use crate::scheduler::{Offer, Place};
+use crate::seldom::Seldom;
+use crate::ticket::{StopReason, Ticket};
+use crate::tokens::ask::Resumed;
+use crate::tokens::calls::{TOKEN_ANSWER_BYTES, TokensCall, answers_max};
+use crate::work::{Finished, Order, Outcome, Work};
+
+/// A call that may begin, or waits for that.
+pub(super) struct Begun {
+    place: Place,
+    todo: Todo,
+    deadline: Instant,
+    /// When it was offered, if it was whole by then.
+    offered: Option<Instant>,
+}
+
+/// What is to be done for a call.
+enum Todo {
+    /// A walk over its document.
+    Walk(Box<Work>, oneshot::Receiver<Finished>),
+    /// Something about the tokens of a collection.
+    Tokens(Located),
+}
+
+/// Why a call does not begin, and its size.
+pub(super) struct NotBegun {
+    pub(super) failure: CallFailure,
+    pub(super) class: Class,
+}
+
+impl<E: Into<CallFailure>> From<E> for NotBegun {
+    fn from(error: E) -> Self {
+        Self { failure: error.into(), class: Class::default() }
+    }
+}
+
+/// Takes a request from its bytes to work that only has to be submitted. Nothing in it waits.
+pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Result<Begun, NotBegun> {
+    let engine = &connection.engine;
+    let Boundary { bytes, leaves, .. } = request.boundary;
+    let call = Call::decode(&request.frame, &request.boundary)?; // 1. bytes become types
+    let wanted = Wanted::of(&call);
+    let (kind, shape) = (request.kind(&wanted), request.shape(&wanted));
+    let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
+    let overloaded = |failure| {
+        let class = Class::of_cost(engine.scheduler.estimate(kind, shape));
+        NotBegun { failure, class }
+    };
+    let held = |format| bytes + engine.reply_bytes(request.method, format, bytes, leaves);
+    let (mut place, offered) = match place {
+        // 2. a place; one that a long message got from its beginning is put right
+        Some(mut place) => {
+            place.reckon(kind, shape);
+            (place, None)
+        }
+        None => {
+            let bytes = held(wanted.format.unwrap_or(Format::Native));
+            let deadline = Some(deadline.into_std());
+            let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline, whole: true };
+            let place = engine.scheduler.offer(&offer, &connection.bytes);
+            (place.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
+        }
+    };
+    if let Call::Tokens(call) = &call {
+        let located = engine.locate(call.map.app, call.map.collection, call.map.min_generation)?; // 3. names become keys
+        let answers = answers_max(&call.ask).saturating_mul(TOKEN_ANSWER_BYTES);
+        // The tokens twice, as they came and on their way to the crypto threads.
+        if !place.resize(answers.saturating_add(2 * bytes)) {
+            return Err(overloaded(CallFailure::no_memory()));
+        }
+        return Ok(Begun { place, todo: Todo::Tokens(located), deadline, offered });
+    }
+    let plan = engine.plan(&request.frame, &call, leaves)?; // 3. the same, with a document
+    let all = held(plan.format);
+    if !place.resize(all.saturating_add(plan.beside_bytes)) {
+        return Err(overloaded(CallFailure::no_memory()));
+    }
+    let order = Order {
+        msgid: request.msgid,
+        method: request.method.into(),
+        kind,
+        payload: plan.payload,
+        selection: plan.selection,
+        ticket: Arc::clone(request.ticket.ticket()),
+        generation: plan.generation,
+        leaves,
+        reply_bytes: all - bytes,
+        estimate: place.estimate(),
+    };
+    let (work, finished) = Work::new(plan.task, order, &engine.limits, Arc::clone(&engine.metrics));
+    Ok(Begun { place, todo: Todo::Walk(work, finished), deadline, offered })
+}
+
+/// One call, from when it begins to its reply.
+pub(super) async fn answer(connection: Arc<Connection>, request: Request, begun: Begun, seat: OwnedSemaphorePermit) {
+    let engine = &connection.engine;
+    let _counted = InFlight::new(engine);
+    let (msgid, method) = (request.msgid, MethodLabel::from(request.method));
+    let mut report = CallReport { method, code: CallCode::OK, times: None };
+    let (bytes, place) = match run(engine, &request, begun, &mut report).await {
+        Ok((bytes, place)) => (bytes, Some(place)),
+        Err(failure) => {
+            report.code = failure.code().into();
+            log_failure(&engine.store_failures, &connection.principal, msgid, &failure); // The only log line for it.
+            let mut out = Vec::new();
+            reply::error(&mut out, msgid, &failure.answer());
+            (out, None)
+        }
+    };
+    engine.metrics.call_done(&report);
+    drop(request); // Its msgid may be used again from when the reply can be read.
+    let _ = connection.replies.send(Outgoing { bytes, _place: place, _seat: Some(seat) }).await;
+}
+
+/// Waits for the call's turn, then for whichever comes first of the end of its work, a cancel and the deadline.
+async fn run(
+    engine: &Engine,
+    request: &Request,
+    begun: Begun,
+    report: &mut CallReport,
+) -> Result<(Vec<u8>, Place), CallFailure> {
+    let Begun { mut place, todo, deadline, offered } = begun;
+    let ticket = request.ticket.ticket();
+    let mut ran = None;
+    let finish = async {
+        // Work that is stopped counts itself.
+        let mut idle = Idle { engine, ticket, is_over: matches!(todo, Todo::Walk(..)) };
+        place.admitted().await; // 4. its turn
+        let result = match todo {
+            Todo::Walk(work, finished) => walk(engine, ticket, (work, finished), &mut place, deadline, &mut ran).await,
+            Todo::Tokens(located) => on_tokens(engine, request, located, &mut place, deadline).await,
+        };
+        idle.is_over = true;
+        result
+    };
+    let result = tokio::select! {
+        biased;
+        result = finish => result,
+        reason = ticket.stopped() => return Err(CallFailure::Stopped(reason)),
+        // Told inside, so that work which was not submitted yet knows why it ends.
+        () = async { sleep_until(deadline).await; ticket.stop(StopReason::Deadline) } => {
+            return Err(CallFailure::Stopped(StopReason::Deadline));
+        }
+    };
+    report.times = ran.map(|Ran { started, worked, asked }| CallTimes {
+        class: place.class(),
+        queue: Instant::from_std(started).saturating_duration_since(request.arrived),
+        work: worked,
+        predicted: place.predicted(),
+        took: offered.filter(|_| !asked).map(|offered| offered.elapsed()),
+    });
+    let bytes = result?;
+    place.resize(bytes.capacity());
+    Ok((bytes, place))
+}
+
+/// Counts a call that is stopped while no work of it runs.
+struct Idle<'a> {
+    engine: &'a Engine,
+    ticket: &'a Ticket,
+    is_over: bool,
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        if let Some(reason) = self.ticket.stop_reason().filter(|_| !self.is_over) {
+            self.engine.metrics.call_stopped(reason, 0, Duration::ZERO);
+        }
+    }
+}
+
+/// What is known of work that came to an end by itself.
+struct Ran {
+    started: std::time::Instant,
+    worked: Duration,
+    /// Part of the time went by in the token store.
+    asked: bool,
+}
+
+/// A call on a document, walk by walk.
+async fn walk(
+    engine: &Engine,
+    ticket: &Ticket,
+    (mut work, mut finished): (Box<Work>, oneshot::Receiver<Finished>),
+    place: &mut Place,
+    deadline: Instant,
+    ran: &mut Option<Ran>,
+) -> Result<Vec<u8>, CallFailure> {
+    loop {
+        place.submit(work); // 5. the work itself
+        let ended = finished.await.map_err(|_| CallFailure::Internal("the work panicked"))?;
+        let ran = ran.get_or_insert(Ran { started: ended.started, worked: Duration::ZERO, asked: false });
+        ran.worked += ended.worked;
+        match ended.result? {
+            Outcome::Reply(bytes) => return Ok(bytes),
+            Outcome::Asks(paused) => {
+                ran.asked = true;
+                let mut idle = Idle { engine, ticket, is_over: false };
+                let resumed = engine.tokens()?.resume(paused, place, deadline).await; // 6. what only the store knows
+                idle.is_over = true;
+                match resumed? {
+                    Resumed::Reply(bytes) => return Ok(bytes),
+                    Resumed::Again(next, ends) => (work, finished) = (next, ends),
+                }
+            }
+        }
+    }
+}
+
+/// A call on the tokens of a collection.
+async fn on_tokens(
+    engine: &Engine,
+    request: &Request,
+    located: Located,
+    place: &mut Place,
+    deadline: Instant,
+) -> Result<Vec<u8>, CallFailure> {
+    let Call::Tokens(call) = Call::decode(&request.frame, &request.boundary)? else {
+        return Err(CallFailure::Internal("a message decodes to one call"));
+    };
+    let Located { generation, collection } = located;
+    let (tokens, ticket) = (engine.tokens()?, request.ticket.ticket());
+    let mut out = Vec::new();
+    reply::begin(&mut out, request.msgid);
+    TokensCall { tokens, place, ticket, collection, generation, deadline }.answer(&call.ask, &mut out).await?;
+    Ok(out)
+}
+
+/// The methods that cost nothing, and the refusal of those that do not exist.
+pub(super) fn immediate(
+    engine: &Engine,
+    msgid: u32,
+    frame: &[u8],
+    boundary: &Boundary,
+) -> Result<Vec<u8>, CallFailure> {
+    let mut out = Vec::with_capacity(512);
+    reply::begin(&mut out, msgid);
+    match Call::decode(frame, boundary)? {
+        Call::Health => sealwire_wire::Health.encode(&mut out),
+        Call::Info => engine.info().encode(&mut out),
+        Call::Inspect(call) => Engine::inspect(&call)?.encode(&mut out),
+        _ => {
+            return Err(CallFailure::Internal("the scan and the decoder disagree on the method"));
+        }
+    }
+    Ok(out)
+}
+
+/// The level says who must act: our defects are errors, a store that does not answer is a warning, which many calls share;
+/// everything a caller brings on itself is for debugging.
+pub(super) fn log_failure(store_failures: &Seldom, principal: &Principal, msgid: u32, failure: &CallFailure) {
+    match failure {
+        CallFailure::Internal(_) | CallFailure::Store(_) if failure.code() == ErrorCode::Internal => {
+            tracing::error!(%principal, msgid, %failure, "call failed")
+        }
+        CallFailure::Store(_) => match store_failures.due(std::time::Instant::now()) {
+            Some(unsaid) => tracing::warn!(%principal, msgid, %failure, unsaid, "call failed"),
+            None => tracing::debug!(%principal, msgid, %failure, "call failed"),
+        },
+        _ => tracing::debug!(%principal, msgid, code = %failure.code(), "call failed"),
+    }
+}
+
+/// Counts a call in flight for as long as it lives.
+struct InFlight(Arc<Engine>);
+
+impl InFlight {
+    fn new(engine: &Arc<Engine>) -> Self {
+        engine.metrics.calls_in_flight.inc();
+        Self(Arc::clone(engine))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.metrics.calls_in_flight.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_store::StoreError;
+
+    use super::*;
+
+    #[test]
+    fn why_the_store_fails_is_logged_and_not_for_every_call() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
+        let log = log.with_writer(std::sync::Mutex::new(file.reopen().unwrap())).finish();
+        let principal = Principal::new(crate::pki::PrincipalKind::Dns, "relay");
+        let full = || CallFailure::Store(StoreError::Unavailable("no space is left".into()));
+        tracing::subscriber::with_default(log, || {
+            let seldom = Seldom::default();
+            for failure in [full(), CallFailure::NoApp, full(), CallFailure::Stopped(StopReason::Deadline), full()] {
+                log_failure(&seldom, &principal, 1, &failure);
+            }
+        });
+        let lines = std::fs::read_to_string(file.path()).unwrap();
+        assert_eq!((lines.lines().count(), lines.matches("no space is left").count()), (1, 1), "{lines}");
+    }
+}

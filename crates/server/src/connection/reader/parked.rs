@@ -1,0 +1,164 @@
+//! Calls that may not begin yet, and why: no seat, or one of that size was refused a moment ago.
+
+use std::time::Duration;
+
+use sealwire_schedule::{Class, Refusal, Work as Cost};
+use sealwire_wire::Call;
+use tokio::io::AsyncRead;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::super::request::{Request, Wanted};
+use super::Reader;
+use crate::cost::fields_max;
+use crate::error::CallFailure;
+use crate::metrics::ClassLabel;
+use crate::ticket::StopReason;
+
+/// Longest time for which a refusal keeps calls from beginning.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// What a parked call takes beside its message, in bytes: at most 64 of them are parked.
+const PARKED_BYTES: usize = 512;
+/// Size classes of calls.
+const CLASSES: usize = ClassLabel::ALL.len();
+
+/// A whole call that may not begin yet.
+pub(super) struct Parked {
+    pub(super) request: Request,
+    estimate: Cost,
+    pub(super) deadline: Instant,
+}
+
+impl Parked {
+    fn bytes(&self) -> usize {
+        self.request.frame.len() + PARKED_BYTES
+    }
+
+    pub(super) fn class(&self) -> Class {
+        Class::of_cost(self.estimate)
+    }
+}
+
+/// Until when calls of each class do not begin, because one of that size or below was refused.
+pub(super) struct Pauses(pub(super) [Option<Instant>; CLASSES]);
+
+impl Pauses {
+    /// To read calls only to refuse them would take the time of those that are served.
+    pub(super) fn after(&mut self, refusal: &Refusal, class: Class) {
+        let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
+        for pause in &mut self.0[class.index()..] {
+            *pause = (*pause).max(Some(until));
+        }
+    }
+
+    /// Until when calls of `class` wait, if they do.
+    pub(super) fn until(&self, class: Class) -> Option<Instant> {
+        self.0[class.index()].filter(|until| *until > Instant::now())
+    }
+
+    pub(super) fn none(&self) -> bool {
+        Class::all().all(|class| self.until(class).is_none())
+    }
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    /// A seat for a call that nothing holds back.
+    pub(super) fn seat_at_once(&mut self) -> Option<OwnedSemaphorePermit> {
+        let free = self.parked.is_empty() && self.pauses.none();
+        if free { self.seat.take().or_else(|| self.connection.try_seat()) } else { None }
+    }
+
+    /// Keeps a call until it may begin. One that does not decode need not wait for its answer.
+    pub(super) async fn park(&mut self, request: Request) {
+        let engine = &self.connection.engine;
+        let wanted = match Call::decode(&request.frame, &request.boundary) {
+            Ok(call) => Wanted::of(&call),
+            Err(error) => return self.refuse(request, &error.into()).await,
+        };
+        let estimate = engine.scheduler.estimate(request.kind(&wanted), request.shape(&wanted));
+        let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
+        let parked = Parked { request, estimate, deadline };
+        self.parked_bytes += parked.bytes();
+        self.parked.push_back(parked);
+    }
+
+    /// Begins every parked call that may, oldest first, and answers those whose time is up.
+    pub(super) async fn begin_parked(&mut self) {
+        if self.parked.is_empty() {
+            return;
+        }
+        if *self.draining.borrow() {
+            return self.turn_all_away().await;
+        }
+        let now = Instant::now();
+        while let Some(index) = self.parked.iter().position(|parked| parked.deadline <= now) {
+            self.stop_parked(index, StopReason::Deadline).await;
+        }
+        while let Some(index) = self.next_parked() {
+            let Some(seat) = self.seat.take().or_else(|| self.connection.try_seat()) else { return };
+            if let Some(parked) = self.unpark(index) {
+                self.begin(parked.request, seat, None).await;
+            }
+        }
+    }
+
+    /// The oldest parked call that no pause holds back.
+    pub(super) fn next_parked(&self) -> Option<usize> {
+        self.parked.iter().position(|parked| self.pauses.until(parked.class()).is_none())
+    }
+
+    fn unpark(&mut self, index: usize) -> Option<Parked> {
+        let parked = self.parked.remove(index)?;
+        self.parked_bytes -= parked.bytes();
+        Some(parked)
+    }
+
+    /// Answers a parked call that is stopped, since nobody else will for a while.
+    pub(super) async fn stop_parked(&mut self, index: usize, reason: StopReason) {
+        let Some(parked) = self.unpark(index) else { return };
+        let saved = Duration::from_nanos(parked.estimate.as_nanos());
+        let fields = fields_max(parked.request.boundary.leaves);
+        self.connection.engine.metrics.call_stopped(reason, fields, saved);
+        self.refuse(parked.request, &CallFailure::Stopped(reason)).await;
+    }
+
+    /// Answers what is parked when the engine drains.
+    pub(in crate::connection) async fn turn_all_away(&mut self) {
+        self.seat = None; // Or the drain would wait for it.
+        while let Some(parked) = self.unpark(0) {
+            self.refuse(parked.request, &CallFailure::Stopped(StopReason::Drain)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_schedule::Reason;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_holds_back_its_size_and_above_for_as_long_as_it_says() {
+        let class = |index| Class::all().nth(index).unwrap();
+        let refusal = |millis| Refusal {
+            reason: Reason::Backlog,
+            retry_after: Duration::from_millis(millis),
+            predicted: Duration::ZERO,
+        };
+        let mut pauses = Pauses(Default::default());
+        assert!(pauses.none());
+        for (millis, refused, at_ms, held) in [
+            (5_000, 5, 0, [false, false, false, false, false, true, true, true]),
+            (6, 2, 0, [false, false, true, true, true, true, true, true]),
+            (6, 2, 7, [false, false, false, false, false, true, true, true]),
+            (6, 7, 3, [false, false, false, false, false, true, true, true]),
+        ] {
+            pauses.after(&refusal(millis), class(refused));
+            tokio::time::advance(Duration::from_millis(at_ms)).await;
+            let now: Vec<_> = Class::all().map(|class| pauses.until(class).is_some()).collect();
+            assert_eq!(now, held, "{millis} ms from class {refused} on, {at_ms} ms later");
+        }
+        tokio::time::advance(Duration::from_millis(990)).await;
+        assert!(pauses.none(), "a second at most");
+    }
+}
