@@ -1,0 +1,303 @@
+//! What becomes of answers: judged, counted, and a few of them compared with what was sent.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Instant;
+
+use sealwire_msgpack::{Malformed, Reader, Token};
+use sealwire_wire::{Boundary, Document, ErrorCode, Head, Reply, RpcError};
+
+use crate::calls::Calls;
+use crate::fault::Fault;
+use crate::frames;
+use crate::load::{Load, Method};
+use crate::random::Random;
+use crate::session::{Kind, Pause, Pending, end_by_notice};
+use crate::stream::Stream;
+use crate::tally::{Spread, Tally};
+
+/// Beyond this a send is late.
+const LATE_NS: u64 = 1_000_000;
+
+/// The time that counts, in nanoseconds of the generator's clock, and its parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    pub(crate) interval: u64,
+}
+
+impl Window {
+    pub(crate) fn holds(&self, time: u64) -> bool {
+        (self.begin..self.end).contains(&time)
+    }
+}
+
+/// What came since somebody last looked.
+#[derive(Clone, Debug)]
+pub(crate) struct Recent {
+    pub(crate) ok: u64,
+    pub(crate) errors: u64,
+    pub(crate) latency: Spread,
+}
+
+impl Recent {
+    pub(crate) fn new() -> Self {
+        Self { ok: 0, errors: 0, latency: Spread::coarse() }
+    }
+}
+
+/// Everything that answers change.
+pub(crate) struct Book {
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) tallies: Vec<Tally>,
+    pub(crate) window: Window,
+    pub(crate) lag: Spread,
+    /// Sends of a closed loop that wait for their time, and on which connection.
+    pub(crate) waiting: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Why the load must end.
+    pub(crate) fault: Option<Fault>,
+    pub(crate) recent: Recent,
+    /// Of failures before the time that counts, one.
+    pub(crate) last_error: Option<String>,
+    app: String,
+    clock: Instant,
+    closed_loop: bool,
+    check: u32,
+    heeds_retry: bool,
+    random: Random,
+}
+
+impl Book {
+    pub(crate) fn new(load: &Load, kinds: Vec<Kind>, window: Window, clock: Instant) -> Self {
+        let intervals = (window.end - window.begin).div_ceil(window.interval) as usize;
+        Self {
+            tallies: kinds.iter().map(|_| Tally::new(intervals)).collect(),
+            kinds,
+            window,
+            lag: Spread::fine(),
+            waiting: BinaryHeap::new(),
+            fault: None,
+            recent: Recent::new(),
+            last_error: None,
+            app: load.app.clone(),
+            clock,
+            closed_loop: matches!(load.drive, crate::load::Drive::Closed { .. }),
+            check: load.check,
+            heeds_retry: !load.ignore_retry,
+            random: Random::new(load.seed ^ 0xc4ec),
+        }
+    }
+
+    /// Nanoseconds since the load began.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.elapsed().as_nanos() as u64
+    }
+
+    /// Counts a call whose time has come, and how far behind it is.
+    pub(crate) fn sent(&mut self, kind: u32, due: u64, now: u64) {
+        if self.window.holds(due) {
+            let behind = now.saturating_sub(due);
+            let tally = &mut self.tallies[kind as usize];
+            tally.sent += 1;
+            tally.late += u64::from(behind > LATE_NS);
+            self.lag.record(behind);
+        }
+    }
+
+    /// Counts a call that came to nothing.
+    pub(crate) fn failed(&mut self, kind: u32, due: u64, now: u64, code: &str) {
+        let tally = &mut self.tallies[kind as usize];
+        if self.window.holds(due) {
+            tally.error(code);
+        }
+        if self.window.holds(now) {
+            tally.intervals[((now - self.window.begin) / self.window.interval) as usize].errors += 1;
+        }
+        self.recent.errors += 1;
+    }
+
+    fn succeeded(&mut self, call: &Pending, now: u64) {
+        let tally = &mut self.tallies[call.kind as usize];
+        let latency = now.saturating_sub(call.due);
+        if self.window.holds(call.due) {
+            tally.ok += 1;
+            tally.latency.record(latency);
+            tally.service.record(now.saturating_sub(call.sent));
+        }
+        if self.window.holds(now) {
+            let interval = &mut tally.intervals[((now - self.window.begin) / self.window.interval) as usize];
+            interval.ok += 1;
+            interval.latency.record(latency);
+        }
+        self.recent.ok += 1;
+        self.recent.latency.record(latency);
+    }
+
+    fn wrong(&mut self, what: String) {
+        self.fault.get_or_insert(Fault::Wrong(what));
+    }
+
+    /// Takes one message that came on a connection.
+    pub(crate) fn take(
+        &mut self,
+        number: usize,
+        (stream, calls, pause): (&mut Stream, &mut Calls<Pending>, &mut Pause),
+        boundary: &Boundary,
+        message: &[u8],
+    ) {
+        let Head::Response { msgid } = boundary.head else { return end_by_notice(stream, message) };
+        let Some(call) = calls.end(msgid) else {
+            return self.wrong(format!("to call {msgid}, which was not made or has its answer"));
+        };
+        let outcome = self.judge(&call, boundary.elements, message);
+        if call.is_check {
+            return self.checked(&call, outcome.map(|()| message));
+        }
+        let now = self.now();
+        let mut again = now;
+        match outcome {
+            Ok(()) => {
+                self.succeeded(&call, now);
+                if self.is_sampled(&call) {
+                    self.compare(&call, message, stream, calls);
+                }
+            }
+            Err(error) => {
+                self.failed(call.kind, call.due, now, error.code.name());
+                if error.code == ErrorCode::Overloaded && self.heeds_retry {
+                    let until = now + u64::from(error.retry_after_ms.unwrap_or(0)) * 1_000_000;
+                    let fields = self.kinds[call.kind as usize].call.fields;
+                    let fields = if pause.until > now { fields.min(pause.fields) } else { fields };
+                    *pause = Pause { until: until.max(pause.until), fields };
+                    again = until;
+                }
+                self.last_error = Some(error.to_string());
+            }
+        }
+        if self.closed_loop {
+            self.waiting.push(Reverse((again, number)));
+        }
+    }
+
+    /// Whether a message is a result of the right shape, or what error it carries.
+    fn judge(&mut self, call: &Pending, values: u64, message: &[u8]) -> Result<(), RpcError> {
+        // The scanner has walked all of it: a good one is not walked again.
+        let mut head = Reader::new(message);
+        let is_result = head.array_len().and_then(|_| head.u64()).and_then(|_| head.u32()).is_ok() && head.take_nil();
+        if is_result {
+            let kind = &self.kinds[call.kind as usize];
+            let wanted = kind.frames[call.frame as usize].values;
+            if values != wanted && !call.is_check {
+                let name = kind.call.name.clone();
+                self.wrong(format!("{values} values to a call of {name}, whose answer has {wanted}"));
+            }
+            return Ok(());
+        }
+        match Reply::decode(message) {
+            Ok(Reply { outcome: Err(error), .. }) => Err(error),
+            _ => {
+                self.wrong("an answer with neither error nor result".to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    /// Of each kind the first result, and then one of so many.
+    fn is_sampled(&mut self, call: &Pending) -> bool {
+        let tally = &self.tallies[call.kind as usize];
+        self.check > 0
+            && self.window.holds(call.due)
+            && (tally.ok == 1 || self.check == 1 || self.random.below(self.check as usize) == 0)
+    }
+
+    /// Compares a result with what was sent, or has it opened again for that.
+    fn compare(&mut self, call: &Pending, message: &[u8], stream: &mut Stream, calls: &mut Calls<Pending>) {
+        let payload = match payload(message) {
+            Ok(payload) => payload,
+            Err(error) => return self.wrong(error.to_string()),
+        };
+        let kind = &self.kinds[call.kind as usize];
+        let plain = &kind.frames[call.frame as usize].plain;
+        let back = match kind.call.method {
+            Method::Decrypt | Method::Detokenize => return self.equal(call, payload),
+            Method::Encrypt => Method::Decrypt,
+            Method::Tokenize => Method::Detokenize,
+        };
+        if !every_field_changed(plain, payload).unwrap_or(false) {
+            return self.wrong(format!("{}: a field came back as it went", kind.call.name));
+        }
+        if let Some(msgid) = calls.begin(Pending { is_check: true, ..*call }) {
+            frames::encode(stream.out(), msgid, &self.app, &kind.call, back, payload);
+        }
+    }
+
+    /// Takes what an answer was opened to.
+    fn checked(&mut self, call: &Pending, outcome: Result<&[u8], RpcError>) {
+        match outcome.map(payload) {
+            Ok(Ok(payload)) => self.equal(call, payload),
+            Ok(Err(error)) => self.wrong(error.to_string()),
+            // Load may cause these; whether the answer was right is not known then.
+            Err(RpcError { code: ErrorCode::Overloaded | ErrorCode::Unavailable, .. }) => (),
+            Err(RpcError { code: ErrorCode::DeadlineExceeded | ErrorCode::Cancelled, .. }) => (),
+            Err(error) => self.wrong(format!("it does not open again: {error}")),
+        }
+    }
+
+    fn equal(&mut self, call: &Pending, payload: &[u8]) {
+        let kind = &self.kinds[call.kind as usize];
+        if payload == kind.frames[call.frame as usize].plain {
+            self.tallies[call.kind as usize].checked += 1;
+        } else {
+            self.wrong(format!("{}: it is not the document that was sent", kind.call.name));
+        }
+    }
+}
+
+/// The document in a whole answer that holds one.
+fn payload(message: &[u8]) -> Result<&[u8], Malformed> {
+    let result = Reply::decode(message)?.outcome;
+    let none = Malformed::Expected { expected: "a result", found: "an error" };
+    Ok(Document::decode(result.map_err(|_| none)?)?.payload)
+}
+
+/// Whether a document of [`frames::document`] came back in its shape, each field changed and each key as it was.
+fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
+    let (mut plain, mut other) = (Reader::new(plain), Reader::new(other));
+    let mut is_field = false;
+    while !plain.is_at_end() {
+        let (sent, came) = (plain.token()?, other.token()?);
+        let is_good = match sent {
+            Token::Str(_) if is_field => matches!(came, Token::Str(_) | Token::Bin(_)) && sent != came,
+            _ => sent == came,
+        };
+        if !is_good {
+            return Ok(false);
+        }
+        // A field follows its key; the array behind the first key begins with maps.
+        is_field = matches!(sent, Token::Str(_)) && !is_field;
+    }
+    Ok(other.is_at_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_stayed_or_a_key_that_changed_is_seen() {
+        let mut random = Random::new(1);
+        let (plain, other) = (frames::document(25, 8, &mut random), frames::document(25, 8, &mut random));
+        assert_eq!(every_field_changed(&plain, &other), Ok(true));
+        assert_eq!(every_field_changed(&plain, &plain), Ok(false));
+        let mut renamed = other.clone();
+        renamed[2] ^= 1;
+        assert_eq!(every_field_changed(&plain, &renamed), Ok(false), "the key of the rows");
+        let at = plain.len() - 8;
+        let stayed = [&other[..at], &plain[at..]].concat();
+        assert_eq!(every_field_changed(&plain, &stayed), Ok(false));
+        let short = &other[..other.len() - 1];
+        assert!(every_field_changed(&plain, short).is_err());
+        assert_eq!(every_field_changed(&plain, &[&other[..], &[0xc0]].concat()), Ok(false));
+    }
+}

@@ -1,0 +1,105 @@
+//! Calls under way on one connection, found by their msgid without a search.
+
+/// Bits of a msgid that are a place; those above say how often the place was used, so that an answer to an earlier call
+/// of the same place is told apart.
+const PLACE_BITS: u32 = 20;
+/// Most calls under way on one connection.
+pub(crate) const UNDER_WAY_MAX: usize = 1 << PLACE_BITS;
+/// Set in every msgid, which so always has five bytes.
+const LONG: u32 = 0x8000_0000;
+const USE_MASK: u32 = (LONG >> PLACE_BITS) - 1;
+
+/// What is remembered of each call until its answer.
+#[derive(Debug)]
+pub(crate) struct Calls<T> {
+    places: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+}
+
+impl<T> Calls<T> {
+    pub(crate) const fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+
+    /// Remembers a call and gives its msgid; `None` if too many are under way.
+    pub(crate) fn begin(&mut self, call: T) -> Option<u32> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.places.len() < UNDER_WAY_MAX => {
+                self.places.push((0, None));
+                (self.places.len() - 1) as u32
+            }
+            None => return None,
+        };
+        let (uses, kept) = &mut self.places[place as usize];
+        *uses = (*uses + 1) & USE_MASK;
+        *kept = Some(call);
+        Some(LONG | *uses << PLACE_BITS | place)
+    }
+
+    /// The call of that msgid, which has its answer now.
+    pub(crate) fn end(&mut self, msgid: u32) -> Option<T> {
+        let place = self.place(msgid)?;
+        let call = self.places[place as usize].1.take()?;
+        self.free.push(place);
+        Some(call)
+    }
+
+    /// Whether the call of that msgid is under way.
+    pub(crate) fn is_under_way(&self, msgid: u32) -> bool {
+        self.place(msgid).is_some_and(|place| self.places[place as usize].1.is_some())
+    }
+
+    fn place(&self, msgid: u32) -> Option<u32> {
+        let place = msgid & (UNDER_WAY_MAX as u32 - 1);
+        let (uses, _) = self.places.get(place as usize)?;
+        (msgid == LONG | uses << PLACE_BITS | place).then_some(place)
+    }
+
+    /// How many are under way.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// All that are under way; then none is.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.free.clear();
+        std::mem::take(&mut self.places).into_iter().filter_map(|(_, call)| call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_finds_its_call_and_no_other() {
+        let mut calls = Calls::new();
+        let ids: Vec<u32> = (0..100).map(|n| calls.begin(n).unwrap()).collect();
+        assert!(ids.iter().all(|id| *id >= LONG));
+        assert_eq!((calls.end(ids[7]), calls.end(ids[7]), calls.len()), (Some(7), None, 99));
+        let again = calls.begin(1_000).unwrap();
+        assert_ne!(again, ids[7]);
+        assert_eq!((calls.is_under_way(ids[7]), calls.is_under_way(again)), (false, true));
+        for stranger in [0, 7, LONG, LONG | 100, u32::MAX] {
+            assert_eq!(calls.end(stranger), None);
+        }
+        // A place's count of uses comes round after 2,048 of them.
+        let mut last = again;
+        for _ in 0..5_000 {
+            calls.end(last).unwrap();
+            last = calls.begin(1).unwrap();
+            assert_eq!(last & 0xfffff, again & 0xfffff);
+        }
+        let mut left: Vec<i32> = calls.drain().collect();
+        left.sort_unstable();
+        assert_eq!((left.len(), calls.len()), (100, 0));
+    }
+
+    #[test]
+    fn there_is_an_end_to_calls_under_way() {
+        let mut calls = Calls::new();
+        assert!((0..UNDER_WAY_MAX).all(|_| calls.begin(()).is_some()));
+        assert_eq!(calls.begin(()), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! What a load is, said in options. Shared by the commands that put load on an engine.
+
+use std::io::IsTerminal as _;
+use std::path::Path;
+
+use crate::fault::Fault;
+use crate::load::{Arrivals, Call, Curve, Drive, Load, Method, Scope};
+use crate::target::Connect;
+
+/// Options of a load.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct LoadArgs {
+    /// What each call asks for
+    #[arg(long, value_enum, default_value_t = Method::Encrypt, help_heading = "Calls")]
+    method: Method,
+    /// Fields of a call [default: 30; of `prove` 1]
+    #[arg(long, value_name = "N", help_heading = "Calls")]
+    pub(super) fields: Option<u32>,
+    /// Bytes of a field
+    #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Calls")]
+    field_bytes: u32,
+    /// Calls of several kinds instead: `founding` (80 % of 30 fields, 18 % of 150, 2 % of 2,000), or a JSON file: an array of
+    /// {weight, name, method, fields, field_bytes, curve, scope, collection, deadline_ms, cancel_after_ms}, of which all but
+    /// weight may be left out
+    #[arg(long, value_name = "founding|FILE", help_heading = "Calls")]
+    mix: Option<String>,
+    /// App whose keys seal
+    #[arg(long, value_name = "NAME", default_value = "demo", help_heading = "Calls")]
+    app: String,
+    /// Curve that seals
+    #[arg(long, value_enum, default_value_t = Curve::R1, help_heading = "Calls")]
+    curve: Curve,
+    /// How far one ephemeral key reaches
+    #[arg(long, value_enum, default_value_t = Scope::Request, help_heading = "Calls")]
+    scope: Scope,
+    /// Where tokens are kept
+    #[arg(long, value_name = "NAME", default_value = "people", help_heading = "Calls")]
+    collection: String,
+    /// Time that the engine has for a call
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=3_600_000), help_heading = "Calls")]
+    deadline_ms: Option<u32>,
+    /// Cancel a call that has no answer after this long
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=3_600_000), help_heading = "Calls")]
+    cancel_after_ms: Option<u32>,
+    /// Documents of each kind, which take turns
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Calls")]
+    distinct: u32,
+    /// Results to compare with what was sent, opened again where they are sealed: `1/N`, `all` or `none`. The first of each
+    /// kind is among them
+    #[arg(long, value_name = "1/N", default_value = "1/100", value_parser = check, help_heading = "Calls")]
+    check: u32,
+
+    /// Connections to the engine, of all processes together
+    #[arg(long, value_name = "N", default_value_t = 4, help_heading = "Load")]
+    connections: u32,
+    /// Processes that send, each with its share of the load; for loads that one core cannot send
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Load")]
+    pub(super) processes: u32,
+    /// Seconds that count
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, help_heading = "Load")]
+    duration: f64,
+    /// Seconds before them that do not
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, help_heading = "Load")]
+    warm_up: f64,
+    /// How the calls of an open loop are spread
+    #[arg(long, value_enum, default_value_t = Arrivals::Poisson, help_heading = "Load")]
+    pub(super) arrivals: Arrivals,
+    /// Go on sending when the engine says how long to wait; else such calls are not sent, and count as `paused`
+    #[arg(long, help_heading = "Load")]
+    ignore_retry: bool,
+    /// Beginning of the random numbers: the same gives the same calls at the same times
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
+    seed: u64,
+    /// Microseconds between two looks at the connections; 0: whenever something comes [default: 0, and 100 from 20,000
+    /// calls/s on]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=100_000), help_heading = "Load")]
+    tick_us: Option<u32>,
+    /// Give figures also when the generator was the bottleneck, and mark them; of `sweep` its knee. `prove` does so anyway
+    #[arg(long, help_heading = "Load")]
+    pub(super) allow_bottleneck: bool,
+    /// Print a line each second to standard error [default: `run`, if that is a terminal]
+    #[arg(long, help_heading = "Load")]
+    pub(super) live: bool,
+
+    #[command(flatten)]
+    pub(super) connect: Connect,
+}
+
+impl LoadArgs {
+    /// The load, sent that way.
+    pub(super) fn load(&self, drive: Drive) -> Result<Load, Fault> {
+        let load = Load {
+            target: self.connect.target()?,
+            app: self.app.clone(),
+            calls: self.calls()?,
+            drive,
+            connections: self.connections.max(self.processes),
+            duration_s: self.duration,
+            warm_up_s: self.warm_up,
+            check: self.check,
+            distinct: self.distinct,
+            ignore_retry: self.ignore_retry,
+            seed: self.seed,
+            tick_us: self.tick_us,
+        };
+        load.check()?;
+        if let Drive::Closed { callers } = drive
+            && callers < self.processes
+        {
+            let (callers, processes) = (callers, self.processes);
+            return Err(Fault::Failed(format!(
+                "--callers {callers} is less than --processes {processes}: each has one"
+            )));
+        }
+        Ok(load)
+    }
+
+    fn calls(&self) -> Result<Vec<Call>, Fault> {
+        let fields = self.fields.unwrap_or(30);
+        let base = Call {
+            name: format!("{fields} fields"),
+            method: self.method,
+            fields,
+            field_bytes: self.field_bytes,
+            weight: 1.0,
+            curve: self.curve,
+            scope: self.scope,
+            collection: self.collection.clone(),
+            deadline_ms: self.deadline_ms,
+            cancel_after_ms: self.cancel_after_ms,
+        };
+        match self.mix.as_deref() {
+            None => Ok(vec![base]),
+            Some("founding") => Ok(Call::founding(&base)),
+            Some(file) => Call::from_file(Path::new(file), &base),
+        }
+    }
+
+    /// Whether somebody watches.
+    pub(super) fn is_live(&self) -> bool {
+        self.live || std::io::stderr().is_terminal()
+    }
+}
+
+fn check(text: &str) -> Result<u32, String> {
+    match text {
+        "all" => Ok(1),
+        "none" => Ok(0),
+        share => {
+            let count = share.strip_prefix("1/").and_then(|count| count.parse().ok()).filter(|count| *count > 0);
+            count.ok_or_else(|| "`1/N`, `all` or `none`".to_owned())
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `null`: the responder that does no work, until it is stopped.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+
+use super::Failure;
+use crate::certs;
+use crate::null::Null;
+
+/// Arguments of `null`.
+#[derive(Debug, clap::Args)]
+pub(super) struct NullArgs {
+    /// Where to take calls; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7543")]
+    listen: String,
+    /// Folder with ca.pem, server.pem and server-key.pem, as `sealwire dev` makes one; one that is not there is made, with
+    /// throw-away certificates
+    #[arg(long, value_name = "DIR", default_value = "sealwire-dev")]
+    folder: PathBuf,
+    /// Let one of so many answers be wrong, to see that a caller notices; 0: none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    wrong_every: u32,
+    /// End when standard input does
+    #[arg(long, hide = true)]
+    until_input_ends: bool,
+}
+
+pub(super) fn run(args: &NullArgs) -> Result<(), Failure> {
+    certs::make(&args.folder).map_err(|error| format!("{}: {error}", args.folder.display()))?;
+    let mut null = Null::new(&args.folder, args.wrong_every)?;
+    let listener = TcpListener::bind(&args.listen).map_err(|error| format!("{}: {error}", args.listen))?;
+    let mut out = std::io::stdout();
+    writeln!(out, "a responder that does no work listens on {}", listener.local_addr()?)?;
+    out.flush()?;
+    let input = std::io::stdin();
+    Ok(null.serve(&listener, args.until_input_ends.then(|| input.as_fd()))?)
+}

@@ -1,0 +1,86 @@
+//! `run`: one load, and its figures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::Failure;
+use super::load::LoadArgs;
+use crate::fault::Fault;
+use crate::load::Drive;
+use crate::processes;
+use crate::table;
+use crate::verdict;
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("drive").required(true).args(["rate", "callers"])))]
+pub(super) struct RunArgs {
+    /// Open loop: so many calls a second, by a clock, whatever the answers do. Latency counts from when a call was due, so
+    /// what waits in the generator counts too
+    #[arg(long, value_name = "PER_S")]
+    rate: Option<f64>,
+    /// Closed loop: so many callers, each of which sends when it has its answer. Says how much an engine can do; its
+    /// latencies leave out the calls that a slow engine kept from being sent
+    #[arg(long, value_name = "N")]
+    callers: Option<u32>,
+    /// What the load is called in tables and plots
+    #[arg(long, value_name = "TEXT")]
+    name: Option<String>,
+    #[command(flatten)]
+    out: OutArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// Where figures go.
+#[derive(Debug, clap::Args)]
+pub(super) struct OutArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write JSON to this file
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl OutArgs {
+    /// Writes figures, and prints them as JSON or as `table` says.
+    pub(super) fn give<T: Serialize>(&self, figures: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+        if let Some(file) = &self.output {
+            let text = serde_json::to_string_pretty(figures)? + "\n";
+            write(file, &text)?;
+        }
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(figures)?);
+        } else {
+            print!("{}", table(figures));
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file whole or not at all.
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    let beside = file.with_extension("part");
+    let named = |error: std::io::Error| Failure::from(format!("{}: {error}", file.display()));
+    fs::write(&beside, text).map_err(named)?;
+    fs::rename(&beside, file).map_err(named)
+}
+
+pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
+    let drive = match (args.rate, args.callers) {
+        (Some(per_s), _) => Drive::Open { per_s, arrivals: args.load.arrivals },
+        (None, callers) => Drive::Closed { callers: callers.unwrap_or(1) },
+    };
+    let load = args.load.load(drive)?;
+    let part = processes::run(&load, args.load.processes, args.load.is_live())?;
+    let name = args.name.clone().unwrap_or_else(|| load.describe());
+    let run = verdict::figures(&load, &name, args.load.processes, &part)?;
+    if let Some(why) = run.generator.why.as_ref().filter(|_| !args.load.allow_bottleneck) {
+        let more = "--allow-bottleneck gives the figures all the same, marked";
+        return Err(Fault::Bottleneck(format!("{why}; {more}")).into());
+    }
+    args.out.give(&run, table::run)
+}

@@ -1,0 +1,118 @@
+//! `sweep` and `prove`: loads of rising rates, of an engine and of the generator itself.
+
+use super::Failure;
+use super::load::LoadArgs;
+use super::run::OutArgs;
+use crate::certs;
+use crate::fault::Fault;
+use crate::figures::Run;
+use crate::load::{Drive, Load};
+use crate::processes;
+use crate::prove::{self, Responder};
+use crate::sweep::{Steps, Swept, sweep};
+use crate::table::{self, number};
+use crate::target::Target;
+use crate::verdict;
+
+/// Callers of the closed loop that finds about how much an engine can do.
+const GUESS_CALLERS: u32 = 64;
+/// The first rate is such a part of that.
+const GUESS_PART: f64 = 16.0;
+
+/// Arguments of `sweep`.
+#[derive(Debug, clap::Args)]
+pub(super) struct SweepArgs {
+    /// First rate [default: a 16th of what a closed loop finds]
+    #[arg(long, value_name = "PER_S")]
+    from: Option<f64>,
+    /// Each next rate is so many times the last one
+    #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = factor)]
+    factor: f64,
+    /// Rates that are tried at most before the knee
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rates: u32,
+    /// Rates that are tried around it
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=20))]
+    around: u32,
+    #[command(flatten)]
+    out: OutArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// Arguments of `prove`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ProveArgs {
+    /// Fail if less can be sent on time
+    #[arg(long, value_name = "PER_S", default_value_t = 100_000.0)]
+    target: f64,
+    /// First rate
+    #[arg(long, value_name = "PER_S", default_value_t = 25_000.0)]
+    from: f64,
+    #[command(flatten)]
+    out: OutArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (1.05..=10.0).contains(&factor) { Ok(factor) } else { Err("must be in 1.05..=10".to_owned()) }
+}
+
+pub(super) fn run(args: &SweepArgs) -> Result<(), Failure> {
+    let arrivals = args.load.arrivals;
+    let load = args.load.load(Drive::Open { per_s: args.from.unwrap_or(1.0), arrivals })?;
+    let from_per_s = match args.from {
+        Some(from) => from,
+        None => guess(&load, args.load.processes)?,
+    };
+    let allow_bottleneck = args.load.allow_bottleneck;
+    let steps = Steps { from_per_s, factor: args.factor, rates_max: args.rates, around: args.around, allow_bottleneck };
+    let swept = measured(&load, steps, &args.load)?;
+    // Each rate's figures are good also where the search for the knee was not.
+    args.out.give(&swept.sweep, table::sweep)?;
+    swept.short.map_or(Ok(()), |fault| Err(fault.into()))
+}
+
+/// A rate that any engine which does what this one does in a closed loop serves with ease.
+fn guess(load: &Load, processes: u32) -> Result<f64, Fault> {
+    let callers = GUESS_CALLERS.max(load.connections);
+    let closed = Load { drive: Drive::Closed { callers }, duration_s: 2.0, warm_up_s: 1.0, ..load.clone() };
+    let part = processes::run(&closed, processes, false)?;
+    let most = verdict::figures(&closed, "", processes, &part)?.totals.ok_per_s;
+    eprintln!("a closed loop of {callers} callers does {} calls/s", number(most));
+    Ok(most / GUESS_PART)
+}
+
+/// Sweeps, and says of each run what came of it.
+fn measured(load: &Load, steps: Steps, args: &LoadArgs) -> Result<Swept, Fault> {
+    let measure = |load: &Load| {
+        let part = processes::run(load, args.processes, args.live)?;
+        verdict::figures(load, &load.describe(), args.processes, &part)
+    };
+    let told = |run: &Run| {
+        let (offered, ok) = (number(run.totals.offered_per_s), number(run.totals.ok_per_s));
+        let p99 = run.classes.iter().map(|class| class.latency_us.p99).fold(0.0, f64::max);
+        eprintln!("{offered} calls/s offered, {ok} answered, p99 {}", table::time(p99));
+    };
+    sweep(load, steps, measure, told)
+}
+
+pub(super) fn prove(args: &ProveArgs) -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    certs::fill(folder.path())?;
+    let responder = Responder::start(folder.path())?;
+    let mut asked = args.load.clone();
+    asked.connect.connect = Some(responder.address.clone());
+    asked.fields = asked.fields.or(Some(1));
+    let mut load = asked.load(Drive::Open { per_s: args.from, arrivals: asked.arrivals })?;
+    load.target = Target::of_folder(folder.path(), &responder.address);
+    // The generator's own limit is what is sought.
+    let steps = Steps { from_per_s: args.from, factor: 2.0, rates_max: 8, around: 2, allow_bottleneck: true };
+    let swept = measured(&load, steps, &asked)?;
+    args.out.give(&swept.sweep, table::sweep)?;
+    swept.short.map_or(Ok(()), Err)?;
+    eprintln!("{}", prove::verdict(&swept.sweep, args.target)?);
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The contract by example: what another program writes is read, and what is written is the same again.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn times() -> Value {
+    json!({"min": 1, "p50": 2.5, "p90": 3, "p99": 4, "p999": 5, "max": 6, "mean": 2.75})
+}
+
+pub(crate) fn run() -> Value {
+    json!({
+        "schema": "sealwire.load/1", "tool": "sealwire-load 0.1.0", "name": "encrypt 30 fields", "started": "2026-11-21T19:30:00Z",
+        "conditions": {
+            "engine": {"version": "0.1.0", "address": "127.0.0.1:7443", "cores": 2, "state": "embedded", "curve": "r1", "scope": "request"},
+            "machine": {"cores": 2, "cpu": "a processor", "os": "Linux 6.1"},
+            "tls": "TLS1.3 TLS_AES_256_GCM_SHA384 X25519MLKEM768", "same_machine": true, "connections": 4, "processes": 1,
+            "mode": "open", "offered_per_s": 1000.0, "callers": null, "duration_s": 10.0, "warm_up_s": 2.0
+        },
+        "classes": [{
+            "name": "30 fields", "method": "encrypt", "fields": 30, "field_bytes": 16, "weight": 1,
+            "sent": 10_000, "ok": 9_997, "errors": {"overloaded": 3}, "late": 0, "checked": 12,
+            "latency_us": times(), "service_us": times(), "histogram_us": [[2, 9_000], [6, 997]],
+            "over_time": [{"t_s": 0.5, "ok": 500, "errors": 0, "p50_us": 2, "p99_us": 4, "fields_per_s": 30_000.0}]
+        }],
+        "totals": {
+            "offered_per_s": 1000.0, "sent_per_s": 1000.0, "ok_per_s": 999.7, "fields_per_s": 29_991.0, "errors": 3,
+            "bytes_out_per_s": 900_000.0, "bytes_in_per_s": 2_000_000.0
+        },
+        "server_cpu": {"us_per_field": 0.3, "cores": 1.2},
+        "generator": {
+            "cpu_cores": 0.4, "us_per_call": 4.0, "lag_p99_us": 80, "lag_max_us": 900, "was_bottleneck": false, "why": null
+        }
+    })
+}
+
+pub(crate) fn backends() -> Value {
+    let operations = json!({"ops": 10_000, "threads": 8, "per_s": 12_345.6, "p50_us": 500, "p99_us": 2_000});
+    json!({
+        "schema": "sealwire.backends/1",
+        "rows": [{"store": "memory", "durability": "none", "write": operations, "read": operations}],
+        "conditions": {"machine": {"cores": 2, "cpu": "a processor", "os": "Linux 6.1"}}
+    })
+}
+
+/// Reads it, and reads it again after writing it.
+fn check(value: &Value) -> Figures {
+    let read = Figures::parse(&value.to_string()).unwrap();
+    let again = match &read {
+        Figures::Run(run) => serde_json::to_string(run),
+        Figures::Sweep(sweep) => serde_json::to_string(sweep),
+        Figures::Backends(backends) => serde_json::to_string(backends),
+    };
+    assert_eq!(Figures::parse(&again.unwrap()).unwrap(), read);
+    read
+}
+
+#[test]
+fn each_schema_is_read_as_what_it_is() {
+    let Figures::Run(one) = check(&run()) else { panic!("no run") };
+    assert_eq!((one.conditions.mode, one.classes[0].errors["overloaded"]), (Mode::Open, 3));
+    assert_eq!((one.classes[0].histogram_us[1], one.conditions.callers), ((6.0, 997), None));
+
+    let knee = json!({"offered_per_s": 1000, "ok_per_s": 999, "why": "p99 beyond"});
+    let Figures::Sweep(sweep) = check(&json!({"schema": SWEEP, "runs": [run(), run()], "knee": knee})) else {
+        panic!("no sweep")
+    };
+    assert_eq!(sweep.runs.len(), 2);
+    let Figures::Backends(backends) = check(&backends()) else { panic!("no backends") };
+    assert_eq!(backends.rows[0].write.threads, 8);
+}
+
+#[test]
+fn what_is_no_figure_is_refused() {
+    let without = |key: &str| {
+        let mut run = run();
+        run.as_object_mut().unwrap().remove(key);
+        run.to_string()
+    };
+    for text in [
+        String::new(),
+        "[]".to_owned(),
+        json!({"schema": "sealwire.load/2"}).to_string(),
+        without("schema"),
+        without("totals"),
+        run().to_string().replace("\"open\"", "\"ajar\""),
+    ] {
+        assert!(Figures::parse(&text).is_err(), "{text}");
+    }
+    let missing = Figures::read(Path::new("no-such-file.json")).unwrap_err().to_string();
+    assert!(missing.starts_with("no-such-file.json: "), "{missing}");
+}

@@ -1,0 +1,110 @@
+//! Documents, and the calls made of them: encoded once, of which only the msgid is written anew for each send.
+
+use sealwire_msgpack::{Reader, write};
+use sealwire_wire as wire;
+use sealwire_wire::{Decrypt, Detokenize, Encrypt, Minting, Tokenize, Within, Writing, request};
+
+use crate::load::{Call, Curve, Method, Scope};
+use crate::random::Random;
+
+/// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head, the type and its marker.
+pub(crate) const MSGID: u32 = 0x8000_0000;
+const MSGID_AT: std::ops::Range<usize> = 3..7;
+/// Values of a reply around its payload: the array, type, msgid and nil, the map, its two keys and the generation.
+const AROUND_PAYLOAD: u64 = 8;
+/// The keys of a row, in order.
+const COLUMNS: [&str; 10] = ["id", "number", "name", "street", "city", "postcode", "country", "email", "phone", "note"];
+/// What fields are made of.
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .";
+
+/// `{"rows": [{"id": .., "number": .., ..}, ..]}` with so many strings in all, of that many random letters each.
+pub(crate) fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32 + fields as usize * (field_bytes as usize + 12));
+    write::map_len(&mut out, 1);
+    write::str(&mut out, "rows");
+    write::array_len(&mut out, fields.div_ceil(COLUMNS.len() as u32));
+    for row in (0..fields).step_by(COLUMNS.len()) {
+        let columns = (fields - row).min(COLUMNS.len() as u32);
+        write::map_len(&mut out, columns);
+        for name in &COLUMNS[..columns as usize] {
+            write::str(&mut out, name);
+            write::str_header(&mut out, field_bytes as usize);
+            out.extend((0..field_bytes).map(|_| LETTERS[random.below(LETTERS.len())]));
+        }
+    }
+    out
+}
+
+/// How many values are in a document, itself included.
+pub(crate) fn values(document: &[u8]) -> u64 {
+    let mut reader = Reader::new(document);
+    let mut count = 0;
+    while !reader.is_at_end() {
+        if reader.token().is_err() {
+            return 0;
+        }
+        count += 1;
+    }
+    count
+}
+
+/// One call, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// The document in the clear.
+    pub(crate) plain: Vec<u8>,
+    /// Values in a good reply.
+    pub(crate) values: u64,
+    bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// A call on `payload`, which is `plain` or what became of it.
+    pub(crate) fn new(app: &str, call: &Call, method: Method, plain: Vec<u8>, payload: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(payload.len() + 256);
+        encode(&mut bytes, MSGID, app, call, method, payload);
+        Self { values: AROUND_PAYLOAD + values(payload), plain, bytes }
+    }
+
+    /// Appends the call under that msgid, which is at least 65,536.
+    pub(crate) fn append(&self, out: &mut Vec<u8>, msgid: u32) {
+        let at = out.len();
+        out.extend_from_slice(&self.bytes);
+        out[at + MSGID_AT.start..at + MSGID_AT.end].copy_from_slice(&msgid.to_be_bytes());
+    }
+
+    /// Its length.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Appends a call of that method, with what `call` says besides.
+pub(crate) fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Method, payload: &[u8]) {
+    let deadline_ms = call.deadline_ms;
+    let collection = &*call.collection;
+    match method {
+        Method::Encrypt => {
+            let curve = match call.curve {
+                Curve::R1 => wire::Curve::R1,
+                Curve::K1 => wire::Curve::K1,
+            };
+            let key_scope = match call.scope {
+                Scope::Request => wire::KeyScope::Request,
+                Scope::Field => wire::KeyScope::Field,
+                Scope::Epoch => wire::KeyScope::Epoch,
+            };
+            let writing = Writing { curve, key_scope, ..Writing::default() };
+            request::encrypt(out, msgid, &Encrypt { deadline_ms, writing, ..Encrypt::new(app, payload) });
+        }
+        Method::Decrypt => request::decrypt(out, msgid, &Decrypt { deadline_ms, ..Decrypt::new(app, payload) }),
+        Method::Tokenize => {
+            let writing = Minting { collection, ..Minting::default() };
+            request::tokenize(out, msgid, &Tokenize { deadline_ms, writing, ..Tokenize::new(app, payload) });
+        }
+        Method::Detokenize => {
+            let writing = Within { collection };
+            request::detokenize(out, msgid, &Detokenize { deadline_ms, writing, ..Detokenize::new(app, payload) });
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Sends calls when they are due and takes the times: one thread, connections that never block, no task per call.
+//!
+//! An open loop sends by a plan that no answer changes, and a latency counts from the planned time: what waits in the
+//! generator makes a figure worse, never better, and how much waited is kept beside it. Calls that are due together
+//! share a connection, up to a record, so that many small calls cost few system calls. At high rates the generator looks
+//! at its connections every so often (the tick) instead of whenever a byte comes; a latency is then up to a tick too long.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sealwire_wire::request;
+
+use crate::book::{Book, Recent, Window};
+use crate::fault::Fault;
+use crate::figures;
+use crate::host;
+use crate::live::{Live, Moment};
+use crate::load::{Arrivals, Drive, Load};
+use crate::meter::{Marks, Meter};
+use crate::part::Part;
+use crate::random::Random;
+use crate::session::{Link, Pending, Session};
+use crate::stream::READ_BYTES;
+
+/// Calls that are due together go to one connection up to so many bytes, which is one TLS record.
+const TOGETHER_BYTES: usize = 16 << 10;
+/// Calls that one turn sends at most, before it looks at answers again.
+const TURN_CALLS: usize = 4_096;
+/// What may wait on a connection whose engine reads no more.
+const BACKLOG_BYTES_MAX: usize = 16 << 20;
+/// From this rate on the generator looks at its connections by the tick.
+const TICK_FROM_PER_S: f64 = 20_000.0;
+/// The tick, in microseconds.
+const TICK_US: u32 = 100;
+/// How long answers are waited for after the last call.
+const DRAIN_NS: u64 = 10_000_000_000;
+/// How long behind its plan the generator goes on sending after the end.
+const GRACE_NS: u64 = 1_000_000_000;
+/// How often a watcher is told.
+const LIVE_NS: u64 = 1_000_000_000;
+const SECOND: f64 = 1e9;
+
+/// A load under way.
+struct Generator<'a> {
+    load: &'a Load,
+    links: Vec<Link>,
+    book: Book,
+    scratch: Vec<u8>,
+    random: Random,
+    /// Weights of the kinds, each with those before it.
+    odds: Vec<f64>,
+    /// The next call of an open loop.
+    due: f64,
+    /// Which connection is next, and what it was given in this turn.
+    next_link: usize,
+    together: usize,
+    /// Of each kind the calls that are to be cancelled: when, where, which.
+    cancels: Vec<VecDeque<(u64, usize, u32)>>,
+    tick: u64,
+    last_turn: u64,
+}
+
+/// Runs a load over a session.
+///
+/// # Errors
+/// [`Fault`]: there are no figures then.
+pub(crate) fn run(load: &Load, session: Session, live: Option<Live>) -> Result<Part, Fault> {
+    let begin = (load.warm_up_s * SECOND) as u64;
+    let length = (load.duration_s * SECOND) as u64;
+    let window = Window { begin, end: begin + length, interval: (interval_s(load) * SECOND) as u64 };
+    let (tls, version) = (session.tls, session.version);
+    let links = session.links;
+    host::wake_on_time();
+    let nice = host::take_precedence();
+    let clock = Instant::now();
+    let mut odds = Vec::new();
+    for call in &load.calls {
+        odds.push(odds.last().copied().unwrap_or(0.0) + call.weight);
+    }
+    let ticks = matches!(load.drive, Drive::Open { per_s, .. } if per_s >= TICK_FROM_PER_S);
+    let mut generator = Generator {
+        load,
+        links,
+        book: Book::new(load, session.kinds, window, clock),
+        scratch: vec![0; READ_BYTES],
+        random: Random::new(load.seed),
+        odds,
+        due: 0.0,
+        next_link: 0,
+        together: 0,
+        cancels: vec![VecDeque::new(); load.calls.len()],
+        tick: u64::from(load.tick_us.unwrap_or(if ticks { TICK_US } else { 0 })) * 1_000,
+        last_turn: 0,
+    };
+    let marks = generator.drive(live)?;
+    Ok(Part { nice, ..generator.part(marks, tls, version)? })
+}
+
+/// How long a part of the time that counts is, of which figures show each.
+pub(crate) fn interval_s(load: &Load) -> f64 {
+    // Whole parts, at most 100, and of a quarter second at least where the time allows.
+    let parts = (load.duration_s / 0.25).floor().clamp(1.0, 100.0);
+    load.duration_s / parts
+}
+
+impl Generator<'_> {
+    fn drive(&mut self, live: Option<Live>) -> Result<Marks, Fault> {
+        let Window { begin, end, .. } = self.book.window;
+        let engine = host::engine(&self.load.target.address);
+        let mut marks = Marks::default();
+        let mut next_live = LIVE_NS;
+        self.begin();
+        loop {
+            let now = self.book.now();
+            if marks.first.is_none() && now >= begin {
+                (marks.first, marks.started) = (Some(Meter::read(&self.links, now, engine)), figures::now());
+            }
+            if marks.last.is_none() && now >= end {
+                marks.last = Some(Meter::read(&self.links, now, engine));
+            }
+            let mut next = if now < begin { begin } else { end };
+            if marks.unsent.is_none() {
+                next = next.min(self.send_due(now.min(end - 1)));
+                let is_behind = matches!(self.load.drive, Drive::Open { .. }) && self.due < end as f64;
+                if now >= end && (!is_behind || now >= end + GRACE_NS) {
+                    marks.unsent = Some(self.give_up(now));
+                }
+            } else if self.links.iter().all(|link| link.calls.len() == 0) || now >= end + GRACE_NS + DRAIN_NS {
+                return Ok(marks);
+            } else {
+                next = now + 100_000_000;
+            }
+            next = next.min(self.cancel_due(now));
+            if let Some(live) = &live {
+                if now >= next_live {
+                    next_live += LIVE_NS;
+                    live.tell(self.moment(now));
+                }
+                next = next.min(next_live);
+            }
+            self.turn(next)?;
+        }
+    }
+
+    /// Puts together what was measured.
+    fn part(mut self, marks: Marks, tls: String, version: String) -> Result<Part, Fault> {
+        self.leave();
+        let (Some(first), Some(last)) = (marks.first, marks.last) else {
+            return Err(Fault::Failed("the load ended before it began".to_owned()));
+        };
+        let used = first.until(&last);
+        Ok(Part {
+            tallies: self.book.tallies,
+            lag: self.book.lag,
+            bytes_out: used.bytes_out,
+            bytes_in: used.bytes_in,
+            cpu_s: used.cpu_s,
+            busiest: used.cpu_s / used.wall_s,
+            queued: used.queued_s.map(|seconds| seconds / used.wall_s),
+            nice: None,
+            engine_cpu_s: used.engine_cpu_s,
+            wall_s: used.wall_s,
+            unsent: marks.unsent.unwrap_or(0),
+            last_error: self.book.last_error,
+            tls,
+            version,
+            started: marks.started,
+        })
+    }
+
+    /// Plans the first calls.
+    fn begin(&mut self) {
+        match self.load.drive {
+            Drive::Open { .. } => self.due = self.gap(),
+            Drive::Closed { callers } => {
+                let links = self.links.len();
+                self.book.waiting.extend((0..callers as usize).map(|caller| Reverse((0, caller % links))));
+            }
+        }
+    }
+
+    /// To the next call of an open loop, in nanoseconds.
+    fn gap(&mut self) -> f64 {
+        match self.load.drive {
+            Drive::Open { per_s, arrivals: Arrivals::Even } => SECOND / per_s,
+            Drive::Open { per_s, arrivals: Arrivals::Poisson } => self.random.exponential(SECOND / per_s),
+            Drive::Closed { .. } => f64::INFINITY,
+        }
+    }
+
+    /// Sends what is due by then. Gives when the next call is.
+    fn send_due(&mut self, by: u64) -> u64 {
+        self.advance();
+        let mut calls = 0;
+        if let Drive::Closed { .. } = self.load.drive {
+            while let Some(&Reverse((due, link))) = self.book.waiting.peek() {
+                if due > by || calls == TURN_CALLS {
+                    return due;
+                }
+                self.book.waiting.pop();
+                let kind = self.draw();
+                let due = self.book.now();
+                self.send(kind, Some(link), due);
+                calls += 1;
+            }
+            return u64::MAX;
+        }
+        while self.due <= by as f64 && calls < TURN_CALLS {
+            let due = self.due as u64;
+            self.due += self.gap();
+            let kind = self.draw();
+            let link = self.pick(kind);
+            self.send(kind, link, due);
+            calls += 1;
+        }
+        self.due as u64
+    }
+
+    fn draw(&mut self) -> usize {
+        let Some(all) = self.odds.last().filter(|_| self.odds.len() > 1) else { return 0 };
+        let at = self.random.unit() * all;
+        self.odds.partition_point(|odds| *odds <= at).min(self.odds.len() - 1)
+    }
+
+    /// The connection for a call, unless the engine has asked to keep such calls back on all of them.
+    fn pick(&mut self, kind: usize) -> Option<usize> {
+        let fields = self.load.calls[kind].fields;
+        let now = self.book.now();
+        for _ in 0..self.links.len() {
+            let pause = self.links[self.next_link].pause;
+            if pause.until <= now || fields < pause.fields {
+                return Some(self.next_link);
+            }
+            self.advance();
+        }
+        None
+    }
+
+    /// Turns to the next connection, and hands the last one's calls to its socket.
+    fn advance(&mut self) {
+        if self.together > 0 {
+            self.links[self.next_link].stream.flush();
+        }
+        self.together = 0;
+        self.next_link = (self.next_link + 1) % self.links.len();
+    }
+
+    fn send(&mut self, kind: usize, link: Option<usize>, due: u64) {
+        let number = self.random.below(self.book.kinds[kind].frames.len());
+        let now = self.book.now();
+        let kind = kind as u32;
+        self.book.sent(kind, due, now);
+        let Some(at) = link else { return self.book.failed(kind, due, now, "paused") };
+        let Link { stream, calls, .. } = &mut self.links[at];
+        let pending = Pending { kind, frame: number as u32, is_check: false, due, sent: now };
+        let room = stream.backlog() < BACKLOG_BYTES_MAX;
+        let Some(msgid) = room.then(|| calls.begin(pending)).flatten() else {
+            if matches!(self.load.drive, Drive::Closed { .. }) {
+                self.book.waiting.push(Reverse((now + 1_000_000, at)));
+            }
+            return self.book.failed(kind, due, now, "blocked");
+        };
+        let frame = &self.book.kinds[kind as usize].frames[number];
+        frame.append(stream.out(), msgid);
+        self.together += frame.len();
+        if let Some(after) = self.load.calls[kind as usize].cancel_after_ms {
+            self.cancels[kind as usize].push_back((now + u64::from(after) * 1_000_000, at, msgid));
+        }
+        if self.together >= TOGETHER_BYTES {
+            self.advance();
+        }
+    }
+
+    /// Cancels what has waited long enough. Gives when the next is to be.
+    fn cancel_due(&mut self, now: u64) -> u64 {
+        let mut next = u64::MAX;
+        for queue in &mut self.cancels {
+            while let Some(&(due, link, msgid)) = queue.front() {
+                let Link { stream, calls, .. } = &mut self.links[link];
+                let is_under_way = calls.is_under_way(msgid);
+                if is_under_way && due > now {
+                    next = next.min(due);
+                    break;
+                }
+                if is_under_way {
+                    request::cancel(stream.out(), msgid);
+                }
+                queue.pop_front();
+            }
+        }
+        next
+    }
+
+    /// Waits until then at most, and takes what has come.
+    fn turn(&mut self, next: u64) -> Result<(), Fault> {
+        self.links.iter_mut().filter(|link| link.stream.wants_write()).for_each(|link| link.stream.flush());
+        if self.tick > 0 {
+            let rest = (self.last_turn + self.tick).saturating_sub(self.book.now());
+            if rest > 0 {
+                std::thread::sleep(Duration::from_nanos(rest));
+            }
+            self.last_turn = self.book.now();
+            (0..self.links.len()).for_each(|number| self.receive(number));
+        } else {
+            for number in self.ready(next)? {
+                self.receive(number);
+            }
+        }
+        match self.book.fault.take() {
+            Some(fault) => Err(fault),
+            None => Ok(()),
+        }
+    }
+
+    /// The connections that something has come on, as soon as there is one.
+    fn ready(&self, next: u64) -> io::Result<Vec<usize>> {
+        let flags = |link: &Link| {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, link.stream.wants_write());
+            flags
+        };
+        let mut polled: Vec<_> = self.links.iter().map(|link| PollFd::new(&link.stream, flags(link))).collect();
+        let wait = Duration::from_nanos(next.saturating_sub(self.book.now()));
+        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        match poll(&mut polled, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => (),
+            Err(error) => return Err(error.into()),
+        }
+        let came = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
+        Ok((0..polled.len()).filter(|at| polled[*at].revents().intersects(came)).collect())
+    }
+
+    fn receive(&mut self, number: usize) {
+        let Self { links, book, scratch, .. } = self;
+        let count = links.len();
+        let Link { stream, calls, pause } = &mut links[number];
+        stream.receive(scratch, |stream, boundary, message| {
+            book.take(number, (stream, calls, pause), boundary, message);
+        });
+        if let Some(why) = stream.ended() {
+            let (lost, seconds) = (calls.len(), book.now() as f64 / SECOND);
+            book.fault.get_or_insert(Fault::Lost(format!(
+                "connection {} of {count} ended after {seconds:.1} s with {lost} calls under way: {why}",
+                number + 1
+            )));
+        }
+    }
+
+    /// Stops sending. Gives how many calls were due and not sent.
+    fn give_up(&mut self, now: u64) -> u64 {
+        self.book.waiting.clear();
+        let mut unsent = 0;
+        if let Drive::Open { per_s, .. } = self.load.drive {
+            let end = self.book.window.end as f64;
+            while self.due < end && unsent < 1_000_000 {
+                let (due, kind) = (self.due as u64, self.draw() as u32);
+                self.book.sent(kind, due, now);
+                self.book.failed(kind, due, now, "unsent");
+                self.due += self.gap();
+                unsent += 1;
+            }
+            // Beyond a million the exact number tells nobody more.
+            unsent += ((end - self.due).max(0.0) / SECOND * per_s) as u64;
+        }
+        unsent
+    }
+
+    /// Counts what has no answer to this moment.
+    fn leave(&mut self) {
+        let now = self.book.now();
+        for link in &mut self.links {
+            for call in link.calls.drain().filter(|call| !call.is_check) {
+                self.book.failed(call.kind, call.due, now, "unanswered");
+            }
+        }
+    }
+
+    fn moment(&mut self, now: u64) -> Moment {
+        let recent = std::mem::replace(&mut self.book.recent, Recent::new());
+        Moment {
+            t_s: now as f64 / SECOND - self.load.warm_up_s,
+            under_way: self.links.iter().map(|link| link.calls.len() as u64).sum(),
+            recent,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What a watcher sees while a load runs: one line a second on standard error, printed by a thread of its own.
+
+use std::io::Write as _;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use crate::book::Recent;
+use crate::table::{number, time};
+
+/// What came in the last second.
+pub(crate) struct Moment {
+    /// Seconds since the time that counts began; below 0 before.
+    pub(crate) t_s: f64,
+    /// Calls without an answer yet.
+    pub(crate) under_way: u64,
+    pub(crate) recent: Recent,
+}
+
+/// The way to the watcher.
+pub(crate) struct Live(Sender<Moment>);
+
+impl Live {
+    /// Begins to print. The thread ends when this is dropped.
+    pub(crate) fn start() -> (Self, JoinHandle<()>) {
+        let (sender, moments) = channel::<Moment>();
+        let printer = std::thread::spawn(move || {
+            // A standard error that is gone is no reason to stop a load.
+            moments.iter().for_each(|moment| drop(writeln!(std::io::stderr(), "{}", line(&moment))));
+        });
+        (Self(sender), printer)
+    }
+
+    /// Tells what came. Never waits.
+    pub(crate) fn tell(&self, moment: Moment) {
+        let _ = self.0.send(moment);
+    }
+}
+
+fn line(moment: &Moment) -> String {
+    let Recent { ok, errors, latency } = &moment.recent;
+    let phase = if moment.t_s < 0.0 { " (warm-up)" } else { "" };
+    format!(
+        "{:7.1} s  {} ok/s  {errors} errors  p50 {}  p99 {}  {} under way{phase}",
+        moment.t_s,
+        number(*ok as f64),
+        time(latency.quantile_us(0.5)),
+        time(latency.quantile_us(0.99)),
+        moment.under_way,
+    )
+}

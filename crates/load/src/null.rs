@@ -1,0 +1,273 @@
+//! A responder that does no work: what a generator can do against it is the generator's own limit.
+//!
+//! Real mutual TLS and real messages. Of each document it makes one answer, of the size that the engine's would have, and
+//! gives that again and again; `decrypt` of such an answer gives the document, so that a caller's checks hold. It can be
+//! told to give wrong answers, to see that a caller notices. One thread.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustls::ServerConfig;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use sealwire_msgpack::{Malformed, Reader, Token, write};
+use sealwire_wire::{Boundary, ErrorCode, Head, Info, Method, PROTOCOL, RpcError, Scanner, reply};
+
+use crate::fault::Fault;
+use crate::pem;
+use crate::stream::{READ_BYTES, Stream};
+
+/// What is remembered of documents and their answers. Beyond it no new document is taken: one that was forgotten could not
+/// be opened again, which its caller would hold for a wrong answer.
+const REMEMBERED_BYTES_MAX: usize = 1 << 30;
+/// A connection is not read while so much waits to be sent on it.
+const BACKLOG_BYTES_MAX: usize = 4 << 20;
+/// How long a handshake may take. Everybody else waits meanwhile.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A responder, ready to serve.
+pub struct Null {
+    tls: Arc<ServerConfig>,
+    /// Results of documents, and of what they were sealed to.
+    sealed: HashMap<Vec<u8>, Vec<u8>>,
+    opened: HashMap<Vec<u8>, Vec<u8>>,
+    /// What both may still take, in bytes.
+    room: usize,
+    made: u32,
+    wrong_every: u32,
+    given: u32,
+}
+
+impl Null {
+    /// With the certificates of a folder of `sealwire dev`. Of `wrong_every` answers with a document one is wrong; 0: none.
+    ///
+    /// # Errors
+    /// [`Fault::Failed`] with the file that is not usable.
+    pub fn new(folder: &Path, wrong_every: u32) -> Result<Self, Fault> {
+        let (ca, cert) = (folder.join("ca.pem"), folder.join("server.pem"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(pem::roots(&ca)?), Arc::clone(&provider)).build();
+        let verifier = verifier.map_err(|error| pem::unusable(&ca, error))?;
+        let unusable = |error| pem::unusable(&cert, error);
+        let mut tls = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(pem::certificates(&cert)?, pem::private_key(&folder.join("server-key.pem"))?)
+            .map_err(unusable)?;
+        // As the engine: nobody comes back without showing a certificate.
+        tls.session_storage = Arc::new(NoServerSessionStorage {});
+        tls.send_tls13_tickets = 0;
+        let (sealed, opened) = (HashMap::new(), HashMap::new());
+        Ok(Self { tls: Arc::new(tls), sealed, opened, room: REMEMBERED_BYTES_MAX, made: 0, wrong_every, given: 0 })
+    }
+
+    /// Serves until something comes on `stop`, or its other end is gone.
+    ///
+    /// # Errors
+    /// What the system says about the listener. A connection that fails ends alone.
+    pub fn serve(&mut self, listener: &TcpListener, stop: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let mut streams: Vec<Stream> = Vec::new();
+        let mut scratch = vec![0; READ_BYTES];
+        loop {
+            let ready = ready(listener, stop, &streams)?;
+            if ready.stop {
+                return Ok(());
+            }
+            for number in ready.streams {
+                let stream = &mut streams[number];
+                stream.flush();
+                stream.receive(&mut scratch, |stream, boundary, message| self.answer(stream, boundary, message));
+                stream.flush();
+            }
+            streams.retain(|stream| stream.ended().is_none());
+            if ready.listener {
+                streams.extend(self.accept(listener));
+            }
+        }
+    }
+
+    fn accept(&self, listener: &TcpListener) -> Option<Stream> {
+        let (socket, _): (TcpStream, _) = listener.accept().ok()?;
+        socket.set_nonblocking(false).ok()?;
+        let tls = rustls::ServerConnection::new(Arc::clone(&self.tls)).ok()?;
+        Stream::begin(socket, tls, Scanner::for_requests, PATIENCE).ok()
+    }
+
+    fn answer(&mut self, stream: &mut Stream, boundary: &Boundary, message: &[u8]) {
+        // What is cancelled has its answer already.
+        let Head::Request { msgid, method } = boundary.head else { return };
+        let out = stream.out();
+        let payload = boundary.payload.and_then(|span| message.get(span.start..span.end));
+        match (method, payload) {
+            (Some(Method::Encrypt | Method::Tokenize), Some(payload)) => self.document(out, msgid, true, payload),
+            (Some(Method::Decrypt | Method::Detokenize), Some(payload)) => self.document(out, msgid, false, payload),
+            (Some(Method::Info), _) => {
+                reply::begin(out, msgid);
+                info().encode(out);
+            }
+            (Some(Method::Health), _) => {
+                reply::begin(out, msgid);
+                sealwire_wire::Health.encode(out);
+            }
+            _ => reply::error(out, msgid, &RpcError::new(ErrorCode::NotFound, "this responder has no such method")),
+        }
+    }
+
+    fn document(&mut self, out: &mut Vec<u8>, msgid: u32, seals: bool, payload: &[u8]) {
+        if seals && !self.sealed.contains_key(payload) {
+            self.make(payload);
+        }
+        let known = if seals { &self.sealed } else { &self.opened };
+        let Some(result) = known.get(payload) else {
+            let error = if seals {
+                RpcError::new(ErrorCode::Unavailable, "this responder remembers no more documents; start it anew")
+            } else {
+                RpcError::new(ErrorCode::CannotOpen, "cannot open")
+            };
+            return reply::error(out, msgid, &error);
+        };
+        reply::begin(out, msgid);
+        out.extend_from_slice(result);
+        self.given = self.given.wrapping_add(1);
+        if self.wrong_every > 0 && self.given.is_multiple_of(self.wrong_every) {
+            // The last byte of the last field.
+            let last = out.len() - AFTER_PAYLOAD;
+            out[last - 1] ^= 1;
+        }
+    }
+
+    /// Makes the answers of a document that is new: what it is sealed to, and itself from that. Makes nothing where there is no room.
+    fn make(&mut self, plain: &[u8]) {
+        let mut sealed = Vec::new();
+        let (mut reader, mut field) = (Reader::new(plain), 0);
+        let is_made = seal(&mut reader, &mut sealed, self.made.wrapping_add(1), &mut field).is_ok();
+        let Some(room) = self.room.checked_sub(2 * (plain.len() + sealed.len())).filter(|_| is_made) else { return };
+        self.room = room;
+        self.made = self.made.wrapping_add(1);
+        self.sealed.insert(plain.to_vec(), result(&sealed));
+        self.opened.insert(sealed, result(plain));
+    }
+}
+
+/// What in a result comes behind its payload: a key of 11 bytes and a number of one.
+const AFTER_PAYLOAD: usize = 12;
+
+fn result(payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(payload.len() + 32);
+    write::map_len(&mut out, 2);
+    write::str(&mut out, "payload");
+    out.extend_from_slice(payload);
+    write::str(&mut out, "generation");
+    write::uint(&mut out, 1);
+    out
+}
+
+/// Copies a value; each leaf becomes a text as long as its envelope would be, and like no other. As deep as the scanner let it.
+fn seal(reader: &mut Reader<'_>, out: &mut Vec<u8>, document: u32, field: &mut u32) -> Result<(), Malformed> {
+    let begin = reader.position();
+    let bytes = match reader.token()? {
+        Token::Map(pairs) => {
+            write::map_len(out, pairs);
+            for _ in 0..pairs {
+                out.extend_from_slice(reader.value()?);
+                seal(reader, out, document, field)?;
+            }
+            return Ok(());
+        }
+        Token::Array(values) => {
+            write::array_len(out, values);
+            return (0..values).try_for_each(|_| seal(reader, out, document, field));
+        }
+        Token::Nil => {
+            write::nil(out);
+            return Ok(());
+        }
+        Token::Str(bytes) | Token::Bin(bytes) => bytes.len(),
+        _ => reader.position() - begin,
+    };
+    // The length of an envelope in text, from `proto/envelope.md`.
+    let length = 56 + ((21 + bytes) * 4).div_ceil(3);
+    *field += 1;
+    write::str(out, &format!("{:A<length$}", format!("sw1:null{document:08x}{field:08x}")));
+    Ok(())
+}
+
+fn info() -> Info {
+    Info {
+        name: "sealwire-load null".to_owned(),
+        version: concat!("null ", env!("CARGO_PKG_VERSION")).to_owned(),
+        protocol: PROTOCOL,
+        ..Info::default()
+    }
+}
+
+/// What something has come on.
+struct Ready {
+    stop: bool,
+    listener: bool,
+    streams: Vec<usize>,
+}
+
+/// Waits until something comes.
+fn ready(listener: &TcpListener, stop: Option<BorrowedFd<'_>>, streams: &[Stream]) -> io::Result<Ready> {
+    let flags = |stream: &Stream| {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, stream.backlog() < BACKLOG_BYTES_MAX);
+        flags.set(PollFlags::OUT, stream.wants_write());
+        flags
+    };
+    let mut polled: Vec<_> = streams.iter().map(|stream| PollFd::new(stream, flags(stream))).collect();
+    polled.push(PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN));
+    polled.extend(stop.map(|stop| PollFd::from_borrowed_fd(stop, PollFlags::IN)));
+    match poll(&mut polled, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => (),
+        Err(error) => return Err(error.into()),
+    }
+    let came = |at: usize| polled.get(at).is_some_and(|polled| !polled.revents().is_empty());
+    let count = streams.len();
+    Ok(Ready { stop: came(count + 1), listener: came(count), streams: (0..count).filter(|at| came(*at)).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_wire::{Document, Reply};
+
+    use super::*;
+    use crate::certs;
+
+    /// What a document is answered with: a payload, or why not.
+    fn ask(null: &mut Null, seals: bool, payload: &[u8]) -> Result<Vec<u8>, ErrorCode> {
+        let mut out = Vec::new();
+        null.document(&mut out, 1, seals, payload);
+        let outcome = Reply::decode(&out).unwrap().outcome;
+        outcome.map(|result| Document::decode(result).unwrap().payload.to_vec()).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn what_was_sealed_opens_however_much_came_after_and_what_has_no_room_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        certs::fill(folder.path()).unwrap();
+        let mut null = Null::new(folder.path(), 0).unwrap();
+        let plain = |number: u32| {
+            let mut out = Vec::new();
+            write::str(&mut out, &format!("document {number}"));
+            out
+        };
+        let sealed: Vec<_> = (0..3_000).map(|number| ask(&mut null, true, &plain(number)).unwrap()).collect();
+        for (number, sealed) in sealed.iter().enumerate() {
+            assert_eq!(ask(&mut null, false, sealed).unwrap(), plain(number as u32));
+        }
+        null.room = 200;
+        assert_eq!(ask(&mut null, true, &plain(3_000)), Err(ErrorCode::Unavailable));
+        assert_eq!(ask(&mut null, true, &plain(0)).as_ref(), Ok(&sealed[0]), "it is remembered");
+        assert_eq!(ask(&mut null, false, &plain(0)), Err(ErrorCode::CannotOpen));
+    }
+}

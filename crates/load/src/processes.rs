@@ -1,0 +1,147 @@
+//! One load by one or several processes. Each has its connections and its share of the calls; their counts add up.
+//!
+//! A child reads its load from standard input, says when it is ready, and begins when it is told, so that all measure the
+//! same time. It ends when its standard input does, whatever it is doing: nobody is left to hear of it then.
+
+use std::io::{self, BufRead as _, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+use crate::generator;
+use crate::live::Live;
+use crate::load::{Drive, Load};
+use crate::part::Part;
+use crate::session::Session;
+
+const READY: &str = "ready";
+
+/// What a child is to do.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    load: Load,
+    /// Whether it prints what it does.
+    live: bool,
+}
+
+/// Runs a load and waits for its end. With `live` a line is printed each second, of several processes by the first.
+pub(crate) fn run(load: &Load, processes: u32, live: bool) -> Result<Part, Fault> {
+    if processes <= 1 {
+        return alone(load, Session::open(load)?, live);
+    }
+    // What any of them says is heard when it says it: one that fails ends the load of all.
+    let (say, said) = channel();
+    let mut children = (0..processes)
+        .map(|number| Process::start(&Task { load: share(load, processes, number), live: live && number == 0 }, &say))
+        .collect::<Result<Vec<_>, _>>()?;
+    children.iter().try_for_each(|_| ready(&line(&said)?))?;
+    for child in &mut children {
+        writeln!(child.input)?;
+    }
+    let mut all = part(&line(&said)?)?;
+    for _ in 1..processes {
+        all.add(&part(&line(&said)?)?);
+    }
+    Ok(all)
+}
+
+/// The next line that any of the children says.
+fn line(said: &Receiver<io::Result<String>>) -> Result<String, Fault> {
+    Ok(said.recv().map_err(io::Error::other)??)
+}
+
+fn ready(line: &str) -> Result<(), Fault> {
+    match line {
+        READY => Ok(()),
+        line => Err(part(line).err().unwrap_or_else(|| Fault::Failed("a process was not ready".to_owned()))),
+    }
+}
+
+fn part(line: &str) -> Result<Part, Fault> {
+    serde_json::from_str::<Result<Part, Fault>>(line).map_err(io::Error::from)?
+}
+
+fn alone(load: &Load, session: Session, live: bool) -> Result<Part, Fault> {
+    let (live, printer) = if live { Some(Live::start()).unzip() } else { (None, None) };
+    // The printer ends when the load has dropped its end.
+    let part = generator::run(load, session, live);
+    printer.map(std::thread::JoinHandle::join);
+    part
+}
+
+/// The share of one of several processes.
+fn share(load: &Load, processes: u32, number: u32) -> Load {
+    let of = |all: u32| all / processes + u32::from(number < all % processes);
+    let drive = match load.drive {
+        Drive::Open { per_s, arrivals } => Drive::Open { per_s: per_s / f64::from(processes), arrivals },
+        Drive::Closed { callers } => Drive::Closed { callers: of(callers) },
+    };
+    Load { drive, connections: of(load.connections), seed: load.seed + (u64::from(number) << 32), ..load.clone() }
+}
+
+/// A child of ours.
+struct Process {
+    child: Child,
+    input: ChildStdin,
+}
+
+impl Process {
+    /// Starts one, whose two lines go to `say`: that it is ready, and what it measured, or why not.
+    fn start(task: &Task, say: &Sender<io::Result<String>>) -> Result<Self, Fault> {
+        let mut child =
+            Command::new(std::env::current_exe()?).arg("part").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Fault::Failed("a process without its pipes".to_owned()));
+        };
+        writeln!(input, "{}", serde_json::to_string(task).map_err(io::Error::from)?)?;
+        let say = say.clone();
+        thread::spawn(move || {
+            let mut lines = BufReader::new(output).lines();
+            for _ in 0..2 {
+                let ended = || Err(io::Error::other("one of the processes ended early"));
+                let line = lines.next().unwrap_or_else(ended);
+                let is_last = line.is_err();
+                if say.send(line).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, input })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The child's side. What it measured, or why not, goes to standard output.
+pub(crate) fn child() -> Result<(), Fault> {
+    let mut task = String::new();
+    io::stdin().read_line(&mut task)?;
+    let task: Task = serde_json::from_str(&task).map_err(io::Error::from)?;
+    let begin = until_input_ends();
+    let outcome = Session::open(&task.load).and_then(|session| {
+        writeln!(io::stdout(), "{READY}")?;
+        begin.recv().map_err(io::Error::other)?;
+        alone(&task.load, session, task.live)
+    });
+    writeln!(io::stdout(), "{}", serde_json::to_string(&outcome).map_err(io::Error::from)?)?;
+    Ok(())
+}
+
+/// Ends this process with its standard input. Gives the lines that still come.
+#[expect(clippy::disallowed_methods, reason = "no call to drain, no key to wipe")]
+fn until_input_ends() -> Receiver<String> {
+    let (say, said) = channel();
+    thread::spawn(move || {
+        io::stdin().lines().map_while(Result::ok).for_each(|line| drop(say.send(line)));
+        std::process::exit(1)
+    });
+    said
+}

@@ -1,0 +1,36 @@
+//! Random numbers for arrivals and mixes: fast, seeded, so that a load can be repeated. Not for secrets.
+
+/// A generator of random numbers (splitmix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The same seed gives the same numbers.
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any 64 bits.
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// From 0 up to but not 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// From 0 up to but not `end`, which is not 0.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        ((self.unit() * end as f64) as usize).min(end - 1)
+    }
+
+    /// The time to the next arrival of a Poisson process with that mean time between two.
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.unit()).ln()
+    }
+}

@@ -1,0 +1,114 @@
+//! How times were spread, from the ranges and percentiles that a file has of them.
+
+use super::scale;
+use crate::figures::{Run, Times};
+
+/// Ranges that are drawn, in a power of ten.
+const BINS: f64 = 20.0;
+
+/// The quantile at which the greatest of so many is drawn: there is no place for 1.
+fn last(count: f64) -> f64 {
+    1.0 - 0.5 / count
+}
+
+/// In floating point, which no file can make too large.
+fn sum(histogram: &[(f64, u64)]) -> f64 {
+    histogram.iter().map(|(_, count)| *count as f64).sum()
+}
+
+/// Quantiles and times, rising, of ranges by their upper ends.
+pub(crate) fn curve(histogram: &[(f64, u64)], least: f64) -> Vec<(f64, f64)> {
+    let total = sum(histogram);
+    let mut points = vec![(0.0, least)];
+    let mut below = 0.0;
+    for (upper, count) in histogram {
+        below += *count as f64;
+        points.push(((below / total).min(last(total)), *upper));
+    }
+    points
+}
+
+/// The quantiles that a file names, as far as so many times have them.
+pub(crate) fn known(times: &Times, count: u64) -> Vec<(f64, f64)> {
+    let all = [(0.0, times.min), (0.5, times.p50), (0.9, times.p90), (0.99, times.p99), (0.999, times.p999)];
+    let end = last(count as f64);
+    all.into_iter().filter(|(quantile, _)| *quantile < end).chain([(end, times.max)]).collect()
+}
+
+/// A quantile of the results of all classes of a load.
+pub(crate) fn quantile(run: &Run, quantile: f64) -> Option<f64> {
+    let mut all: Vec<(f64, u64)> = run.classes.iter().flat_map(|class| class.histogram_us.iter().copied()).collect();
+    all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut left = (sum(&all) * quantile).ceil();
+    all.into_iter().find_map(|(upper, count)| {
+        left -= count as f64;
+        (left <= 0.0).then_some(upper)
+    })
+}
+
+/// The middles of ranges that are evenly wide by factors, and the share of all that lies in each; zero before and behind.
+/// A range of the file is spread over what lies between it and the one before, of which it may be far away: then it is
+/// taken to be as wide as one of ours.
+pub(crate) fn bins(histogram: &[(f64, u64)]) -> Vec<(f64, f64)> {
+    let place = |us: f64| us.log10() * BINS;
+    let ranges: Vec<_> = histogram.iter().filter(|(upper, _)| scale::TIMES.contains(upper)).collect();
+    let (Some((first, _)), Some((end, _))) = (ranges.first(), ranges.last()) else { return Vec::new() };
+    let from = place(*first).floor() as i64 - 2;
+    let mut shares = vec![0.0; usize::try_from(place(*end).floor() as i64 - from + 3).unwrap_or(0)];
+    let total: f64 = ranges.iter().map(|(_, count)| *count as f64).sum();
+    let mut before = f64::MIN;
+    for (upper, count) in ranges {
+        let high = place(*upper);
+        let low = before.max(high - 1.0).min(high - 1e-6);
+        let share = *count as f64 / total;
+        let touched = low.floor() as i64..=high.floor() as i64;
+        for bin in touched {
+            let part = (high.min(bin as f64 + 1.0) - low.max(bin as f64)) / (high - low);
+            let at = usize::try_from(bin - from).ok().and_then(|at| shares.get_mut(at));
+            if let Some(sum) = at {
+                *sum += share * part.max(0.0);
+            }
+        }
+        before = high;
+    }
+    let middle = |at: usize| 10_f64.powf((from as f64 + at as f64 + 0.5) / BINS);
+    shares.into_iter().enumerate().map(|(at, share)| (middle(at), share)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_goes_through_its_ranges_and_ends_before_one() {
+        let points = curve(&[(10.0, 50), (20.0, 40), (100.0, 10)], 5.0);
+        assert_eq!(points, [(0.0, 5.0), (0.5, 10.0), (0.9, 20.0), (0.995, 100.0)]);
+    }
+
+    #[test]
+    fn few_times_have_few_quantiles() {
+        let times = Times { min: 1.0, p50: 2.0, p90: 3.0, p99: 4.0, p999: 5.0, max: 6.0, mean: 2.0 };
+        for (count, quantiles) in [(1, 1), (10, 3), (100, 4), (10_000, 5)] {
+            let points = known(&times, count);
+            assert_eq!(points.len(), quantiles + 1, "{count}");
+            assert!(points.last().unwrap().0 < 1.0 && points.last().unwrap().1 == 6.0);
+            assert!(points.is_sorted_by(|a, b| a.0 < b.0), "{points:?}");
+        }
+    }
+
+    #[test]
+    fn bins_hold_all_and_are_even() {
+        for histogram in [
+            vec![(100.0, 1)],
+            vec![(100.0, 5), (101.0, 5), (5_000.0, 90)],
+            (1..=200_u32).map(|at| (f64::from(at) * 7.0, u64::from(at))).collect(),
+        ] {
+            let bins = bins(&histogram);
+            let sum: f64 = bins.iter().map(|(_, share)| share).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+            assert_eq!((bins[0].1, bins.last().unwrap().1), (0.0, 0.0), "{histogram:?}");
+        }
+        assert!(bins(&[]).is_empty());
+        assert!(bins(&[(0.0, 7)]).is_empty());
+    }
+}

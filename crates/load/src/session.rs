@@ -1,0 +1,201 @@
+//! What has to be there before the first call that counts: connections that work, and calls ready to be sent.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sealwire_wire::{Document, Head, Info, Reply, Scanner, request};
+
+use crate::calls::Calls;
+use crate::fault::Fault;
+use crate::frames::{self, Frame};
+use crate::load::{Call, Load, Method};
+use crate::random::Random;
+use crate::stream::{READ_BYTES, Stream};
+
+/// How long a connection, and each call before the load, may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A call that waits for its answer. Times are nanoseconds of the generator's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    /// Which kind of call.
+    pub(crate) kind: u32,
+    /// Which of its frames.
+    pub(crate) frame: u32,
+    /// Whether it only opens an answer again, to compare it.
+    pub(crate) is_check: bool,
+    /// When it should have been sent.
+    pub(crate) due: u64,
+    /// When it was.
+    pub(crate) sent: u64,
+}
+
+/// What the engine has asked a caller to keep back on a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pause {
+    /// Until when.
+    pub(crate) until: u64,
+    /// Calls of so many fields and more.
+    pub(crate) fields: u32,
+}
+
+/// A connection with its calls.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) stream: Stream,
+    pub(crate) calls: Calls<Pending>,
+    pub(crate) pause: Pause,
+}
+
+/// Calls of one kind, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    pub(crate) call: Call,
+    /// At least one.
+    pub(crate) frames: Vec<Frame>,
+}
+
+/// Everything that a load needs.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) links: Vec<Link>,
+    pub(crate) kinds: Vec<Kind>,
+    /// As negotiated.
+    pub(crate) tls: String,
+    /// The engine's version.
+    pub(crate) version: String,
+}
+
+impl Session {
+    /// Connects, asks who answers, and makes the calls of a load.
+    pub(crate) fn open(load: &Load) -> Result<Self, Fault> {
+        load.check()?;
+        let mut streams = connect(load)?;
+        let mut scratch = vec![0; READ_BYTES];
+        let mut version = String::new();
+        for stream in &mut streams {
+            // TLS 1.3 lets a client finish before the engine has judged its certificate: the first answer tells.
+            request::info(stream.out(), frames::MSGID);
+            let answer = ask(stream, &mut scratch).map_err(|fault| at(load, &fault))?;
+            let result = result(&answer).map_err(|fault| at(load, &fault))?;
+            version = Info::decode(result).map_err(|error| Fault::Wrong(format!("info: {error}")))?.version;
+        }
+        let mut random = Random::new(load.seed ^ 0x5eed);
+        let kinds = load.calls.iter().map(|call| Kind::make(load, call, &mut streams[0], &mut scratch, &mut random));
+        let kinds = kinds.collect::<Result<_, _>>()?;
+        let tls = streams[0].negotiated();
+        let link = |stream| Link { stream, calls: Calls::new(), pause: Pause::default() };
+        Ok(Self { links: streams.into_iter().map(link).collect(), kinds, tls, version })
+    }
+}
+
+/// A fault with where it happened.
+fn at(load: &Load, fault: &Fault) -> Fault {
+    Fault::Failed(format!("{}: {fault}", load.target.address))
+}
+
+fn connect(load: &Load) -> Result<Vec<Stream>, Fault> {
+    let target = &load.target;
+    let (config, name) = target.tls()?;
+    let failed = |error: io::Error| {
+        let advice = match error.kind() {
+            io::ErrorKind::ConnectionRefused => ": start one with `sealwire dev`, or name another with --connect",
+            _ => "",
+        };
+        Fault::Failed(format!("no engine answers at {} ({error}){advice}", target.address))
+    };
+    let address = target.address.to_socket_addrs().map_err(failed)?.next();
+    let address = address.ok_or_else(|| Fault::Failed(format!("{} has no address", target.address)))?;
+    let one = |_| {
+        let socket = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
+        let tls = rustls::ClientConnection::new(Arc::clone(&config), name.clone());
+        let tls = tls.map_err(|error| failed(io::Error::other(error)))?;
+        Stream::begin(socket, tls, Scanner::for_replies, PATIENCE).map_err(failed)
+    };
+    (0..load.connections).map(one).collect()
+}
+
+/// Sends what is in a stream and waits for the answer to [`frames::MSGID`].
+fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
+    let end = Instant::now() + PATIENCE;
+    let mut answer = None;
+    while answer.is_none() {
+        stream.flush();
+        if let Some(why) = stream.ended() {
+            return Err(Fault::Lost(why.to_owned()));
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Fault::Failed(format!("no answer within {} s", PATIENCE.as_secs())));
+        }
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, stream.wants_write());
+        let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(stream, flags)], Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => (),
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        stream.receive(scratch, |stream, boundary, message| match boundary.head {
+            Head::Response { msgid: frames::MSGID } => answer = Some(message.to_vec()),
+            _ => end_by_notice(stream, message),
+        });
+    }
+    Ok(answer.unwrap_or_default())
+}
+
+/// The only message of an engine that answers no call says why it closes the connection.
+pub(crate) fn end_by_notice(stream: &mut Stream, message: &[u8]) {
+    let why = sealwire_wire::decode_protocol_error(message);
+    stream.end(why.map_or_else(|error| error.to_string(), |error| error.to_string()));
+}
+
+/// The result in an answer.
+fn result(answer: &[u8]) -> Result<&[u8], Fault> {
+    let reply = Reply::decode(answer).map_err(|error| Fault::Wrong(error.to_string()))?;
+    reply.outcome.map_err(|error| Fault::Failed(error.to_string()))
+}
+
+impl Kind {
+    fn make(
+        load: &Load,
+        call: &Call,
+        stream: &mut Stream,
+        scratch: &mut [u8],
+        random: &mut Random,
+    ) -> Result<Self, Fault> {
+        let before = match call.method {
+            Method::Encrypt | Method::Tokenize => None,
+            Method::Decrypt => Some(Method::Encrypt),
+            Method::Detokenize => Some(Method::Tokenize),
+        };
+        let one = |_| {
+            let plain = frames::document(call.fields, call.field_bytes, random);
+            let Some(before) = before else {
+                let payload = plain.clone();
+                return Ok(Frame::new(&load.app, call, call.method, plain, &payload));
+            };
+            let patient = Call { deadline_ms: None, ..call.clone() };
+            let mut tries = 0;
+            loop {
+                frames::encode(stream.out(), frames::MSGID, &load.app, &patient, before, &plain);
+                let answer = ask(stream, scratch)?;
+                match Reply::decode(&answer).map_err(|error| Fault::Wrong(error.to_string()))?.outcome {
+                    Ok(result) => {
+                        let made = Document::decode(result).map_err(|error| Fault::Wrong(error.to_string()))?;
+                        return Ok(Frame::new(&load.app, call, call.method, plain, made.payload));
+                    }
+                    Err(error) if error.code.is_retryable() && tries < 100 => {
+                        tries += 1;
+                        std::thread::sleep(Duration::from_millis(error.retry_after_ms.unwrap_or(50).into()));
+                    }
+                    Err(error) => return Err(Fault::Failed(format!("{} before the load: {error}", before.name()))),
+                }
+            }
+        };
+        let frames = (0..load.distinct).map(one).collect::<Result<_, Fault>>()?;
+        Ok(Self { call: call.clone(), frames })
+    }
+}

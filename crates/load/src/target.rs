@@ -1,0 +1,136 @@
+//! Which engine is called, and who we are to it.
+//!
+//! The defaults are what `sealwire dev` makes in its folder, so that a load needs no argument for an engine beside it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+use crate::pem;
+
+/// The configuration in the folder of `sealwire dev`.
+const CONFIG: &str = "sealwire.toml";
+
+/// Where the engine is, and who we are to it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub struct Connect {
+    /// Folder made by `sealwire dev`; gives every value below that is not given
+    #[arg(long, value_name = "DIR", default_value = "sealwire-dev")]
+    pub folder: PathBuf,
+    /// Engine to call
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: Option<String>,
+    /// Name that the engine's certificate must carry [default: the host of its address]
+    #[arg(long, value_name = "NAME")]
+    pub server_name: Option<String>,
+    /// Authority that the engine's certificate must come from
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Our certificate
+    #[arg(long, value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+}
+
+/// An engine to call. Names files; holds no key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// Host and port.
+    pub address: String,
+    /// Name in its certificate.
+    pub server_name: String,
+    /// Where it keeps its state, if the folder's configuration says so.
+    pub state: Option<String>,
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl Connect {
+    /// Where to go: as told, or as the engine of the folder listens.
+    ///
+    /// # Errors
+    /// [`Fault::Failed`] if neither says where.
+    pub fn target(&self) -> Result<Target, Fault> {
+        let (listens, state) = configured(&self.folder)?;
+        let address = self.connect.clone().or(listens).ok_or_else(|| {
+            let folder = self.folder.display();
+            Fault::Failed(format!(
+                "no engine known: {folder} has no {CONFIG}; run `sealwire dev` in another shell, or give --connect"
+            ))
+        })?;
+        let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host).trim_matches(['[', ']']);
+        let server_name = self.server_name.clone().unwrap_or_else(|| host.to_owned());
+        let file = |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or_else(|| self.folder.join(name));
+        Ok(Target {
+            server_name,
+            // Of an engine that is called elsewhere the folder knows nothing.
+            state: if self.connect.is_none() { state } else { None },
+            ca: file(&self.ca, "ca.pem"),
+            cert: file(&self.cert, "client.pem"),
+            key: file(&self.key, "client-key.pem"),
+            address,
+        })
+    }
+}
+
+/// Where the engine of a folder listens and keeps its state, as its configuration says.
+fn configured(folder: &Path) -> Result<(Option<String>, Option<String>), Fault> {
+    let file = folder.join(CONFIG);
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, None)),
+        Err(error) => return Err(Fault::Failed(format!("{}: {error}", file.display()))),
+    };
+    // The parser's error quotes the text, which may hold a secret: only the file is named.
+    let config: toml::Table = text.parse().map_err(|_| Fault::Failed(format!("{}: is not TOML", file.display())))?;
+    let string = |section: &str, key: &str| {
+        let value = config.get(section)?.as_table()?.get(key)?.as_str()?;
+        Some(value.to_owned())
+    };
+    // `embedded` is the engine's default.
+    let state = string("state", "mode").or_else(|| Some("embedded".to_owned()));
+    Ok((string("listen", "address"), state))
+}
+
+impl Target {
+    /// The target of an engine whose certificates lie in a folder under the names that `sealwire dev` gives them.
+    pub fn of_folder(folder: &Path, address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            server_name: "localhost".to_owned(),
+            state: None,
+            ca: folder.join("ca.pem"),
+            cert: folder.join("client.pem"),
+            key: folder.join("client-key.pem"),
+        }
+    }
+
+    /// Reads certificates and key: TLS 1.3 alone, the engine's certificate checked, ours shown.
+    ///
+    /// # Errors
+    /// [`Fault::Failed`] with the file that is not usable.
+    pub fn tls(&self) -> Result<(Arc<ClientConfig>, ServerName<'static>), Fault> {
+        let name = ServerName::try_from(self.server_name.clone()).map_err(|_| {
+            Fault::Failed(format!("{:?} is neither a DNS name nor an IP address; give --server-name", self.server_name))
+        })?;
+        let (roots, cert, key) = (pem::roots(&self.ca)?, pem::certificates(&self.cert)?, pem::private_key(&self.key)?);
+        let unusable = |error| pem::unusable(&self.cert, error);
+        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(cert, key)
+            .map_err(unusable)?;
+        Ok((Arc::new(config), name))
+    }
+}

@@ -1,0 +1,250 @@
+//! The program as it is used: loads over real sockets and TLS, and every way in which one must fail.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which lints only know in unit tests")]
+
+mod programs;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use sealwire_load::figures::{Figures, Mode, Run};
+
+use programs::{Callee, Engine, Null, program, said};
+
+/// A load that is over soon.
+const SHORT: &str = "--warm-up 0.1 --duration 0.6";
+
+/// Every call of a class is accounted for, and what came is what was sent.
+fn adds_up(run: &Run) {
+    for class in &run.classes {
+        assert_eq!(class.sent, class.ok + class.errors.values().sum::<u64>(), "{class:?}");
+        assert_eq!(class.histogram_us.iter().map(|(_, count)| count).sum::<u64>(), class.ok);
+        let times = class.latency_us;
+        assert!(times.min <= times.p50 && times.p50 <= times.p99 && times.p99 <= times.max, "{times:?}");
+        assert!(class.ok == 0 || class.checked > 0, "nothing was compared: {class:?}");
+    }
+    assert!(run.conditions.tls.starts_with("TLS1.3 TLS_") && run.conditions.same_machine, "{:?}", run.conditions);
+    assert!(run.generator.us_per_call > 0.0 && run.totals.bytes_in_per_s > 0.0);
+}
+
+#[test]
+fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
+    let engine = Engine::start();
+    for (options, classes) in [
+        ("--rate 100 --fields 3", 1),
+        ("--rate 100 --fields 3 --curve k1 --scope field --arrivals even", 1),
+        ("--rate 200 --mix founding --check all", 3),
+        ("--rate 50 --method decrypt --distinct 3", 1),
+        ("--rate 50 --method tokenize --fields 5", 1),
+        ("--rate 50 --method detokenize --fields 5", 1),
+        ("--callers 5 --connections 2 --fields 10", 1),
+        ("--rate 100 --processes 2 --connections 3", 1),
+    ] {
+        let run = engine.figures(&format!("{options} {SHORT}"));
+        adds_up(&run);
+        assert_eq!(run.classes.len(), classes, "{options}");
+        // What a machine that is busy with other tests may cause, and nothing else.
+        let busy = ["overloaded", "paused", "deadline_exceeded", "unanswered"];
+        let mut codes = run.classes.iter().flat_map(|class| class.errors.keys());
+        assert!(codes.all(|code| busy.contains(&code.as_str())), "{options}: {:?}", run.classes);
+        // So short a load may take less than the hundredth of a second that the kernel counts in.
+        assert!(run.server_cpu.is_some() && run.totals.fields_per_s > 0.0);
+        let is_open = options.contains("--rate");
+        assert_eq!((run.conditions.mode == Mode::Open, run.conditions.callers.is_none()), (is_open, is_open));
+    }
+}
+
+#[test]
+fn calls_that_are_cancelled_or_too_late_are_errors_by_their_code() {
+    let engine = Engine::start();
+    for (options, code) in [("--cancel-after-ms 1", "cancelled"), ("--deadline-ms 1", "deadline_exceeded")] {
+        // A mix, so that some calls succeed: of nothing but failures there are no figures.
+        let file = engine.folder().join("mix.json");
+        let large = options.trim_start_matches("--").replace('-', "_").replace(' ', "\": ");
+        let mix = format!(r#"[{{"weight": 1, "fields": 1}}, {{"weight": 1, "fields": 20000, "{large}}}]"#);
+        std::fs::write(&file, mix).unwrap();
+        let run = engine.figures(&format!("--rate 20 --mix {} {SHORT}", file.display()));
+        let codes: Vec<&str> = run.classes[1].errors.keys().map(String::as_str).collect();
+        assert!(codes.contains(&code) || codes.contains(&"overloaded"), "{options}: {:?}", run.classes[1]);
+        assert_eq!(run.classes[1].sent, run.classes[1].ok + run.classes[1].errors.values().sum::<u64>());
+        assert_eq!(run.totals.errors, run.classes.iter().flat_map(|class| class.errors.values()).sum::<u64>());
+    }
+    let output = engine.run(&format!("--rate 50 --app nobody {SHORT}"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("no call succeeded") && said(&output).contains("not_found"), "{}", said(&output));
+}
+
+#[test]
+fn what_waits_in_an_open_loop_counts_and_in_a_closed_one_it_does_not() {
+    let stalled = |options: &str| {
+        let null = Null::start(0);
+        let pid = Pid::from_child(&null.process);
+        let mut load = null
+            .command("run", &format!("{options} --fields 1 --warm-up 0 --duration 3 --live --json --allow-bottleneck"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Its first line: a second has gone.
+        BufReader::new(load.stderr.take().unwrap()).read_line(&mut String::new()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        kill_process(pid, Signal::CONT).unwrap();
+        let output = load.wait_with_output().unwrap();
+        let Ok(Figures::Run(run)) = Figures::parse(&String::from_utf8(output.stdout).unwrap()) else { panic!() };
+        let long = run.classes[0].histogram_us.iter().filter(|(upper, _)| *upper > 200_000.0);
+        long.map(|(_, count)| count).sum::<u64>()
+    };
+    // A second without an answer holds up the 300 calls of an open loop that were due in it, most for more than 0.2 s.
+    let open = stalled("--rate 300 --arrivals even");
+    assert!(open >= 200, "{open}");
+    // Of two callers it holds up two calls.
+    let closed = stalled("--callers 2");
+    assert!((1..=20).contains(&closed), "{closed}");
+}
+
+#[test]
+fn a_wrong_answer_fails_the_load() {
+    let null = Null::start(40);
+    for method in ["encrypt", "decrypt", "tokenize"] {
+        let output = null.run(&format!("--rate 400 --method {method} --distinct 2 --check all {SHORT}"));
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(3), "{method}: {said}");
+        assert!(said.contains("WRONG ANSWER") && output.stdout.is_empty(), "{method}: {said}");
+    }
+    // Nobody looks.
+    assert!(null.figures(&format!("--rate 400 --check none {SHORT}")).classes[0].checked == 0);
+}
+
+#[test]
+fn an_engine_that_is_not_there_or_goes_fails_the_load() {
+    let mut null = Null::start(0);
+    for options in ["--rate 200", "--callers 4", "--rate 200 --processes 2"] {
+        let mut load = null
+            .command("run", &format!("{options} --warm-up 0 --duration 60 --live"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(load.stderr.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        null.process.kill().unwrap();
+        null.process.wait().unwrap();
+        let rest: Vec<String> = lines.map_while(Result::ok).collect();
+        let output = load.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{options}: {rest:?}");
+        assert!(rest.join("\n").contains("the engine was lost: connection") && output.stdout.is_empty(), "{rest:?}");
+
+        let output = null.run(&format!("{options} {SHORT}"));
+        assert_eq!(output.status.code(), Some(1), "{options}");
+        assert!(said(&output).contains("no engine answers at 127.0.0.1"), "{}", said(&output));
+        null = Null::start(0);
+    }
+}
+
+#[test]
+fn no_process_of_a_load_outlives_it() {
+    let null = Null::start(0);
+    let mut load = null
+        .command("run", "--rate 200 --processes 3 --warm-up 0 --duration 20 --live")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(load.stderr.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    load.kill().unwrap();
+    load.wait().unwrap();
+    // Its children hold standard error open, and would print to it each second.
+    assert!(lines.count() < 10);
+}
+
+#[test]
+fn a_rate_that_cannot_be_sent_gives_no_figures() {
+    let null = Null::start(0);
+    let impossible = "--rate 100000000 --fields 1 --warm-up 0 --duration 0.3";
+    let output = null.run(impossible);
+    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
+    assert!(said(&output).contains("lower --rate") && output.stdout.is_empty(), "{}", said(&output));
+    let run = null.figures(impossible);
+    assert!(run.generator.was_bottleneck && run.generator.why.is_some());
+    assert!(run.totals.sent_per_s < run.totals.offered_per_s / 2.0);
+}
+
+#[test]
+fn sweep_and_prove_give_one_file_of_runs() {
+    let null = Null::start(0);
+    let file = null.folder().join("sweep.json");
+    let output = null
+        .command("sweep", "--from 50 --rates 2 --around 0 --fields 1 --warm-up 0 --duration 0.4 --allow-bottleneck")
+        .arg("--output")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let Figures::Sweep(sweep) = Figures::read(&file).unwrap() else { panic!("no sweep") };
+    assert_eq!(sweep.runs.len(), 2);
+    let shown = program().arg("show").arg(&file).output().unwrap();
+    assert!(shown.status.success() && shown.stdout == output.stdout && !shown.stdout.is_empty());
+
+    // Each rate that is sent on time is enough, also on a machine that is busy.
+    let options = "--from 100 --target 1 --warm-up 0 --duration 0.3";
+    let output = program().arg("prove").args(options.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("frames/s of 1 field sent on time"), "{}", said(&output));
+    let options = "--from 20000 --target 1000000000 --warm-up 0 --duration 0.2";
+    let output = program().arg("prove").args(options.split_whitespace()).output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
+}
+
+#[test]
+fn a_sweep_that_the_generator_ends_has_no_knee() {
+    let null = Null::start(0);
+    let options = "--from 100000000 --rates 1 --around 0 --fields 1 --warm-up 0 --duration 0.3 --json";
+    for (allow, status) in [("", 5), ("--allow-bottleneck", 0)] {
+        let output = null.command("sweep", &format!("{options} {allow}")).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", said(&output));
+        assert_eq!(said(&output).contains("no knee of the engine"), status == 5, "{}", said(&output));
+        // What was measured is given all the same, and marked.
+        let Ok(Figures::Sweep(sweep)) = Figures::parse(&String::from_utf8(output.stdout).unwrap()) else { panic!() };
+        assert!(sweep.runs.len() == 1 && sweep.runs[0].generator.was_bottleneck && sweep.knee.is_none());
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_anybody_is_called() {
+    let null = Null::start(0);
+    let mix = |name: &str, text: &str| {
+        let file = null.folder().join(name);
+        std::fs::write(&file, text).unwrap();
+        format!("--rate 1 --mix {}", file.display())
+    };
+    for (options, status, expect) in [
+        (String::new(), 2, "--rate"),
+        ("--rate 1 --callers 1".to_owned(), 2, "cannot be used with"),
+        ("--rate 1 --check 0".to_owned(), 2, "`1/N`"),
+        ("--rate 0".to_owned(), 1, "a rate is"),
+        ("--rate nan".to_owned(), 1, "a rate is"),
+        ("--callers 1 --processes 2".to_owned(), 1, "--callers 1 is less than --processes 2"),
+        ("--rate 1 --fields 0".to_owned(), 1, "1 to 1500000 fields"),
+        ("--rate 1 --connections 5000".to_owned(), 1, "1,024 connections"),
+        ("--rate 1 --duration 0".to_owned(), 1, "a load lasts"),
+        ("--rate 1 --mix nowhere.json".to_owned(), 1, "nowhere.json"),
+        (mix("a.json", "[]"), 1, "1 to 64 kinds"),
+        (mix("b.json", r#"[{"weight": -1}]"#), 1, "weight"),
+        (mix("c.json", r#"[{"weight": 1, "feilds": 3}]"#), 1, "feilds"),
+    ] {
+        let output = null.run(&options);
+        assert_eq!(output.status.code(), Some(status), "{options}: {}", said(&output));
+        assert!(said(&output).contains(expect), "{options}: {}", said(&output));
+    }
+    // Another authority's certificate: the engine ends the connection, and the reason is said.
+    let stranger = Null::start(0);
+    let output = null.command("run", "--rate 1").arg("--ca").arg(stranger.folder().join("ca.pem")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("invalid peer certificate"), "{}", said(&output));
+    let output = program().args(["run", "--rate", "1", "--folder", "/nonexistent"]).output().unwrap();
+    assert!(output.status.code() == Some(1) && said(&output).contains("sealwire dev"), "{}", said(&output));
+}

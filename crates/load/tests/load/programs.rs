@@ -1,0 +1,153 @@
+//! The program under test, and whom it calls: the responder as a process, the engine in this one.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use sealwire_crypto::{AppId, Curve, Format, Kek};
+use sealwire_load::certs;
+use sealwire_load::figures::{Figures, Run};
+use sealwire_server::config::{Config, Kek as KekFrom};
+use sealwire_server::server::{Server, open_control};
+use sealwire_store::{CollectionKind, CollectionName, Rules, Scope};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// The program, with nothing said to it.
+pub(crate) fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_sealwire-load"))
+}
+
+/// What it said on standard error.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Somebody to call, with the certificates for it.
+pub(crate) trait Callee {
+    fn folder(&self) -> &Path;
+    fn address(&self) -> &str;
+
+    /// A command that calls it. The machine of a test is busy: whether sends are on time is not what it asks.
+    fn command(&self, command: &str, options: &str) -> Command {
+        let mut program = program();
+        program.arg(command).args(options.split_whitespace()).arg("--folder").arg(self.folder());
+        program.args(["--connect", self.address(), "--server-name", "localhost"]);
+        program
+    }
+
+    /// Runs a load to its end.
+    fn run(&self, options: &str) -> Output {
+        self.command("run", options).output().unwrap()
+    }
+
+    /// The figures of a load, which must succeed.
+    fn figures(&self, options: &str) -> Run {
+        let output = self.run(&format!("{options} --json --allow-bottleneck"));
+        assert!(output.status.success(), "{options}: {}", said(&output));
+        match Figures::parse(&String::from_utf8(output.stdout).unwrap()).unwrap() {
+            Figures::Run(run) => *run,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The responder that does no work.
+pub(crate) struct Null {
+    pub(crate) process: Child,
+    address: String,
+    folder: TempDir,
+}
+
+impl Null {
+    pub(crate) fn start(wrong_every: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        certs::fill(folder.path()).unwrap();
+        let mut process = program()
+            .args(["null", "--listen", "127.0.0.1:0", "--wrong-every", &wrong_every.to_string(), "--folder"])
+            .arg(folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim_end().rsplit_once(' ').unwrap().1.to_owned();
+        Self { process, address, folder }
+    }
+}
+
+impl Callee for Null {
+    fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+impl Drop for Null {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// An engine with the app `demo` and its collection `people`.
+pub(crate) struct Engine {
+    runtime: Runtime,
+    server: Option<Server>,
+    address: String,
+    folder: TempDir,
+}
+
+impl Engine {
+    pub(crate) fn start() -> Self {
+        // The engine is in this process, whose CPU time counts only under its name.
+        std::fs::write("/proc/self/comm", "sealwire").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        certs::fill(folder.path()).unwrap();
+        let mut config = Config::defaults(folder.path());
+        config.listen.address = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.admin.address = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.tls.certificate = folder.path().join("server.pem");
+        config.tls.key = folder.path().join("server-key.pem");
+        config.tls.client_ca = folder.path().join("ca.pem");
+        let KekFrom::File(kek) = &config.kek else { panic!("the default is a file") };
+        std::fs::create_dir_all(kek.parent().unwrap()).unwrap();
+        std::fs::write(kek, Kek::generate_hex().unwrap().as_bytes()).unwrap();
+        std::fs::set_permissions(kek, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let server = runtime.block_on(async {
+            let (control, stores) = open_control(&config).await.unwrap();
+            let app = AppId::new("demo").unwrap();
+            control.create(&app, &Curve::ALL).await.unwrap();
+            let (kind, format) = (CollectionKind::Random, Format::Opaque);
+            let rules = Rules { kind, format, scope: Scope::Collection, expires_s: None };
+            control.create_collection(&app, &CollectionName::new("people").unwrap(), rules).await.unwrap();
+            stores.close().await;
+            Server::start(&config).await.unwrap()
+        });
+        let address = server.address().to_string();
+        Self { runtime, server: Some(server), address, folder }
+    }
+}
+
+impl Callee for Engine {
+    fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            self.runtime.block_on(server.shutdown());
+        }
+    }
+}
