@@ -1,0 +1,115 @@
+'use strict';
+// A throw-away engine in a temporary folder, and what scenarios need in it.
+
+const { execFile, spawn } = require('node:child_process');
+const fs = require('node:fs');
+const net = require('node:net');
+const os = require('node:os');
+const path = require('node:path');
+const { promisify } = require('node:util');
+const { owe } = require('./leftovers');
+
+const run = promisify(execFile);
+const READY_MS_MAX = 60_000;
+const POLL_MS = 50;
+/** How long an engine may take to end before it is ended: more than it gives its calls. */
+const STOP_MS_MAX = 30_000;
+/** Who loads beside the relay: another caller, so that fairness between callers is seen. */
+const BATCH = 'batch';
+/** Collections that scenarios name: equal values have equal tokens, and each call makes new ones. */
+const COLLECTIONS = { loadtest: 'deterministic', secrets: 'random' };
+const APP = 'demo';
+
+/** Starts `sealwire dev` on free ports. Resolves with {address, admin, folder, pid, child, stop}. */
+async function start(sealwire) {
+  const [listen, admin, control] = await freeAddresses(3);
+  const parent = fs.mkdtempSync(path.join(os.tmpdir(), 'sealwire-loadtest-'));
+  const folder = path.join(parent, 'engine');
+  const child = spawn(
+    sealwire,
+    ['dev', '--folder', folder, '--listen', listen, '--admin', admin, '--control', control],
+    {
+      stdio: ['ignore', 'ignore', 'pipe'],
+      env: { ...process.env, SEALWIRE_LOG_FILTER: 'warn' },
+    },
+  );
+  let said = '';
+  child.stderr.on('data', (text) => {
+    said = (said + text).slice(-4_000);
+  });
+  const ended = new Promise((resolve) => child.once('exit', resolve));
+  // The folder holds keys: the engine and it go with this process, whatever ends that.
+  const remove = () => fs.rmSync(parent, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 });
+  const paid = owe(() => {
+    child.kill('SIGKILL');
+    remove();
+  });
+  const stop = async () => {
+    const late = setTimeout(() => child.kill('SIGKILL'), STOP_MS_MAX);
+    if (child.exitCode === null && child.signalCode === null) child.kill('SIGTERM');
+    await ended;
+    clearTimeout(late);
+    paid();
+    remove();
+  };
+  try {
+    await ready(admin, child, () => said);
+    await furnish(sealwire, { folder, control, waitMs: READY_MS_MAX });
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+  return { address: listen, admin, folder, pid: child.pid, child, stop };
+}
+
+/**
+ * Makes the second caller and the collections; what is there stays. `control`: host:port, or of the folder's own.
+ * `waitMs`: how long to wait for the app, which an engine that has just started makes when it is ready.
+ */
+async function furnish(sealwire, { folder, control, waitMs = 0 }) {
+  if (!fs.existsSync(path.join(folder, `${BATCH}.pem`))) {
+    await run(sealwire, ['certs', 'client', BATCH, '--folder', folder]);
+  }
+  const connect = control ? ['--connect', control] : [];
+  const until = Date.now() + waitMs;
+  for (const [name, kind] of Object.entries(COLLECTIONS)) {
+    const args = ['collections', 'create', '--kind', kind, APP, name, '--folder', folder, ...connect];
+    for (;;) {
+      const error = await run(sealwire, args).then(() => null, (failure) => failure);
+      if (!error || /conflict/.test(error.stderr)) break;
+      const comes = /not_found/.test(error.stderr) && Date.now() < until;
+      if (!comes) throw new Error(`collection ${name}: ${error.stderr || error.message}`);
+      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    }
+  }
+}
+
+async function ready(admin, child, said) {
+  const until = Date.now() + READY_MS_MAX;
+  while (Date.now() < until) {
+    if (child.exitCode !== null) throw new Error(`the engine ended with ${child.exitCode}: ${said()}`);
+    const answer = await fetch(`http://${admin}/ready`).catch(() => null);
+    if (answer?.ok) return;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+  throw new Error(`the engine is not ready after ${READY_MS_MAX} ms: ${said()}`);
+}
+
+/** That many addresses on loopback with ports that were free just now. */
+async function freeAddresses(count) {
+  const servers = await Promise.all(
+    Array.from(
+      { length: count },
+      () =>
+        new Promise((resolve, reject) => {
+          const server = net.createServer().once('error', reject);
+          server.listen(0, '127.0.0.1', () => resolve(server));
+        }),
+    ),
+  );
+  const addresses = servers.map((server) => `127.0.0.1:${server.address().port}`);
+  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
+  return addresses;
+}
+
+module.exports = { start, furnish, freeAddresses };

@@ -1,0 +1,154 @@
+//! Documents of a size, and whether what came back is what one should have become.
+//!
+//! A document is a function of its size and a seed, so nobody has to keep it to compare. It is one map of
+//! `field_000000: text`; every value is a field.
+
+use napi_derive::napi;
+use sealwire_msgpack::{Malformed, Reader, write};
+
+/// Most bytes of values in a document: what an engine accepts by default as one message.
+const BYTES_MAX: u64 = 64 << 20;
+/// Fields of which a key still has six digits.
+const FIELDS_MAX: u32 = 1_000_000;
+/// Characters of an envelope's header in text, behind the prefix.
+const HEADER_CHARS: usize = 52;
+
+/// What the payload of a reply should be.
+#[napi(object)]
+pub struct Expected {
+    /// "envelopes", "tokens" or "values".
+    pub holds: String,
+    /// Fields of the document that was sent first.
+    pub fields: u32,
+    /// Bytes of each.
+    pub field_bytes: u32,
+    /// Its seed.
+    pub seed: Option<u32>,
+    /// Of envelopes: their curve, "r1" unless given.
+    pub curve: Option<String>,
+    /// Of envelopes: whether they share a header ("request", the default), or each has its own ("field").
+    pub key_scope: Option<String>,
+}
+
+/// One map of `fields` strings of `field_bytes` letters.
+pub(crate) fn make(fields: u32, field_bytes: u32, seed: u32) -> Result<Vec<u8>, String> {
+    let bytes = u64::from(fields) * u64::from(field_bytes);
+    if fields > FIELDS_MAX || bytes > BYTES_MAX {
+        return Err(format!("{fields} fields of {field_bytes} bytes are more than {FIELDS_MAX} or {BYTES_MAX} bytes"));
+    }
+    let mut out = Vec::with_capacity(fields as usize * (field_bytes as usize + 18) + 8);
+    write::map_len(&mut out, fields);
+    for field in 0..fields {
+        write::str(&mut out, &key(field));
+        write::str_header(&mut out, field_bytes as usize);
+        letters(&mut out, field_bytes as usize, (u64::from(seed) << 32) | u64::from(field));
+    }
+    Ok(out)
+}
+
+fn key(field: u32) -> String {
+    format!("field_{field:06}")
+}
+
+/// Appends `count` letters that look random and depend on `of` alone.
+fn letters(out: &mut Vec<u8>, count: usize, of: u64) {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let end = out.len() + count;
+    let mut state = of.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+    while out.len() < end {
+        // SplitMix64: ten letters of six bits from each step.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^= word >> 31;
+        for _ in 0..10.min(end - out.len()) {
+            out.push(ALPHABET[(word & 63) as usize]);
+            word >>= 6;
+        }
+    }
+}
+
+/// What is wrong with `payload`, if anything. `Err` where `expected` itself makes no sense.
+pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String>, String> {
+    let wrong = match expected.holds.as_str() {
+        "values" => values(payload, expected)?,
+        "envelopes" => {
+            let suite = match expected.curve.as_deref().unwrap_or("r1") {
+                "r1" => b'Q'..=b'f',
+                "k1" => b'g'..=b'v',
+                other => return Err(format!("curve: {other} is not in the contract")),
+            };
+            let own = match expected.key_scope.as_deref().unwrap_or("request") {
+                "request" => Some(false),
+                "field" => Some(true),
+                // An epoch may end within a call.
+                "epoch" => None,
+                other => return Err(format!("keyScope: {other} is not in the contract")),
+            };
+            let chars = 56 + ((21 + expected.field_bytes as usize) * 4).div_ceil(3);
+            each(payload, expected.fields, |text, before| envelope(text, before, chars, suite.contains(&text[5]), own))
+        }
+        "tokens" => each(payload, expected.fields, |text, before| {
+            let right = text.len() == 26 && text.starts_with(b"tok_") && before != Some(text);
+            if right { Ok(()) } else { Err("is no new token") }
+        }),
+        other => return Err(format!("holds: {other} is none of envelopes, tokens, values")),
+    };
+    Ok(wrong.err())
+}
+
+fn values(payload: &[u8], expected: &Expected) -> Result<Result<(), String>, String> {
+    let made = make(expected.fields, expected.field_bytes, expected.seed.unwrap_or(0))?;
+    Ok(if made == payload { Ok(()) } else { Err("the document is not the one that was sent".into()) })
+}
+
+fn envelope(
+    text: &[u8],
+    before: Option<&[u8]>,
+    chars: usize,
+    curve: bool,
+    own: Option<bool>,
+) -> Result<(), &'static str> {
+    if text.len() != chars || !text.starts_with(b"sw1:A") {
+        return Err("is no envelope of its size");
+    }
+    if !curve {
+        return Err("is sealed on the other curve");
+    }
+    let header = |text: &[u8]| text.get(4..4 + HEADER_CHARS).map(<[u8]>::to_vec);
+    match (before, own) {
+        (Some(before), _) if before == text => Err("is the envelope of the field before it"),
+        (Some(before), Some(own)) if (header(before) != header(text)) != own => {
+            Err("is not of the key scope asked for")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether `payload` is a map with the keys of a document, each to a string that `right` accepts, shown with the one before.
+fn each<'a>(
+    payload: &'a [u8],
+    fields: u32,
+    right: impl Fn(&'a [u8], Option<&'a [u8]>) -> Result<(), &'static str>,
+) -> Result<(), String> {
+    let malformed = |why: Malformed| format!("the document: {why}");
+    let mut reader = Reader::new(payload);
+    let found = reader.map_len().map_err(malformed)?;
+    if found != fields {
+        return Err(format!("{found} fields came back of {fields}"));
+    }
+    let mut before = None;
+    for field in 0..fields {
+        let name = reader.str_utf8().map_err(malformed)?;
+        if name != key(field) {
+            return Err(format!("field {field} has another key"));
+        }
+        let text = reader.str_utf8().map_err(|why| format!("{name}: {why}"))?.as_bytes();
+        if text.len() < 8 {
+            return Err(format!("{name} is too short"));
+        }
+        right(text, before).map_err(|why| format!("{name} {why}"))?;
+        before = Some(text);
+    }
+    if reader.is_at_end() { Ok(()) } else { Err("more follows the document".into()) }
+}

@@ -1,0 +1,190 @@
+//! Sealwire's wire contract for Node: calls become frames, bytes become replies.
+//!
+//! All of it is `crates/wire`, which the engine and the Rust client speak too; nothing is written twice. Has no socket
+//! and no key. A panic becomes an exception. `index.d.ts` says the same in TypeScript.
+
+mod document;
+mod replies;
+
+use napi::bindgen_prelude::{Buffer, Error, Result, Status};
+use napi_derive::napi;
+use sealwire_wire as wire;
+use wire::{Curve, Encoding, Format, KeyScope, Minting, Within, Writing};
+
+pub use document::Expected;
+pub use replies::{Replies, Reply};
+
+/// A call on a document: either `payload`, or `fields` and `field_bytes` of a made one.
+#[napi(object)]
+#[derive(Default)]
+pub struct Call {
+    /// Whose keys or tokens.
+    pub app: String,
+    /// One MessagePack value.
+    pub payload: Option<Buffer>,
+    /// Fields of a made document.
+    pub fields: Option<u32>,
+    /// Bytes of each of them.
+    pub field_bytes: Option<u32>,
+    /// Which document of that size; 0 if not given.
+    pub seed: Option<u32>,
+    /// Paths of what to work on.
+    pub select: Option<Vec<String>>,
+    /// What envelopes and tokens are bound to.
+    pub context: Option<Buffer>,
+    /// Milliseconds that the engine has.
+    pub deadline_ms: Option<u32>,
+    /// Of `encrypt`: "r1" or "k1".
+    pub curve: Option<String>,
+    /// Of `encrypt`: "request", "field" or "epoch".
+    pub key_scope: Option<String>,
+    /// Of `encrypt`: "native", "evervault" or "evervault-bare".
+    pub format: Option<String>,
+    /// Of `encrypt`: "text" or "binary".
+    pub encoding: Option<String>,
+    /// Of `tokenize` and `detokenize`.
+    pub collection: Option<String>,
+    /// Of `tokenize`: the same key makes the same tokens.
+    pub idempotency_key: Option<Buffer>,
+    /// Of `tokenize`: seconds until its tokens expire.
+    pub expires_s: Option<f64>,
+}
+
+/// What an engine says of itself.
+#[napi(object)]
+pub struct Info {
+    /// The program's name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The version of the contract.
+    pub protocol: u32,
+    /// Methods it serves.
+    pub methods: Vec<String>,
+    /// Key scopes it offers.
+    pub key_scopes: Vec<String>,
+}
+
+/// The frame of an `encrypt` call.
+#[napi(catch_unwind)]
+pub fn encrypt(msgid: u32, call: Call) -> Result<Buffer> {
+    let writing = Writing {
+        curve: named("curve", call.curve.as_deref(), Curve::from_name)?.unwrap_or_default(),
+        key_scope: named("keyScope", call.key_scope.as_deref(), KeyScope::from_name)?.unwrap_or_default(),
+        format: named("format", call.format.as_deref(), Format::from_name)?,
+        encoding: named("encoding", call.encoding.as_deref(), Encoding::from_name)?.unwrap_or_default(),
+        ..Writing::default()
+    };
+    frame(&call, writing, |out, call| wire::request::encrypt(out, msgid, call))
+}
+
+/// The frame of a `decrypt` call.
+#[napi(catch_unwind)]
+pub fn decrypt(msgid: u32, call: Call) -> Result<Buffer> {
+    frame(&call, (), |out, call| wire::request::decrypt(out, msgid, call))
+}
+
+/// The frame of a `tokenize` call.
+#[napi(catch_unwind)]
+pub fn tokenize(msgid: u32, call: Call) -> Result<Buffer> {
+    let minting = Minting {
+        collection: collection(&call)?,
+        idempotency_key: call.idempotency_key.as_deref(),
+        expires_s: call.expires_s.map(|seconds| seconds as u64),
+        ..Minting::default()
+    };
+    frame(&call, minting, |out, call| wire::request::tokenize(out, msgid, call))
+}
+
+/// The frame of a `detokenize` call.
+#[napi(catch_unwind)]
+pub fn detokenize(msgid: u32, call: Call) -> Result<Buffer> {
+    let within = Within { collection: collection(&call)? };
+    frame(&call, within, |out, call| wire::request::detokenize(out, msgid, call))
+}
+
+/// The frame that stops the call `msgid`.
+#[napi(catch_unwind)]
+pub fn cancel(msgid: u32) -> Buffer {
+    let mut out = Vec::with_capacity(16);
+    wire::request::cancel(&mut out, msgid);
+    out.into()
+}
+
+/// The frame of an `info` call.
+#[napi(catch_unwind)]
+pub fn info(msgid: u32) -> Buffer {
+    let mut out = Vec::with_capacity(16);
+    wire::request::info(&mut out, msgid);
+    out.into()
+}
+
+/// Reads the `result` of an `info` reply.
+#[napi(catch_unwind)]
+pub fn read_info(result: Buffer) -> Result<Info> {
+    let wire::Info { name, version, protocol, methods, key_scopes, .. } =
+        wire::Info::decode(&result).map_err(|malformed| refused(malformed.to_string()))?;
+    Ok(Info { name, version, protocol, methods, key_scopes })
+}
+
+/// The document of that many fields and bytes a field: one map of strings. Equal arguments give equal bytes.
+#[napi(catch_unwind)]
+pub fn document(fields: u32, field_bytes: u32, seed: Option<u32>) -> Result<Buffer> {
+    document::make(fields, field_bytes, seed.unwrap_or(0)).map(Buffer::from).map_err(refused)
+}
+
+/// What is wrong with the payload of a reply, as a sentence; `null` if it is what the call should have given.
+#[napi(catch_unwind)]
+pub fn check(payload: Buffer, expected: Expected) -> Result<Option<String>> {
+    document::check(&payload, &expected).map_err(refused)
+}
+
+/// Panics, for the test that a panic becomes an exception.
+#[napi(catch_unwind)]
+pub fn panic_for_test() {
+    panic!("asked to");
+}
+
+fn refused(why: String) -> Error {
+    Error::new(Status::InvalidArg, why)
+}
+
+fn named<T>(key: &str, name: Option<&str>, from_name: fn(&str) -> Option<T>) -> Result<Option<T>> {
+    let known = |name| from_name(name).ok_or_else(|| refused(format!("{key}: {name} is not in the contract")));
+    name.map(known).transpose()
+}
+
+fn collection(call: &Call) -> Result<&str> {
+    call.collection.as_deref().ok_or_else(|| refused("collection is missing".into()))
+}
+
+/// Fills in what every call on a document has, and lets `append` write it.
+fn frame<W: Default>(
+    call: &Call,
+    writing: W,
+    append: impl FnOnce(&mut Vec<u8>, &wire::DocumentCall<'_, W>),
+) -> Result<Buffer> {
+    let made;
+    let payload: &[u8] = match (&call.payload, call.fields) {
+        (Some(payload), None) => {
+            // Two values, or half a one, would shift every later message of the connection.
+            wire::request::check_payload(payload).map_err(|malformed| refused(format!("payload: {malformed}")))?;
+            payload
+        }
+        (None, Some(fields)) => {
+            made = document::make(fields, call.field_bytes.unwrap_or(16), call.seed.unwrap_or(0)).map_err(refused)?;
+            &made
+        }
+        _ => return Err(refused("a call has either payload or fields".into())),
+    };
+    let mut out = Vec::with_capacity(payload.len() + 256);
+    let call = wire::DocumentCall {
+        select: call.select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
+        context: call.context.as_deref().unwrap_or_default(),
+        deadline_ms: call.deadline_ms,
+        writing,
+        ..wire::DocumentCall::new(&call.app, payload)
+    };
+    append(&mut out, &call);
+    Ok(out.into())
+}

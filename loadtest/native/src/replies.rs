@@ -1,0 +1,149 @@
+//! Bytes of a connection, as they come, to replies.
+
+use napi::bindgen_prelude::{Buffer, Error, Result, Status, Uint8Array};
+use napi_derive::napi;
+use sealwire_msgpack::{Malformed, Reader, Token};
+use sealwire_wire::{DetailValue, Document, Head, Limits, Notice, RpcError, Scan, Scanner, decode_protocol_error};
+
+/// Largest reply accepted: what an engine sends at the most by default.
+const REPLY_BYTES_MAX: u64 = 256 << 20;
+
+/// One answer, or the engine's last word before it closes the connection.
+#[napi(object)]
+#[derive(Default)]
+pub struct Reply {
+    /// The call it answers; absent where no call is to blame.
+    pub msgid: Option<u32>,
+    /// Whether there is a result.
+    pub ok: bool,
+    /// Bytes of the whole message.
+    pub bytes: u32,
+    /// The error's code.
+    pub code: Option<String>,
+    /// Its sentence.
+    pub message: Option<String>,
+    /// Its reason, where it has one.
+    pub reason: Option<String>,
+    /// Milliseconds to wait.
+    pub retry_after_ms: Option<u32>,
+    /// The document in the result, one MessagePack value.
+    pub payload: Option<Buffer>,
+    /// Scalars in it that are not keys.
+    pub fields: Option<u32>,
+    /// The result, where it is no document.
+    pub result: Option<Buffer>,
+}
+
+/// Reads the replies of one connection.
+#[napi]
+pub struct Replies {
+    scanner: Scanner,
+    buffered: Vec<u8>,
+    /// Bytes at the front that were read already.
+    read: usize,
+}
+
+#[napi]
+impl Replies {
+    /// For a new connection.
+    #[napi(constructor, catch_unwind)]
+    #[allow(clippy::new_without_default)] // Made from JavaScript only.
+    pub fn new() -> Self {
+        let limits = Limits { message_bytes_max: REPLY_BYTES_MAX, ..Limits::default() };
+        Self { scanner: Scanner::for_replies(limits), buffered: Vec::new(), read: 0 }
+    }
+
+    /// Takes the next bytes, gives the replies that are whole now. Throws where the engine breaks the contract; close
+    /// the connection then.
+    #[napi(catch_unwind)]
+    pub fn push(&mut self, chunk: Uint8Array) -> Result<Vec<Reply>> {
+        self.buffered.extend_from_slice(&chunk);
+        let mut replies = Vec::new();
+        loop {
+            match self.scanner.scan(&self.buffered[self.read..]) {
+                Scan::Incomplete => break,
+                Scan::Message(boundary) => {
+                    let message = &self.buffered[self.read..self.read + boundary.bytes];
+                    replies.extend(read(message, boundary.head).map_err(|why| broken(why.to_string()))?);
+                    self.read += boundary.bytes;
+                }
+                Scan::Refused { error, .. } => return Err(broken(error.to_string())),
+                Scan::Discard { .. } => return Err(broken("a message that is too long".into())),
+            }
+        }
+        // Once per chunk, so that many small replies are not moved many times.
+        self.buffered.drain(..self.read);
+        self.read = 0;
+        Ok(replies)
+    }
+
+    /// Bytes of a reply that has not ended.
+    #[napi(getter, catch_unwind)]
+    pub fn pending(&self) -> u32 {
+        u32::try_from(self.buffered.len()).unwrap_or(u32::MAX)
+    }
+}
+
+fn broken(why: String) -> Error {
+    Error::new(Status::GenericFailure, format!("the engine breaks the contract: {why}"))
+}
+
+fn read(message: &[u8], head: Head) -> std::result::Result<Option<Reply>, Malformed> {
+    let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    match head {
+        Head::Notification { notice: Some(Notice::Error) } => {
+            Ok(Some(Reply { bytes, ..failed(decode_protocol_error(message)?) }))
+        }
+        Head::Response { .. } => {
+            let reply = sealwire_wire::Reply::decode(message)?;
+            let read = match reply.outcome {
+                Ok(result) => succeeded(result)?,
+                Err(error) => failed(error),
+            };
+            Ok(Some(Reply { msgid: Some(reply.msgid), bytes, ..read }))
+        }
+        Head::Notification { .. } | Head::Request { .. } => Ok(None),
+    }
+}
+
+fn failed(error: RpcError) -> Reply {
+    let reason = error.details.into_iter().find(|detail| detail.key == "reason").map(|detail| match detail.value {
+        DetailValue::Text(text) => text.into_owned(),
+        DetailValue::Number(number) => number.to_string(),
+    });
+    Reply {
+        code: Some(error.code.name().into()),
+        message: Some(error.message.into_owned()),
+        reason,
+        retry_after_ms: error.retry_after_ms,
+        ..Reply::default()
+    }
+}
+
+fn succeeded(result: &[u8]) -> std::result::Result<Reply, Malformed> {
+    let Ok(document) = Document::decode(result) else {
+        return Ok(Reply { ok: true, result: Some(result.to_vec().into()), ..Reply::default() });
+    };
+    let fields = leaves(&mut Reader::new(document.payload), false)?;
+    Ok(Reply { ok: true, payload: Some(document.payload.to_vec().into()), fields: Some(fields), ..Reply::default() })
+}
+
+/// Scalars of the next value that are not keys. As deep as the scanner has let through.
+fn leaves(reader: &mut Reader<'_>, key: bool) -> std::result::Result<u32, Malformed> {
+    let mut count = 0;
+    match reader.token()? {
+        Token::Array(values) => {
+            for _ in 0..values {
+                count += leaves(reader, false)?;
+            }
+        }
+        Token::Map(pairs) => {
+            for _ in 0..pairs {
+                leaves(reader, true)?;
+                count += leaves(reader, false)?;
+            }
+        }
+        _ => count = u32::from(!key),
+    }
+    Ok(count)
+}
