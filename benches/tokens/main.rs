@@ -35,6 +35,7 @@ and what writers feel of a slowed database.
     --store NAME   postgres or embedded; both by default. PostgreSQL is a throw-away server with fsync on.
     --rows A,B     Of `callers`: rows that are there before, rising; 1000000 by default. With two the last is held against
                    the first.
+    --what NAMES   Of `callers`: random, deterministic, look-up; all by default.
     --seconds N    Of each window of `callers`; 3 by default.
     --pairs N      Pairs of windows of `callers`; 8 by default.
     --json         JSON on standard output instead of Markdown, a document for each experiment.
@@ -53,6 +54,9 @@ const READS_MIN: f64 = 0.5;
 /// Of the rate with the least rows there.
 const ROWS_MIN: f64 = 0.8;
 
+/// What callers do, and of which rate.
+const WHAT: [(&str, f64); 3] = [("random", WRITES_MIN), ("deterministic", WRITES_MIN), ("look-up", READS_MIN)];
+
 const EXPERIMENTS: [&str; 2] = ["callers", "throttle"];
 
 struct Options {
@@ -60,6 +64,7 @@ struct Options {
     only: Vec<String>,
     stores: Vec<String>,
     rows: Vec<u64>,
+    what: Vec<String>,
     window: Duration,
     pairs: usize,
     json: bool,
@@ -112,8 +117,13 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         true => Ok(name.to_owned()),
         false => Err(format!("there is no experiment {name}")),
     };
+    let sort = |name: &str| match WHAT.iter().any(|(what, _)| *what == name) {
+        true => Ok(name.to_owned()),
+        false => Err(format!("callers do not do {name}")),
+    };
     let mut options = Options {
         smoke,
+        what: WHAT.map(|(what, _)| what.to_owned()).into(),
         only: EXPERIMENTS.map(str::to_owned).into(),
         stores: Vec::new(),
         rows: vec![if smoke { 1_000 } else { 1_000_000 }],
@@ -129,6 +139,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--only" => options.only = value()?.split(',').map(experiment).collect::<Result<_, _>>()?,
             "--store" => options.stores.push(value()?.clone()),
             "--rows" => options.rows = value()?.split(',').map(|n| number(&n.to_owned())).collect::<Result<_, _>>()?,
+            "--what" => options.what = value()?.split(',').map(sort).collect::<Result<_, _>>()?,
             "--seconds" => options.window = Duration::from_secs(number(value()?)?),
             "--pairs" => options.pairs = number(value()?)? as usize,
             "--json" => options.json = true,
@@ -157,7 +168,7 @@ struct Measured {
 
 async fn measure(options: &Options, place: &Arc<Place>, rows: u64) -> io::Result<Vec<Measured>> {
     let mut measured = Vec::new();
-    for (what, gate) in [("write, random", WRITES_MIN), ("write, deterministic", WRITES_MIN), ("look-up", READS_MIN)] {
+    for (what, gate) in WHAT.into_iter().filter(|(name, _)| options.what.iter().any(|what| what == name)) {
         let (mut callers, mut alone, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
         // The first pair warms both up.
         for pair in 0..=options.pairs {
@@ -166,7 +177,7 @@ async fn measure(options: &Options, place: &Arc<Place>, rows: u64) -> io::Result
                     (load::look_up(place, READERS, options.window).await, place.raw_look_up(options.window).await?)
                 }
                 _ => {
-                    let printed = what == "write, deterministic";
+                    let printed = what == "deterministic";
                     let with = load::write(place, WRITERS, printed, options.window).await;
                     (with, place.raw_write(printed, options.window).await?)
                 }

@@ -23,8 +23,6 @@ const SEALED_BYTES: usize = 100;
 /// Rows that are put at once to fill a store, and by how many at once.
 const FILL_ROWS: u64 = 500;
 const FILL_TASKS: u64 = 2;
-/// Look-ups under way at once.
-pub(crate) const LOOK_UPS: usize = 4;
 
 pub(crate) struct Place {
     pub(crate) coalescer: Coalescer,
@@ -54,7 +52,7 @@ impl Place {
                 let database = server.database().map_err(failed)?;
                 let password = Some(server.password().to_owned());
                 let options = PostgresOptions { password, ..PostgresOptions::new(database.socket_url()) };
-                let lanes = Lanes { writers: options.writers, readers: LOOK_UPS };
+                let lanes = Lanes { writers: options.writers, readers: options.readers };
                 let connections = options.writers;
                 let store = Arc::new(PostgresStore::connect(options).await.map_err(failed)?);
                 let raw = Raw::postgres(&database.socket_url(), server.password(), connections).await?;
@@ -64,7 +62,7 @@ impl Place {
                 let folder = tempfile::tempdir()?;
                 let store = Arc::new(EmbeddedStore::open(folder.path(), &Options::default()).map_err(failed)?);
                 let raw = Raw::Store(Arc::clone(&store) as Arc<dyn TokenStore>);
-                let lanes = Lanes { writers: 1, readers: LOOK_UPS };
+                let lanes = Lanes { writers: 1, readers: 2 };
                 Ok(Self::over(Arc::clone(&store) as _, lanes, raw, Kept::Embedded(store, folder)))
             }
             other => Err(failed(format!("there is no store {other}; --help tells more"))),

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::Options;
-use crate::place::{LOOK_UPS, failed, settings};
+use crate::place::{failed, settings};
 use writers::{Desk, Door, Load, Sample};
 
 /// Doors, in the order of the report; the first is the engine's.
@@ -150,7 +150,7 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
         tls: PostgresTls::Off,
         ..PostgresOptions::new(database.url(&[proxy.port()]))
     };
-    let lanes = Lanes { writers: reached.writers, readers: LOOK_UPS };
+    let lanes = Lanes { writers: reached.writers, readers: reached.readers };
     let store = Arc::new(PostgresStore::connect(reached).await.map_err(failed)?);
     let setup = Setup::new(options.smoke, lanes);
     proxy.delay(setup.delay);
