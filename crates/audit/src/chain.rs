@@ -1,0 +1,133 @@
+//! The chain: each line holds a hash over the hash before it and its own bytes, and a MAC of that hash.
+//!
+//! `{"seq":N` + body + `,"hash":"` 64 digits `","mac":"` 32 digits `"}` newline. The hash is SHA-256 of the 32 bytes of the
+//! hash before and of everything up to `,"hash"`; before the first record stands a hash of the chain's random name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::json;
+use crate::key::{AuditKey, MAC_BYTES};
+
+/// The longest line that is read, with its newline. Ours are a tenth of it.
+pub const LINE_BYTES_MAX: usize = 32 << 10;
+
+const BEGIN: &[u8] = b"{\"seq\":";
+const HASH: &[u8] = b",\"hash\":\"";
+const MAC: &[u8] = b"\",\"mac\":\"";
+const END: &[u8] = b"\"}";
+/// Everything behind the body, without the newline.
+const SEAL_BYTES: usize = HASH.len() + 64 + MAC.len() + 2 * MAC_BYTES + END.len();
+
+/// A SHA-256 hash. Shown as hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// What stands before the first record of a chain of that name.
+    pub(crate) fn genesis(chain: &[u8; 16]) -> Self {
+        Self(Sha256::new().chain_update(b"sealwire/audit/1").chain_update(chain).finalize().into())
+    }
+
+    /// What follows from it with a line, up to its seal.
+    pub(crate) fn with(&self, sealed: &[u8]) -> Self {
+        Self(Sha256::new().chain_update(self.0).chain_update(sealed).finalize().into())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+impl FromStr for Digest {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        json::unhex(text.as_bytes()).map(Self).ok_or("must be 64 hexadecimal digits")
+    }
+}
+
+/// The end of a chain: the number and hash of its last record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) seq: u64,
+    pub(crate) hash: Digest,
+}
+
+impl Link {
+    /// Appends the next line. `body` is everything between the number and the seal, from its comma on.
+    pub(crate) fn seal(&mut self, key: &AuditKey, body: &[u8], out: &mut Vec<u8>) {
+        let begin = out.len();
+        self.seq += 1;
+        out.extend_from_slice(BEGIN);
+        json::number(out, self.seq);
+        out.extend_from_slice(body);
+        self.hash = self.hash.with(&out[begin..]);
+        out.extend_from_slice(HASH);
+        json::hex(out, &self.hash.0);
+        out.extend_from_slice(MAC);
+        json::hex(out, &key.line_mac(&self.hash));
+        out.extend_from_slice(END);
+        out.push(b'\n');
+    }
+}
+
+/// A line taken apart. Nothing in it is verified yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The record's number.
+    pub seq: u64,
+    /// What the hash is over.
+    pub(crate) sealed: &'a [u8],
+    /// Of it, what is behind the number: from a comma on.
+    pub(crate) body: &'a [u8],
+    /// What it says its hash is.
+    pub hash: Digest,
+    pub(crate) mac: [u8; MAC_BYTES],
+}
+
+impl<'a> Line<'a> {
+    /// Takes a line apart, without its newline. `None`: it is none of ours.
+    #[must_use]
+    pub fn parse(line: &'a [u8]) -> Option<Self> {
+        let (sealed, seal) = line.split_at_checked(line.len().checked_sub(SEAL_BYTES)?)?;
+        let seal = seal.strip_prefix(HASH)?;
+        let (hash, seal) = seal.split_at(64);
+        let seal = seal.strip_prefix(MAC)?;
+        let (mac, end) = seal.split_at(2 * MAC_BYTES);
+        if end != END {
+            return None;
+        }
+        let rest = sealed.strip_prefix(BEGIN)?;
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (number, body) = rest.split_at(digits);
+        let plain = matches!(number, [b'1'..=b'9', ..]) && body.first().is_none_or(|byte| *byte == b',');
+        let seq = std::str::from_utf8(number).ok().filter(|_| plain)?.parse().ok()?;
+        Some(Self { seq, sealed, body, hash: Digest(json::unhex(hash)?), mac: json::unhex(mac)? })
+    }
+
+    /// The event that it says it records.
+    #[must_use]
+    pub fn event(&self) -> Option<&'a str> {
+        // Behind a time of fixed length.
+        let rest = self.body.strip_prefix(b",\"time\":\"")?.get(24..)?.strip_prefix(b"\",\"event\":\"")?;
+        let end = rest.iter().position(|byte| *byte == b'"')?;
+        std::str::from_utf8(&rest[..end]).ok()
+    }
+
+    /// When it says that it was.
+    #[must_use]
+    pub fn time(&self) -> Option<&'a [u8]> {
+        self.body.strip_prefix(b",\"time\":\"")?.get(..24)
+    }
+}

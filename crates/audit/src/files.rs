@@ -1,0 +1,101 @@
+//! The folder: which files are segments, and how they are made.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Held while an engine writes here.
+const LOCK_FILE: &str = "lock";
+const PREFIX: &str = "audit-";
+const SUFFIX: &str = ".jsonl";
+/// Digits of the first record's number in a name: names sort as records do.
+const DIGITS: usize = 16;
+
+/// A segment's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// The number of its first record.
+    pub(crate) first: u64,
+    pub(crate) name: String,
+}
+
+impl Segment {
+    pub(crate) fn from(first: u64) -> Self {
+        Self { first, name: format!("{PREFIX}{first:0DIGITS$}{SUFFIX}") }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+        let first = digits.parse().ok()?;
+        Some(Self::from(first)).filter(|segment| segment.name == name)
+    }
+}
+
+/// The segments in a folder, in order.
+pub(crate) fn segments(folder: &Path) -> io::Result<Vec<Segment>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        found.extend(entry?.file_name().to_str().and_then(Segment::parse));
+    }
+    found.sort_by_key(|segment| segment.first);
+    Ok(found)
+}
+
+/// Makes the folder, if it is not there, for its owner alone.
+pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// A new file for its owner alone.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
+}
+
+/// A file that is there or not, for its owner alone, to be written anywhere.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// A segment that is there, to go on with.
+pub(crate) fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).open(path)
+}
+
+/// Puts the folder's entries on disk.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// The folder is this process's as long as the file is open. `None`: another has it.
+pub(crate) fn lock(folder: &Path) -> io::Result<Option<File>> {
+    let file = open(&folder.join(LOCK_FILE))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Where what was torn off a segment is kept.
+pub(crate) fn torn(folder: &Path, segment: &Segment) -> PathBuf {
+    folder.join(format!("{}.torn", segment.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written_and_sort_as_records_do() {
+        for first in [1, 9, 10, 123_456, 9_999_999_999_999_999, u64::MAX] {
+            assert_eq!(Segment::parse(&Segment::from(first).name), Some(Segment::from(first)));
+        }
+        assert!(Segment::from(9).name < Segment::from(10).name);
+        for other in
+            ["audit-1.jsonl", "audit-0000000000000001.jsonl.torn", "audit-000000000000000x.jsonl", "head.json", ""]
+        {
+            assert_eq!(Segment::parse(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! The files, written by one process at a time: segments, the head, and how a trail is found after any end of its engine.
+//!
+//! What is appended together is there together, or not at all: a write that fails is taken back. Nothing here runs by
+//! itself; [`Trail`](crate::Trail) has the thread.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::chain::{Digest, Link};
+use crate::files::{self, Segment};
+use crate::head::{HEAD_FILE, Head, HeadError};
+use crate::json;
+use crate::key::{AuditKey, same};
+use crate::moment::Moment;
+use crate::record::begin;
+use crate::segment::{Header, Lines};
+
+/// What is kept of the buffer of a large group.
+const BUFFER_BYTES_KEPT: usize = 256 << 10;
+
+/// Where a trail is, and when a segment ends.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder, made if it is not there. It is one engine's alone.
+    pub folder: PathBuf,
+    /// A segment ends with the write that brings it to so many bytes.
+    pub segment_bytes: u64,
+    /// And before the first write so long after its beginning.
+    pub segment_age: Duration,
+    /// Whether what is written is put on disk (`fdatasync`) before it counts as written; else the system has it (`write`).
+    pub sync: bool,
+    /// Names this run of this engine.
+    pub instance: String,
+}
+
+/// Why a trail cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// Another process has it.
+    #[error("{}: another engine writes its audit trail here; each needs a folder of its own", folder.display())]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The system refuses.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// No random numbers.
+    #[error("the random source failed")]
+    Random,
+}
+
+/// How a trail was found when it was opened. Recorded at each start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// There was none.
+    New,
+    /// As it was left.
+    Clean,
+    /// With records behind the head: its engine was killed between the two writes.
+    Ahead,
+    /// With a head that says more than is there: records are missing.
+    Cut,
+    /// Without its head.
+    HeadMissing,
+    /// With a head that is damaged or forged.
+    HeadDamaged,
+    /// Under another key.
+    OtherKey,
+    /// With a last segment that does not verify.
+    Broken,
+}
+
+impl Found {
+    /// Its name in the record.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Clean => "clean",
+            Self::Ahead => "ahead",
+            Self::Cut => "cut",
+            Self::HeadMissing => "head_missing",
+            Self::HeadDamaged => "head_damaged",
+            Self::OtherKey => "other_key",
+            Self::Broken => "broken",
+        }
+    }
+
+    /// Nobody but an engine has written here.
+    #[must_use]
+    pub const fn is_sound(self) -> bool {
+        matches!(self, Self::New | Self::Clean | Self::Ahead)
+    }
+}
+
+/// A trail open for writing.
+#[derive(Debug)]
+pub struct Journal {
+    options: Options,
+    key: AuditKey,
+    chain: [u8; 16],
+    link: Link,
+    open: Option<Open>,
+    /// Why the next segment begins.
+    reason: &'static str,
+    /// The segment before.
+    previous: Option<String>,
+    head: File,
+    found: Found,
+    torn_bytes: u64,
+    out: Vec<u8>,
+    _lock: File,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: File,
+    segment: Segment,
+    /// Bytes in it that count.
+    bytes: u64,
+    since: Moment,
+    /// More is in it than counts.
+    excess: bool,
+}
+
+impl Journal {
+    /// Opens the trail of a folder, or begins one. What the end of an engine tore is set aside.
+    ///
+    /// # Errors
+    ///
+    /// [`JournalError`]. A trail that was tampered with is no error: it goes on, and the next record says so.
+    pub fn open(options: Options, key: AuditKey) -> Result<Self, JournalError> {
+        let folder = options.folder.clone();
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |source| JournalError::Io { path, source }
+        };
+        files::make_folder(&folder).map_err(at(&folder))?;
+        let lock = files::lock(&folder).map_err(at(&folder))?;
+        let lock = lock.ok_or_else(|| JournalError::InUse { folder: folder.clone() })?;
+        let written = Head::read(&folder, Some(&key));
+        let named = written.as_ref().ok().map(|head| head.seq);
+        let (tail, torn_bytes) = tail(&folder, &key, named).map_err(at(&folder))?;
+        let head = files::open(&folder.join(HEAD_FILE)).map_err(at(&folder.join(HEAD_FILE)))?;
+        let state = State::of(written, tail)?;
+        let mut journal = Self {
+            chain: state.chain,
+            link: state.link,
+            open: None,
+            reason: state.found.name(),
+            previous: state.previous,
+            head,
+            found: state.found,
+            torn_bytes,
+            out: Vec::new(),
+            _lock: lock,
+            options,
+            key,
+        };
+        if let Some((segment, bytes, since)) = state.goes_on {
+            let path = folder.join(&segment.name);
+            let file = files::append(&path).map_err(at(&path))?;
+            journal.open = Some(Open { file, segment, bytes, since, excess: false });
+        }
+        if state.found == Found::New {
+            // Before the first segment, so that none is ever without a head.
+            journal.write_head(&journal.link, "").map_err(at(&folder.join(HEAD_FILE)))?;
+        }
+        Ok(journal)
+    }
+
+    /// How the trail was found.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// Bytes that were torn and set aside.
+    #[must_use]
+    pub fn torn_bytes(&self) -> u64 {
+        self.torn_bytes
+    }
+
+    /// The number and hash of the last record.
+    #[must_use]
+    pub fn last(&self) -> (u64, Digest) {
+        (self.link.seq, self.link.hash)
+    }
+
+    /// The segment that is written, once there is one.
+    #[must_use]
+    pub fn segment(&self) -> Option<&str> {
+        self.open.as_ref().map(|open| &*open.segment.name)
+    }
+
+    /// Appends records, from the comma behind their number on: all or none. Says whether a segment was begun for them.
+    ///
+    /// # Errors
+    ///
+    /// What the system said; the trail is as it was before, and the next call tries to go on.
+    pub fn append<'a>(&mut self, at: Moment, records: impl Iterator<Item = &'a [u8]>) -> io::Result<bool> {
+        self.mend()?;
+        self.out.clear();
+        self.out.shrink_to(BUFFER_BYTES_KEPT);
+        let mut link = self.link;
+        let begins = self.is_due(at);
+        let mut target = match self.open.take_if(|_| !begins) {
+            Some(open) => open,
+            None => self.begin_segment(at, &mut link)?,
+        };
+        for record in records {
+            link.seal(&self.key, record, &mut self.out);
+        }
+        match self.put(&mut target.file, &target.segment.name, link) {
+            Ok(()) => {
+                target.bytes += self.out.len() as u64;
+                self.link = link;
+                self.previous = Some(target.segment.name.clone());
+                self.open = Some(target);
+                Ok(begins)
+            }
+            Err(error) if begins => {
+                // One that stays has no record that counts, and gives way to the next try.
+                let _ = std::fs::remove_file(self.options.folder.join(&target.segment.name));
+                Err(error)
+            }
+            Err(error) => {
+                target.excess = true;
+                self.open = Some(target);
+                let mended = self.mend();
+                if self.options.sync && mended.is_ok() {
+                    // What the system keeps of a file whose sync failed is not known.
+                    self.open = None;
+                    self.reason = "failure";
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts on disk what was written. What is closed behind it is closed for good.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn sync(&mut self) -> io::Result<()> {
+        if let Some(open) = &self.open {
+            open.file.sync_data()?;
+        }
+        self.head.sync_data()
+    }
+
+    fn is_due(&self, at: Moment) -> bool {
+        self.open.as_ref().is_none_or(|open| {
+            open.bytes >= self.options.segment_bytes || at.since(open.since) >= self.options.segment_age
+        })
+    }
+
+    /// Makes the next segment's file, with its first record in the buffer.
+    fn begin_segment(&mut self, at: Moment, link: &mut Link) -> io::Result<Open> {
+        let segment = Segment::from(link.seq + 1);
+        let path = self.options.folder.join(&segment.name);
+        let file = match files::create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // No record that counts has such a number.
+                std::fs::remove_file(&path)?;
+                files::create(&path)?
+            }
+            created => created?,
+        };
+        if self.options.sync {
+            files::sync_folder(&self.options.folder)?;
+        }
+        let reason = if self.open.is_some() { "rotation" } else { self.reason };
+        let mut body = Vec::with_capacity(512);
+        begin(&mut body, at, "segment", &self.options.instance);
+        json::count(&mut body, "format", 1);
+        json::key(&mut body, "chain");
+        body.push(b'"');
+        json::hex(&mut body, &self.chain);
+        body.push(b'"');
+        json::text(&mut body, "key", &self.key.id());
+        json::text(&mut body, "reason", reason);
+        json::key(&mut body, "previous");
+        body.extend_from_slice(b"{\"seq\":");
+        json::number(&mut body, link.seq);
+        json::text(&mut body, "hash", &link.hash.to_string());
+        if let Some(previous) = &self.previous {
+            json::text(&mut body, "file", previous);
+        }
+        body.push(b'}');
+        link.seal(&self.key, &body, &mut self.out);
+        Ok(Open { file, segment, bytes: 0, since: at, excess: false })
+    }
+
+    /// Writes the buffer, then the head.
+    fn put(&self, file: &mut File, name: &str, link: Link) -> io::Result<()> {
+        file.write_all(&self.out)?;
+        if self.options.sync {
+            file.sync_data()?;
+        }
+        self.write_head(&link, name)?;
+        if self.options.sync { self.head.sync_data() } else { Ok(()) }
+    }
+
+    fn write_head(&self, link: &Link, file: &str) -> io::Result<()> {
+        let (chain, key, Link { seq, hash }) = (self.chain, self.key.id(), *link);
+        Head { chain, key, seq, hash, file: file.to_owned() }.write(&self.head, &self.key)
+    }
+
+    /// Takes back what a failed write left.
+    fn mend(&mut self) -> io::Result<()> {
+        if let Some(open) = self.open.as_mut().filter(|open| open.excess) {
+            open.file.set_len(open.bytes)?;
+            open.excess = false;
+        }
+        Ok(())
+    }
+}
+
+/// What the last segment holds.
+struct Tail {
+    segment: Segment,
+    link: Link,
+    header: Option<Header>,
+    /// The record that the head names, if it is here.
+    named: Option<Link>,
+    bytes: u64,
+    /// Every line follows from the one before, under this key.
+    sound: bool,
+}
+
+/// What is gone on with.
+struct State {
+    found: Found,
+    chain: [u8; 16],
+    link: Link,
+    previous: Option<String>,
+    goes_on: Option<(Segment, u64, Moment)>,
+}
+
+impl State {
+    fn of(head: Result<Head, HeadError>, tail: Option<Tail>) -> Result<Self, JournalError> {
+        let found = match &head {
+            Ok(_) => Found::Clean,
+            Err(HeadError::Missing) => Found::HeadMissing,
+            Err(HeadError::OtherKey(_)) => Found::OtherKey,
+            Err(HeadError::Damaged | HeadError::Forged | HeadError::Io(_)) => Found::HeadDamaged,
+        };
+        let begin = |found, chain| {
+            let link = Link { seq: 0, hash: Digest::genesis(&chain) };
+            Self { found, chain, link, previous: None, goes_on: None }
+        };
+        match (head, tail) {
+            (Err(error), None) => {
+                let mut chain = [0; 16];
+                aws_lc_rs::rand::fill(&mut chain).map_err(|_| JournalError::Random)?;
+                Ok(begin(if matches!(error, HeadError::Missing) { Found::New } else { found }, chain))
+            }
+            (Ok(head), None) if head.seq == 0 => Ok(begin(Found::New, head.chain)),
+            // Segments were moved away, all of them.
+            (Ok(head), None) => {
+                let previous = Some(head.file.clone());
+                Ok(Self { found, chain: head.chain, link: head.link(), previous, goes_on: None })
+            }
+            (head, Some(tail)) => Ok(Self::behind(found, head.ok(), tail)),
+        }
+    }
+
+    /// Of a folder with segments.
+    fn behind(found: Found, head: Option<Head>, tail: Tail) -> Self {
+        let Tail { segment, link, header, named, bytes, sound } = tail;
+        let chain = header.as_ref().map(|header| header.chain).or(head.as_ref().map(|head| head.chain));
+        let chain = chain.unwrap_or_default();
+        let previous = Some(segment.name.clone());
+        let Some(head) = head else {
+            return Self { found, chain, link, previous, goes_on: None };
+        };
+        let found = match named {
+            _ if head.seq > link.seq => Found::Cut,
+            _ if !sound || head.chain != chain => Found::Broken,
+            Some(named) if named != head.link() => Found::Broken,
+            _ if head.seq == link.seq => Found::Clean,
+            _ => Found::Ahead,
+        };
+        match (found, header) {
+            (Found::Cut, _) => Self { found, chain: head.chain, link: head.link(), previous, goes_on: None },
+            (Found::Broken, _) | (_, None) => Self { found, chain, link, previous, goes_on: None },
+            (_, Some(header)) => Self { found, chain, link, previous, goes_on: Some((segment, bytes, header.time)) },
+        }
+    }
+}
+
+/// Reads the last segment that has a whole line, and sets aside what was torn behind it.
+fn tail(folder: &Path, key: &AuditKey, named: Option<u64>) -> io::Result<(Option<Tail>, u64)> {
+    let mut torn_bytes = 0;
+    let mut segments = files::segments(folder)?;
+    while let Some(segment) = segments.pop() {
+        let path = folder.join(&segment.name);
+        let tail = scan(&path, &segment, key, named)?;
+        let bytes = std::fs::metadata(&path)?.len();
+        if bytes > tail.bytes {
+            torn_bytes += bytes - tail.bytes;
+            set_aside(folder, &segment, tail.bytes)?;
+        }
+        if tail.bytes > 0 {
+            return Ok((Some(tail), torn_bytes));
+        }
+        // It was begun and nothing more.
+        std::fs::remove_file(&path)?;
+    }
+    Ok((None, torn_bytes))
+}
+
+fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> io::Result<Tail> {
+    let mut lines = Lines::new(BufReader::with_capacity(1 << 20, File::open(path)?));
+    let first = Link { seq: segment.first.saturating_sub(1), hash: Digest([0; 32]) };
+    let mut tail = Tail { segment: segment.clone(), link: first, header: None, named: None, bytes: 0, sound: true };
+    let mut number = 0_u64;
+    while let Some(raw) = lines.next()?.filter(|raw| raw.is_whole) {
+        number += 1;
+        tail.bytes = raw.end;
+        let Some(line) = raw.line() else {
+            tail.sound = false;
+            continue;
+        };
+        if number == 1 {
+            tail.header = Header::parse(&line);
+            if let Some(header) = &tail.header {
+                tail.link = header.previous;
+                tail.sound &= header.key == key.id();
+            }
+        }
+        let follows = line.seq == tail.link.seq + 1 && tail.link.hash.with(line.sealed) == line.hash;
+        tail.sound &= tail.header.is_some() && follows && same(&key.line_mac(&line.hash), &line.mac);
+        // Numbers only grow, whatever stands there: none is used twice.
+        tail.link = Link { seq: line.seq.max(tail.link.seq), hash: line.hash };
+        if Some(line.seq) == named {
+            tail.named = Some(Link { seq: line.seq, hash: line.hash });
+        }
+    }
+    Ok(tail)
+}
+
+/// Moves what is behind so many bytes of a segment to a file beside it.
+fn set_aside(folder: &Path, segment: &Segment, bytes: u64) -> io::Result<()> {
+    use std::io::{Seek as _, SeekFrom};
+    let path = folder.join(&segment.name);
+    let mut file = File::options().read(true).write(true).open(&path)?;
+    file.seek(SeekFrom::Start(bytes))?;
+    let mut torn = files::open(&files::torn(folder, segment))?;
+    torn.seek(SeekFrom::End(0))?;
+    io::copy(&mut file, &mut torn)?;
+    torn.write_all(b"\n")?;
+    file.set_len(bytes)
+}

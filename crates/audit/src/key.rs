@@ -1,0 +1,69 @@
+//! The keys that authenticate the trail: who lacks them cannot make a line or a head that passes.
+
+use std::fmt;
+
+use hkdf::Hkdf;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use crate::chain::Digest;
+
+/// Bytes of a MAC: HMAC-SHA-256 cut to its first half, as RFC 2104 and RFC 4868 allow.
+pub(crate) const MAC_BYTES: usize = 16;
+
+/// One key for lines, one for heads, so that the one is never taken for the other. Wiped on drop.
+#[derive(Clone)]
+pub struct AuditKey {
+    line: Box<Hmac<Sha256>>,
+    head: Box<Hmac<Sha256>>,
+    id: [u8; 4],
+}
+
+impl AuditKey {
+    /// From 32 bytes that serve nothing else: a key-encryption key gives them under a label of its own.
+    #[must_use]
+    pub fn new(root: &Zeroizing<[u8; 32]>) -> Self {
+        let keyed = |label: &[u8]| {
+            let mut key = Zeroizing::new([0; 32]);
+            Hkdf::<Sha256>::new(None, &root[..]).expand(label, &mut key[..]).expect("a sub-key is one hash long");
+            Box::new(Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length"))
+        };
+        let mut id = [0; 4];
+        id.copy_from_slice(&keyed(b"sealwire/audit/1/id").finalize().into_bytes()[..4]);
+        Self { line: keyed(b"sealwire/audit/1/line"), head: keyed(b"sealwire/audit/1/head"), id }
+    }
+
+    /// Names the key in files, so that another key is told from a forgery. Says nothing of it.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.id.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub(crate) fn line_mac(&self, hash: &Digest) -> [u8; MAC_BYTES] {
+        cut(&self.line, &hash.0)
+    }
+
+    pub(crate) fn head_mac(&self, bytes: &[u8]) -> [u8; MAC_BYTES] {
+        cut(&self.head, bytes)
+    }
+}
+
+fn cut(key: &Hmac<Sha256>, bytes: &[u8]) -> [u8; MAC_BYTES] {
+    let mut mac = key.clone();
+    mac.update(bytes);
+    let mut cut = [0; MAC_BYTES];
+    cut.copy_from_slice(&mac.finalize().into_bytes()[..MAC_BYTES]);
+    cut
+}
+
+/// Whether two MACs are one, in a time that says nothing of where they differ.
+pub(crate) fn same(one: &[u8; MAC_BYTES], other: &[u8; MAC_BYTES]) -> bool {
+    one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+impl fmt::Debug for AuditKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AuditKey({})", self.id())
+    }
+}

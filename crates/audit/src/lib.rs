@@ -1,0 +1,30 @@
+//! The audit trail: one record per call, chained, authenticated, in files that a SIEM reads as they are.
+//!
+//! [`Record`] is what is written of a call and never holds a value, a token or key material. [`Trail`] is the handle that
+//! calls give their records to, and the thread that writes them, many in one write. [`verify`] finds what has been done to the files since, and says
+//! where. The format is in `proto/audit.md`; what it holds against whom is in `SECURITY.md`.
+//!
+//! No sockets, no async runtime, no logging: what happens to the files is told to an [`Observer`].
+
+mod chain;
+mod files;
+mod head;
+mod journal;
+mod json;
+mod key;
+mod moment;
+mod record;
+mod segment;
+mod show;
+mod trail;
+mod verify;
+
+pub use chain::{Digest, LINE_BYTES_MAX, Line};
+pub use head::{HEAD_FILE, Head, HeadError};
+pub use journal::{Found, Journal, JournalError, Options};
+pub use key::AuditKey;
+pub use moment::Moment;
+pub use record::{Change, Event, RECORD_BYTES_MAX, Record};
+pub use show::{Filter, Follow, Shown};
+pub use trail::{Gone, Notice, Observer, OnFailure, State, Trail, TrailOptions, Written};
+pub use verify::{Anchor, Finding, HeadSeen, Problem, Range, Report, VerifyError, verify};

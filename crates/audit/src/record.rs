@@ -1,0 +1,261 @@
+//! What is written of a call, and of what happens to the trail itself.
+
+use std::time::Duration;
+
+use crate::json;
+use crate::moment::Moment;
+
+/// The longest record that is written, without its seal. What is longer in it is cut: see [`Record`].
+pub const RECORD_BYTES_MAX: usize = 24 << 10;
+
+/// Longest name of a principal in bytes, which is the longest SPIFFE ID.
+const PRINCIPAL_BYTES_MAX: usize = 2_048;
+/// Longest other text in bytes.
+const TEXT_BYTES_MAX: usize = 128;
+/// Most facts about a change.
+const CHANGES_MAX: usize = 8;
+
+/// One call that was decided. No field holds anything of a payload, a token or a key; names are cut to 128 bytes, that of the
+/// principal to 2,048.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Record<'a> {
+    /// Who called: the whole name in the certificate.
+    pub principal: &'a str,
+    /// Which field of the certificate that is.
+    pub kind: &'a str,
+    /// What was called; one word for all that do not exist.
+    pub method: &'a str,
+    /// The app that the call named, where it was understood.
+    pub app: Option<&'a str>,
+    /// The collection that it named.
+    pub collection: Option<&'a str>,
+    /// Why it was made, in its caller's words, where policy has a say in that.
+    pub reason: Option<&'a str>,
+    /// What a control call was to change.
+    pub change: &'a [(&'static str, Change<'a>)],
+    /// Fields that the call's answer covers; of calls on tokens, tokens.
+    pub fields: u64,
+    /// Of them, those that were refused one by one.
+    pub errors: u64,
+    /// Bytes of its message; of one that was refused on its way, those that were there.
+    pub bytes_in: u64,
+    /// `ok` or the code of its error.
+    pub outcome: &'a str,
+    /// The generation of control state that it was decided under.
+    pub generation: u64,
+    /// From its last byte to its decision.
+    pub took: Duration,
+}
+
+/// One fact about a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// A name or a choice.
+    Text(&'a str),
+    /// A number.
+    Number(u64),
+    /// Yes or no.
+    Flag(bool),
+    /// It is set to nothing.
+    Nothing,
+}
+
+impl Record<'_> {
+    /// Appends everything between the number and the seal.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, at: Moment, instance: &str) {
+        begin(out, at, "call", instance);
+        json::text(out, "principal", cut(self.principal, PRINCIPAL_BYTES_MAX));
+        json::text(out, "kind", cut(self.kind, TEXT_BYTES_MAX));
+        json::text(out, "method", cut(self.method, TEXT_BYTES_MAX));
+        for (name, text) in [("app", self.app), ("collection", self.collection), ("reason", self.reason)] {
+            if let Some(text) = text {
+                json::text(out, name, cut(text, TEXT_BYTES_MAX));
+            }
+        }
+        if !self.change.is_empty() {
+            json::key(out, "change");
+            for (index, (name, fact)) in self.change.iter().take(CHANGES_MAX).enumerate() {
+                out.extend_from_slice(if index == 0 { b"{" } else { b"," });
+                json::string(out, name);
+                out.push(b':');
+                match fact {
+                    Change::Text(text) => json::string(out, cut(text, TEXT_BYTES_MAX)),
+                    Change::Number(value) => json::number(out, *value),
+                    Change::Flag(flag) => out.extend_from_slice(if *flag { b"true" } else { b"false" }),
+                    Change::Nothing => out.extend_from_slice(b"null"),
+                }
+            }
+            out.push(b'}');
+        }
+        json::count(out, "fields", self.fields);
+        json::count(out, "errors", self.errors);
+        json::count(out, "bytes_in", self.bytes_in);
+        json::text(out, "outcome", cut(self.outcome, TEXT_BYTES_MAX));
+        json::count(out, "generation", self.generation);
+        json::count(out, "took_us", u64::try_from(self.took.as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
+/// What happens to the trail itself, and to the engine that keeps it.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The engine opened the trail.
+    Start {
+        /// Its version.
+        version: &'a str,
+        /// How the trail was found.
+        found: &'a str,
+        /// Bytes of a line that was cut off by the end of the engine before; they are in a file beside.
+        torn_bytes: u64,
+    },
+    /// The engine closed the trail; the last record of its run.
+    Stop,
+    /// Records were lost, because the files could not be written.
+    Gap {
+        /// How many.
+        lost: u64,
+        /// When the first was.
+        since: Moment,
+        /// What the system said last.
+        error: &'a str,
+    },
+    /// Something was read again.
+    Reload {
+        /// What.
+        what: &'a str,
+        /// `ok`, or why not.
+        outcome: &'a str,
+    },
+}
+
+impl Event<'_> {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, at: Moment, instance: &str) {
+        match self {
+            Self::Start { version, found, torn_bytes } => {
+                begin(out, at, "start", instance);
+                json::text(out, "version", version);
+                json::text(out, "found", found);
+                json::count(out, "torn_bytes", *torn_bytes);
+            }
+            Self::Stop => begin(out, at, "stop", instance),
+            Self::Gap { lost, since, error } => {
+                begin(out, at, "gap", instance);
+                json::count(out, "lost", *lost);
+                json::key(out, "since");
+                moment(out, *since);
+                json::text(out, "error", cut(error, TEXT_BYTES_MAX));
+            }
+            Self::Reload { what, outcome } => {
+                begin(out, at, "reload", instance);
+                json::text(out, "what", cut(what, TEXT_BYTES_MAX));
+                json::text(out, "outcome", cut(outcome, TEXT_BYTES_MAX));
+            }
+        }
+    }
+}
+
+/// What every record begins with, behind its number.
+pub(crate) fn begin(out: &mut Vec<u8>, at: Moment, event: &str, instance: &str) {
+    json::key(out, "time");
+    moment(out, at);
+    json::text(out, "event", event);
+    json::text(out, "instance", cut(instance, TEXT_BYTES_MAX));
+}
+
+fn moment(out: &mut Vec<u8>, at: Moment) {
+    out.push(b'"');
+    out.extend_from_slice(&at.text());
+    out.push(b'"');
+}
+
+/// The beginning of a text, of at most so many bytes.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::chain::{Digest, Line, Link};
+    use crate::key::AuditKey;
+
+    fn arbitrary_text() -> impl Strategy<Value = String> {
+        prop_oneof![any::<String>(), "[a-z.]{1,40}", "\\PC{0,3000}"]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again_by_another_library(
+            texts in proptest::collection::vec(arbitrary_text(), 7),
+            numbers in any::<[u64; 5]>(),
+            optional in any::<[bool; 3]>(),
+            changes in 0..4_usize,
+        ) {
+            let some = |index: usize| optional[index].then(|| &*texts[index]);
+            let change = [
+                ("key", Change::Text(&texts[5])), ("delay_s", Change::Number(numbers[4])),
+                ("seals", Change::Flag(true)), ("expires_s", Change::Nothing),
+            ];
+            let record = Record {
+                principal: &texts[3], kind: "dns", method: "encrypt", app: some(0), collection: some(1), reason: some(2),
+                change: &change[..changes], fields: numbers[0], errors: numbers[1], bytes_in: numbers[2],
+                outcome: "ok", generation: numbers[3], took: Duration::from_micros(numbers[4] >> 1),
+            };
+            let (mut body, mut out) = (Vec::new(), Vec::new());
+            record.encode(&mut body, Moment::now(), &texts[4]);
+            prop_assert!(body.len() <= RECORD_BYTES_MAX);
+            let key = AuditKey::new(&zeroize::Zeroizing::new([7; 32]));
+            let before = Digest::genesis(&[3; 16]);
+            let mut link = Link { seq: 41, hash: before };
+            link.seal(&key, &body, &mut out);
+            prop_assert_eq!(out.pop(), Some(b'\n'));
+            prop_assert!(!out.contains(&b'\n'));
+            let line = Line::parse(&out).unwrap();
+            prop_assert_eq!((line.seq, line.body, line.hash), (42, &body[..], link.hash));
+            prop_assert_eq!(before.with(line.sealed), line.hash);
+            prop_assert_eq!(key.line_mac(&line.hash), line.mac);
+            prop_assert_eq!(line.event(), Some("call"));
+            let read: serde_json::Value = serde_json::from_slice(&out).unwrap();
+            prop_assert_eq!(read["principal"].as_str(), Some(cut(&texts[3], PRINCIPAL_BYTES_MAX)));
+            prop_assert_eq!(read.get("app").and_then(|app| app.as_str()), some(0).map(|app| cut(app, TEXT_BYTES_MAX)));
+            prop_assert_eq!(read.get("reason").is_some(), optional[2]);
+            prop_assert_eq!(read["fields"].as_u64(), Some(numbers[0]));
+            prop_assert_eq!(read["took_us"].as_u64(), Some(numbers[4] >> 1));
+            prop_assert_eq!(read.get("change").map_or(0, |change| change.as_object().unwrap().len()), changes);
+            prop_assert_eq!(read["hash"].as_str(), Some(&*line.hash.to_string()));
+        }
+
+        #[test]
+        fn no_bytes_make_the_reader_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Line::parse(&bytes);
+            bytes.extend_from_slice(b",\"hash\":\"");
+            let _ = Line::parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn what_is_almost_a_line_is_none() {
+        let (key, mut out) = (AuditKey::new(&zeroize::Zeroizing::new([7; 32])), Vec::new());
+        Link { seq: 0, hash: Digest::genesis(&[0; 16]) }.seal(&key, b",\"a\":1", &mut out);
+        let line = String::from_utf8(out).unwrap().trim_end().to_owned();
+        assert!(Line::parse(line.as_bytes()).is_some());
+        for (from, to) in [
+            ("{\"seq\":1", "{\"seq\":01"),
+            ("{\"seq\":1", "{\"seq\":0"),
+            ("{\"seq\":1", "{\"seq\":"),
+            ("\"seq\"", "\"seQ\""),
+            ("{\"seq\":1", "{\"seq\":18446744073709551616"),
+            ("\"hash\"", "\"hasH\""),
+            ("\"mac\"", "\"maC\""),
+            ("\"}", "\"]"),
+            ("{\"seq\":1", "{\"seq\":+1"),
+            ("{\"seq\":1,", "{\"seq\":1 "),
+        ] {
+            assert_eq!(Line::parse(line.replacen(from, to, 1).as_bytes()), None, "{from} {to}");
+        }
+        let upper = line.replace(['a', 'b', 'c', 'd', 'e', 'f'], "A");
+        assert_eq!(Line::parse(upper.as_bytes()), None);
+    }
+}

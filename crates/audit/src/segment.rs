@@ -1,0 +1,146 @@
+//! A segment as it is read: line after line, in bounded memory, and what its first record says.
+
+use std::io::{self, BufRead};
+
+use serde::Deserialize;
+
+use crate::chain::{Digest, LINE_BYTES_MAX, Line, Link};
+use crate::json;
+use crate::moment::Moment;
+
+/// What the first record of a segment says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) chain: [u8; 16],
+    pub(crate) key: String,
+    pub(crate) time: Moment,
+    /// The end of the segment before.
+    pub(crate) previous: Link,
+}
+
+impl Header {
+    /// `None`: it is no such record.
+    pub(crate) fn parse(line: &Line<'_>) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Text<'a> {
+            event: &'a str,
+            time: &'a str,
+            format: u64,
+            chain: &'a str,
+            key: &'a str,
+            #[serde(borrow)]
+            previous: Previous<'a>,
+        }
+        #[derive(Deserialize)]
+        struct Previous<'a> {
+            seq: u64,
+            hash: &'a str,
+        }
+        let mut object = line.sealed.to_vec();
+        object.push(b'}');
+        let text: Text<'_> = serde_json::from_slice(&object).ok()?;
+        let previous = Link { seq: text.previous.seq, hash: text.previous.hash.parse().ok()? };
+        let chain = json::unhex(text.chain.as_bytes())?;
+        let time = Moment::parse(text.time.as_bytes())?;
+        let known = text.event == "segment" && text.format == 1 && text.key.len() == 8;
+        let is_begin = previous.seq == 0;
+        // What stands before the first record follows from the chain's name.
+        let fits = !is_begin || previous.hash == Digest::genesis(&chain);
+        (known && fits).then(|| Self { chain, key: text.key.to_owned(), time, previous })
+    }
+}
+
+/// Lines of a file.
+pub(crate) struct Lines<R> {
+    input: R,
+    buffer: Vec<u8>,
+    end: u64,
+}
+
+/// A line as it stands.
+pub(crate) struct Raw<'a> {
+    /// Without its newline. Of one that is too long, the beginning.
+    bytes: &'a [u8],
+    is_too_long: bool,
+    /// Where it ends in the file, with its newline.
+    pub(crate) end: u64,
+    /// It has a newline.
+    pub(crate) is_whole: bool,
+}
+
+impl<'a> Raw<'a> {
+    /// The line, if it is one of ours.
+    pub(crate) fn line(&self) -> Option<Line<'a>> {
+        Line::parse(self.bytes).filter(|_| self.is_whole && !self.is_too_long)
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(crate) fn new(input: R) -> Self {
+        Self { input, buffer: Vec::new(), end: 0 }
+    }
+
+    /// The next line; `None` at the end.
+    pub(crate) fn next(&mut self) -> io::Result<Option<Raw<'_>>> {
+        self.buffer.clear();
+        let (mut is_whole, mut is_too_long, begin) = (false, false, self.end);
+        loop {
+            let available = self.input.fill_buf()?;
+            if available.is_empty() {
+                break;
+            }
+            let newline = available.iter().position(|byte| *byte == b'\n');
+            let taken = newline.map_or(available.len(), |at| at + 1);
+            let room = (LINE_BYTES_MAX - self.buffer.len()).min(newline.unwrap_or(taken));
+            self.buffer.extend_from_slice(&available[..room]);
+            is_too_long |= room < newline.unwrap_or(taken);
+            self.input.consume(taken);
+            self.end += taken as u64;
+            if newline.is_some() {
+                is_whole = true;
+                break;
+            }
+        }
+        let found = self.end > begin;
+        Ok(found.then_some(Raw { bytes: &self.buffer, is_too_long, end: self.end, is_whole }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+
+    use super::*;
+
+    #[test]
+    fn lines_of_any_length_are_found_and_long_ones_take_no_more_memory() {
+        let long = vec![b'x'; 5 * LINE_BYTES_MAX];
+        let text = [&b"a\n\nbc\n"[..], &long, b"\nd\ntorn"].concat();
+        for capacity in [1, 7, 1 << 16] {
+            let mut lines = Lines::new(BufReader::with_capacity(capacity, &text[..]));
+            let mut found = Vec::new();
+            while let Some(raw) = lines.next().unwrap() {
+                assert!(raw.bytes().len() <= LINE_BYTES_MAX);
+                found.push((raw.bytes().len(), raw.is_too_long, raw.is_whole, raw.end));
+            }
+            let behind = 6 + long.len() as u64 + 1;
+            assert_eq!(
+                found,
+                [
+                    (1, false, true, 2),
+                    (0, false, true, 3),
+                    (2, false, true, 6),
+                    (LINE_BYTES_MAX, true, true, behind),
+                    (1, false, true, behind + 2),
+                    (4, false, false, behind + 6),
+                ],
+                "{capacity}"
+            );
+        }
+    }
+}

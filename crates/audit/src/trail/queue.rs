@@ -1,0 +1,187 @@
+//! What waits to be written: bodies of records one after the other, and the count of those that there was no room for.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::OnFailure;
+use super::written::Group;
+use crate::moment::Moment;
+
+/// What is kept of buffers that were large once.
+const BUFFER_BYTES_KEPT: usize = 256 << 10;
+const BUFFER_RECORDS_KEPT: usize = 4_096;
+
+/// Records one behind the other.
+#[derive(Default)]
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    pub(super) group: Arc<Group>,
+}
+
+impl Batch {
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn records(&self) -> impl Iterator<Item = &[u8]> {
+        let begins = [0].into_iter().chain(self.ends.iter().copied());
+        begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..*end])
+    }
+
+    /// Forgets its records, not its room.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(BUFFER_BYTES_KEPT);
+        self.ends.clear();
+        self.ends.shrink_to(BUFFER_RECORDS_KEPT);
+        self.group = Arc::default();
+    }
+}
+
+/// Records that were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub(super) records: u64,
+    pub(super) since: Moment,
+}
+
+impl Lost {
+    /// With more of them.
+    pub(super) fn and(this: Option<Self>, more: u64, now: Moment) -> Option<Self> {
+        let records = this.map_or(0, |lost| lost.records).saturating_add(more);
+        (records > 0).then(|| Self { records, since: this.map_or(now, |lost| lost.since) })
+    }
+}
+
+/// What became of a record that was brought.
+pub(super) enum Pushed {
+    /// It is in this group.
+    Taken(Arc<Group>),
+    /// It is lost.
+    Lost,
+}
+
+pub(super) struct Queue {
+    inner: Mutex<Inner>,
+    wakes: Condvar,
+    on_failure: OnFailure,
+    records_max: usize,
+    bytes_max: usize,
+}
+
+struct Inner {
+    batch: Batch,
+    lost: Option<Lost>,
+    lost_in_all: u64,
+    sleep: Sleep,
+    fails: bool,
+    closing: bool,
+}
+
+/// What the writer waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    /// Nothing: it writes.
+    Not,
+    /// A record.
+    Idle,
+    /// The end of a time, or half the room gone.
+    Gathers,
+}
+
+/// What the writer is to do.
+pub(super) struct Taken {
+    pub(super) lost: Option<Lost>,
+    pub(super) closing: bool,
+}
+
+impl Queue {
+    pub(super) fn new(on_failure: OnFailure, records_max: usize, bytes_max: usize) -> Self {
+        let inner = Inner {
+            batch: Batch::default(),
+            lost: None,
+            lost_in_all: 0,
+            sleep: Sleep::Not,
+            fails: false,
+            closing: false,
+        };
+        Self { inner: Mutex::new(inner), wakes: Condvar::new(), on_failure, records_max, bytes_max }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a record, if there is room. While the files fail and calls are to fail with them, there is none.
+    pub(super) fn push(&self, body: &[u8]) -> Pushed {
+        let mut inner = self.inner();
+        let (records, bytes) = (inner.batch.len() + 1, inner.batch.bytes.len() + body.len());
+        let refused = inner.fails && self.on_failure == OnFailure::Reject;
+        if refused || inner.closing || records > self.records_max || bytes > self.bytes_max {
+            inner.lost = Lost::and(inner.lost, 1, Moment::now());
+            inner.lost_in_all += 1;
+            return Pushed::Lost;
+        }
+        inner.batch.bytes.extend_from_slice(body);
+        inner.batch.ends.push(bytes);
+        let group = Arc::clone(&inner.batch.group);
+        let half = records > self.records_max / 2 || bytes > self.bytes_max / 2;
+        let wakes = inner.sleep == Sleep::Idle || (inner.sleep == Sleep::Gathers && half);
+        if wakes {
+            inner.sleep = Sleep::Not;
+        }
+        drop(inner);
+        if wakes {
+            self.wakes.notify_one();
+        }
+        Pushed::Taken(group)
+    }
+
+    /// Nothing more comes.
+    pub(super) fn close(&self) {
+        self.inner().closing = true;
+        self.wakes.notify_one();
+    }
+
+    /// Records that wait, and records lost since the start.
+    pub(super) fn counts(&self) -> (usize, u64) {
+        let inner = self.inner();
+        (inner.batch.len(), inner.lost_in_all)
+    }
+
+    /// Records that were taken and not written are lost.
+    pub(super) fn count_lost(&self, records: u64) {
+        self.inner().lost_in_all += records;
+    }
+
+    /// Whether the files fail.
+    pub(super) fn set_fails(&self, fails: bool) {
+        self.inner().fails = fails;
+    }
+
+    /// Waits for records, and a little for more of them, and puts them into an empty batch.
+    pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> Taken {
+        let mut inner = self.inner();
+        while inner.batch.len() == 0 && inner.lost.is_none() && !inner.closing {
+            inner.sleep = Sleep::Idle;
+            inner = self.wakes.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+        if !gather.is_zero() && !inner.closing {
+            inner.sleep = Sleep::Gathers;
+            let gathers = |inner: &mut Inner| inner.sleep == Sleep::Gathers && !inner.closing;
+            inner = self.wakes.wait_timeout_while(inner, gather, gathers).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        inner.sleep = Sleep::Not;
+        std::mem::swap(&mut inner.batch, batch);
+        Taken { lost: inner.lost.take(), closing: inner.closing }
+    }
+
+    /// Waits for a time, or the end. Gives what was lost meanwhile.
+    pub(super) fn pause(&self, time: Duration) -> Taken {
+        let inner = self.inner();
+        let (mut inner, _) =
+            self.wakes.wait_timeout_while(inner, time, |inner| !inner.closing).unwrap_or_else(PoisonError::into_inner);
+        Taken { lost: inner.lost.take(), closing: inner.closing }
+    }
+}

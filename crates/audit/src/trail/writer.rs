@@ -1,0 +1,151 @@
+//! The thread that writes: group after group, and again where that fails.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::queue::{Batch, Lost, Taken};
+use super::written::Gone;
+use super::{Notice, Observer, OnFailure, Shared};
+use crate::chain::Digest;
+use crate::journal::Journal;
+use crate::moment::Moment;
+use crate::record::Event;
+
+/// Between two tries.
+const RETRY: Duration = Duration::from_secs(1);
+
+pub(super) struct Writer {
+    journal: Journal,
+    shared: Arc<Shared>,
+    observer: Arc<dyn Observer>,
+    on_failure: OnFailure,
+    gather: Duration,
+    /// Lost and not recorded yet.
+    lost: Option<Lost>,
+    /// The last try failed.
+    fails: bool,
+    error: String,
+    gap: Vec<u8>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        journal: Journal,
+        shared: Arc<Shared>,
+        observer: Arc<dyn Observer>,
+        on_failure: OnFailure,
+        gather: Duration,
+    ) -> Self {
+        let (error, gap) = (String::new(), Vec::new());
+        Self { journal, shared, observer, on_failure, gather, lost: None, fails: false, error, gap }
+    }
+
+    /// Writes until the trail is closed and nothing is left, or nothing can be written.
+    pub(super) fn run(mut self) {
+        let mut batch = Batch::default();
+        loop {
+            let Taken { lost, closing } = self.shared.queue.take(&mut batch, self.gather);
+            self.lose(lost);
+            let is_last = closing && batch.len() == 0 && self.lost.is_none();
+            if is_last || self.write(&mut batch, closing) {
+                break;
+            }
+        }
+        // What came between the last try and the end.
+        let Taken { lost, .. } = self.shared.queue.take(&mut batch, Duration::ZERO);
+        self.lose(lost);
+        if batch.len() > 0 {
+            self.give_up(&mut batch);
+        }
+        let lost = self.lost.map_or(0, |lost| lost.records);
+        if lost == 0 {
+            // A killed machine loses nothing of a trail that was closed.
+            if let Err(error) = self.journal.sync() {
+                self.observer.notice(&Notice::Failing { error: &error, lost: 0 });
+            }
+        }
+        self.observer.notice(&Notice::Stopped { head: &shown(self.journal.last()), lost });
+    }
+
+    /// Writes a batch, tried until it is written or lost. `true`: the trail is closed and there is no more use in trying.
+    fn write(&mut self, batch: &mut Batch, mut closing: bool) -> bool {
+        loop {
+            match self.attempt(batch) {
+                Ok(()) => {
+                    batch.group.end(Ok(()));
+                    batch.clear();
+                    return false;
+                }
+                Err(error) => self.failed(&error, batch, closing),
+            }
+            if closing {
+                return true;
+            }
+            let taken = self.shared.queue.pause(RETRY);
+            closing = taken.closing;
+            self.lose(taken.lost);
+        }
+    }
+
+    fn attempt(&mut self, batch: &Batch) -> io::Result<()> {
+        let (now, begun) = (Moment::now(), Instant::now());
+        self.gap.clear();
+        if let Some(Lost { records, since }) = self.lost {
+            let error = if self.error.is_empty() { "the queue was full" } else { &self.error };
+            Event::Gap { lost: records, since, error }.encode(&mut self.gap, now, &self.shared.instance);
+        }
+        let gap = Some(&self.gap[..]).filter(|gap| !gap.is_empty());
+        let records = (batch.len() + usize::from(gap.is_some())) as u64;
+        let before = self.journal.last();
+        let begins = self.journal.append(now, gap.into_iter().chain(batch.records()))?;
+        *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = self.journal.last();
+        if begins {
+            let file = self.journal.segment().unwrap_or_default();
+            self.observer.notice(&Notice::Began { file, head: &shown(before) });
+        }
+        let lost = self.lost.take().map_or(0, |lost| lost.records);
+        if self.fails || lost > 0 {
+            self.set_fails(false);
+            self.error.clear();
+            self.observer.notice(&Notice::Recovered { lost });
+        }
+        self.observer.notice(&Notice::Wrote { records, took: begun.elapsed() });
+        Ok(())
+    }
+
+    /// Where calls fail with their records, those are lost at once; else they are tried again, until the end.
+    fn failed(&mut self, error: &io::Error, batch: &mut Batch, closing: bool) {
+        self.set_fails(true);
+        self.error = error.to_string();
+        if self.on_failure == OnFailure::Reject || closing {
+            self.give_up(batch);
+        }
+        self.observer.notice(&Notice::Failing { error, lost: self.lost.map_or(0, |lost| lost.records) });
+    }
+
+    fn give_up(&mut self, batch: &mut Batch) {
+        let records = batch.len() as u64;
+        self.shared.queue.count_lost(records);
+        self.lost = Lost::and(self.lost, records, Moment::now());
+        batch.group.end(Err(Gone));
+        batch.clear();
+    }
+
+    fn lose(&mut self, lost: Option<Lost>) {
+        if let Some(lost) = lost {
+            self.lost = Lost::and(self.lost, lost.records, lost.since);
+        }
+    }
+
+    fn set_fails(&mut self, fails: bool) {
+        self.fails = fails;
+        self.shared.queue.set_fails(fails);
+        self.shared.fails.store(fails, Ordering::Relaxed);
+    }
+}
+
+fn shown((seq, hash): (u64, Digest)) -> String {
+    format!("{seq}:{hash}")
+}

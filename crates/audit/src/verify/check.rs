@@ -1,0 +1,451 @@
+//! Line after line against the chain. What does not fit is held against its neighbours, to say what happened and where.
+//!
+//! Each line is judged when the next one is known. One that is wrong is taken for changed where the next one follows from
+//! its hash, for inserted where the next one follows from what was before it, else for what its number says.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Anchor, FINDINGS_MAX, Finding, HeadSeen, Problem, Range, Report};
+use crate::chain::{Digest, Line};
+use crate::files::Segment;
+use crate::head::{HEAD_FILE, Head, HeadError};
+use crate::key::{AuditKey, same};
+use crate::segment::{Header, Raw};
+
+/// Lines that stand too early, and ranges that are missing, of which the other half may still come.
+const OPEN_MAX: usize = 10_000;
+
+/// The state between two lines.
+pub(super) struct Check<'a> {
+    key: Option<&'a AuditKey>,
+    anchors: Vec<(Anchor, Option<Found>)>,
+    named: Option<Anchor>,
+    named_is: Option<bool>,
+    file: String,
+    number: u64,
+    /// The line that is judged when the next one is known.
+    held: Option<Held>,
+    spare: Vec<u8>,
+    /// The number of the next record.
+    expected: u64,
+    /// What its hash may follow from; none: not known.
+    before: Vec<Digest>,
+    chain: Option<[u8; 16]>,
+    /// Seals of this segment cannot be checked.
+    other_key: bool,
+    /// Lines that stood too early, by number: their finding and hash.
+    early: BTreeMap<u64, (usize, Digest)>,
+    /// Records that are missing so far: from, to and their finding.
+    missing: Vec<(u64, u64, usize)>,
+    findings: Vec<Option<Finding>>,
+    omitted: u64,
+    segments: u64,
+    lines: u64,
+    first: Option<u64>,
+    last: u64,
+    hash: Digest,
+    from_beginning: bool,
+    lost: u64,
+    starts: u64,
+    torn_bytes: u64,
+    end: u64,
+}
+
+/// Where an anchor's record was, and whether it is the one.
+#[derive(Clone)]
+struct Found {
+    file: String,
+    line: u64,
+    is_same: bool,
+}
+
+struct Held {
+    bytes: Vec<u8>,
+    /// It is one of ours, as far as that can be seen.
+    is_line: bool,
+    number: u64,
+}
+
+/// How a line stands to the one before.
+struct Verdict {
+    /// `None`: what was before is not known.
+    follows: Option<bool>,
+    /// `None`: the key is not known.
+    is_sealed: Option<bool>,
+}
+
+impl Verdict {
+    fn is_good(&self) -> bool {
+        self.follows != Some(false) && self.is_sealed != Some(false)
+    }
+
+    /// Good, and that is known from what was before.
+    fn is_proven(&self) -> bool {
+        self.follows == Some(true) && self.is_sealed != Some(false)
+    }
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn new(key: Option<&'a AuditKey>, anchors: &[Anchor], named: Option<Anchor>) -> Self {
+        Self {
+            key,
+            anchors: anchors.iter().map(|anchor| (*anchor, None)).collect(),
+            named,
+            named_is: None,
+            file: String::new(),
+            number: 0,
+            held: None,
+            spare: Vec::new(),
+            expected: 0,
+            before: Vec::new(),
+            chain: None,
+            other_key: false,
+            early: BTreeMap::new(),
+            missing: Vec::new(),
+            findings: Vec::new(),
+            omitted: 0,
+            segments: 0,
+            lines: 0,
+            first: None,
+            last: 0,
+            hash: Digest([0; 32]),
+            from_beginning: false,
+            lost: 0,
+            starts: 0,
+            torn_bytes: 0,
+            end: 0,
+        }
+    }
+
+    /// The next file.
+    pub(super) fn begin(&mut self, segment: &Segment) {
+        self.file.clone_from(&segment.name);
+        (self.number, self.end, self.other_key) = (0, 0, false);
+        if self.segments == 0 {
+            self.expected = segment.first;
+        }
+        self.segments += 1;
+    }
+
+    /// The next line.
+    pub(super) fn line(&mut self, raw: &Raw<'_>) {
+        let began = std::mem::replace(&mut self.end, raw.end);
+        self.number += 1;
+        let line = raw.line();
+        if !raw.is_whole {
+            self.judge_held(None);
+            self.torn_bytes = raw.end - began;
+            return;
+        }
+        self.lines += 1;
+        self.judge_held(line.as_ref());
+        if self.number == 1 {
+            self.header(line.as_ref());
+        }
+        let mut bytes = std::mem::take(&mut self.spare);
+        bytes.clear();
+        bytes.extend_from_slice(raw.bytes());
+        self.held = Some(Held { bytes, is_line: line.is_some(), number: self.number });
+    }
+
+    /// The file is over. Only of the last one the end may be torn.
+    pub(super) fn end(&mut self, is_last: bool) {
+        self.judge_held(None);
+        let torn = self.torn_bytes > 0;
+        if torn && !is_last {
+            self.torn_bytes = 0;
+            self.find(self.number, None, Problem::Unreadable);
+        }
+    }
+
+    /// The first line of a file.
+    fn header(&mut self, line: Option<&Line<'_>>) {
+        let Some(line) = line else { return };
+        let Some(header) = Header::parse(line) else {
+            self.find(1, Some(line.seq), Problem::NoHeader);
+            return;
+        };
+        if self.file != Segment::from(line.seq).name {
+            self.find(1, Some(line.seq), Problem::Renamed);
+        }
+        if self.key.is_some_and(|key| key.id() != header.key) {
+            self.other_key = true;
+            self.find(1, Some(line.seq), Problem::OtherKey(header.key.clone()));
+        }
+        let goes_on = header.previous.seq + 1 == line.seq;
+        if self.segments == 1 {
+            self.from_beginning = header.previous.seq == 0;
+            self.expected = line.seq;
+            self.before = vec![header.previous.hash];
+        } else if goes_on && line.seq > self.expected {
+            // Its own word for what is missing before it, which the seal vouches for.
+            self.miss(line.seq, 1);
+            self.before = vec![header.previous.hash];
+        } else if self.chain != Some(header.chain)
+            || (line.seq == self.expected && !self.before.is_empty() && !self.before.contains(&header.previous.hash))
+        {
+            self.find(1, Some(line.seq), Problem::Spliced);
+            self.before = vec![header.previous.hash];
+        }
+        self.chain = Some(header.chain);
+    }
+
+    fn judge_held(&mut self, next: Option<&Line<'_>>) {
+        let Some(held) = self.held.take() else { return };
+        match Line::parse(&held.bytes).filter(|_| held.is_line) {
+            Some(line) => self.judge(&line, held.number, next),
+            None => {
+                self.find(held.number, None, Problem::Unreadable);
+                // Where the next one has the number after this one's, this one was a record.
+                if next.is_none_or(|next| next.seq != self.expected) {
+                    self.expected += 1;
+                    self.before.clear();
+                }
+            }
+        }
+        self.spare = held.bytes;
+    }
+
+    fn judge(&mut self, line: &Line<'_>, number: u64, next: Option<&Line<'_>>) {
+        let verdict = self.verdict(line, &self.before);
+        if line.seq == self.expected && verdict.is_good() {
+            return self.accept(line, number);
+        }
+        let is_next = |this: &Self, line: &Line<'_>, seq, before: &[Digest]| {
+            line.seq == seq && this.verdict(line, before).is_proven()
+        };
+        let inserted = next.is_some_and(|next| is_next(self, next, self.expected, &self.before));
+        if inserted {
+            return self.stray(line, number, &verdict);
+        }
+        let changed = next.is_some_and(|next| {
+            let own = self.before.first().map(|before| before.with(line.sealed));
+            let after: Vec<_> = [Some(line.hash), own].into_iter().flatten().collect();
+            is_next(self, next, self.expected + 1, &after)
+        });
+        if line.seq == self.expected || changed {
+            let problem = self.wrong(line, &verdict, line.seq == self.expected);
+            self.find(number, Some(self.expected), problem);
+            let own = self.before.iter().map(|before| before.with(line.sealed));
+            self.before = own.chain([line.hash]).collect();
+            return self.step(self.expected, line.hash);
+        }
+        if line.seq < self.expected {
+            return self.late(line, number, &verdict);
+        }
+        let before = self.miss(line.seq, number);
+        self.before = before.into_iter().collect();
+        let verdict = self.verdict(line, &self.before);
+        if verdict.is_good() {
+            return self.accept(line, number);
+        }
+        let problem = self.wrong(line, &verdict, true);
+        self.find(number, Some(line.seq), problem);
+        self.before = vec![line.hash];
+        self.step(line.seq, line.hash);
+    }
+
+    fn verdict(&self, line: &Line<'_>, before: &[Digest]) -> Verdict {
+        let follows = before.iter().any(|before| before.with(line.sealed) == line.hash);
+        let key = self.key.filter(|_| !self.other_key);
+        Verdict {
+            follows: (!before.is_empty()).then_some(follows),
+            is_sealed: key.map(|key| same(&key.line_mac(&line.hash), &line.mac)),
+        }
+    }
+
+    /// What is wrong with a line that stands where it belongs.
+    fn wrong(&self, line: &Line<'_>, verdict: &Verdict, is_numbered: bool) -> Problem {
+        let key = self.key.filter(|_| !self.other_key);
+        let vouched = |hash: &Digest| key.is_none_or(|key| same(&key.line_mac(hash), &line.mac));
+        let own = self.before.iter().any(|before| vouched(&before.with(line.sealed)));
+        let sealed = verdict.is_sealed != Some(false);
+        match verdict.follows {
+            Some(true) if is_numbered => Problem::Forged,
+            // Either the hash is the one that was sealed, or the rest is.
+            Some(_) if sealed || own => Problem::Edited,
+            _ => Problem::Forged,
+        }
+    }
+
+    /// A line that is what it should be.
+    fn accept(&mut self, line: &Line<'_>, number: u64) {
+        for (anchor, found) in &mut self.anchors {
+            if anchor.seq == line.seq {
+                let is_same = anchor.hash == line.hash;
+                *found = Some(Found { file: self.file.clone(), line: number, is_same });
+            }
+        }
+        if let Some(named) = self.named.filter(|named| named.seq == line.seq) {
+            self.named_is = Some(named.hash == line.hash);
+        }
+        if matches!(line.event(), Some("start" | "gap")) {
+            self.told(line, number);
+        }
+        self.before.clear();
+        self.before.push(line.hash);
+        self.step(line.seq, line.hash);
+    }
+
+    fn step(&mut self, seq: u64, hash: Digest) {
+        self.first.get_or_insert(seq);
+        (self.last, self.hash) = (seq, hash);
+        self.expected = seq.saturating_add(1);
+    }
+
+    /// What a record says of the trail itself.
+    fn told(&mut self, line: &Line<'_>, number: u64) {
+        #[derive(Deserialize)]
+        struct Told {
+            #[serde(default)]
+            found: String,
+            #[serde(default)]
+            lost: u64,
+        }
+        let mut object = line.sealed.to_vec();
+        object.push(b'}');
+        let Ok(told) = serde_json::from_slice::<Told>(&object) else { return };
+        self.lost = self.lost.saturating_add(told.lost);
+        if line.event() == Some("start") {
+            self.starts += 1;
+            if !matches!(&*told.found, "new" | "clean" | "ahead") {
+                self.find(number, Some(line.seq), Problem::FoundAtStart(told.found));
+            }
+        }
+    }
+
+    /// Notes that everything up to a record is missing, but for what stood too early. Gives the hash of the record just
+    /// before it, where that is known.
+    fn miss(&mut self, seq: u64, number: u64) -> Option<Digest> {
+        let early: Vec<_> = self.early.range(self.expected..seq).map(|(seq, early)| (*seq, *early)).collect();
+        let mut from = self.expected;
+        for (moved, (finding, _)) in &early {
+            self.early.remove(moved);
+            self.missing_range(from, *moved, seq, number);
+            if let Some(Some(finding)) = self.findings.get_mut(*finding) {
+                finding.problem = Problem::Moved;
+            }
+            from = moved + 1;
+        }
+        self.missing_range(from, seq, seq, number);
+        self.expected = seq;
+        early.last().filter(|(last, _)| last + 1 == seq).map(|(_, (_, hash))| *hash)
+    }
+
+    /// Records from one up to another are missing before a line.
+    fn missing_range(&mut self, from: u64, until: u64, seq: u64, number: u64) {
+        if from < until {
+            let to = until - 1;
+            let finding = self.find(number, Some(seq), Problem::Missing { from, to });
+            if let Some(finding) = finding.filter(|_| self.missing.len() < OPEN_MAX) {
+                self.missing.push((from, to, finding));
+            }
+        }
+    }
+
+    /// A line before the one that belongs here.
+    fn stray(&mut self, line: &Line<'_>, number: u64, verdict: &Verdict) {
+        if line.seq < self.expected {
+            return self.late(line, number, verdict);
+        }
+        let finding = self.find(number, Some(line.seq), Problem::Inserted);
+        if let Some(finding) = finding.filter(|_| line.seq > self.expected && verdict.is_sealed != Some(false))
+            && self.early.len() < OPEN_MAX
+        {
+            self.early.insert(line.seq, (finding, line.hash));
+        }
+    }
+
+    /// A line with a number that was passed.
+    fn late(&mut self, line: &Line<'_>, number: u64, verdict: &Verdict) {
+        let open = self.missing.iter().position(|(from, to, _)| (*from..=*to).contains(&line.seq));
+        let Some(open) = open.filter(|_| verdict.is_sealed != Some(false)) else {
+            self.find(number, Some(line.seq), Problem::Inserted);
+            return;
+        };
+        self.find(number, Some(line.seq), Problem::Moved);
+        let (from, to, finding) = self.missing.swap_remove(open);
+        let rest = [(from, line.seq - 1), (line.seq + 1, to)].into_iter().filter(|(from, to)| from <= to);
+        let told = self.findings[finding].take();
+        for (from, to) in rest {
+            let Some(mut told) = told.clone() else { continue };
+            told.problem = Problem::Missing { from, to };
+            self.missing.push((from, to, self.findings.len()));
+            self.findings.push(Some(told));
+        }
+    }
+
+    /// Notes a finding; gives its place if it is listed.
+    fn find(&mut self, line: u64, seq: Option<u64>, problem: Problem) -> Option<usize> {
+        self.find_in(self.file.clone(), line, seq, problem)
+    }
+
+    fn find_in(&mut self, file: String, line: u64, seq: Option<u64>, problem: Problem) -> Option<usize> {
+        if self.findings.len() >= FINDINGS_MAX {
+            self.omitted += 1;
+            return None;
+        }
+        self.findings.push(Some(Finding { file, line, seq, problem }));
+        Some(self.findings.len() - 1)
+    }
+
+    /// What it all comes to.
+    pub(super) fn report(mut self, head: Result<Head, HeadError>, range: Range, segments: usize) -> Report {
+        let seen = self.head(head, range);
+        for (anchor, found) in std::mem::take(&mut self.anchors) {
+            match found {
+                Some(found) if found.is_same => None,
+                Some(found) => self.find_in(found.file, found.line, Some(anchor.seq), Problem::AnchorDiffers),
+                None => self.find(0, Some(anchor.seq), Problem::AnchorAbsent),
+            };
+        }
+        let first = self.first.unwrap_or(self.expected);
+        if let Some(from) = range.from.filter(|from| *from < first) {
+            self.find(0, None, Problem::NotHere { from, to: first - 1 });
+        }
+        if let Some(to) = range.to.filter(|to| *to > self.last) {
+            self.find(0, None, Problem::NotHere { from: self.last + 1, to });
+        }
+        Report {
+            keyed: self.key.is_some(),
+            segments,
+            lines: self.lines,
+            first,
+            last: self.last,
+            hash: self.hash,
+            from_beginning: self.from_beginning,
+            lost: self.lost,
+            starts: self.starts,
+            torn_bytes: self.torn_bytes,
+            head: seen,
+            findings: self.findings.into_iter().flatten().collect(),
+            findings_omitted: self.omitted,
+        }
+    }
+
+    fn head(&mut self, head: Result<Head, HeadError>, range: Range) -> HeadSeen {
+        if range.to.is_some() {
+            return HeadSeen::NotAsked;
+        }
+        let head = match head {
+            Ok(head) => head,
+            Err(error) => {
+                self.find_in(HEAD_FILE.into(), 0, None, Problem::Head(error.to_string()));
+                return HeadSeen::Bad;
+            }
+        };
+        let is_empty = self.first.is_none();
+        if head.seq > self.last && !(is_empty && head.seq == 0) {
+            let from = if is_empty { self.expected.max(1) } else { self.last + 1 };
+            self.find(self.number, None, Problem::CutTail { from, to: head.seq });
+            return HeadSeen::Bad;
+        }
+        if self.named_is == Some(false) || self.chain.is_some_and(|chain| chain != head.chain) {
+            self.find_in(HEAD_FILE.into(), 0, Some(head.seq), Problem::HeadDiffers);
+            return HeadSeen::Bad;
+        }
+        HeadSeen::Named { behind: self.last - head.seq }
+    }
+}
