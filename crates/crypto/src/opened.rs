@@ -34,6 +34,8 @@ pub struct OpenedSchedules {
 
 struct Inner {
     now: u64,
+    hits: u64,
+    misses: u64,
     entries: LruCache<(AppId, Name), Entry>,
 }
 
@@ -64,7 +66,10 @@ impl OpenedSchedules {
     /// Keeps at most `capacity` schedules, about 1 KiB each, for `lifetime_ticks` calls of [`OpenedSchedules::tick`].
     #[must_use]
     pub fn new(capacity: NonZeroUsize, lifetime_ticks: u64) -> Self {
-        Self { lifetime_ticks, inner: Mutex::new(Inner { now: 0, entries: LruCache::new(capacity) }) }
+        Self {
+            lifetime_ticks,
+            inner: Mutex::new(Inner { now: 0, hits: 0, misses: 0, entries: LruCache::new(capacity) }),
+        }
     }
 
     /// Time passed: what is past its lifetime is wiped.
@@ -84,6 +89,13 @@ impl OpenedSchedules {
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().entries.len()
+    }
+
+    /// How many look-ups found one since the start, and how many found none.
+    #[must_use]
+    pub fn lookups(&self) -> (u64, u64) {
+        let inner = self.lock();
+        (inner.hits, inner.misses)
     }
 
     /// Whether none is kept.
@@ -131,7 +143,11 @@ impl OpenedSchedules {
 impl Inner {
     fn take_use(&mut self, app: &AppId, name: Name) -> Option<Schedule> {
         let key = (app.clone(), name);
-        let entry = self.entries.get_mut(&key)?;
+        let Some(entry) = self.entries.get_mut(&key) else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
         entry.uses_left -= 1;
         let schedule = entry.schedule.clone();
         if entry.uses_left == 0 {

@@ -49,6 +49,14 @@ pub struct AdminState {
     pub metrics: Arc<Metrics>,
 }
 
+impl AdminState {
+    /// What `/metrics` answers.
+    pub fn exposition(&self) -> String {
+        self.metrics.readiness(&self.readiness);
+        self.metrics.encode()
+    }
+}
+
 /// Why the listener did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
@@ -205,7 +213,7 @@ fn answer(state: &AdminState, method: &Method, path: &str) -> Response<Full<Byte
     }
     match path {
         "/live" => respond(StatusCode::OK, TEXT, "live\n"),
-        "/metrics" => respond(StatusCode::OK, metrics::CONTENT_TYPE, state.metrics.encode()),
+        "/metrics" => respond(StatusCode::OK, metrics::CONTENT_TYPE, state.exposition()),
         _ => match state.readiness.refusal() {
             None => respond(StatusCode::OK, TEXT, "ready\n"),
             Some(reason) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),

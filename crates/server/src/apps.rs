@@ -153,6 +153,12 @@ impl Apps {
         active.map(|app| Arc::clone(&app.keys)).collect()
     }
 
+    /// The generation that calls are served under, and how many apps that is.
+    pub fn count(&self) -> (u64, usize) {
+        let table = self.table();
+        (table.generation, table.apps.len())
+    }
+
     /// The generation that calls are served under.
     pub fn generation(&self) -> u64 {
         self.table().generation

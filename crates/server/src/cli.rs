@@ -17,6 +17,7 @@ mod documents;
 mod folder;
 mod instances;
 mod operator;
+mod reference;
 mod serve;
 mod store;
 mod tokenize;
@@ -81,7 +82,7 @@ enum Command {
     /// Check a configuration file, and say every problem in it at once
     CheckConfig(serve::Args),
     /// Print a configuration file with every key, its unit, range and default
-    Reference,
+    Reference(reference::Args),
 }
 
 /// Any failure of a command, said as `a: b: c`.
@@ -107,10 +108,7 @@ pub fn run() -> ExitCode {
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Store(args) => store::run(&args),
         Command::CheckConfig(args) => serve::check(&args),
-        Command::Reference => {
-            print!("{}", Config::reference());
-            Ok(())
-        }
+        Command::Reference(args) => reference::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

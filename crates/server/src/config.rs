@@ -352,6 +352,11 @@ impl Config {
         reference::text()
     }
 
+    /// The same for people to read: what `sealwire reference --markdown` prints, and `docs/configuration.md` holds.
+    pub fn reference_markdown() -> String {
+        reference::markdown()
+    }
+
     /// Every default, with paths relative to `folder`.
     pub fn defaults(folder: &Path) -> Self {
         Self::build(&mut Values::defaults(), folder)

@@ -13,6 +13,8 @@ pub mod config;
 pub mod connection;
 mod control;
 pub mod cost;
+#[cfg(test)]
+mod documents;
 pub mod engine;
 pub mod error;
 pub mod faults;

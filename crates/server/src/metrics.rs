@@ -6,11 +6,14 @@
 //!
 //! Time in the queue and time at work are two histograms: one says the engine is full, the other says it is slow.
 
+pub mod exposition;
 mod labels;
+mod process;
+mod reference;
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -23,12 +26,16 @@ use prometheus_client::registry::{Metric, Registry};
 use sealwire_schedule::{Class, Gauges};
 use sealwire_store::{Flight, Observer, Pressure, Waiting};
 
+use crate::admin::{Condition, Readiness};
 use crate::ticket::StopReason;
 
+use process::Process;
+
 pub use labels::{
-    CallCode, CancelReason, ClassLabel, ConnectionOutcome, MethodLabel, RefusalReason, StoreLabel, TokenLabel,
-    WaitingLabel,
+    CallCode, CancelReason, ClassLabel, ConnectionOutcome, LinkLabel, LookupLabel, MethodLabel, RefusalReason,
+    StoreLabel, TokenLabel, WaitingLabel,
 };
+pub use reference::reference;
 
 /// The media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -233,7 +240,76 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &[],
         help: "When the server certificate ends, in seconds since 1970",
     },
+    MetricDoc {
+        name: "sealwire_ready",
+        kind: "gauge",
+        labels: &[],
+        help: "1 while /ready says that calls are welcome here, else 0",
+    },
+    MetricDoc {
+        name: "sealwire_condition_failing",
+        kind: "gauge",
+        labels: &["condition"],
+        help: "1 while something that the engine needs to answer well fails, else 0",
+    },
+    MetricDoc {
+        name: "sealwire_generation",
+        kind: "gauge",
+        labels: &[],
+        help: "Generation of the apps that calls are served under; engines of one store differ for a moment at most",
+    },
+    MetricDoc { name: "sealwire_apps", kind: "gauge", labels: &[], help: "Apps that are served" },
+    MetricDoc {
+        name: "sealwire_opened_keys",
+        kind: "gauge",
+        labels: &[],
+        help: "Key schedules of opened envelopes kept in memory, against crypto.opened_keys",
+    },
+    MetricDoc {
+        name: "sealwire_opened_key_lookups_total",
+        kind: "counter",
+        labels: &["outcome"],
+        help: "Look-ups of such a schedule: a hit saves a Diffie-Hellman",
+    },
+    MetricDoc {
+        name: "sealwire_store_connections",
+        kind: "gauge",
+        labels: &["state"],
+        help: "Connections to the database that writes, reads and control state go over, by whether they are there",
+    },
     MetricDoc { name: "sealwire_build_info", kind: "info", labels: &["version"], help: "The version that runs" },
+    MetricDoc {
+        name: "process_cpu_seconds_total",
+        kind: "counter",
+        labels: &[],
+        help: "CPU time of the process, user and system",
+    },
+    MetricDoc {
+        name: "process_start_time_seconds",
+        kind: "gauge",
+        labels: &[],
+        help: "When the process was started, in seconds since 1970",
+    },
+    MetricDoc {
+        name: "process_resident_memory_bytes",
+        kind: "gauge",
+        labels: &[],
+        help: "Memory of the process that is in RAM",
+    },
+    MetricDoc {
+        name: "process_virtual_memory_bytes",
+        kind: "gauge",
+        labels: &[],
+        help: "Address space of the process",
+    },
+    MetricDoc { name: "process_threads", kind: "gauge", labels: &[], help: "Threads of the process" },
+    MetricDoc { name: "process_open_fds", kind: "gauge", labels: &[], help: "File descriptors that are open" },
+    MetricDoc {
+        name: "process_max_fds",
+        kind: "gauge",
+        labels: &[],
+        help: "File descriptors that may be open; a connection takes one",
+    },
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -283,6 +359,21 @@ struct RefusalLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionLabels {
+    condition: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LookupLabels {
+    outcome: LookupLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LinkLabels {
+    state: LinkLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabels {
     version: &'static str,
 }
@@ -296,6 +387,9 @@ const OUTCOMES: usize = ConnectionOutcome::ALL.len();
 const REASONS: usize = CancelReason::ALL.len();
 const CLASSES: usize = ClassLabel::ALL.len();
 const REFUSALS: usize = RefusalReason::ALL.len();
+const CONDITIONS: usize = Condition::ALL.len();
+const LOOKUPS: usize = LookupLabel::ALL.len();
+const LINKS: usize = LinkLabel::ALL.len();
 
 /// What is known of a call once it is answered.
 #[derive(Clone, Copy, Debug)]
@@ -332,6 +426,22 @@ type Probe = Box<dyn Fn() -> Gauges + Send + Sync>;
 /// The same of what waits for the token store.
 type StoreProbe = Box<dyn Fn() -> (Waiting, Pressure) + Send + Sync>;
 
+/// What the apps and their keys come to now.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Served {
+    /// The generation that calls are served under.
+    pub generation: u64,
+    /// How many apps.
+    pub apps: usize,
+    /// Key schedules that are kept, and how many look-ups found one and found none.
+    pub opened: (usize, u64, u64),
+    /// Connections to the database that are there, and those that are not.
+    pub links: (usize, usize),
+}
+
+/// Reads that, at each scrape.
+type ServedProbe = Box<dyn Fn() -> Served + Send + Sync>;
+
 /// Every metric of one engine. Updating one is an atomic addition; a histogram takes a short lock of its own.
 pub struct Metrics {
     registry: Registry,
@@ -363,6 +473,15 @@ pub struct Metrics {
     cpu_saved: [Seconds; REASONS],
     request_bytes: Counter,
     reply_bytes: Counter,
+    ready: Gauge,
+    failing: [Gauge; CONDITIONS],
+    generation: Gauge,
+    apps: Gauge,
+    opened_keys: Gauge,
+    opened_lookups: [Counter; LOOKUPS],
+    store_links: [Gauge; LINKS],
+    served: OnceLock<ServedProbe>,
+    process: Process,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,
     /// Open connections.
@@ -433,6 +552,17 @@ impl Metrics {
         register(&mut registry, "sealwire_fields_saved_total", saved.clone());
         register(&mut registry, "sealwire_cpu_saved_seconds_total", cpu_saved.clone());
         let certificate_expiry = register(&mut registry, "sealwire_certificate_expiry_seconds", Gauge::default());
+        let failing = Family::<ConditionLabels, Gauge>::default();
+        let lookups = Family::<LookupLabels, Counter>::default();
+        let links = Family::<LinkLabels, Gauge>::default();
+        let ready = register(&mut registry, "sealwire_ready", Gauge::default());
+        register(&mut registry, "sealwire_condition_failing", failing.clone());
+        let generation = register(&mut registry, "sealwire_generation", Gauge::default());
+        let apps = register(&mut registry, "sealwire_apps", Gauge::default());
+        let opened_keys = register(&mut registry, "sealwire_opened_keys", Gauge::default());
+        register(&mut registry, "sealwire_opened_key_lookups_total", lookups.clone());
+        register(&mut registry, "sealwire_store_connections", links.clone());
+        let process = Process::register(&mut registry);
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
@@ -472,6 +602,16 @@ impl Metrics {
             registry,
             request_bytes,
             reply_bytes,
+            ready,
+            failing: Condition::ALL
+                .map(|condition| failing.get_or_create_owned(&ConditionLabels { condition: condition.label() })),
+            generation,
+            apps,
+            opened_keys,
+            opened_lookups: LookupLabel::ALL.map(|outcome| lookups.get_or_create_owned(&LookupLabels { outcome })),
+            store_links: LinkLabel::ALL.map(|state| links.get_or_create_owned(&LinkLabels { state })),
+            served: OnceLock::new(),
+            process,
             calls_in_flight,
             bytes_in_flight,
             connections,
@@ -561,6 +701,36 @@ impl Metrics {
         self.bytes_in_flight.set(i64::try_from(gauges.bytes).unwrap_or(i64::MAX));
     }
 
+    /// Where to look for what is served. Once.
+    pub fn watch_served(&self, probe: ServedProbe) {
+        // A second one would be of another engine.
+        let _ = self.served.set(probe);
+    }
+
+    fn look_at_served(&self) {
+        let Some(served) = self.served.get().map(|probe| probe()) else { return };
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let (kept, hits, misses) = served.opened;
+        self.generation.set(i64::try_from(served.generation).unwrap_or(i64::MAX));
+        self.apps.set(count(served.apps));
+        self.opened_keys.set(count(kept));
+        for (counter, total) in self.opened_lookups.iter().zip([hits, misses]) {
+            // The count is kept where the look-ups are made, and never falls.
+            counter.inner().store(total, Ordering::Relaxed);
+        }
+        for (gauge, links) in self.store_links.iter().zip([served.links.0, served.links.1]) {
+            gauge.set(count(links));
+        }
+    }
+
+    /// What `/ready` says now.
+    pub fn readiness(&self, readiness: &Readiness) {
+        self.ready.set(readiness.refusal().is_none().into());
+        for (gauge, condition) in self.failing.iter().zip(Condition::ALL) {
+            gauge.set(readiness.is_failing(condition).into());
+        }
+    }
+
     /// A connection arrived, and this became of it. Does not touch `connections`, which follows its guard.
     pub fn connection(&self, outcome: ConnectionOutcome) {
         self.connections_by_outcome[outcome as usize].inc();
@@ -580,6 +750,8 @@ impl Metrics {
     pub fn encode(&self) -> String {
         self.look_at_scheduler();
         self.look_at_token_store();
+        self.look_at_served();
+        self.process.look();
         let mut text = String::with_capacity(32 << 10);
         // Writing to a String cannot fail.
         let _ = text::encode(&mut text, &self.registry);
@@ -613,8 +785,6 @@ fn help(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
     use sealwire_schedule::Work;
     use sealwire_wire::{ErrorCode, Method};
 
@@ -629,41 +799,15 @@ mod tests {
 
     #[test]
     fn the_table_lists_what_is_scraped_and_nothing_else() {
-        let text = Metrics::new().encode();
-        let mut kinds = BTreeMap::new();
-        let mut labels: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let mut helps = BTreeMap::new();
-        for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("# TYPE ") {
-                let (name, kind) = rest.split_once(' ').unwrap();
-                kinds.insert(name.to_owned(), kind.to_owned());
-            } else if let Some(rest) = line.strip_prefix("# HELP ") {
-                let (name, help) = rest.split_once(' ').unwrap();
-                helps.insert(name.to_owned(), help.trim_end_matches('.').to_owned());
-            } else if !line.starts_with('#') {
-                let series = line.rsplit_once(' ').unwrap().0;
-                let (name, list) = series.split_once('{').unwrap_or((series, "}"));
-                let family = kinds.keys().filter(|family| name.starts_with(*family)).max_by_key(|f| f.len()).unwrap();
-                let found = labels.entry(family.clone()).or_default();
-                for pair in list.trim_end_matches('}').split(',').filter(|pair| !pair.is_empty()) {
-                    let label = pair.split_once('=').unwrap().0;
-                    if label != "le" {
-                        found.insert(label.to_owned());
-                    }
-                }
-            }
-        }
-        assert_eq!(kinds.len(), METRICS.len(), "{kinds:?}");
+        let families = exposition::parse(&Metrics::new().encode());
+        assert_eq!(families.len(), METRICS.len(), "{:?}", families.keys());
         for metric in METRICS {
-            let family = match metric.kind {
-                "counter" => metric.name.strip_suffix("_total").unwrap(),
-                "info" => metric.name.strip_suffix("_info").unwrap(),
-                _ => metric.name,
-            };
-            assert_eq!(kinds.get(family).map(String::as_str), Some(metric.kind), "{family}");
-            assert_eq!(helps.get(family).map(String::as_str), Some(metric.help), "{family}");
-            let expected: BTreeSet<String> = metric.labels.iter().map(|label| (*label).to_owned()).collect();
-            assert_eq!(labels[family], expected, "{family}");
+            let family = families.get(metric.name).unwrap_or_else(|| panic!("{} is not scraped", metric.name));
+            assert_eq!(family.kind, metric.kind, "{}", metric.name);
+            assert_eq!(family.help, metric.help, "{}", metric.name);
+            let mut expected = metric.labels.to_vec();
+            expected.sort_unstable();
+            assert_eq!(family.labels.keys().map(String::as_str).collect::<Vec<_>>(), expected, "{}", metric.name);
         }
     }
 
@@ -710,6 +854,11 @@ mod tests {
         metrics.request_bytes(10);
         metrics.reply_bytes(20);
         metrics.connections.inc();
+        metrics.watch_served(Box::new(|| Served { generation: 8, apps: 2, opened: (5, 70, 9), links: (3, 1) }));
+        let readiness = Readiness::default();
+        readiness.enter(crate::admin::Phase::Ready);
+        readiness.set(Condition::Store, false);
+        metrics.readiness(&readiness);
         for (series, expected) in [
             ("sealwire_calls_total{method=\"encrypt\",code=\"cannot_open\"}", 1.0),
             ("sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}", 1.0),
@@ -748,6 +897,16 @@ mod tests {
             ("sealwire_fields_saved_total{reason=\"deadline\"}", 500.0),
             ("sealwire_connections_total{outcome=\"tls_failed\"}", 1.0),
             ("sealwire_connections_open", 1.0),
+            ("sealwire_ready", 0.0),
+            ("sealwire_condition_failing{condition=\"store\"}", 1.0),
+            ("sealwire_condition_failing{condition=\"server_certificate\"}", 0.0),
+            ("sealwire_generation", 8.0),
+            ("sealwire_apps", 2.0),
+            ("sealwire_opened_keys", 5.0),
+            ("sealwire_opened_key_lookups_total{outcome=\"hit\"}", 70.0),
+            ("sealwire_opened_key_lookups_total{outcome=\"miss\"}", 9.0),
+            ("sealwire_store_connections{state=\"up\"}", 3.0),
+            ("sealwire_store_connections{state=\"down\"}", 1.0),
             ("sealwire_request_bytes_total", 10.0),
             ("sealwire_reply_bytes_total", 20.0),
         ] {

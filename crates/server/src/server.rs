@@ -27,6 +27,7 @@ use crate::control::{ControlServer, Desk};
 use crate::cost;
 use crate::engine::Engine;
 use crate::error::CallFailure;
+use crate::metrics::Served;
 use crate::scheduler::Scheduler;
 use crate::seldom::Seldom;
 use crate::stores::{Access, Stores};
@@ -148,6 +149,7 @@ impl Server {
             evervault: Arc::new(config.evervault.clone()),
             store_failures: Seldom::default(),
         });
+        state.metrics.watch_served(served(Arc::clone(&apps), &stores));
         let (draining, drains) = watch::channel(false);
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
         let acceptor = Acceptor {
@@ -237,6 +239,19 @@ impl Server {
         let _ = tokio::task::spawn_blocking(move || admin.shutdown()).await;
         tracing::info!("stopped");
     }
+}
+
+/// Looks at what is served whenever somebody scrapes.
+fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> Served + Send + Sync> {
+    let links = stores.links();
+    Box::new(move || {
+        let (generation, count) = apps.count();
+        let opened = apps.opened().map_or((0, 0, 0), |opened| {
+            let (hits, misses) = opened.lookups();
+            (opened.len(), hits, misses)
+        });
+        Served { generation, apps: count, opened, links: links() }
+    })
 }
 
 /// Reads the key-encryption key. The text is wiped; errors never repeat it.

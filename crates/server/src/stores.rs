@@ -1,6 +1,6 @@
 //! The stores of a configuration, opened: where control state rests, and where tokens do, if this engine keeps any.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sealwire_store::embedded::Options;
@@ -25,6 +25,7 @@ pub struct Stores {
     /// How many writes and look-ups of tokens it does at once.
     lanes: Lanes,
     embedded: Option<Arc<EmbeddedStore>>,
+    postgres: Option<Arc<PostgresStore>>,
 }
 
 /// Opens what lies on disk, off the network threads.
@@ -59,18 +60,18 @@ impl Stores {
                     Access::Change => FileStore::open(&state.file),
                 };
                 let control = Arc::new(blocking(open).await?);
-                Ok(Self { control, tokens: None, lanes: EMBEDDED_LANES, embedded: None })
+                Ok(Self { control, tokens: None, lanes: EMBEDDED_LANES, embedded: None, postgres: None })
             }
             Mode::Embedded => {
                 let store = Arc::new(blocking(move || EmbeddedStore::open(&state.folder, &Options::default())).await?);
                 let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
-                Ok(Self { control, tokens: Some(tokens), lanes: EMBEDDED_LANES, embedded: Some(store) })
+                Ok(Self { control, tokens: Some(tokens), lanes: EMBEDDED_LANES, embedded: Some(store), postgres: None })
             }
             Mode::Postgres => {
-                let store = Arc::new(PostgresStore::connect(options(&config.postgres)).await?);
-                let (control, tokens) = (Arc::clone(&store), store);
+                let store = Arc::new(PostgresStore::connect(postgres_options(&config.postgres)).await?);
+                let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
                 let lanes = Lanes { writers: config.postgres.writers, readers: config.postgres.readers };
-                Ok(Self { control, tokens: Some(tokens), lanes, embedded: None })
+                Ok(Self { control, tokens: Some(tokens), lanes, embedded: None, postgres: Some(store) })
             }
         }
     }
@@ -86,6 +87,13 @@ impl Stores {
         Some(Tokens::new(store, throttle, row_bytes_max, Arc::clone(metrics)))
     }
 
+    /// Counts connections to a database: those that are there, and those that are not.
+    pub fn links(&self) -> impl Fn() -> (usize, usize) + Send + Sync + 'static {
+        // Weak: who looks at it does not keep it open.
+        let postgres = self.postgres.as_ref().map(Arc::downgrade);
+        move || postgres.as_ref().and_then(Weak::upgrade).map_or((0, 0), |store| store.links())
+    }
+
     /// Gives up what is held, so that another process can have it when this returns.
     pub async fn close(&self) {
         if let Some(store) = &self.embedded {
@@ -95,7 +103,7 @@ impl Stores {
 }
 
 /// What the database is asked with.
-fn options(from: &Postgres) -> PostgresOptions {
+pub(crate) fn postgres_options(from: &Postgres) -> PostgresOptions {
     let password = std::env::var(Postgres::PASSWORD).ok().filter(|_| from.password_file.is_none());
     PostgresOptions {
         password,

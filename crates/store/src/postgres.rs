@@ -110,6 +110,15 @@ impl PostgresStore {
         self.shared.writers.is_up() && self.shared.readers.iter().any(Lane::is_up)
     }
 
+    /// How many connections are there, of those that write, read and have the control state, and how many are not.
+    #[must_use]
+    pub fn links(&self) -> (usize, usize) {
+        let shared = &self.shared;
+        let lanes = shared.writers.lanes().chain(&shared.readers).chain([&shared.control, &shared.slow]);
+        let (up, all) = lanes.fold((0, 0), |(up, all), lane| (up + usize::from(lane.is_up()), all + 1));
+        (up, all - up)
+    }
+
     /// A reader that is connected if there is one, in turns.
     fn reader(&self) -> &Lane {
         let (readers, turn) = (&self.shared.readers, self.shared.next_reader.fetch_add(1, Ordering::Relaxed));

@@ -150,6 +150,7 @@ fn kept_schedules_serve_other_requests_within_their_bounds() {
     assert!(kept.is_empty(), "what did not open is not kept");
     assert!(opens(&first, &keys, b"ctx") && opens(&first, &keys, b"ctx"));
     assert_eq!(kept.len(), 1);
+    assert_eq!(kept.lookups(), (1, 2), "found once, looked for in vain before it was opened");
     assert!(!opens(&first, &keys, b"elsewhere"), "a kept schedule checks the context too");
     assert!(!opens(&first, &app("shop"), b"ctx"), "other keys of the same app name do not get it");
 

@@ -39,6 +39,15 @@ impl Condition {
         }
     }
 
+    /// Its name in `/metrics`.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::KeyEncryptionKey => "key_encryption_key",
+            Self::Certificate => "server_certificate",
+        }
+    }
+
     const fn bit(self) -> u32 {
         1 << self as u32
     }
@@ -75,6 +84,11 @@ impl Readiness {
         }
     }
 
+    /// Whether a condition fails.
+    pub fn is_failing(&self, condition: Condition) -> bool {
+        self.failing.load(Ordering::Relaxed) & condition.bit() != 0
+    }
+
     /// Why calls should go elsewhere; `None` when they are welcome.
     pub fn refusal(&self) -> Option<String> {
         match self.phase() {
@@ -82,9 +96,8 @@ impl Readiness {
             Phase::Draining => return Some("draining".into()),
             Phase::Ready => {}
         }
-        let failing = self.failing.load(Ordering::Relaxed);
-        let names: Vec<_> =
-            Condition::ALL.iter().filter(|c| failing & c.bit() != 0).map(|condition| condition.name()).collect();
+        let failing = Condition::ALL.iter().filter(|condition| self.is_failing(**condition));
+        let names: Vec<_> = failing.map(|condition| condition.name()).collect();
         (!names.is_empty()).then(|| format!("failing: {}", names.join(", ")))
     }
 }
@@ -123,5 +136,12 @@ mod tests {
     fn every_condition_has_a_bit_of_its_own() {
         let bits: u32 = Condition::ALL.iter().map(|condition| condition.bit()).sum();
         assert_eq!(bits.count_ones() as usize, Condition::ALL.len());
+    }
+
+    #[test]
+    fn a_condition_is_called_alike_in_metrics() {
+        for condition in Condition::ALL {
+            assert_eq!(condition.label(), condition.name().replace([' ', '-'], "_"));
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The reference: a commented configuration with every key at its default, made from the table of keys.
+//! The reference, made from the table of keys: a commented configuration with every key at its default, and the same for
+//! people to read (`docs/configuration.md`).
 //!
 //! It is written from what the parser reads, so it cannot say anything that does not hold.
 
@@ -25,17 +26,54 @@ pub(super) fn text() -> String {
     text
 }
 
+const MARKDOWN_HEAD: &str = "\
+# Configuration
+
+One TOML file, given by `--config`; it needs only the keys that differ from their defaults. Relative paths are taken from its
+folder. The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. `sealwire check-config` says everything that is
+wrong with a file at once, by key and line; nothing else is accepted. `sealwire reference` prints this as a file to start from.
+
+Written by `sealwire reference --markdown`; a test compares it with the program.
+";
+
+/// The same as Markdown, a table for each section.
+pub(super) fn markdown() -> String {
+    let mut text = String::from(MARKDOWN_HEAD);
+    for section in SECTIONS {
+        let _ = write!(text, "\n## `[{}]`\n\n{}\n", section.name, section.doc);
+        let _ = writeln!(text, "\n| key | takes | default | what it is |\n| --- | --- | --- | --- |");
+        for key in section.keys {
+            let takes = takes(key.kind);
+            let takes = takes.strip_prefix("Takes ").unwrap_or(&takes).trim_end_matches('.');
+            let doc = key.doc.split_whitespace().collect::<Vec<_>>().join(" ");
+            let (takes, doc) = (cell(takes), cell(&doc));
+            let _ = writeln!(text, "| `{}` | {takes} | `{}` | {doc} |", key.name, default(key.default));
+        }
+    }
+    text
+}
+
+/// Text that stays within its cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+/// A default as a file writes it.
+fn default(literal: Literal) -> String {
+    match literal {
+        Literal::Text(default) => format!("{default:?}"),
+        Literal::Flag(default) => default.to_string(),
+        Literal::Number(default) => grouped(default),
+        Literal::NoEntries => "[]".into(),
+    }
+}
+
 fn write_key(text: &mut String, key: &Key) {
     for line in key.doc.lines() {
         let _ = writeln!(text, "# {}", line.trim());
     }
     let _ = writeln!(text, "# {}", takes(key.kind));
-    let _ = match key.default {
-        Literal::Text(default) => writeln!(text, "{} = {default:?}", key.name),
-        Literal::Flag(default) => writeln!(text, "{} = {default}", key.name),
-        Literal::Number(default) => writeln!(text, "{} = {}", key.name, grouped(default)),
-        Literal::NoEntries => writeln!(text, "{} = []", key.name),
-    };
+    let _ = writeln!(text, "{} = {}", key.name, default(key.default));
 }
 
 /// What a key takes, in one line.
@@ -77,5 +115,10 @@ mod tests {
         for (number, text) in [(0, "0"), (999, "999"), (1_000, "1_000"), (67_108_864, "67_108_864")] {
             assert_eq!(grouped(number), text);
         }
+    }
+
+    #[test]
+    fn the_configuration_document_is_the_table_of_keys() {
+        crate::documents::check("docs/configuration.md", &markdown(), "reference --markdown");
     }
 }

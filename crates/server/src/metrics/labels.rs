@@ -210,6 +210,26 @@ label! {
     }
 }
 
+label! {
+    /// Whether something was found where it is kept.
+    LookupLabel {
+        /// It was there.
+        Hit = "hit",
+        /// It had to be made.
+        Miss = "miss",
+    }
+}
+
+label! {
+    /// Whether a connection to the database is there.
+    LinkLabel {
+        /// In use, or ready to be.
+        Up = "up",
+        /// Being made again.
+        Down = "down",
+    }
+}
+
 impl From<sealwire_store::Kind> for StoreLabel {
     fn from(kind: sealwire_store::Kind) -> Self {
         use sealwire_store::Kind;
@@ -272,6 +292,8 @@ mod tests {
         check(&CancelReason::ALL, |v| v as usize);
         check(&ClassLabel::ALL, |v| v as usize);
         check(&RefusalReason::ALL, |v| v as usize);
+        check(&LookupLabel::ALL, |v| v as usize);
+        check(&LinkLabel::ALL, |v| v as usize);
     }
 
     #[test]

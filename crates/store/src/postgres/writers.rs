@@ -34,6 +34,10 @@ impl Writers {
         Self { lanes, free, permits }
     }
 
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter()
+    }
+
     pub(super) fn is_up(&self) -> bool {
         self.lanes.iter().any(Lane::is_up)
     }

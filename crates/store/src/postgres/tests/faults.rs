@@ -115,6 +115,8 @@ async fn a_frozen_server_holds_nobody_up() {
     assert!(store.get(1, &[(map, id(1))]).await.is_err());
     assert!(started.elapsed() < limit, "{:?}", started.elapsed());
     assert!(!store.is_up());
+    let (up, down) = store.links();
+    assert!(up + down == 6 && down > 0, "{up} up, {down} down");
     server.thaw();
     answers_again(&store, map).await;
     assert_eq!(write(&store, 1, map, &[row(2)]).await, Written::Done(vec![None]));

@@ -1,0 +1,128 @@
+//! What the system knows of this process, under the names that Prometheus gives it in every language.
+//!
+//! Read from `/proc` at each scrape, on the admin thread; on systems without it the series stay at zero.
+
+use std::fs;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use rustix::process::{Resource, getrlimit};
+
+use super::{Gauge64, Seconds, register};
+
+/// The metrics of the process.
+pub(super) struct Process {
+    cpu: Seconds,
+    start: Gauge64,
+    resident: Gauge,
+    virtual_bytes: Gauge,
+    threads: Gauge,
+    open_fds: Gauge,
+    max_fds: Gauge,
+}
+
+impl Process {
+    /// Every series, at zero.
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        Self {
+            cpu: register(registry, "process_cpu_seconds_total", Counter::<f64, AtomicU64>::default()),
+            start: register(registry, "process_start_time_seconds", Gauge64::default()),
+            resident: register(registry, "process_resident_memory_bytes", Gauge::default()),
+            virtual_bytes: register(registry, "process_virtual_memory_bytes", Gauge::default()),
+            threads: register(registry, "process_threads", Gauge::default()),
+            open_fds: register(registry, "process_open_fds", Gauge::default()),
+            max_fds: register(registry, "process_max_fds", Gauge::default()),
+        }
+    }
+
+    /// Reads what there is now. A file that cannot be read leaves the last values.
+    pub(super) fn look(&self) {
+        if let Some(stat) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
+            let ticks = rustix::param::clock_ticks_per_second() as f64;
+            let cpu = stat.cpu_ticks as f64 / ticks;
+            // The system's own count: it never falls, but a scrape beside this one may have set it already.
+            self.cpu.inc_by((cpu - self.cpu.get()).max(0.0));
+            self.threads.set(stat.threads);
+            self.virtual_bytes.set(stat.virtual_bytes);
+            self.resident.set(stat.resident_pages.saturating_mul(rustix::param::page_size() as i64));
+            if let Some(boot) = fs::read_to_string("/proc/stat").ok().as_deref().and_then(boot_seconds) {
+                self.start.set(boot + stat.start_ticks as f64 / ticks);
+            }
+        }
+        if let Ok(open) = fs::read_dir("/proc/self/fd") {
+            // Less the one that reads the folder.
+            self.open_fds.set(i64::try_from(open.count()).unwrap_or(i64::MAX) - 1);
+        }
+        let max = getrlimit(Resource::Nofile).current;
+        self.max_fds.set(max.and_then(|max| i64::try_from(max).ok()).unwrap_or(i64::MAX));
+    }
+}
+
+/// Some fields of `/proc/self/stat`.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    cpu_ticks: u64,
+    threads: i64,
+    start_ticks: u64,
+    virtual_bytes: i64,
+    resident_pages: i64,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Option<Self> {
+        // The second field is the program's name, which may hold anything but ends with the last parenthesis.
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        // Numbered from 1 in proc(5); the first behind the name is 3.
+        let field = |number: usize| fields.get(number - 3).copied();
+        Some(Self {
+            cpu_ticks: field(14)?.parse::<u64>().ok()?.checked_add(field(15)?.parse().ok()?)?,
+            threads: field(20)?.parse().ok()?,
+            start_ticks: field(22)?.parse().ok()?,
+            virtual_bytes: field(23)?.parse().ok()?,
+            resident_pages: field(24)?.parse().ok()?,
+        })
+    }
+}
+
+/// When the machine was started, in seconds since 1970, out of `/proc/stat`.
+fn boot_seconds(text: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_spaces_and_parentheses_moves_no_field() {
+        let text =
+            "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 2 0 120 30 0 0 20 0 9 0 5000 104857600 2560 18446744073709551615";
+        let expected =
+            Stat { cpu_ticks: 150, threads: 9, start_ticks: 5_000, virtual_bytes: 104_857_600, resident_pages: 2_560 };
+        assert_eq!(Stat::parse(text), Some(expected));
+        for broken in ["", "7 (a", "7 (a) S 1 2", "7 (a) S 1 7 7 0 -1 4194560 900 0 2 0 x 30 0 0 20 0 9 0 5000 1 2"] {
+            assert_eq!(Stat::parse(broken), None, "{broken}");
+        }
+        assert_eq!(boot_seconds("cpu 1 2\nbtime 1700000000\nprocesses 5\n"), Some(1_700_000_000.0));
+        assert_eq!(boot_seconds("cpu 1 2\n"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_is_measured() {
+        let process = Process::register(&mut Registry::default());
+        let file = fs::File::open("/proc/self/stat").unwrap();
+        process.look();
+        let before = process.open_fds.get();
+        assert!(process.resident.get() > 1 << 20 && process.virtual_bytes.get() >= process.resident.get());
+        assert!(process.threads.get() >= 1 && before >= 4 && process.max_fds.get() >= before);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        assert!(process.start.get() > 1e9 && process.start.get() <= now + 1.0, "{}", process.start.get());
+        let cpu = process.cpu.get();
+        process.look();
+        assert!(process.cpu.get() >= cpu);
+        drop(file);
+    }
+}

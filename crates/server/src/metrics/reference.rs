@@ -1,0 +1,79 @@
+//! `docs/metrics.md`: every metric, and every value that a label can have, as a fresh engine prints them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::{METRICS, Metrics, exposition};
+
+const HEAD: &str = "\
+# Metrics
+
+`/metrics` on `admin.address`, in the OpenMetrics text that Prometheus reads. A name is given as it is scraped; a histogram adds
+`_bucket`, `_sum` and `_count`. Labels are closed sets: no app, caller, key or value is ever one, so the number of series is
+fixed at start, and all of them are there from the start. `ops/grafana/sealwire.json` is a dashboard of them and
+`ops/prometheus/sealwire.rules.yml` has alerts; `docs/operations.md` says what to do about each.
+
+Written by `sealwire reference --metrics`; a test compares it with the program.
+
+| metric | type | unit | labels | meaning |
+| --- | --- | --- | --- | --- |
+";
+
+/// The whole document.
+pub fn reference() -> String {
+    let families = exposition::parse(&Metrics::new().encode());
+    let mut text = String::from(HEAD);
+    // Which metrics have a label with which values.
+    let mut sets: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
+    for metric in METRICS {
+        let labels = metric.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        let unit = unit(metric.name);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "| `{}` | {} | {unit} | {labels} | {} |", metric.name, metric.kind, metric.help);
+        for (label, values) in families.get(metric.name).into_iter().flat_map(|family| &family.labels) {
+            let values = if metric.kind == "info" {
+                "of the program that runs".to_owned()
+            } else {
+                values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")
+            };
+            sets.entry((label, values)).or_default().push(metric.name);
+        }
+    }
+    text.push_str("\n## Labels\n\n| label | values | of |\n| --- | --- | --- |\n");
+    for ((label, values), metrics) in sets {
+        let metrics = metrics.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "| `{label}` | {values} | {metrics} |");
+    }
+    text
+}
+
+/// What a metric counts, which a word of its name says.
+fn unit(name: &str) -> &'static str {
+    let units = [("seconds", "s"), ("bytes", "bytes"), ("ratio", "ratio"), ("rows", "rows")];
+    let said = units.iter().find(|(word, _)| name.split('_').any(|part| part == *word));
+    said.map_or("count", |(_, unit)| unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_metrics_document_is_what_is_scraped() {
+        crate::documents::check("docs/metrics.md", &reference(), "reference --metrics");
+    }
+
+    #[test]
+    fn units_are_those_of_the_names() {
+        for (name, expected) in [
+            ("sealwire_queue_seconds", "s"),
+            ("sealwire_cpu_saved_seconds_total", "s"),
+            ("sealwire_reply_bytes_total", "bytes"),
+            ("sealwire_bytes_in_flight", "bytes"),
+            ("sealwire_speed_ratio", "ratio"),
+            ("sealwire_calls_total", "count"),
+        ] {
+            assert_eq!(unit(name), expected, "{name}");
+        }
+    }
+}
