@@ -15,6 +15,7 @@ mod control;
 pub mod cost;
 #[cfg(test)]
 mod documents;
+pub mod dumps;
 pub mod engine;
 pub mod error;
 pub mod faults;
@@ -27,6 +28,7 @@ pub mod scheduler;
 pub mod seldom;
 pub mod server;
 pub mod stores;
+pub mod supervise;
 pub mod ticket;
 pub mod tls;
 pub mod tokens;

@@ -13,6 +13,7 @@ use sealwire_payload::{Limits, json};
 use sealwire_wire::Method;
 
 use super::{Failure, folder, serve};
+use crate::dumps;
 use crate::server::Server;
 
 const SAMPLE: &str = include_str!("sample.json");
@@ -47,18 +48,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let at = folder::Addresses { listen: args.listen, admin: args.admin, control: args.control };
     let config = folder::prepare(&args.folder, &at)?;
     serve::log(&config)?;
-    serve::no_core_dumps();
-    serve::runtime(&config)?.block_on(async {
+    dumps::forbid_files();
+    let runtime = serve::runtime(&config)?;
+    let ended = runtime.block_on(async {
         let server = Server::start(&config).await?;
         furnish(&args.folder, &server).await?;
         demonstrate(&args.folder, &server).await?;
         if !args.demo_only {
+            let mut stop = serve::StopSignals::listen()?;
             invite(&args.folder, &server);
-            serve::stop_signal().await?;
+            stop.next().await;
+            return stop.unless_again(server.shutdown()).await;
         }
         server.shutdown().await;
         Ok(())
-    })
+    });
+    if ended.is_err() {
+        // Crypto threads may be in the middle of what nobody waits for any more.
+        runtime.shutdown_background();
+    }
+    ended
 }
 
 /// A client of the folder's engine.

@@ -5,13 +5,15 @@ use std::thread::available_parallelism;
 
 use sealwire_store::{Control, StoreError};
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::{ConfigArgs, Failure};
 use crate::config::{Config, LogFormat, Mode};
+pub(super) use crate::dumps::forbid as no_core_dumps;
 use crate::server::{Server, StartError, kek};
 use crate::stores::{Access, Stores};
+use crate::supervise::Supervisor;
 
 /// Threads beside the crypto threads that may block: file reads, name look-ups.
 const SPARE_BLOCKING_THREADS: usize = 8;
@@ -27,12 +29,22 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
     log(&config)?;
     no_core_dumps();
-    runtime(&config)?.block_on(async {
+    let runtime = runtime(&config)?;
+    let ended = runtime.block_on(async {
+        let supervisor = Supervisor::of_process();
         let server = Server::start(&config).await?;
-        stop_signal().await?;
-        server.shutdown().await;
-        Ok(())
-    })
+        let mut stop = StopSignals::listen()?;
+        supervisor.ready(&format!("takes calls on {}", server.address()));
+        let _alive = supervisor.live();
+        stop.next().await;
+        supervisor.stopping();
+        stop.unless_again(server.shutdown()).await
+    });
+    if ended.is_err() {
+        // Crypto threads may be in the middle of what nobody waits for any more.
+        runtime.shutdown_background();
+    }
+    ended
 }
 
 pub(super) fn check(args: &Args) -> Result<(), Failure> {
@@ -91,20 +103,31 @@ pub(super) fn log(config: &Config) -> Result<(), Failure> {
     installed.map_err(|error| error as Failure)
 }
 
-/// This process holds keys: a crash must not write them to a file.
-pub(super) fn no_core_dumps() {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    if setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).is_err() {
-        tracing::warn!("core dumps could not be switched off");
-    }
+/// SIGTERM and SIGINT.
+pub(super) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
 }
 
-/// Waits for SIGTERM or SIGINT.
-pub(super) async fn stop_signal() -> Result<(), Failure> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = terminate.recv() => (),
-        _ = interrupt.recv() => (),
+impl StopSignals {
+    /// From now on they do not end the process by themselves.
+    pub(super) fn listen() -> Result<Self, Failure> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
-    Ok(())
+
+    /// Waits for one of them.
+    pub(super) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => (),
+            _ = self.interrupt.recv() => (),
+        }
+    }
+
+    /// Waits for the end of a drain, or for a second signal: whoever sends one has waited long enough.
+    pub(super) async fn unless_again(&mut self, drained: impl Future<Output = ()>) -> Result<(), Failure> {
+        tokio::select! {
+            () = drained => Ok(()),
+            () = self.next() => Err("stopped by a second signal: calls that were running are lost".into()),
+        }
+    }
 }
