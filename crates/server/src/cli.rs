@@ -13,6 +13,7 @@ mod certs;
 mod collections;
 mod connect;
 mod dev;
+mod doctor;
 mod documents;
 mod folder;
 mod instances;
@@ -81,6 +82,8 @@ enum Command {
     Store(store::Args),
     /// Check a configuration file, and say every problem in it at once
     CheckConfig(serve::Args),
+    /// Say what is wrong with a deployment and what to do: files, certificates, state, database, limits, ports
+    Doctor(doctor::Args),
     /// Print a configuration file with every key, its unit, range and default
     Reference(reference::Args),
 }
@@ -108,6 +111,7 @@ pub fn run() -> ExitCode {
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Store(args) => store::run(&args),
         Command::CheckConfig(args) => serve::check(&args),
+        Command::Doctor(args) => return doctor::run(&args),
         Command::Reference(args) => reference::run(&args),
     };
     match done {

@@ -13,6 +13,7 @@ pub mod config;
 pub mod connection;
 mod control;
 pub mod cost;
+pub mod doctor;
 #[cfg(test)]
 mod documents;
 pub mod dumps;

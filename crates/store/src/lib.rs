@@ -30,7 +30,7 @@ pub use control::{Commit, ControlStore, Instance, Snapshot};
 pub use embedded::EmbeddedStore;
 pub use file::FileStore;
 pub use memory::MemoryStore;
-pub use postgres::{PostgresOptions, PostgresStore, PostgresTls};
+pub use postgres::{Examined, PostgresOptions, PostgresStore, PostgresTls, examine as examine_postgres};
 pub use throttle::{Permit, Pressure, Reason, Refusal, ThrottleBounds, WriteThrottle};
 pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
 

@@ -7,6 +7,7 @@
 //! no sequences, no foreign keys, no locks of our own but one to migrate.
 
 mod control;
+mod examine;
 mod fault;
 mod lane;
 mod listen;
@@ -33,6 +34,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Row;
 
+pub use examine::{Examined, examine};
 pub use options::{PostgresOptions, PostgresTls};
 
 use crate::StoreError;

@@ -18,6 +18,9 @@ use crate::StoreError;
 /// Each brings the schema to the version that is its place in this list, from 1. What was released is never changed.
 const MIGRATIONS: [&str; 1] = [include_str!("migrations/1.sql")];
 
+/// The newest version that this program knows.
+pub(super) const KNOWN: i32 = MIGRATIONS.len() as i32;
+
 /// Whoever migrates holds it; the name of nothing else.
 const LOCK: i64 = 0x5345_414c_5749_5245;
 
@@ -49,15 +52,24 @@ pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<(), StoreError> 
     };
     match timeout(PATIENCE, work).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(Failure::Newer(found))) => Err(StoreError::Newer { found, known: MIGRATIONS.len() as i32 }),
-        Ok(Err(Failure::Fault(fault))) => Err(fault.into_error()),
+        Ok(Err(failure)) => Err(failure.into_error()),
         Err(_) => Err(StoreError::Unavailable("the schema is locked by somebody else".into())),
     }
 }
 
-enum Failure {
+/// Why the schema is not what this program needs.
+pub(super) enum Failure {
     Newer(i32),
     Fault(Fault),
+}
+
+impl Failure {
+    pub(super) fn into_error(self) -> StoreError {
+        match self {
+            Self::Newer(found) => StoreError::Newer { found, known: KNOWN },
+            Self::Fault(fault) => fault.into_error(),
+        }
+    }
 }
 
 impl From<Error> for Failure {
@@ -77,7 +89,7 @@ impl From<Option<Error>> for Failure {
 
 async fn forward(client: &Client) -> Result<(), Failure> {
     warn_of_no_fsync(client).await?;
-    if current(client).await? == MIGRATIONS.len() as i32 {
+    if current(client).await? == KNOWN {
         return Ok(());
     }
     // The lock goes with the transaction, also when we do not live to see its end.
@@ -99,13 +111,13 @@ async fn forward(client: &Client) -> Result<(), Failure> {
 }
 
 /// The schema's version; 0 where there is none.
-async fn current(client: &Client) -> Result<i32, Failure> {
+pub(super) async fn current(client: &Client) -> Result<i32, Failure> {
     let there = client.query_one("SELECT to_regclass('sealwire.migrations') IS NOT NULL", &[]).await?;
     if !there.get::<_, bool>(0) {
         return Ok(0);
     }
     let version = client.query_one(VERSION, &[]).await?.get(0);
-    if version > MIGRATIONS.len() as i32 { Err(Failure::Newer(version)) } else { Ok(version) }
+    if version > KNOWN { Err(Failure::Newer(version)) } else { Ok(version) }
 }
 
 async fn warn_of_no_fsync(client: &Client) -> Result<(), Failure> {

@@ -1,0 +1,69 @@
+//! `doctor`: what is wrong with a deployment, and what to do.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::ConfigArgs;
+use crate::config::Environment;
+use crate::doctor::{self, Finding, Level, Report};
+
+/// Arguments of `doctor`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Show what is good as well
+    #[arg(long, short)]
+    all: bool,
+    /// Print JSON, with everything that was looked at
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit status: 1 when something is wrong; warnings alone are 0.
+pub(super) fn run(args: &Args) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("sealwire: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let report = runtime.block_on(doctor::examine(&args.config.config, &Environment::of_process()));
+    if args.json {
+        println!("{}", as_json(&report));
+    } else {
+        for finding in report.findings.iter().filter(|finding| args.all || finding.level != Level::Good) {
+            tell(finding);
+        }
+        let (wrong, warnings) = (report.count(Level::Wrong), report.count(Level::Warning));
+        let good = report.count(Level::Good);
+        println!("{good} good, {warnings} warnings, {wrong} wrong");
+    }
+    if report.worst() == Level::Wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn tell(finding: &Finding) {
+    println!("{:<8} {}: {}", finding.level.name(), finding.check, finding.what);
+    if finding.level != Level::Good {
+        println!("         {}", finding.why);
+        println!("         > {}", finding.remedy);
+    }
+}
+
+fn as_json(report: &Report) -> Value {
+    let finding = |finding: &Finding| {
+        json!({
+            "check": finding.check,
+            "level": finding.level.name(),
+            "what": finding.what,
+            "why": finding.why,
+            "remedy": finding.remedy,
+        })
+    };
+    json!({
+        "worst": report.worst().name(),
+        "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+    })
+}

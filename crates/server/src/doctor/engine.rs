@@ -1,0 +1,61 @@
+//! What an engine that runs says about itself, over its own health listener.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long it may take. It answers from a thread of its own within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// An engine that answers.
+#[derive(Clone, Debug)]
+pub(super) struct Engine {
+    /// What `/ready` says, and whether calls are welcome.
+    pub(super) ready: (bool, String),
+    /// Its version.
+    pub(super) version: Option<String>,
+    /// File descriptors that it may open.
+    pub(super) max_fds: Option<u64>,
+}
+
+/// Asks whoever listens at the health address. `None`: nobody does, or it is no engine.
+pub(super) fn ask(address: SocketAddr) -> Option<Engine> {
+    if address.port() == 0 {
+        return None;
+    }
+    let (status, said) = get(address, "/ready")?;
+    let (metrics_status, metrics) = get(address, "/metrics")?;
+    if metrics_status != 200 || !metrics.contains("sealwire_build_info") {
+        return None;
+    }
+    let version = metrics.split_once("sealwire_build_info{version=\"").and_then(|(_, rest)| rest.split('"').next());
+    let max_fds = metrics.lines().find_map(|line| line.strip_prefix("process_max_fds "));
+    Some(Engine {
+        ready: (status == 200, said.trim().to_owned()),
+        version: version.map(str::to_owned),
+        max_fds: max_fds.and_then(|text| text.parse::<f64>().ok()).map(|count| count as u64),
+    })
+}
+
+/// Whoever listens on every address is found on loopback.
+pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&reachable(address), PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).ok()?;
+    let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
+}
