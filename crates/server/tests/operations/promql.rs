@@ -1,0 +1,236 @@
+//! Finds what an expression of Prometheus asks for, and holds it to the metrics of the program.
+//!
+//! No parser of the whole language: it knows names, their selectors and the labels that are grouped by. What it does not
+//! know (a name that is neither a function nor a metric) is refused, so a mistake cannot hide in what it skips.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
+use sealwire_server::metrics::Metrics;
+use sealwire_server::metrics::exposition::{Family, parse};
+
+const FUNCTIONS: [&str; 8] =
+    ["rate", "increase", "changes", "histogram_quantile", "clamp_min", "time", "abs", "absent"];
+const AGGREGATIONS: [&str; 7] = ["sum", "min", "max", "avg", "count", "topk", "quantile"];
+const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+const OPERATORS: [&str; 4] = ["and", "or", "unless", "bool"];
+/// Labels that the scraper adds.
+const OF_SCRAPES: [&str; 2] = ["instance", "job"];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Name(String),
+    Text(String),
+    Sign(char),
+}
+
+/// What the program offers, and whether an expression asks for more.
+pub(crate) struct Checker {
+    families: BTreeMap<String, Family>,
+}
+
+/// What an expression asks for.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) metrics: BTreeSet<String>,
+    /// Labels that its results can have, as far as it is seen from the names in it.
+    pub(crate) labels: BTreeSet<String>,
+}
+
+impl Checker {
+    pub(crate) fn new() -> Self {
+        Self { families: parse(&Metrics::new().encode()) }
+    }
+
+    /// What an expression asks for, or why the program cannot answer it.
+    pub(crate) fn check(&self, expression: &str) -> Result<Asked, String> {
+        let mut tokens = tokens(expression)?.into_iter().peekable();
+        let (mut asked, mut grouped) = (Asked::default(), Vec::new());
+        // Names of the parentheses that are open.
+        let mut open: Vec<String> = Vec::new();
+        let mut has_buckets = false;
+        while let Some(token) = tokens.next() {
+            match token {
+                Token::Name(name) if GROUPINGS.contains(&&*name) => grouped.extend(list(&mut tokens)?),
+                Token::Name(name) if OPERATORS.contains(&&*name) => {}
+                Token::Name(name) => {
+                    let is_call = FUNCTIONS.contains(&&*name) || AGGREGATIONS.contains(&&*name);
+                    if is_call {
+                        open.push(name);
+                        // `sum by (a) (...)`: what it groups by stands before its parenthesis.
+                        if let Some(Token::Name(next)) = tokens.peek().cloned()
+                            && GROUPINGS.contains(&&*next)
+                        {
+                            tokens.next();
+                            grouped.extend(list(&mut tokens)?);
+                        }
+                        expect(&mut tokens, '(')?;
+                        continue;
+                    }
+                    let (family, is_bucket) = self.family(&name)?;
+                    has_buckets |= is_bucket;
+                    let is_rated = open.last().is_some_and(|call| matches!(&**call, "rate" | "increase"));
+                    let grows = family.kind == "counter" || family.kind == "histogram";
+                    if grows != is_rated {
+                        return Err(format!("{name}: a {} and rate do not go together as they stand", family.kind));
+                    }
+                    asked.metrics.insert(name.clone());
+                    asked.labels.extend(family.labels.keys().cloned());
+                    if tokens.peek() == Some(&Token::Sign('{')) {
+                        tokens.next();
+                        selectors(&mut tokens, &name, family)?;
+                    }
+                }
+                Token::Sign('(') => open.push(String::new()),
+                Token::Sign(')') => drop(open.pop().ok_or("one parenthesis too many")?),
+                Token::Sign(_) | Token::Text(_) => {}
+            }
+        }
+        if !open.is_empty() {
+            return Err("a parenthesis is open".into());
+        }
+        asked.labels.extend(OF_SCRAPES.map(str::to_owned));
+        for label in &grouped {
+            if label == "le" && has_buckets {
+                continue;
+            }
+            if !asked.labels.contains(label) {
+                return Err(format!("by {label}: no metric here has that label"));
+            }
+        }
+        if expression.contains("histogram_quantile") && !grouped.iter().any(|label| label == "le") {
+            return Err("a quantile needs the label le".into());
+        }
+        if !grouped.is_empty() {
+            asked.labels = grouped.into_iter().collect();
+        }
+        if asked.metrics.is_empty() { Err("asks for no metric".into()) } else { Ok(asked) }
+    }
+
+    /// The family of a name as it is scraped, and whether it names its buckets.
+    fn family(&self, name: &str) -> Result<(&Family, bool), String> {
+        if let Some(family) = self.families.get(name) {
+            return if family.kind == "histogram" {
+                Err(format!("{name}: a histogram is asked by its parts"))
+            } else {
+                Ok((family, false))
+            };
+        }
+        let part = ["_bucket", "_sum", "_count"].into_iter().find_map(|part| Some((name.strip_suffix(part)?, part)));
+        let family = part.and_then(|(family, part)| Some((self.families.get(family)?, part == "_bucket")));
+        family
+            .filter(|(family, _)| family.kind == "histogram")
+            .ok_or_else(|| format!("{name}: no such metric or function"))
+    }
+}
+
+/// `{label="value", ...}`: the labels are the metric's, and the values are in their closed sets.
+fn selectors(tokens: &mut Peekable<IntoIter<Token>>, name: &str, family: &Family) -> Result<(), String> {
+    loop {
+        let label = match tokens.next() {
+            Some(Token::Sign('}')) => return Ok(()),
+            Some(Token::Sign(',')) => continue,
+            Some(Token::Name(label)) => label,
+            other => return Err(format!("{name}: {other:?} in its selector")),
+        };
+        let mut sign = String::new();
+        while let Some(Token::Sign(c)) = tokens.peek() {
+            sign.push(*c);
+            tokens.next();
+        }
+        let Some(Token::Text(value)) = tokens.next() else { return Err(format!("{name}: {label} has no value")) };
+        match family.labels.get(&label) {
+            Some(values) if matches!(&*sign, "=" | "!=") && !values.contains(&value) => {
+                return Err(format!("{name}: {label} is never {value}"));
+            }
+            Some(_) => {}
+            None if OF_SCRAPES.contains(&&*label) => {}
+            None => return Err(format!("{name}: has no label {label}")),
+        }
+    }
+}
+
+fn list(tokens: &mut Peekable<IntoIter<Token>>) -> Result<Vec<String>, String> {
+    expect(tokens, '(')?;
+    let mut names = Vec::new();
+    loop {
+        match tokens.next() {
+            Some(Token::Sign(')')) => return Ok(names),
+            Some(Token::Sign(',')) => {}
+            Some(Token::Name(name)) => names.push(name),
+            other => return Err(format!("{other:?} among labels")),
+        }
+    }
+}
+
+fn expect(tokens: &mut Peekable<IntoIter<Token>>, sign: char) -> Result<(), String> {
+    match tokens.next() {
+        Some(Token::Sign(found)) if found == sign => Ok(()),
+        other => Err(format!("{other:?} where {sign} should be")),
+    }
+}
+
+/// Names, texts and signs; numbers, and ranges in brackets, are left out.
+fn tokens(expression: &str) -> Result<Vec<Token>, String> {
+    let mut tokens = Vec::new();
+    let mut chars = expression.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => {
+                let text: String = chars.by_ref().take_while(|c| *c != '"').collect();
+                tokens.push(Token::Text(text));
+            }
+            '[' => {
+                if !chars.by_ref().any(|c| c == ']') {
+                    return Err("a range is open".into());
+                }
+            }
+            c if c.is_ascii_digit() => while chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '.').is_some() {},
+            c if c.is_ascii_alphabetic() || c == '_' => {
+                let mut name = String::from(c);
+                while let Some(c) = chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_' || *c == ':') {
+                    name.push(c);
+                }
+                tokens.push(Token::Name(name));
+            }
+            c if c.is_whitespace() => {}
+            c => tokens.push(Token::Sign(c)),
+        }
+    }
+    Ok(tokens)
+}
+
+#[test]
+fn what_the_program_has_passes_and_what_it_has_not_is_named() {
+    let checker = Checker::new();
+    for good in [
+        "sealwire_ready == 0",
+        "sum by (method) (rate(sealwire_calls_total{code!=\"ok\",instance=~\"$instance\"}[5m])) > 0",
+        "histogram_quantile(0.99, sum by (le, class) (rate(sealwire_queue_seconds_bucket[$__rate_interval])))",
+        "rate(sealwire_store_seconds_sum[5m]) / rate(sealwire_store_seconds_count[5m])",
+        "count(count by (version) (sealwire_build_info))",
+        "time() - process_start_time_seconds{job=~\".*\"}",
+    ] {
+        assert!(checker.check(good).is_ok(), "{good}: {:?}", checker.check(good));
+    }
+    for (bad, says) in [
+        ("sealwire_raedy", "no such metric"),
+        ("sum(sealwire_calls{code=\"ok\"})", "no such metric"),
+        ("rate(sealwire_calls_total{kode=\"ok\"}[5m])", "has no label kode"),
+        ("rate(sealwire_calls_total{code=\"okay\"}[5m])", "is never okay"),
+        ("sum by (clas) (rate(sealwire_calls_total[5m]))", "no metric here has that label"),
+        ("sum by (le) (rate(sealwire_calls_total[5m]))", "no metric here has that label"),
+        ("sealwire_calls_total", "do not go together"),
+        ("rate(sealwire_ready[5m])", "do not go together"),
+        ("sealwire_queue_seconds", "by its parts"),
+        ("histogram_quantile(0.9, sum by (class) (rate(sealwire_queue_seconds_bucket[5m])))", "needs the label le"),
+        ("rates(sealwire_calls_total[5m])", "no such metric or function"),
+        ("sum(rate(sealwire_calls_total[5m])", "is open"),
+        ("sum(rate(sealwire_calls_total[5m])))", "too many"),
+        ("1 + 1", "no metric"),
+    ] {
+        let error = checker.check(bad).expect_err(bad);
+        assert!(error.contains(says), "{bad}: {error}");
+    }
+}
