@@ -746,13 +746,13 @@ impl Metrics {
         self.reply_bytes.inc_by(bytes);
     }
 
-    /// The whole exposition, about 20 KB. Media type: [`CONTENT_TYPE`].
+    /// The whole exposition, about 80 KB. Media type: [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
         self.look_at_scheduler();
         self.look_at_token_store();
         self.look_at_served();
         self.process.look();
-        let mut text = String::with_capacity(32 << 10);
+        let mut text = String::with_capacity(96 << 10);
         // Writing to a String cannot fail.
         let _ = text::encode(&mut text, &self.registry);
         text
