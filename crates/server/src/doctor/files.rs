@@ -82,10 +82,12 @@ pub(super) fn room(report: &mut Report, key: &str, folder: &Path) {
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let what = format!("{key}: {} MiB are free at {}", free >> 20, folder.display());
     let (why, remedy) = ("a full disk fails every write of a token", "make room, or move the folder to a larger disk");
-    match free {
-        ..BYTES_MIN => report.wrong(CHECK, what, why, remedy),
-        ..BYTES_FEW => report.warn(CHECK, what, why, remedy),
-        _ => report.good(CHECK, what),
+    if free < BYTES_MIN {
+        report.wrong(CHECK, what, why, remedy);
+    } else if free < BYTES_FEW {
+        report.warn(CHECK, what, why, remedy);
+    } else {
+        report.good(CHECK, what);
     }
     // Some file systems have no fixed number of files and say 0.
     if disk.f_files > 0 && disk.f_favail < disk.f_files / 100 * FILES_FEW {
