@@ -1,8 +1,8 @@
 //! The audit trail: one record per call, chained, authenticated, in files that a SIEM reads as they are.
 //!
 //! [`Record`] is what is written of a call and never holds a value, a token or key material. [`Trail`] is the handle that
-//! calls give their records to, and the thread that writes them, many in one write. [`verify`] finds what has been done to the files since, and says
-//! where. The format is in `proto/audit.md`; what it holds against whom is in `SECURITY.md`.
+//! calls give their records to, and the thread that writes them, many in one write. [`verify()`] finds what has been done
+//! to the files since, and says where. The format is in `proto/audit.md`; what it holds against whom is in `SECURITY.md`.
 //!
 //! No sockets, no async runtime, no logging: what happens to the files is told to an [`Observer`].
 
