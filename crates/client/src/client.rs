@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::config::ClientConfig;
 use crate::connection::{Bounds, Connection};
 use crate::error::Error;
-use crate::pool::{Connector, Pool};
+use crate::pool::{Connector, Pool, Renewals};
 use crate::retry::{Course, Retries, Setback};
 use crate::state::Failure;
 use crate::tls::Dialer;
@@ -125,18 +125,22 @@ impl Client {
     pub fn lazy(config: ClientConfig) -> Result<Self, Error> {
         config.check()?;
         let dialer = Arc::new(Dialer::new(&config)?);
+        let renewals = dialer.may_change().then(|| -> Renewals {
+            let dialer = Arc::clone(&dialer);
+            Box::new(move || Box::pin(Arc::clone(&dialer).renewed()))
+        });
         let bounds = Bounds { request_bytes_max: config.request_bytes_max, reply_bytes_max: config.reply_bytes_max };
         let connector: Connector = Box::new(move |endpoint| {
             let dialer = Arc::clone(&dialer);
             Box::pin(async move { Ok(Connection::start(dialer.dial(endpoint).await?, bounds)) })
         });
-        Ok(Self::over(&config, connector))
+        Ok(Self::over(&config, connector, renewals))
     }
 
     /// A client over connections made elsewhere.
-    pub(crate) fn over(config: &ClientConfig, connector: Connector) -> Self {
-        let shared =
-            Shared { pool: Pool::new(config, connector), retries: Retries::new(config), attempts: AtomicU64::new(0) };
+    pub(crate) fn over(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
+        let pool = Pool::new(config, connector, renewals);
+        let shared = Shared { pool, retries: Retries::new(config), attempts: AtomicU64::new(0) };
         Self { shared: Arc::new(shared), deadline: config.deadline }
     }
 

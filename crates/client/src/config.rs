@@ -12,8 +12,9 @@ use crate::error::Error;
 /// PEM text, or where to find it.
 #[derive(Clone)]
 pub enum Pem {
-    /// A file, read when the client is made and again before a connection if it has changed, so certificates can be
-    /// renewed under a running client.
+    /// A file, read when the client is made and again if it has changed: before each connection, and every ten seconds while
+    /// calls are made. Connections under what was there before are then replaced, each once a new one has proven itself, and
+    /// end with their last call: certificates are renewed under a running client, and no call fails for it.
     File(PathBuf),
     /// The text itself.
     Bytes(Vec<u8>),

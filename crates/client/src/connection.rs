@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use sealwire_wire::{Fate, Head, Limits, Notice, Reply, Scan, Scanner, decode_protocol_error};
+use sealwire_wire::{ErrorCode, Fate, Head, Limits, Notice, Reply, Scan, Scanner, decode_protocol_error};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -65,12 +65,16 @@ impl Connection {
 
     /// Whether new calls may be placed on it.
     pub(crate) fn is_usable(&self) -> bool {
-        self.state.is_open() && !self.state.is_silent()
+        self.state.is_open() && !self.state.is_silent() && !self.state.is_retired()
     }
 
     /// Why it takes no more calls, for people.
     pub(crate) fn why_ended(&self) -> Arc<str> {
-        self.state.why_closed().unwrap_or_else(|| "the server went silent".into())
+        let lives = || match self.state.is_retired() {
+            true => "the server does not accept this certificate any more".into(),
+            false => "the server went silent".into(),
+        };
+        self.state.why_closed().unwrap_or_else(lives)
     }
 
     /// Whether it ended under calls that were waiting for it.
@@ -113,7 +117,13 @@ impl Connection {
             Err(_) => return Err(Failure::Deadline),
         };
         match Reply::decode(&message) {
-            Ok(reply) => reply.outcome.map(|result| message.slice_ref(result)).map_err(Failure::Rpc),
+            Ok(reply) => {
+                if matches!(&reply.outcome, Err(error) if error.code == ErrorCode::Unauthenticated) {
+                    // Its certificate is over or revoked; what is in flight is still answered.
+                    self.state.retire();
+                }
+                reply.outcome.map(|result| message.slice_ref(result)).map_err(Failure::Rpc)
+            }
             Err(malformed) => {
                 self.state.close("the server sent a malformed response");
                 self.farewell.notify_one();

@@ -6,6 +6,8 @@
 //! under way and shares their failure: it never waits through several. [`Table`] chooses the endpoint of a call, and
 //! [`Health`] says which are fit.
 
+mod renewal;
+
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,8 +30,12 @@ use crate::table::{Slot, Table, Target, Wants};
 pub(crate) type Connector =
     Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>> + Send + Sync>;
 
+/// Looks at what connections are made with: when it last changed, if it ever did.
+pub(crate) type Renewals = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Instant>> + Send>> + Send + Sync>;
+
 struct Inner {
     connector: Connector,
+    renewals: Option<Renewals>,
     in_flight_max: usize,
     connect_timeout: Duration,
     backoff_min: Duration,
@@ -122,7 +128,7 @@ impl Drop for Lease {
 }
 
 impl Pool {
-    pub(crate) fn new(config: &ClientConfig, connector: Connector) -> Self {
+    pub(crate) fn new(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
         let now = Instant::now();
         let target = |address: &str| Target {
             address: address.to_owned(),
@@ -136,6 +142,7 @@ impl Pool {
         let several = targets.len() > 1;
         let inner = Inner {
             connector,
+            renewals,
             in_flight_max: config.in_flight_max,
             connect_timeout: config.connect_timeout,
             backoff_min: config.backoff_min,
@@ -148,7 +155,12 @@ impl Pool {
             doubted: targets.iter().map(|_| AtomicBool::new(false)).collect(),
             ejections: AtomicU64::new(0),
             room: Arc::new(Semaphore::new(targets.len() * config.connections * config.in_flight_max)),
-            table: Mutex::new(Table { targets, failed: 0, last_failure: None }),
+            table: Mutex::new(Table {
+                targets,
+                failed: 0,
+                last_failure: None,
+                look_at: Some(now + renewal::LOOK_PERIOD),
+            }),
             changed: Notify::new(),
         };
         Self { inner: Arc::new(inner) }
@@ -256,6 +268,7 @@ impl Inner {
     /// Keeps every endpoint that may be used connected, and probes those whose ejection is over.
     fn tend(self: &Arc<Self>, table: &mut Table, now: Instant) {
         self.clear_broken(table, now);
+        self.look_for_renewal(table, now);
         let panics = table.panics();
         for (endpoint, target) in table.targets.iter_mut().enumerate() {
             if target.health.begin_probe(now) {
@@ -270,7 +283,7 @@ impl Inner {
     /// Frees the slots of connections that ended. One that did not last counts as a failed attempt, else a server that
     /// accepts and closes would be connected to without a pause.
     fn clear_broken(&self, table: &mut Table, now: Instant) {
-        let Table { targets, failed, last_failure } = table;
+        let Table { targets, failed, last_failure, .. } = table;
         for (endpoint, target) in targets.iter_mut().enumerate() {
             for index in 0..target.slots.len() {
                 let Slot::Taken { connection, since } = &target.slots[index] else { continue };
@@ -319,12 +332,7 @@ impl Inner {
     fn probe(self: &Arc<Self>, endpoint: usize) {
         let inner = Arc::clone(self);
         tokio::spawn(async move {
-            let asking = async {
-                let connection = (inner.connector)(endpoint).await.ok()?;
-                let answer = connection.call(Instant::now() + inner.connect_timeout, request::health).await;
-                Verdict::of(&answer).answered.then_some(connection)
-            };
-            let passed = timeout(inner.connect_timeout, asking).await.ok().flatten();
+            let passed = inner.proven(endpoint).await;
             let mut table = inner.table();
             let now = Instant::now();
             let target = &mut table.targets[endpoint];
@@ -340,6 +348,16 @@ impl Inner {
             drop(table);
             inner.changed.notify_waiters();
         });
+    }
+
+    /// A new connection to an endpoint, over which it has said that it is well.
+    async fn proven(&self, endpoint: usize) -> Option<Connection> {
+        let asking = async {
+            let connection = (self.connector)(endpoint).await.ok()?;
+            let answer = connection.call(Instant::now() + self.connect_timeout, request::health).await;
+            Verdict::of(&answer).answered.then_some(connection)
+        };
+        timeout(self.connect_timeout, asking).await.ok().flatten()
     }
 
     /// Enters what came of an attempt to connect, unless its slot has been taken from it.

@@ -155,6 +155,9 @@ impl Retries {
             Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => Kind::Final,
             Error::Connect(_) => Kind::Unseen,
             Error::Disconnected { .. } if !setback.sent => Kind::Unseen,
+            // The connection's certificate is not accepted any more; another connection shows the one in the files. It costs
+            // no server work, and attempts have their bound.
+            Error::Rpc(error) if error.code == ErrorCode::Unauthenticated && self.repeat_sent && !once => Kind::Unseen,
             Error::Disconnected { .. } if self.repeat_sent && !once => Kind::Seen { pause: None },
             // Its store may have done it before it fell silent.
             Error::Rpc(error) if error.code == ErrorCode::Unavailable && once => Kind::Final,

@@ -79,6 +79,8 @@ pub(crate) struct State {
     open: AtomicBool,
     /// Found silent once: takes no new calls.
     silent: AtomicBool,
+    /// Given up for another one: takes no new calls, and ends with the last of those it has.
+    retired: AtomicBool,
 }
 
 impl State {
@@ -98,6 +100,7 @@ impl State {
             work: Notify::new(),
             open: AtomicBool::new(true),
             silent: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
         }
     }
 
@@ -201,6 +204,16 @@ impl State {
     /// Whether the peer was found silent.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Takes no new calls from here on.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was given up.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 
     /// Hands a call its answer. A call that is not waiting was given up: its late answer is dropped, and a cancel that is

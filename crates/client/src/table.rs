@@ -84,6 +84,8 @@ pub(crate) struct Table {
     /// All failed attempts, so that a waiting call can tell whether one failed meanwhile.
     pub(crate) failed: u64,
     pub(crate) last_failure: Option<Error>,
+    /// When to look for renewed certificates; `None` while that is done.
+    pub(crate) look_at: Option<Instant>,
 }
 
 impl Table {

@@ -16,11 +16,12 @@ use crate::client::Client;
 use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::connection::{Bounds, Connection};
 use crate::peer::{Heard, Peer};
-use crate::pool::Connector;
+use crate::pool::{Connector, Renewals};
 use crate::state::{Failure, GRACE};
 use crate::{Document, Encrypt, Error, ErrorCode, Minting, Tokenize};
 
 mod endpoints;
+mod renewals;
 mod retries;
 
 const BOUNDS: Bounds = Bounds { request_bytes_max: 8 << 20, reply_bytes_max: 1 << 20 };
@@ -41,7 +42,7 @@ fn client(config: &ClientConfig, stream_bytes: usize) -> (Client, mpsc::Unbounde
             Ok(Connection::start(near, BOUNDS))
         })
     });
-    (Client::over(config, connector), receiver)
+    (Client::over(config, connector, None), receiver)
 }
 
 /// The next connection that the client opens.
@@ -425,7 +426,7 @@ fn unreachable(config: &ClientConfig) -> (Client, Arc<AtomicUsize>) {
         counted.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { Err(Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()))) })
     });
-    (Client::over(config, connector), attempts)
+    (Client::over(config, connector, None), attempts)
 }
 
 #[tokio::test(start_paused = true)]
@@ -449,7 +450,7 @@ async fn attempts_to_connect_back_off_and_are_shared() {
 async fn a_deadline_covers_the_wait_for_a_connection() {
     let config = ClientConfig { deadline: Duration::from_secs(3), ..config() };
     let connector: Connector = Box::new(|_| Box::pin(std::future::pending()));
-    let client = Client::over(&config, connector);
+    let client = Client::over(&config, connector, None);
     let started = Instant::now();
     assert!(matches!(call(&client, 1).await.unwrap(), Err(Error::Deadline)));
     assert_eq!(started.elapsed(), Duration::from_secs(3));

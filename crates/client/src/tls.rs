@@ -1,17 +1,19 @@
 //! Makes TLS connections: TLS 1.3 only, the client's certificate always shown, the server's always checked.
 //!
 //! Refuses to fall back on anything of the process: the crypto provider is named here and the trusted certificates are
-//! the configured ones, never the system's. Files that have changed are read again before the next connection.
+//! the configured ones, never the system's. Files that have changed are read again before the next connection; while they do
+//! not load, such as a certificate whose key is yet to come, connections are made with what was there before.
 
 use std::fs;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{RootCertStore, version};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -26,7 +28,15 @@ pub(crate) struct Dialer {
     /// Address and name of each endpoint.
     endpoints: Vec<(String, ServerName<'static>)>,
     pems: [Pem; 3],
-    current: Mutex<([Stamp; 3], Arc<rustls::ClientConfig>)>,
+    current: Mutex<Current>,
+}
+
+/// What connections are made with.
+struct Current {
+    stamps: [Stamp; 3],
+    config: Arc<rustls::ClientConfig>,
+    /// When it took the place of another one, if it did.
+    since: Option<Instant>,
 }
 
 impl Dialer {
@@ -39,15 +49,29 @@ impl Dialer {
             Ok((endpoint.address.clone(), name))
         };
         let endpoints = config.endpoints.iter().map(named).collect::<Result<_, Error>>()?;
-        let current = Mutex::new((stamps(&pems)?, load(&pems)?));
+        let current = Mutex::new(Current { stamps: stamps(&pems)?, config: load(&pems)?, since: None });
         Ok(Self { endpoints, pems, current })
+    }
+
+    /// Whether what connections are made with may change.
+    pub(crate) fn may_change(&self) -> bool {
+        self.pems.iter().any(|pem| matches!(pem, Pem::File(_)))
+    }
+
+    /// Looks at the files: when what they hold took the place of something else, if it ever did.
+    pub(crate) async fn renewed(self: Arc<Self>) -> Option<Instant> {
+        let look = move || {
+            self.refreshed();
+            self.current().since
+        };
+        tokio::task::spawn_blocking(look).await.ok().flatten()
     }
 
     /// Opens one connection to the endpoint of that index. Dropping it midway closes the socket.
     pub(crate) async fn dial(self: &Arc<Self>, endpoint: usize) -> Result<TlsStream<TcpStream>, Error> {
         let dialer = Arc::clone(self);
         let config = tokio::task::spawn_blocking(move || dialer.refreshed()).await;
-        let config = config.map_err(|panicked| connect(io::Error::other(panicked)))??;
+        let config = config.map_err(|panicked| connect(io::Error::other(panicked)))?;
         let (address, server_name) = &self.endpoints[endpoint];
         let socket = TcpStream::connect(address).await.map_err(connect)?;
         // A request is written whole and waits for an answer; Nagle would only delay its last packet.
@@ -56,13 +80,23 @@ impl Dialer {
     }
 
     /// The TLS configuration, made anew if a file has changed.
-    fn refreshed(&self) -> Result<Arc<rustls::ClientConfig>, Error> {
-        let stamps = stamps(&self.pems)?;
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.0 != stamps {
-            *current = (stamps, load(&self.pems)?);
+    fn refreshed(&self) -> Arc<rustls::ClientConfig> {
+        let stamps = stamps(&self.pems);
+        let mut current = self.current();
+        let loaded = match stamps {
+            Ok(stamps) if stamps == current.stamps => return Arc::clone(&current.config),
+            Ok(stamps) => load(&self.pems).map(|config| Current { stamps, config, since: Some(Instant::now()) }),
+            Err(error) => Err(error),
+        };
+        match loaded {
+            Ok(loaded) => *current = loaded,
+            Err(error) => tracing::warn!(%error, "certificate files do not load; those from before stay in use"),
         }
-        Ok(Arc::clone(&current.1))
+        Arc::clone(&current.config)
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -262,12 +296,19 @@ mod tests {
         config.certificate = Pem::File(certificate.clone());
         config.key = Pem::File(key.clone());
         let dialer = Dialer::new(&config).unwrap();
-        let first = dialer.refreshed().unwrap();
-        assert!(Arc::ptr_eq(&first, &dialer.refreshed().unwrap()));
+        let first = dialer.refreshed();
+        assert!(Arc::ptr_eq(&first, &dialer.refreshed()) && dialer.current().since.is_none());
         // Another length, for file systems whose clock is too coarse to tell the two writes apart.
         write(&new, "\n");
-        assert!(!Arc::ptr_eq(&first, &dialer.refreshed().unwrap()));
+        let second = dialer.refreshed();
+        assert!(!Arc::ptr_eq(&first, &second) && dialer.current().since.is_some());
+        // A certificate whose key is yet to come, and files that are gone: what was good stays in use.
+        fs::write(&certificate, old.leaf.clone() + "\n\n").unwrap();
+        assert!(Arc::ptr_eq(&second, &dialer.refreshed()));
+        fs::write(&key, old.key.clone() + "\n\n").unwrap();
+        let third = dialer.refreshed();
+        assert!(!Arc::ptr_eq(&second, &third));
         fs::remove_dir_all(&folder).unwrap();
-        assert!(matches!(dialer.refreshed(), Err(Error::Config(_))));
+        assert!(Arc::ptr_eq(&third, &dialer.refreshed()));
     }
 }

@@ -35,9 +35,9 @@ pub(super) struct Engine {
     pub(super) calls: AtomicUsize,
     killed: Notify,
     healths: AtomicUsize,
-    connections: AtomicUsize,
+    pub(super) connections: AtomicUsize,
     /// Connections so far.
-    connects: AtomicUsize,
+    pub(super) connects: AtomicUsize,
 }
 
 impl Engine {
@@ -137,6 +137,14 @@ fn answer_in(ms: u64, answers: &mpsc::UnboundedSender<Vec<u8>>, answer: Vec<u8>)
 
 /// A client of that many engines, which answer at once until told otherwise.
 pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Engine>; N]) {
+    engines_under(config, None)
+}
+
+/// The same, whose certificates may be renewed.
+pub(super) fn engines_under<const N: usize>(
+    config: ClientConfig,
+    renewals: Option<Renewals>,
+) -> (Client, [Arc<Engine>; N]) {
     let engine = |_| {
         Arc::new(Engine {
             does: Mutex::new(Does::Answer(0)),
@@ -170,7 +178,7 @@ pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Eng
     let endpoints = (0..N).map(|index| Endpoint::new(format!("engine:{index}"), "engine")).collect();
     let config = ClientConfig { endpoints, ..config };
     config.check().unwrap();
-    (Client::over(&config, connector), engines)
+    (Client::over(&config, connector, renewals), engines)
 }
 
 pub(super) async fn one(client: &Client) -> Result<Document, Error> {

@@ -21,7 +21,6 @@ async fn what_may_pass_is_tried_again_and_nothing_else() {
         (says(Conflict, None), 1, 0..=0),
         (says(BadRequest, Some(100)), 1, 0..=0),
         (says(TooLarge, None), 1, 0..=0),
-        (says(Unauthenticated, None), 1, 0..=0),
         (says(Forbidden, None), 1, 0..=0),
         (says(NotFound, None), 1, 0..=0),
         (says(CannotOpen, None), 1, 0..=0),
@@ -209,7 +208,7 @@ async fn a_certificate_that_will_not_do_is_not_tried_again() {
         counted.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { Err(Error::Connect(Arc::new(io::ErrorKind::InvalidData.into()))) })
     });
-    let client = Client::over(&config(), connector);
+    let client = Client::over(&config(), connector, None);
     assert!(matches!(one(&client).await, Err(Error::Connect(_))));
     assert_eq!(attempts.load(Ordering::Relaxed), 1);
 }

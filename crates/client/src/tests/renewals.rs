@@ -1,0 +1,81 @@
+//! Certificates that end or are renewed under a running client: its calls do not notice.
+
+use std::sync::Mutex;
+
+use super::endpoints::{Does, calls, engines, engines_under, one, says, warm};
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_not_accepted_any_more_is_replaced() {
+    let (client, [engine]) = engines::<1>(ClientConfig { attempts_max: 4, ..config() });
+    warm(&client).await;
+    sleep(Duration::from_secs(60)).await;
+    engine.does(says(ErrorCode::Unauthenticated, None));
+    let calling = tokio::spawn({
+        let client = client.clone();
+        async move { one(&client).await }
+    });
+    // The first connection has answered; the next one waits for its pause.
+    sleep(Duration::from_millis(10)).await;
+    engine.does(Does::Answer(0));
+    assert!(calling.await.unwrap().is_ok());
+    assert_eq!((engine.connects.load(Ordering::Relaxed), engine.connections.load(Ordering::Relaxed)), (2, 1));
+    assert_eq!(client.stats().retries, 0, "it costs no budget");
+
+    engine.takes();
+    engine.does(says(ErrorCode::Unauthenticated, None));
+    let Err(Error::Rpc(error)) = one(&client).await else { panic!("answered") };
+    assert_eq!((error.code, engine.takes()), (ErrorCode::Unauthenticated, 4), "no more than its attempts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_move_to_connections_under_renewed_certificates_and_none_is_lost() {
+    let renewed = Arc::new(Mutex::new(None));
+    let looks: Renewals = {
+        let renewed = Arc::clone(&renewed);
+        Box::new(move || {
+            let renewed = *renewed.lock().unwrap();
+            Box::pin(async move { renewed })
+        })
+    };
+    let (client, [one_engine, other]) = engines_under::<2>(config(), Some(looks));
+    let connects = || [&one_engine, &other].map(|engine| engine.connects.load(Ordering::Relaxed));
+    let open = || [&one_engine, &other].map(|engine| engine.connections.load(Ordering::Relaxed));
+    warm(&client).await;
+    sleep(Duration::from_millis(10_100)).await;
+    assert!(calls(&client, 10).await);
+    assert_eq!(connects(), [1, 1], "nothing was renewed");
+
+    // Renewed, and one of the engines does not take the new one yet.
+    sleep(Duration::from_millis(9_800)).await;
+    *renewed.lock().unwrap() = Some(Instant::now());
+    other.door(Some(false));
+    for engine in [&one_engine, &other] {
+        engine.does(Does::Answer(1_500));
+    }
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let client = client.clone();
+        callers.spawn(async move { one(&client).await.is_ok() });
+    }
+    sleep(Duration::from_millis(400)).await;
+    for engine in [&one_engine, &other] {
+        engine.does(Does::Answer(0));
+    }
+    assert!(calls(&client, 10).await);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!((connects(), open()), ([2, 1], [2, 1]), "calls in flight keep the connection that they are on");
+    assert!(callers.join_all().await.into_iter().all(|ok| ok));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(open(), [1, 1]);
+
+    other.door(Some(true));
+    sleep(Duration::from_secs(11)).await;
+    assert!(calls(&client, 10).await);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!((connects(), open()), ([2, 2], [1, 1]), "tried again");
+    sleep(Duration::from_secs(60)).await;
+    assert!(calls(&client, 10).await);
+    assert_eq!(connects(), [2, 2], "once");
+    assert_eq!((client.stats().retries, client.stats().ejections), (0, 0));
+}
