@@ -12,7 +12,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::certificates::Gate;
 use crate::connection;
+use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::metrics::{ConnectionOutcome, Metrics};
 use crate::pki::Principal;
@@ -35,29 +37,25 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// What becomes of a connection whose caller has a name.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
     /// Serves it to its end.
-    fn serve<S>(
-        self,
-        principal: Principal,
-        stream: S,
-        draining: watch::Receiver<bool>,
-    ) -> impl Future<Output = ()> + Send
+    fn serve<S>(self, principal: Principal, stream: S, ending: Ending) -> impl Future<Output = ()> + Send
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
 }
 
 impl Serve for Arc<Engine> {
-    async fn serve<S>(self, principal: Principal, stream: S, draining: watch::Receiver<bool>)
+    async fn serve<S>(self, principal: Principal, stream: S, ending: Ending)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
-        connection::serve(self, principal, stream, draining).await;
+        connection::serve(self, principal, stream, ending).await;
     }
 }
 
 /// Takes connections in and hands them on.
 pub(crate) struct Acceptor<T> {
     pub(crate) listener: TcpListener,
-    pub(crate) tls: TlsAcceptor,
+    /// What handshakes are made under, and who has come in.
+    pub(crate) gate: Arc<Gate>,
     pub(crate) engine: Arc<Engine>,
     /// Who serves them.
     pub(crate) service: T,
@@ -99,7 +97,7 @@ impl<T: Serve> Acceptor<T> {
         let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else {
             return metrics.connection(ConnectionOutcome::Refused);
         };
-        let (tls, engine, mut drains) = (self.tls.clone(), Arc::clone(&self.engine), self.drains.clone());
+        let (gate, engine, mut drains) = (Arc::clone(&self.gate), Arc::clone(&self.engine), self.drains.clone());
         let (service, per_principal_max) = (self.service.clone(), self.per_principal_max);
         let principals = Arc::clone(&self.principals);
         tokio::spawn(async move {
@@ -108,6 +106,8 @@ impl<T: Serve> Acceptor<T> {
                 return; // The peer is gone already.
             }
             let limit = Duration::from_millis(engine.limits.handshake_ms_max);
+            let entrance = gate.entrance();
+            let tls = TlsAcceptor::from(Arc::clone(&entrance.config));
             let shaken = tokio::select! {
                 shaken = timeout(limit, tls.accept(stream)) => shaken,
                 _ = drains.wait_for(|draining| *draining) => return,
@@ -121,16 +121,19 @@ impl<T: Serve> Acceptor<T> {
                 Err(_) => return metrics.connection(ConnectionOutcome::TlsTimeout),
             };
             drop(handshake);
-            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-            let Some(Ok(principal)) = certificate.map(|der| Principal::from_certificate(der)) else {
+            let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let Some(Ok(principal)) = certificates.first().map(|der| Principal::from_certificate(der)) else {
                 return metrics.connection(ConnectionOutcome::Nameless);
+            };
+            let Ok(caller) = gate.enter(certificates, &entrance) else {
+                return metrics.connection(ConnectionOutcome::TlsFailed);
             };
             let Some(_entry) = principals.enter(&principal, per_principal_max) else {
                 return metrics.connection(ConnectionOutcome::PrincipalRefused);
             };
             metrics.connection(ConnectionOutcome::Accepted);
             let _open = Open::new(&metrics);
-            service.serve(principal, stream, drains).await;
+            service.serve(principal, stream, Ending::new(drains, caller.expelled())).await;
         });
     }
 }

@@ -4,6 +4,7 @@
 //! wrong key and its line. An error never repeats a value: a secret pasted into the wrong key must not reach a log.
 //! Order: default, then file, then environment. Nothing is read from the process except what [`Environment`] holds.
 
+mod changes;
 mod error;
 pub mod keys;
 mod reference;
@@ -101,6 +102,8 @@ pub struct Tls {
     pub client_crl: Option<PathBuf>,
     /// Whether TLS 1.2 is accepted too.
     pub tls12: bool,
+    /// Seconds between two looks at the files; 0: only when told.
+    pub watch_s: u64,
 }
 
 /// `[state]`.
@@ -376,6 +379,7 @@ impl Config {
                 client_ca: folder.join(values.text("tls", "client_ca")),
                 client_crl: values.optional_path("tls", "client_crl", folder),
                 tls12: values.flag("tls", "tls12"),
+                watch_s: values.number("tls", "watch_s"),
             },
             state: State {
                 mode: match &*values.text("state", "mode") {

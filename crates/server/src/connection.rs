@@ -24,10 +24,11 @@ use std::time::Duration;
 
 use sealwire_wire::{ErrorCode, RpcError, reply};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::budget::ConnectionBytes;
+use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::error::CallFailure;
 use crate::metrics::{CallReport, MethodLabel};
@@ -56,7 +57,7 @@ enum End {
     Closed,
     /// The peer broke the protocol, or a time limit. What is queued for it is still written.
     Expelled,
-    /// The engine drains, and every call is answered.
+    /// The engine drains or the caller is expelled, and every call is answered.
     Drained,
 }
 
@@ -65,7 +66,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     engine: Arc<Engine>,
     principal: Principal,
     stream: S,
-    draining: watch::Receiver<bool>,
+    ending: Ending,
 ) {
     let limits = engine.limits.clone();
     let (read, write) = tokio::io::split(stream);
@@ -85,16 +86,19 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         write_replies(write, outgoing, stall, &shared.turns, |n| shared.metrics.reply_bytes(n)).await
     });
 
-    let mut reader = Reader::new(Arc::clone(&connection), read, draining.clone());
+    let mut reader = Reader::new(Arc::clone(&connection), read, ending.clone());
     let end = tokio::select! {
         end = reader.read_calls() => end,
-        () = connection.drain(draining) => End::Drained,
+        () = connection.drain(ending.clone()) => End::Drained,
         // The peer takes no replies, so its calls are of no use.
         _ = &mut writer => End::Closed,
     };
     tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.tickets.len(), "connection ends");
     if end == End::Drained {
         reader.turn_all_away().await;
+        if let Some(farewell) = ending.farewell() {
+            connection.send_protocol_error(&farewell).await;
+        }
     }
     if end == End::Closed {
         writer.abort();
@@ -120,13 +124,13 @@ impl Drop for StopOnDrop {
 }
 
 impl Connection {
-    /// Once the engine drains, lets calls finish for a time, then stops the rest. Returns when every reply is written.
-    async fn drain(&self, mut draining: watch::Receiver<bool>) {
-        let _ = draining.wait_for(|draining| *draining).await;
+    /// Once the end has begun, lets calls finish for a time, then stops the rest. Returns when every reply is written.
+    async fn drain(&self, mut ending: Ending) {
+        let reason = ending.begun().await;
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
         if timeout(Duration::from_millis(limits.drain_ms_max), self.seats.acquire_many(all)).await.is_err() {
-            self.tickets.stop_all(StopReason::Drain);
+            self.tickets.stop_all(reason);
             let _ = timeout(Duration::from_millis(limits.write_stall_ms_max), self.seats.acquire_many(all)).await;
         }
     }

@@ -25,14 +25,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsAcceptor;
 
 use crate::accept::{Acceptor, Principals, Serve, listen};
+use crate::certificates::Gate;
 use crate::config::{Caller, ControlListen};
+use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::pki::Principal;
 use crate::server::StartError;
-use crate::tls::ServerTls;
 
 /// Connections to the control listener at most.
 const CONNECTIONS_MAX: usize = 64;
@@ -84,12 +84,12 @@ impl ControlServer {
     }
 
     /// Takes connections until the engine drains.
-    pub(crate) fn start(bound: Bound, tls: ServerTls, desk: Desk, drains: watch::Receiver<bool>) -> Self {
+    pub(crate) fn start(bound: Bound, gate: Arc<Gate>, desk: Desk, drains: watch::Receiver<bool>) -> Self {
         let Bound { listener, address } = bound;
         let (connections, calls) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::clone(&desk.calls));
         let acceptor = Acceptor {
             listener,
-            tls: TlsAcceptor::from(tls.config),
+            gate,
             engine: Arc::clone(&desk.engine),
             service: Arc::new(desk),
             connections: Arc::clone(&connections),
@@ -190,11 +190,11 @@ impl Desk {
 }
 
 impl Serve for Arc<Desk> {
-    async fn serve<S>(self, principal: Principal, stream: S, draining: watch::Receiver<bool>)
+    async fn serve<S>(self, principal: Principal, stream: S, ending: Ending)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
-        connection::Connection::new(self, principal, stream).serve(draining).await;
+        connection::Connection::new(self, principal, stream).serve(ending).await;
     }
 }
 

@@ -138,6 +138,7 @@ impl CallFailure {
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) => ErrorCode::Unavailable,
+            Self::Stopped(StopReason::Expelled) => ErrorCode::Unauthenticated,
             Self::Internal(_) => ErrorCode::Internal,
         }
     }
@@ -167,6 +168,7 @@ impl CallFailure {
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => plain("cancelled".into()),
             Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),
+            Self::Stopped(StopReason::Expelled) => plain("the client certificate is not accepted any more".into()),
             Self::Store(error) if passes(error) => {
                 plain("the token store does not answer".into()).retry_after_ms(STORE_RETRY_MS)
             }
@@ -233,6 +235,11 @@ mod tests {
         check(CallFailure::Internal("the provider broke"), ErrorCode::Internal, "internal error");
         check(CallFailure::Stopped(StopReason::Deadline), ErrorCode::DeadlineExceeded, "deadline exceeded");
         check(CallFailure::Stopped(StopReason::Drain), ErrorCode::Unavailable, "the server is shutting down");
+        check(
+            CallFailure::Stopped(StopReason::Expelled),
+            ErrorCode::Unauthenticated,
+            "the client certificate is not accepted any more",
+        );
         check(CallFailure::Stopped(StopReason::Disconnect), ErrorCode::Cancelled, "cancelled");
         let damaged = StoreError::Damaged { place: "tokens".into(), what: "a row".into() };
         check(CallFailure::Store(damaged), ErrorCode::Internal, "internal error");

@@ -8,6 +8,7 @@ pub mod admin;
 pub mod ahead;
 pub mod apps;
 pub mod budget;
+mod certificates;
 pub mod cli;
 pub mod config;
 pub mod connection;
@@ -17,6 +18,7 @@ pub mod doctor;
 #[cfg(test)]
 mod documents;
 pub mod dumps;
+pub mod ending;
 pub mod engine;
 pub mod error;
 pub mod faults;

@@ -13,8 +13,8 @@ mod reference;
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -32,8 +32,8 @@ use crate::ticket::StopReason;
 use process::Process;
 
 pub use labels::{
-    CallCode, CancelReason, ClassLabel, ConnectionOutcome, LinkLabel, LookupLabel, MethodLabel, RefusalReason,
-    StoreLabel, TokenLabel, WaitingLabel,
+    CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel, LookupLabel,
+    MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -235,10 +235,28 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Work not done because its call was stopped, in estimated seconds of CPU, by reason",
     },
     MetricDoc {
-        name: "sealwire_certificate_expiry_seconds",
+        name: "sealwire_certificate_remaining_seconds",
+        kind: "gauge",
+        labels: &["of"],
+        help: "Time until the first certificate or revocation list of a kind ends, negative after that, inf where none has an end",
+    },
+    MetricDoc {
+        name: "sealwire_certificate_reloads_total",
+        kind: "counter",
+        labels: &["outcome"],
+        help: "Changed certificate files that were put in service, or did not load",
+    },
+    MetricDoc {
+        name: "sealwire_certificate_files_refused",
         kind: "gauge",
         labels: &[],
-        help: "When the server certificate ends, in seconds since 1970",
+        help: "1 while the certificate files do not load and those from before stay in service",
+    },
+    MetricDoc {
+        name: "sealwire_expelled_connections_total",
+        kind: "counter",
+        labels: &["reason"],
+        help: "Connections closed because the client certificate that opened them is not accepted any more, by reason",
     },
     MetricDoc {
         name: "sealwire_ready",
@@ -374,6 +392,21 @@ struct LinkLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CertificateLabels {
+    of: CertificateLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    outcome: ReloadLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ExpulsionLabels {
+    reason: ExpulsionLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabels {
     version: &'static str,
 }
@@ -390,6 +423,9 @@ const REFUSALS: usize = RefusalReason::ALL.len();
 const CONDITIONS: usize = Condition::ALL.len();
 const LOOKUPS: usize = LookupLabel::ALL.len();
 const LINKS: usize = LinkLabel::ALL.len();
+const CERTIFICATES: usize = CertificateLabel::ALL.len();
+/// When something ends that never does.
+const NEVER: i64 = i64::MAX;
 
 /// What is known of a call once it is answered.
 #[derive(Clone, Copy, Debug)]
@@ -486,8 +522,12 @@ pub struct Metrics {
     pub calls_in_flight: Gauge,
     /// Open connections.
     pub connections: Gauge,
-    /// When the server certificate ends, in seconds since 1970.
-    pub certificate_expiry: Gauge,
+    /// In seconds since 1970.
+    certificate_ends: [AtomicI64; CERTIFICATES],
+    certificate_remaining: [Gauge64; CERTIFICATES],
+    certificate_reloads: [Counter; ReloadLabel::ALL.len()],
+    certificate_files_refused: Gauge,
+    expelled: [Counter; ExpulsionLabel::ALL.len()],
 }
 
 impl fmt::Debug for Metrics {
@@ -551,7 +591,6 @@ impl Metrics {
         register(&mut registry, "sealwire_cancels_total", cancels.clone());
         register(&mut registry, "sealwire_fields_saved_total", saved.clone());
         register(&mut registry, "sealwire_cpu_saved_seconds_total", cpu_saved.clone());
-        let certificate_expiry = register(&mut registry, "sealwire_certificate_expiry_seconds", Gauge::default());
         let failing = Family::<ConditionLabels, Gauge>::default();
         let lookups = Family::<LookupLabels, Counter>::default();
         let links = Family::<LinkLabels, Gauge>::default();
@@ -563,6 +602,13 @@ impl Metrics {
         register(&mut registry, "sealwire_opened_key_lookups_total", lookups.clone());
         register(&mut registry, "sealwire_store_connections", links.clone());
         let process = Process::register(&mut registry);
+        let remaining = Family::<CertificateLabels, Gauge64>::default();
+        let reloads = Family::<ReloadLabels, Counter>::default();
+        let expelled = Family::<ExpulsionLabels, Counter>::default();
+        register(&mut registry, "sealwire_certificate_remaining_seconds", remaining.clone());
+        register(&mut registry, "sealwire_certificate_reloads_total", reloads.clone());
+        let certificate_files_refused = register(&mut registry, "sealwire_certificate_files_refused", Gauge::default());
+        register(&mut registry, "sealwire_expelled_connections_total", expelled.clone());
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
@@ -615,7 +661,12 @@ impl Metrics {
             calls_in_flight,
             bytes_in_flight,
             connections,
-            certificate_expiry,
+            certificate_ends: CertificateLabel::ALL.map(|_| AtomicI64::new(NEVER)),
+            certificate_remaining: CertificateLabel::ALL
+                .map(|of| remaining.get_or_create_owned(&CertificateLabels { of })),
+            certificate_reloads: ReloadLabel::ALL.map(|outcome| reloads.get_or_create_owned(&ReloadLabels { outcome })),
+            certificate_files_refused,
+            expelled: ExpulsionLabel::ALL.map(|reason| expelled.get_or_create_owned(&ExpulsionLabels { reason })),
         }
     }
 
@@ -736,6 +787,35 @@ impl Metrics {
         self.connections_by_outcome[outcome as usize].inc();
     }
 
+    /// When the first certificate or list of that kind in service ends, in seconds since 1970; `None`: never.
+    pub fn certificate_ends(&self, of: CertificateLabel, ends: Option<i64>) {
+        self.certificate_ends[of as usize].store(ends.unwrap_or(NEVER), Ordering::Relaxed);
+    }
+
+    /// Certificate files were put in service, or were refused and stay so until they change.
+    pub fn certificate_files(&self, outcome: ReloadLabel) {
+        self.certificate_reloads[outcome as usize].inc();
+        self.certificate_files_refused.set(i64::from(outcome == ReloadLabel::Refused));
+    }
+
+    /// The files that had been refused are those in service again.
+    pub fn certificate_files_back(&self) {
+        self.certificate_files_refused.set(0);
+    }
+
+    /// So many connections are closed for their certificate.
+    pub fn expelled(&self, reason: ExpulsionLabel, connections: u64) {
+        self.expelled[reason as usize].inc_by(connections);
+    }
+
+    fn look_at_certificates(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        for (gauge, ends) in self.certificate_remaining.iter().zip(&self.certificate_ends) {
+            let ends = ends.load(Ordering::Relaxed);
+            gauge.set(if ends == NEVER { f64::INFINITY } else { ends as f64 - now });
+        }
+    }
+
     /// That many bytes were read.
     pub fn request_bytes(&self, bytes: u64) {
         self.request_bytes.inc_by(bytes);
@@ -751,6 +831,7 @@ impl Metrics {
         self.look_at_scheduler();
         self.look_at_token_store();
         self.look_at_served();
+        self.look_at_certificates();
         self.process.look();
         let mut text = String::with_capacity(96 << 10);
         // Writing to a String cannot fail.
@@ -859,6 +940,10 @@ mod tests {
         readiness.enter(crate::admin::Phase::Ready);
         readiness.set(Condition::Store, false);
         metrics.readiness(&readiness);
+        metrics.certificate_ends(CertificateLabel::ClientCrl, Some(1_000));
+        metrics.certificate_files(ReloadLabel::Refused);
+        metrics.expelled(ExpulsionLabel::Revoked, 3);
+        assert!(value(&metrics, "sealwire_certificate_remaining_seconds{of=\"client_crl\"}") < -1e9);
         for (series, expected) in [
             ("sealwire_calls_total{method=\"encrypt\",code=\"cannot_open\"}", 1.0),
             ("sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}", 1.0),
@@ -907,6 +992,11 @@ mod tests {
             ("sealwire_opened_key_lookups_total{outcome=\"miss\"}", 9.0),
             ("sealwire_store_connections{state=\"up\"}", 3.0),
             ("sealwire_store_connections{state=\"down\"}", 1.0),
+            ("sealwire_certificate_remaining_seconds{of=\"server\"}", f64::INFINITY),
+            ("sealwire_certificate_reloads_total{outcome=\"refused\"}", 1.0),
+            ("sealwire_certificate_files_refused", 1.0),
+            ("sealwire_expelled_connections_total{reason=\"revoked\"}", 3.0),
+            ("sealwire_expelled_connections_total{reason=\"expired\"}", 0.0),
             ("sealwire_request_bytes_total", 10.0),
             ("sealwire_reply_bytes_total", 20.0),
         ] {

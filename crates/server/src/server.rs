@@ -14,14 +14,14 @@ use sealwire_store::{Control, StoreError};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
 use crate::accept::{Acceptor, Principals, listen};
 use crate::admin::{AdminError, AdminServer, AdminState, Phase};
 use crate::ahead::Ahead;
 use crate::apps::Apps;
-use crate::config::{self, Config};
+use crate::certificates::{Certificates, Reload};
+use crate::config::{self, Config, ControlListen};
 use crate::connection;
 use crate::control::{ControlServer, Desk};
 use crate::cost;
@@ -31,7 +31,7 @@ use crate::metrics::Served;
 use crate::scheduler::Scheduler;
 use crate::seldom::Seldom;
 use crate::stores::{Access, Stores};
-use crate::tls::{self, TlsError};
+use crate::tls::TlsError;
 
 /// Why the engine did not start. Each names what to mend.
 #[derive(Debug, thiserror::Error)]
@@ -73,8 +73,10 @@ pub struct Server {
     engine: Arc<Engine>,
     stores: Stores,
     draining: watch::Sender<bool>,
+    config: Config,
+    certificates: Reload,
     accepting: JoinHandle<()>,
-    watching: [JoinHandle<()>; 3],
+    watching: [JoinHandle<()>; 4],
     connections: Arc<Semaphore>,
 }
 
@@ -114,18 +116,16 @@ impl Server {
     }
 
     async fn start_on(config: &Config, stores: Stores, apps: Arc<Apps>) -> Result<Self, StartError> {
-        let tls = tls::load(&config.tls)?;
-        let control_tls = config.control.as_ref().map(|control| tls::load_control(&config.tls, control)).transpose()?;
+        let state = Arc::new(AdminState::default());
+        let (certificates, reload) = Certificates::load(config, &state)?;
         let bind = |source| StartError::Bind { key: "listen.address", address: config.listen.address, source };
         let listener = listen(config.listen.address).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
-        let control = match (&config.control, control_tls) {
-            (Some(control), Some(tls)) => Some((ControlServer::bind(control)?, tls, control.principals.clone())),
+        let control = match (&config.control, certificates.control_gate()) {
+            (Some(control), Some(gate)) => Some((ControlServer::bind(control)?, gate, control.principals.clone())),
             _ => None,
         };
 
-        let state = Arc::new(AdminState::default());
-        state.metrics.certificate_expiry.set(tls.not_after.unix_timestamp());
         let admin = AdminServer::start(config.admin.address, Arc::clone(&state))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
@@ -154,7 +154,7 @@ impl Server {
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
         let acceptor = Acceptor {
             listener,
-            tls: TlsAcceptor::from(tls.config),
+            gate: certificates.data_gate(),
             engine: Arc::clone(&engine),
             service: Arc::clone(&engine),
             connections: Arc::clone(&connections),
@@ -164,13 +164,14 @@ impl Server {
             drains,
         };
         let accepting = tokio::spawn(acceptor.run());
-        let control = control.map(|(bound, tls, callers)| {
-            ControlServer::start(bound, tls, Desk::new(Arc::clone(&engine), callers), draining.subscribe())
+        let control = control.map(|(bound, gate, callers)| {
+            ControlServer::start(bound, gate, Desk::new(Arc::clone(&engine), callers), draining.subscribe())
         });
         apps.listens(address.to_string());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
+        let keeping = tokio::spawn(certificates.keep());
         state.readiness.enter(Phase::Ready);
         tracing::info!(%address, admin = %admin.address(), generation = engine.apps.generation(), "ready");
         Ok(Self {
@@ -181,8 +182,10 @@ impl Server {
             engine,
             stores,
             draining,
+            config: config.clone(),
+            certificates: reload,
             accepting,
-            watching: [watching, aging, following],
+            watching: [watching, aging, following, keeping],
             connections,
         })
     }
@@ -205,6 +208,23 @@ impl Server {
     /// What the connections share, for what only an observer inside can see.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Takes over what of a configuration needs no restart of the engine: the certificates, revocation lists and what else
+    /// `[tls]` says, and those of `[control]`. Returns when everybody who is connected is judged by them, with the names of
+    /// what differs from the configuration of the start and stays as it was.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the files; nothing has changed then.
+    pub async fn reload(&self, config: &Config) -> Result<Vec<&'static str>, TlsError> {
+        let control = self.config.control.clone().map(|own| match &config.control {
+            // Who is named there takes a restart, and decides whether the authority may be that of all callers.
+            Some(new) => ControlListen { client_ca: new.client_ca.clone(), client_crl: new.client_crl.clone(), ..own },
+            None => own,
+        });
+        self.certificates.ask(config.tls.clone(), control).await?;
+        Ok(self.config.needs_restart_for(config))
     }
 
     /// Takes the engine down: no new connections or calls, running calls finish within `limits.drain_ms_max`, the

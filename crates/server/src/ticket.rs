@@ -21,6 +21,8 @@ pub enum StopReason {
     Disconnect = 3,
     /// The engine shuts down.
     Drain = 4,
+    /// The certificate that opened its connection is not accepted any more.
+    Expelled = 5,
 }
 
 /// Whether one call is to go on.
@@ -47,7 +49,8 @@ impl Ticket {
             1 => Some(StopReason::Cancel),
             2 => Some(StopReason::Deadline),
             3 => Some(StopReason::Disconnect),
-            _ => Some(StopReason::Drain),
+            4 => Some(StopReason::Drain),
+            _ => Some(StopReason::Expelled),
         }
     }
 

@@ -1,40 +1,69 @@
-//! Builds the TLS side of the listener from files: TLS 1.3, a client certificate always, post-quantum first.
+//! Builds the TLS side of the listeners from files: TLS 1.3, a client certificate always, post-quantum first.
 //!
-//! Every refusal names its file and what to do about it. No ALPN: the listener speaks one protocol.
+//! Every refusal names its file and what to do about it. No ALPN: a listener speaks one protocol. Nothing is cached: what
+//! another look at the files finds is loaded the same way, and [`crate::certificates`] puts it in service.
 //!
 //! Session resumption is off. A resumed session carries the client's identity from the first handshake and skips the
 //! look at its certificate, so an expired or revoked certificate would live on in a ticket. Callers keep their
 //! connections, and a full handshake costs about 0.2 ms of CPU. No tickets also means no ticket keys to
 //! rotate, no early data and nothing to replay.
+//!
+//! A revocation list past its `nextUpdate` stays in force. What it revokes stays revoked; to refuse everybody instead would
+//! turn a missed delivery of a file into an outage of every relay. It is warned of before and after, and measured.
 
-use std::fs::File;
-use std::io::{self, Read};
+mod files;
+mod held;
+
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
-use zeroize::Zeroizing;
 
 use crate::config::{ControlListen, Tls};
-
-/// Longest PEM file, in bytes. A certificate has about 1 KB; a bundle of every public authority 250 KB.
-const PEM_BYTES_MAX: u64 = 4 << 20;
+use crate::metrics::CertificateLabel;
+pub(crate) use files::{Files, exposed_mode};
+pub(crate) use held::second;
+pub use held::{Held, Stage};
 
 /// What a listener needs to talk TLS.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     /// For `tokio_rustls::TlsAcceptor`.
     pub config: Arc<ServerConfig>,
-    /// When the server's own certificate ends; it was still good when this was made.
-    pub not_after: OffsetDateTime,
+    /// Who judges callers in it, and judges those again that are connected.
+    pub verifier: Arc<dyn ClientCertVerifier>,
+}
+
+/// What the files of a configuration come to, all of one look.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// For the listener of documents and tokens.
+    pub data: ServerTls,
+    /// For the control listener, if there is one.
+    pub control: Option<ServerTls>,
+    /// Every certificate and list in them.
+    pub held: Vec<Held>,
+}
+
+impl Loaded {
+    /// When the first certificate of the server's chain ends; each was still good when this was made.
+    pub fn server_ends(&self) -> Option<OffsetDateTime> {
+        self.ends(CertificateLabel::Server)
+    }
+
+    /// When the first of those ends.
+    pub fn ends(&self, of: CertificateLabel) -> Option<OffsetDateTime> {
+        self.held.iter().filter(|held| held.of == of).filter_map(|held| held.ends).min()
+    }
 }
 
 /// Why the files cannot serve. All are the operator's to mend.
@@ -111,9 +140,22 @@ pub enum TlsError {
         /// The file.
         file: PathBuf,
     },
+    /// Files that change at every look, or cannot be looked at.
+    #[error("tls: the files keep changing; try again once they hold still")]
+    Restless,
     /// The TLS library refuses the combination.
     #[error("tls: {0}")]
     Library(String),
+}
+
+impl TlsError {
+    /// The error and its cause, if it has one, as `a: b`.
+    pub(crate) fn with_cause(&self) -> String {
+        match self {
+            Self::Unreadable { source, .. } => format!("{self}: {source}"),
+            _ => self.to_string(),
+        }
+    }
 }
 
 /// The cryptography behind TLS, passed explicitly so that no process-wide default matters.
@@ -125,49 +167,67 @@ pub fn provider() -> CryptoProvider {
     CryptoProvider { kx_groups: vec![X25519MLKEM768, X25519, SECP256R1], ..aws_lc_rs::default_provider() }
 }
 
-/// Whose certificates a listener takes: files, and the keys that name them.
+/// Whose certificates a listener takes: files, the keys that name them, and what they are in logs and metrics.
 struct Clients<'a> {
-    ca: (&'static str, &'a Path),
-    crl: Option<(&'static str, &'a Path)>,
+    ca: (&'static str, &'a Path, CertificateLabel),
+    crl: Option<(&'static str, &'a Path, CertificateLabel)>,
 }
 
-/// Reads the files and makes the listener's TLS. Called again, it picks up changed files; nothing is cached.
-///
-/// # Errors
-///
-/// A file that is missing, malformed, exposed, or does not fit the others.
-pub fn load(tls: &Tls) -> Result<ServerTls, TlsError> {
-    load_for(tls, &data_clients(tls))
-}
+impl<'a> Clients<'a> {
+    fn of_data(tls: &'a Tls) -> Self {
+        let crl = tls.client_crl.as_deref().map(|crl| ("tls.client_crl", crl, CertificateLabel::ClientCrl));
+        Self { ca: ("tls.client_ca", &tls.client_ca, CertificateLabel::ClientCa), crl }
+    }
 
-/// The same for the control listener: the server's certificate, and the callers of `control`.
-///
-/// # Errors
-///
-/// As for [`load`]; [`TlsError::NotOwn`].
-pub fn load_control(tls: &Tls, control: &ControlListen) -> Result<ServerTls, TlsError> {
-    let crl = control.client_crl.as_deref().map(|crl| ("control.client_crl", crl));
-    let clients = match &control.client_ca {
-        // Lists of an authority say nothing of another's certificates, and would refuse them all.
-        Some(ca) => {
-            if control.principals.is_empty() {
-                check_own(tls, ca)?;
+    fn of_control(tls: &'a Tls, control: &'a ControlListen) -> Self {
+        let crl = control.client_crl.as_deref();
+        let crl = crl.map(|crl| ("control.client_crl", crl, CertificateLabel::ControlClientCrl));
+        match &control.client_ca {
+            // Lists of an authority say nothing of another's certificates, and would refuse them all.
+            Some(ca) => Self { ca: ("control.client_ca", ca, CertificateLabel::ControlClientCa), crl },
+            None => {
+                let data = Self::of_data(tls);
+                Self { crl: crl.or(data.crl), ..data }
             }
-            Clients { ca: ("control.client_ca", ca), crl }
         }
-        None => {
-            let data = data_clients(tls);
-            Clients { crl: crl.or(data.crl), ..data }
+    }
+}
+
+/// Reads the files of a configuration and makes TLS of them.
+///
+/// # Errors
+///
+/// A file that is missing, malformed, exposed, or does not fit the others; [`TlsError::NotOwn`].
+pub fn load(tls: &Tls, control: Option<&ControlListen>) -> Result<Loaded, TlsError> {
+    load_from(&Files::look(tls, control), tls, control)
+}
+
+/// The same of files that were read.
+///
+/// # Errors
+///
+/// As for [`load`].
+pub(crate) fn load_from(files: &Files, tls: &Tls, control: Option<&ControlListen>) -> Result<Loaded, TlsError> {
+    let mut held = Vec::new();
+    let provider = Arc::new(provider());
+    let server = Server::load(files, tls, &provider, &mut held)?;
+    let data = server.listen(files, &Clients::of_data(tls), &mut held)?;
+    let of_control = |control: &ControlListen| {
+        if let (Some(ca), true) = (&control.client_ca, control.principals.is_empty()) {
+            check_own(files, tls, ca)?;
         }
+        server.listen(files, &Clients::of_control(tls, control), &mut held)
     };
-    load_for(tls, &clients)
+    let control = control.map(of_control).transpose()?;
+    Ok(Loaded { data, control, held })
 }
 
 /// Refuses authorities of operators by which a certificate of any caller passes: the same key, or one that signed theirs.
-fn check_own(tls: &Tls, operators: &Path) -> Result<(), TlsError> {
-    let data = data_clients(tls);
-    let (callers, own) = (certificates(data.ca.0, data.ca.1)?, certificates("control.client_ca", operators)?);
-    let (callers, own) = (parsed(data.ca.0, data.ca.1, &callers)?, parsed("control.client_ca", operators, &own)?);
+fn check_own(files: &Files, tls: &Tls, operators: &Path) -> Result<(), TlsError> {
+    const OPERATORS: &str = "control.client_ca";
+    let (callers, own) =
+        (certificates(files, "tls.client_ca", &tls.client_ca)?, certificates(files, OPERATORS, operators)?);
+    let (callers, own) = (parsed("tls.client_ca", &tls.client_ca, &callers)?, parsed(OPERATORS, operators, &own)?);
     let passes = |caller: &X509Certificate<'_>, own: &X509Certificate<'_>| {
         let signed = caller.issuer() == own.subject() && caller.issuer() != caller.subject();
         signed || caller.public_key().raw == own.public_key().raw
@@ -190,78 +250,98 @@ fn parsed<'a>(
     all.iter().enumerate().map(parse).collect()
 }
 
-fn data_clients(tls: &Tls) -> Clients<'_> {
-    let crl = tls.client_crl.as_deref().map(|crl| ("tls.client_crl", crl));
-    Clients { ca: ("tls.client_ca", &tls.client_ca), crl }
+const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+const TLS13_AND_12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+
+/// The server's own side, which its listeners share.
+struct Server<'a> {
+    provider: &'a Arc<CryptoProvider>,
+    versions: &'static [&'static SupportedProtocolVersion],
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
 }
 
-fn load_for(tls: &Tls, clients: &Clients<'_>) -> Result<ServerTls, TlsError> {
-    let provider = Arc::new(provider());
-    let verifier = client_verifier(clients, &provider)?;
-    let (chain, not_after) = server_chain(&tls.certificate)?;
-    let key = server_key(&tls.key)?;
-    // Checked here as well as in rustls, to tell a foreign key from an unusable one.
-    CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => {
-            TlsError::KeyMismatch { key: tls.key.clone(), certificate: tls.certificate.clone() }
-        }
-        _ => TlsError::KeyUnusable { file: tls.key.clone() },
-    })?;
-    let versions: &[&SupportedProtocolVersion] =
-        if tls.tls12 { &[&rustls::version::TLS13, &rustls::version::TLS12] } else { &[&rustls::version::TLS13] };
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions)
-        .map_err(|error| TlsError::Library(error.to_string()))?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(|error| TlsError::Library(error.to_string()))?;
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    config.max_early_data_size = 0;
-    Ok(ServerTls { config: Arc::new(config), not_after })
+impl<'a> Server<'a> {
+    fn load(
+        files: &Files,
+        tls: &Tls,
+        provider: &'a Arc<CryptoProvider>,
+        held: &mut Vec<Held>,
+    ) -> Result<Self, TlsError> {
+        let chain = server_chain(files, &tls.certificate, held)?;
+        let key = server_key(files, &tls.key)?;
+        // Checked here as well as in rustls, to tell a foreign key from an unusable one.
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                TlsError::KeyMismatch { key: tls.key.clone(), certificate: tls.certificate.clone() }
+            }
+            _ => TlsError::KeyUnusable { file: tls.key.clone() },
+        })?;
+        let versions = if tls.tls12 { TLS13_AND_12 } else { TLS13 };
+        Ok(Self { provider, versions, chain, key })
+    }
+
+    /// For a listener that takes these callers.
+    fn listen(&self, files: &Files, clients: &Clients<'_>, held: &mut Vec<Held>) -> Result<ServerTls, TlsError> {
+        let library = |error: &dyn std::fmt::Display| TlsError::Library(error.to_string());
+        let verifier = client_verifier(files, clients, self.provider, held)?;
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(self.provider))
+            .with_protocol_versions(self.versions)
+            .map_err(|error| library(&error))?
+            .with_client_cert_verifier(Arc::clone(&verifier))
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|error| library(&error))?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        Ok(ServerTls { config: Arc::new(config), verifier })
+    }
 }
 
 fn client_verifier(
+    files: &Files,
     clients: &Clients<'_>,
     provider: &Arc<CryptoProvider>,
+    held: &mut Vec<Held>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let (key, file) = clients.ca;
+    let mut keep = |new: Option<Held>| {
+        // The control listener may take the authorities and lists of the other.
+        held.extend(new.filter(|new| !held.contains(new)));
+    };
+    let (key, file, of) = clients.ca;
     let mut roots = RootCertStore::empty();
-    for (index, authority) in certificates(key, file)?.into_iter().enumerate() {
+    for (index, authority) in certificates(files, key, file)?.into_iter().enumerate() {
         let malformed = |_| TlsError::Malformed { key, file: file.to_owned(), item: index + 1 };
+        keep(Held::certificate(of, &authority));
         roots.add(authority).map_err(malformed)?;
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
-    if let Some((key, file)) = clients.crl {
+    if let Some((key, file, of)) = clients.crl {
         // An authority without a list refuses its callers: a list that got lost must not let the revoked back in.
-        let lists = items(key, file, "PEM revocation list")?;
+        let lists: Vec<CertificateRevocationListDer<'static>> = files.items(key, file, "PEM revocation list")?;
+        lists.iter().for_each(|list| keep(Held::list(of, list)));
         builder = builder.with_crls(lists).only_check_end_entity_revocation();
     }
     builder.build().map_err(|error| TlsError::Library(error.to_string()))
 }
 
-fn server_chain(file: &Path) -> Result<(Vec<CertificateDer<'static>>, OffsetDateTime), TlsError> {
+fn server_chain(files: &Files, file: &Path, held: &mut Vec<Held>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     const KEY: &str = "tls.certificate";
-    let chain = certificates(KEY, file)?;
-    let malformed = |item| TlsError::Malformed { key: KEY, file: file.to_owned(), item };
-    let mut ends = None;
-    for (index, certificate) in chain.iter().enumerate() {
-        let (_, certificate) = x509_parser::parse_x509_certificate(certificate).map_err(|_| malformed(index + 1))?;
+    let chain = certificates(files, KEY, file)?;
+    for certificate in parsed(KEY, file, &chain)? {
         let validity = certificate.validity();
         let (not_before, not_after) = (validity.not_before.to_datetime(), validity.not_after.to_datetime());
         if !(not_before..=not_after).contains(&OffsetDateTime::now_utc()) {
             return Err(TlsError::NotNow { file: file.to_owned(), not_before, not_after });
         }
-        ends.get_or_insert(not_after);
     }
-    let ends = ends.ok_or_else(|| malformed(1))?;
-    Ok((chain, ends))
+    held.extend(chain.iter().filter_map(|certificate| Held::certificate(CertificateLabel::Server, certificate)));
+    Ok(chain)
 }
 
-fn server_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+fn server_key(files: &Files, file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     const KEY: &str = "tls.key";
-    let pem = read(KEY, file, Some(refuse_exposed))?;
-    match PrivateKeyDer::from_pem_slice(&pem) {
+    match PrivateKeyDer::from_pem_slice(files.private(KEY, file)?) {
         Ok(key) => Ok(key),
         Err(rustls::pki_types::pem::Error::NoItemsFound) => {
             Err(TlsError::Lacking { key: KEY, file: file.to_owned(), wanted: "unencrypted PEM private key" })
@@ -270,63 +350,9 @@ fn server_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     }
 }
 
-fn certificates(key: &'static str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    items(key, file, "PEM certificate")
-}
-
-/// Every item of one kind in a PEM file; at least one.
-fn items<T: PemObject>(key: &'static str, file: &Path, wanted: &'static str) -> Result<Vec<T>, TlsError> {
-    let pem = read(key, file, None)?;
-    let mut items = Vec::new();
-    for (index, item) in T::pem_slice_iter(&pem).enumerate() {
-        let malformed = |_| TlsError::Malformed { key, file: file.to_owned(), item: index + 1 };
-        items.push(item.map_err(malformed)?);
-    }
-    if items.is_empty() {
-        return Err(TlsError::Lacking { key, file: file.to_owned(), wanted });
-    }
-    Ok(items)
-}
-
-type Inspect = fn(&Path, &std::fs::Metadata) -> Result<(), TlsError>;
-
-/// Reads a whole file of bounded size. What is inspected is what is read: one open file, not two looks at a path.
-fn read(key: &'static str, file: &Path, inspect: Option<Inspect>) -> Result<Zeroizing<Vec<u8>>, TlsError> {
-    let unreadable = |source| TlsError::Unreadable { key, file: file.to_owned(), source };
-    let open = File::open(file).map_err(unreadable)?;
-    let metadata = open.metadata().map_err(unreadable)?;
-    if !metadata.is_file() || metadata.len() > PEM_BYTES_MAX {
-        return Err(unreadable(io::Error::other(format!("not a file of at most {PEM_BYTES_MAX} bytes"))));
-    }
-    if let Some(inspect) = inspect {
-        inspect(file, &metadata)?;
-    }
-    // One allocation of the full size: a growing buffer would leave copies of the key behind, unwiped.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(metadata.len() as usize + 1));
-    open.take(metadata.len()).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(bytes)
-}
-
-fn refuse_exposed(file: &Path, metadata: &std::fs::Metadata) -> Result<(), TlsError> {
-    match exposed_mode(metadata) {
-        Some(mode) => Err(TlsError::KeyExposed { file: file.to_owned(), mode }),
-        None => Ok(()),
-    }
-}
-
-/// The mode of a file with a private key, if too many may read it. Owner and group may (container platforms mount
-/// secrets as 0440); others nothing, and the group may not write.
-#[cfg(unix)]
-pub(crate) fn exposed_mode(metadata: &std::fs::Metadata) -> Option<u32> {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = metadata.permissions().mode() & 0o777;
-    (mode & 0o027 != 0).then_some(mode)
-}
-
-#[cfg(not(unix))]
-pub(crate) fn exposed_mode(_: &std::fs::Metadata) -> Option<u32> {
-    None
+fn certificates(files: &Files, key: &'static str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    files.items(key, file, "PEM certificate")
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

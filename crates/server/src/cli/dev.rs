@@ -47,7 +47,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let at = folder::Addresses { listen: args.listen, admin: args.admin, control: args.control };
     let config = folder::prepare(&args.folder, &at)?;
-    serve::log(&config)?;
+    drop(serve::log(&config)?);
     dumps::forbid_files();
     let runtime = serve::runtime(&config)?;
     let ended = runtime.block_on(async {

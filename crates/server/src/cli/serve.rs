@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::{ConfigArgs, Failure};
+use super::{ConfigArgs, Failure, chain};
 use crate::config::{Config, LogFormat, Mode};
 pub(super) use crate::dumps::forbid as no_core_dumps;
 use crate::server::{Server, StartError, kek};
@@ -27,16 +27,26 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
-    log(&config)?;
+    let log = log(&config)?;
     no_core_dumps();
     let runtime = runtime(&config)?;
     let ended = runtime.block_on(async {
         let supervisor = Supervisor::of_process();
+        // Before anything takes time: until it is there, SIGHUP ends the process.
+        let mut hangups = signal(SignalKind::hangup())?;
         let server = Server::start(&config).await?;
         let mut stop = StopSignals::listen()?;
         supervisor.ready(&format!("takes calls on {}", server.address()));
         let _alive = supervisor.live();
-        stop.next().await;
+        loop {
+            tokio::select! {
+                () = stop.next() => break,
+                _ = hangups.recv() => tokio::select! {
+                    () = stop.next() => break,
+                    () = reload(args, &server, &log) => (),
+                },
+            }
+        }
         supervisor.stopping();
         stop.unless_again(server.shutdown()).await
     });
@@ -47,13 +57,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     ended
 }
 
+/// Takes over what the configuration says now and needs no restart: all of that, or nothing where something is wrong.
+async fn reload(args: &Args, server: &Server, log: &LogFilter) {
+    let reloaded = async {
+        let config = args.config.load().map_err(|error| chain(&error))?;
+        let filter = EnvFilter::try_new(&config.log.filter).map_err(|error| format!("log.filter: {error}"))?;
+        let left = server.reload(&config).await.map_err(|error| chain(&error))?;
+        log(filter);
+        Ok::<_, String>(left)
+    };
+    match reloaded.await {
+        Ok(left) if left.is_empty() => tracing::info!("configuration reloaded"),
+        Ok(left) => {
+            tracing::warn!(takes_a_restart = left.join(", "), "configuration reloaded but for what takes a restart");
+        }
+        Err(why) => tracing::warn!(why, "nothing is reloaded; `sealwire check-config` says when it is mended"),
+    }
+}
+
 pub(super) fn check(args: &Args) -> Result<(), Failure> {
     let config = args.config.load()?;
     no_core_dumps();
-    let tls = crate::tls::load(&config.tls)?;
-    if let Some(control) = &config.control {
-        crate::tls::load_control(&config.tls, control)?;
-    }
+    let tls = crate::tls::load(&config.tls, config.control.as_ref())?;
     let apps = if config.state.mode == Mode::Postgres {
         // To ask it would be to bring its schema forward.
         "its database is not asked".to_owned()
@@ -64,7 +89,10 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
             Err(error) => return Err(error.into()),
         }
     };
-    println!("{} is good: {apps}, certificate valid until {}", args.config.config.display(), tls.not_after);
+    println!("{} is good: {apps}", args.config.config.display());
+    for held in &tls.held {
+        println!("  {held}");
+    }
     Ok(())
 }
 
@@ -92,15 +120,28 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, Failure> {
     Ok(runtime)
 }
 
+/// Puts another filter in the place of the log's.
+pub(super) type LogFilter = Box<dyn Fn(EnvFilter)>;
+
 /// Sends log lines to standard error, as the configuration says.
-pub(super) fn log(config: &Config) -> Result<(), Failure> {
+pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
     let filter = EnvFilter::try_new(&config.log.filter).map_err(|error| format!("log.filter: {error}"))?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let installed = match config.log.format {
-        LogFormat::Human => lines.with_ansi(false).try_init(),
-        LogFormat::Json => lines.json().try_init(),
-    };
-    installed.map_err(|error| error as Failure)
+    // It fails only where the log has ended, and there is nobody to tell.
+    match config.log.format {
+        LogFormat::Human => {
+            let lines = lines.with_ansi(false).with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.try_init()?;
+            Ok(Box::new(move |filter| drop(handle.reload(filter))))
+        }
+        LogFormat::Json => {
+            let lines = lines.json().with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.try_init()?;
+            Ok(Box::new(move |filter| drop(handle.reload(filter))))
+        }
+    }
 }
 
 /// SIGTERM and SIGINT.

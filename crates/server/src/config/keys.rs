@@ -175,6 +175,8 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "PEM file with revocation lists of those authorities. Empty: none.";
             "tls12", Kind::Flag, Literal::Flag(false),
                 "Accept TLS 1.2 as well as 1.3. For callers that cannot do better.";
+            "watch_s", Kind::Number { unit: "s", min: 0, max: 3_600 }, Literal::Number(5),
+                "How often the files above, and those of `control`, are looked at. Changed ones are put in service once they\nload and hold still for half a second; what does not load changes nothing. No connection is dropped but those\nwhose certificate is not accepted any more. 0: only at SIGHUP.";
         ),
     },
     Section {

@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use sealwire_wire::{Boundary, ErrorCode, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel};
 use tokio::io::AsyncRead;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 
 use super::call::{NotBegun, answer, begin, immediate};
 use super::input::{Input, READ_BYTES};
 use super::request::{Request, needs_place};
 use super::{Connection, End};
+use crate::ending::Ending;
 use crate::error::CallFailure;
 use crate::metrics::{CallCode, CallReport, MethodLabel};
 use crate::scheduler::Place;
@@ -29,7 +30,7 @@ pub(super) struct Reader<R> {
     connection: Arc<Connection>,
     input: Input<R>,
     scanner: Scanner,
-    draining: watch::Receiver<bool>,
+    ending: Ending,
     message_began: Option<Instant>,
     arriving: Option<Arriving>,
     /// Oldest first.
@@ -41,7 +42,7 @@ pub(super) struct Reader<R> {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    pub(super) fn new(connection: Arc<Connection>, read: R, draining: watch::Receiver<bool>) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, read: R, ending: Ending) -> Self {
         let limits = &connection.engine.limits;
         let scanner = Scanner::for_requests(sealwire_wire::Limits {
             message_bytes_max: limits.message_bytes_max as u64,
@@ -54,7 +55,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             connection,
             input: Input::new(read),
             scanner,
-            draining,
+            ending,
             message_began: None,
             arriving: None,
             parked: VecDeque::new(),
@@ -120,8 +121,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     }
                 };
                 let request = Request { msgid, method, frame, boundary, arrived: Instant::now(), ticket };
-                if *self.draining.borrow() {
-                    self.refuse(request, &CallFailure::Stopped(StopReason::Drain)).await;
+                if let Some(reason) = self.ending.reason() {
+                    self.refuse(request, &CallFailure::Stopped(reason)).await;
                 } else if let Some(seat) = seat {
                     self.begin(request, seat, place).await;
                 } else if let Some(seat) = self.seat_at_once() {
@@ -184,10 +185,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return Err(self.connection.expel_for_msgid().await);
         }
         let method = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
-        let answer = if *self.draining.borrow() {
-            Err(CallFailure::Stopped(StopReason::Drain))
-        } else {
-            immediate(&self.connection.engine, msgid, frame, boundary)
+        let answer = match self.ending.reason() {
+            Some(reason) => Err(CallFailure::Stopped(reason)),
+            None => immediate(&self.connection.engine, msgid, frame, boundary),
         };
         match answer {
             Ok(bytes) => {
@@ -210,16 +210,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let wants_seat = self.seat.is_none() && (self.next_parked().is_some() || (long_waits && until.is_none()));
         let parked = self.parked.iter().flat_map(|parked| [Some(parked.deadline), self.pauses.until(parked.class())]);
         let wake_at = parked.chain([until]).flatten().min();
-        let drains = (long_waits || !self.parked.is_empty()) && !*self.draining.borrow();
+        let ends = (long_waits || !self.parked.is_empty()) && self.ending.reason().is_none();
         let read_deadline = self.read_deadline();
-        let Self { connection, input, arriving, seat, draining, .. } = self;
+        let Self { connection, input, arriving, seat, ending, .. } = self;
         tokio::select! {
             // A clean end and a broken one are the same here: whoever called is gone.
             read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
             taken = connection.seat(), if wants_seat => *seat = taken,
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
             () = admitted(arriving), if !on && arriving.is_some() => (),
-            _ = draining.changed(), if drains => (),
+            _ = ending.begun(), if ends => (),
             () = sleep_until(read_deadline), if on => return self.nothing_came().await,
         }
         if !on {

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use sealwire_wire::{Boundary, Call, ErrorCode, Fate, Head, Limits, Methods, RpcError, Scan, Scanner, reply};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{CALL_MAX, DEPTH_MAX, Desk, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
+use crate::ending::Ending;
 use crate::metrics::{CallCode, CallReport, MethodLabel};
 use crate::pki::Principal;
+use crate::ticket::StopReason;
 
 /// Pause while too many calls are under way that nobody waits for any more.
 const CALLS_RETRY_MS: u32 = 1_000;
@@ -51,15 +52,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Self { desk, principal, stream, scanner, buffer, message_began: None }
     }
 
-    /// Answers calls until the peer leaves, is silent for too long, or the engine drains.
-    pub(super) async fn serve(mut self, mut draining: watch::Receiver<bool>) {
+    /// Answers calls until the peer leaves, is silent for too long, is expelled, or the engine drains.
+    pub(super) async fn serve(mut self, mut ending: Ending) {
         if self.desk.admits(&self.principal) {
-            while self.step(&mut draining).await.is_ok() {}
+            // Also before a call that is there: who is expelled changes nothing any more.
+            while ending.reason() != Some(StopReason::Expelled) && self.step(&mut ending).await.is_ok() {}
         } else {
             tokio::select! {
                 _ = timeout(STRANGER_TIME_MAX, self.turn_away()) => (),
-                _ = draining.wait_for(|draining| *draining) => (),
+                _ = ending.begun() => (),
             }
+        }
+        if let Some(farewell) = ending.farewell() {
+            let _ = self.send_protocol_error(&farewell).await;
         }
         let _ = timeout(self.patience(), self.stream.shutdown()).await;
     }
@@ -83,7 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    async fn step(&mut self, draining: &mut watch::Receiver<bool>) -> Result<(), Over> {
+    async fn step(&mut self, ending: &mut Ending) -> Result<(), Over> {
         match self.scanner.scan(&self.buffer) {
             Scan::Incomplete => {
                 if !self.buffer.is_empty() || !self.scanner.is_idle() {
@@ -91,7 +96,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 tokio::select! {
                     more = self.more() => more,
-                    _ = draining.wait_for(|draining| *draining) => Err(Over),
+                    _ = ending.begun() => Err(Over),
                 }
             }
             Scan::Message(boundary) => {

@@ -20,16 +20,8 @@ const DAYS_FEW: i64 = 30;
 pub(super) fn examine(report: &mut Report, config: &Config) {
     let why = "the engine does not start with it";
     let remedy = "mend the file that is named; `sealwire certs` makes new ones, docs/operations.md says how";
-    if let Err(error) = tls::load(&config.tls) {
+    if let Err(error) = tls::load(&config.tls, config.control.as_ref()) {
         report.wrong(CHECK, with_cause(&error), why, remedy);
-    }
-    if let Some(control) = &config.control
-        && let Err(error) = tls::load_control(&config.tls, control)
-    {
-        let said = with_cause(&error);
-        if !report.findings.iter().any(|finding| finding.what == said) {
-            report.wrong(CHECK, said, why, remedy);
-        }
     }
     server(report, &config.tls.certificate);
     authorities(report, "tls.client_ca", &config.tls.client_ca);

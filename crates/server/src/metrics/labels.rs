@@ -161,6 +161,44 @@ label! {
 }
 
 label! {
+    /// What a certificate or revocation list serves as.
+    CertificateLabel {
+        /// The server's own, with its intermediates.
+        Server = "server",
+        /// An authority of callers.
+        ClientCa = "client_ca",
+        /// A list of revoked callers.
+        ClientCrl = "client_crl",
+        /// An authority of operators, where they have one of their own.
+        ControlClientCa = "control_client_ca",
+        /// A list of revoked operators, where they have one of their own.
+        ControlClientCrl = "control_client_crl",
+    }
+}
+
+label! {
+    /// What became of certificate files that had changed.
+    ReloadLabel {
+        /// They are in service.
+        Loaded = "loaded",
+        /// They do not load; what was in service stays.
+        Refused = "refused",
+    }
+}
+
+label! {
+    /// Why a certificate is not accepted any more on a connection that it opened.
+    ExpulsionLabel {
+        /// A list names it.
+        Revoked = "revoked",
+        /// It is over.
+        Expired = "expired",
+        /// No authority vouches for it, or a list that could tell is missing.
+        Untrusted = "untrusted",
+    }
+}
+
+label! {
     /// Why a call was stopped.
     CancelReason {
         /// The caller said so.
@@ -259,7 +297,7 @@ impl From<sealwire_schedule::Reason> for RefusalReason {
     }
 }
 
-/// Why work ended early, if that is worth counting: a drain is the operator's own doing.
+/// Why work ended early, if that is worth counting: a drain is the operator's own doing, and so is a certificate that ends.
 impl CancelReason {
     pub(super) fn of(reason: crate::ticket::StopReason) -> Option<Self> {
         use crate::ticket::StopReason;
@@ -267,7 +305,7 @@ impl CancelReason {
             StopReason::Cancel => Some(Self::Cancel),
             StopReason::Deadline => Some(Self::Deadline),
             StopReason::Disconnect => Some(Self::Disconnect),
-            StopReason::Drain => None,
+            StopReason::Drain | StopReason::Expelled => None,
         }
     }
 }
@@ -290,6 +328,9 @@ mod tests {
         check(&WaitingLabel::ALL, |v| v as usize);
         check(&ConnectionOutcome::ALL, |v| v as usize);
         check(&CancelReason::ALL, |v| v as usize);
+        check(&CertificateLabel::ALL, |v| v as usize);
+        check(&ReloadLabel::ALL, |v| v as usize);
+        check(&ExpulsionLabel::ALL, |v| v as usize);
         check(&ClassLabel::ALL, |v| v as usize);
         check(&RefusalReason::ALL, |v| v as usize);
         check(&LookupLabel::ALL, |v| v as usize);

@@ -1,3 +1,4 @@
+use super::files::PEM_BYTES_MAX;
 use super::*;
 use crate::pki::{Authority, Issued, Leaf, Name, Usage, Validity};
 use rustls::pki_types::ServerName;
@@ -6,13 +7,13 @@ use std::net::IpAddr;
 use tempfile::TempDir;
 
 /// Files as `sealwire dev` makes them, and the authority that signed them.
-struct Files {
-    folder: TempDir,
-    authority: Authority,
-    tls: Tls,
+pub(crate) struct Files {
+    pub(crate) folder: TempDir,
+    pub(crate) authority: Authority,
+    pub(crate) tls: Tls,
 }
 
-fn leaf(usage: Usage, name: &str) -> Leaf {
+pub(crate) fn leaf(usage: Usage, name: &str) -> Leaf {
     Leaf {
         common_name: name.into(),
         names: vec![Name::Dns(name.into()), Name::Ip(IpAddr::from([127, 0, 0, 1]))],
@@ -21,12 +22,12 @@ fn leaf(usage: Usage, name: &str) -> Leaf {
     }
 }
 
-fn private(path: &Path, contents: &str) {
+pub(crate) fn private(path: &Path, contents: &str) {
     crate::pki::write(path, contents.as_bytes(), crate::pki::Access::Owner, crate::pki::Existing::Replace).unwrap();
 }
 
 impl Files {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("test", Validity::days(10)).unwrap();
         let server = authority.issue(&leaf(Usage::Server, "localhost")).unwrap();
@@ -37,6 +38,7 @@ impl Files {
             client_ca: path("ca.pem"),
             client_crl: None,
             tls12: false,
+            watch_s: 0,
         };
         std::fs::write(&tls.certificate, &server.cert_pem).unwrap();
         private(&tls.key, server.key_pem.expose());
@@ -44,13 +46,55 @@ impl Files {
         Self { folder, authority, tls }
     }
 
-    fn client(&self) -> Issued {
+    pub(crate) fn client(&self) -> Issued {
         self.authority.issue(&leaf(Usage::Client, "relay")).unwrap()
     }
 
     fn refusal(&self) -> String {
         load(&self.tls).unwrap_err().to_string()
     }
+}
+
+/// The data listener's.
+fn load(tls: &Tls) -> Result<ServerTls, TlsError> {
+    super::load(tls, None).map(|loaded| loaded.data)
+}
+
+/// The control listener's.
+fn load_control(tls: &Tls, control: &ControlListen) -> Result<ServerTls, TlsError> {
+    super::load(tls, Some(control)).map(|loaded| loaded.control.unwrap())
+}
+
+/// A list of an authority that revokes these, and holds for that long from an hour ago.
+pub(crate) fn list(authority: &Authority, revoked: &[&Issued], holds: time::Duration) -> String {
+    use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber};
+    let began = OffsetDateTime::now_utc() - time::Duration::hours(1);
+    let revoke = |issued: &&Issued| {
+        let der = der(issued);
+        let serial = x509_parser::parse_x509_certificate(&der).unwrap().1.raw_serial().to_vec();
+        RevokedCertParams {
+            serial_number: SerialNumber::from_slice(&serial),
+            revocation_time: began,
+            reason_code: None,
+            invalidity_date: None,
+        }
+    };
+    let list = CertificateRevocationListParams {
+        this_update: began,
+        next_update: began + holds,
+        crl_number: SerialNumber::from_slice(&[1]),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.iter().map(revoke).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let key = KeyPair::from_pem(authority.key_pem().expose()).unwrap();
+    let issuer = Issuer::from_ca_cert_pem(authority.cert_pem(), key).unwrap();
+    list.signed_by(&issuer).unwrap().pem().unwrap()
+}
+
+/// A certificate as a handshake shows it.
+pub(crate) fn der(issued: &Issued) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap()
 }
 
 fn client_config(
@@ -104,7 +148,6 @@ fn shake(server: &ServerTls, client: ClientConfig) -> Result<(ServerConnection, 
     Ok((server, client))
 }
 
-const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 const TLS12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS12];
 
 #[test]
@@ -170,41 +213,45 @@ fn tls12_needs_the_switch() {
 
 #[test]
 fn a_revoked_certificate_is_refused_and_others_are_not() {
-    use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber};
     let mut files = Files::new();
     let (revoked, good) = (files.client(), files.client());
-    let der = CertificateDer::from_pem_slice(revoked.cert_pem.as_bytes()).unwrap();
-    let serial = x509_parser::parse_x509_certificate(&der).unwrap().1.raw_serial().to_vec();
-    let key = KeyPair::from_pem(files.authority.key_pem().expose()).unwrap();
-    let issuer = Issuer::from_ca_cert_pem(files.authority.cert_pem(), key).unwrap();
-    let now = OffsetDateTime::now_utc();
-    let list = CertificateRevocationListParams {
-        this_update: now - time::Duration::hours(1),
-        next_update: now + time::Duration::days(1),
-        crl_number: SerialNumber::from_slice(&[1]),
-        issuing_distribution_point: None,
-        revoked_certs: vec![RevokedCertParams {
-            serial_number: SerialNumber::from_slice(&serial),
-            revocation_time: now - time::Duration::hours(1),
-            reason_code: None,
-            invalidity_date: None,
-        }],
-        key_identifier_method: KeyIdMethod::Sha256,
-    };
     let file = files.folder.path().join("crl.pem");
-    std::fs::write(&file, list.signed_by(&issuer).unwrap().pem().unwrap()).unwrap();
     files.tls.client_crl = Some(file.clone());
+    // A list that is past its time stays in force: it revokes what it revokes, and nobody else.
+    for holds in [time::Duration::days(1), time::Duration::minutes(1)] {
+        std::fs::write(&file, list(&files.authority, &[&revoked], holds)).unwrap();
+        let tls = load(&files.tls).unwrap();
+        assert!(shake(&tls, client_config(&files, Some(&good), TLS13)).is_ok());
+        assert!(shake(&tls, client_config(&files, Some(&revoked), TLS13)).is_err());
+    }
+    // An authority without a list lets nobody in: one that got lost must not let the revoked back in.
+    std::fs::write(&file, list(&Authority::create("other", Validity::days(1)).unwrap(), &[], time::Duration::days(1)))
+        .unwrap();
     let tls = load(&files.tls).unwrap();
-    assert!(shake(&tls, client_config(&files, Some(&good), TLS13)).is_ok());
-    assert!(shake(&tls, client_config(&files, Some(&revoked), TLS13)).is_err());
+    assert!(shake(&tls, client_config(&files, Some(&good), TLS13)).is_err());
     std::fs::write(&file, "nothing").unwrap();
     assert!(files.refusal().contains("has no PEM revocation list"));
 }
 
 #[test]
+fn what_is_held_is_told_without_secrets() {
+    let mut files = Files::new();
+    let file = files.folder.path().join("crl.pem");
+    std::fs::write(&file, list(&files.authority, &[&files.client()], time::Duration::minutes(1))).unwrap();
+    files.tls.client_crl = Some(file);
+    let lines: Vec<String> = super::load(&files.tls, None).unwrap().held.iter().map(Held::to_string).collect();
+    let [server, ca, crl] = &lines[..] else { panic!("{lines:?}") };
+    assert!(server.starts_with("tls.certificate: localhost, 127.0.0.1, until "), "{server}");
+    assert!(ca.starts_with("tls.client_ca: test, until ") && ca.contains(" (9 days), SHA-256 "), "{ca}");
+    assert!(crl.starts_with("tls.client_crl: CN=test, 1 revoked, OVER since "), "{crl}");
+    let fingerprint = server.rsplit(' ').next().unwrap();
+    assert!(fingerprint.len() == 64 && fingerprint.bytes().all(|byte| byte.is_ascii_hexdigit()), "{server}");
+}
+
+#[test]
 fn the_end_of_the_certificate_is_told() {
     let files = Files::new();
-    let left = load(&files.tls).unwrap().not_after - OffsetDateTime::now_utc();
+    let left = super::load(&files.tls, None).unwrap().server_ends().unwrap() - OffsetDateTime::now_utc();
     assert!((time::Duration::hours(23)..=time::Duration::hours(24)).contains(&left), "{left}");
 }
 

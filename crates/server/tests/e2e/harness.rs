@@ -177,6 +177,11 @@ impl Harness {
         self.change(async |control, app| control.configure(app, set).await.unwrap()).await;
     }
 
+    /// Has the server take over the configuration and the files as they are now.
+    pub(crate) async fn reload(&self) {
+        self.server.as_ref().unwrap().reload(&self.config).await.unwrap();
+    }
+
     /// Where the server takes control calls.
     pub(crate) fn control_address(&self) -> SocketAddr {
         self.server.as_ref().unwrap().control_address().unwrap()
@@ -274,7 +279,7 @@ pub(crate) fn shop() -> AppId {
     AppId::new(APP).unwrap()
 }
 
-fn private(path: &std::path::Path, contents: &str) {
+pub(crate) fn private(path: &std::path::Path, contents: &str) {
     sealwire_server::pki::write(path, contents.as_bytes(), Access::Owner, Existing::Replace).unwrap();
 }
 

@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod cancel;
+mod certificates;
 mod control;
 mod documents;
 mod drain;
@@ -21,6 +22,7 @@ mod limits;
 mod overload;
 mod pipelining;
 mod raw;
+mod reload;
 mod retry;
 mod rewrap;
 mod state;

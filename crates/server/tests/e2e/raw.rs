@@ -145,6 +145,16 @@ impl Raw {
         self.answer(u32::MAX).await.unwrap();
     }
 
+    /// Whether it ends without a word: under TLS 1.3 a peer learns only so that its certificate was refused.
+    pub(crate) async fn refuses_to_speak(&mut self) -> bool {
+        let mut out = Vec::new();
+        request::health(&mut out, 0);
+        // Fails if the end is seen already.
+        let _ = self.stream.write_all(&out).await;
+        let _ = self.stream.flush().await;
+        self.hear().await == Heard::End
+    }
+
     /// Asserts that it ends, after answers to calls and at most one notice, which is returned.
     pub(crate) async fn ends(&mut self) -> Option<RpcError> {
         let mut notice = None;

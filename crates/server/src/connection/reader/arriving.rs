@@ -15,7 +15,7 @@ use crate::cost::Kind;
 use crate::error::CallFailure;
 use crate::metrics::MethodLabel;
 use crate::scheduler::{Offer, Place};
-use crate::ticket::{StopReason, TicketGuard};
+use crate::ticket::TicketGuard;
 
 /// A long message that the scheduler knows while it arrives. Only a document call has a ticket and a seat.
 pub(super) struct Arriving {
@@ -57,9 +57,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Offers a long message, of which the beginning is there.
     async fn offer_arriving(&mut self, bytes: usize) -> Result<(), End> {
-        if *self.draining.borrow() {
+        if let Some(reason) = self.ending.reason() {
             self.seat = None; // Or the drain would wait for it.
-            return self.refuse_arriving(CallFailure::Stopped(StopReason::Drain), Class::default()).await;
+            return self.refuse_arriving(CallFailure::Stopped(reason), Class::default()).await;
         }
         let connection = Arc::clone(&self.connection);
         let scheduler = &connection.engine.scheduler;

@@ -87,7 +87,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if self.parked.is_empty() {
             return;
         }
-        if *self.draining.borrow() {
+        if self.ending.reason().is_some() {
             return self.turn_all_away().await;
         }
         let now = Instant::now();
@@ -122,11 +122,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.refuse(parked.request, &CallFailure::Stopped(reason)).await;
     }
 
-    /// Answers what is parked when the engine drains.
+    /// Answers what is parked when the connection ends.
     pub(in crate::connection) async fn turn_all_away(&mut self) {
         self.seat = None; // Or the drain would wait for it.
+        let reason = self.ending.reason().unwrap_or(StopReason::Drain);
         while let Some(parked) = self.unpark(0) {
-            self.refuse(parked.request, &CallFailure::Stopped(StopReason::Drain)).await;
+            self.refuse(parked.request, &CallFailure::Stopped(reason)).await;
         }
     }
 }

@@ -1,0 +1,81 @@
+//! What of another configuration a running engine can take over.
+
+use super::{Config, ControlListen, Log};
+
+impl Config {
+    /// The sections and keys in which `other` differs and that only a restart takes over. All of `[tls]`, `client_ca` and
+    /// `client_crl` of `[control]`, and `log.filter` are taken over without one.
+    pub fn needs_restart_for(&self, other: &Self) -> Vec<&'static str> {
+        // Whole, so that a new section has to find its place here.
+        let Self {
+            listen,
+            admin,
+            control,
+            tls: _,
+            state,
+            postgres,
+            kek,
+            crypto,
+            evervault,
+            network,
+            schedule,
+            limits,
+            log: Log { format, filter: _ },
+        } = self;
+        let fixed = |control: &Option<ControlListen>| {
+            control.clone().map(|control| ControlListen { client_ca: None, client_crl: None, ..control })
+        };
+        let same = [
+            ("listen", *listen == other.listen),
+            ("admin", *admin == other.admin),
+            ("control", fixed(control) == fixed(&other.control)),
+            ("state", *state == other.state),
+            ("postgres", *postgres == other.postgres),
+            ("kek", *kek == other.kek),
+            ("crypto", *crypto == other.crypto),
+            ("evervault", *evervault == other.evervault),
+            ("network", *network == other.network),
+            ("schedule", *schedule == other.schedule),
+            ("limits", *limits == other.limits),
+            ("log.format", *format == other.log.format),
+        ];
+        same.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::LogFormat;
+    use crate::pki::PrincipalKind;
+
+    #[test]
+    fn what_takes_a_restart_is_named() {
+        type Change = fn(&mut Config);
+        fn control(config: &mut Config) -> &mut ControlListen {
+            config.control.as_mut().unwrap()
+        }
+        let mut config = Config::defaults(Path::new("/etc/sealwire"));
+        let address = ([127, 0, 0, 1], 7445).into();
+        config.control = Some(ControlListen { address, client_ca: None, client_crl: None, principals: Vec::new() });
+        let cases: &[(Change, &[&str])] = &[
+            (|_| (), &[]),
+            (|c| c.tls.client_crl = Some("/elsewhere".into()), &[]),
+            (|c| c.tls.watch_s = 60, &[]),
+            (|c| control(c).client_ca = Some("/elsewhere".into()), &[]),
+            (|c| c.log.filter = "debug".into(), &[]),
+            (|c| c.log.format = LogFormat::Json, &["log.format"]),
+            (|c| c.control = None, &["control"]),
+            (|c| control(c).principals.push((PrincipalKind::Dns, "operator".into())), &["control"]),
+            (|c| c.listen.address.set_port(1), &["listen"]),
+            (|c| (c.limits.depth_max, c.crypto.threads) = (9, 9), &["crypto", "limits"]),
+        ];
+        for (change, names) in cases {
+            let mut other = config.clone();
+            change(&mut other);
+            assert_eq!(config.needs_restart_for(&other), *names);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What the files hold, for logs, metrics and `sealwire check-config`: names, fingerprints and ends. Nothing secret.
+
+use std::fmt;
+
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use sha2::{Digest as _, Sha256};
+use time::{Duration, OffsetDateTime};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+use crate::metrics::CertificateLabel;
+
+/// Longest text of names that is shown, in characters.
+const NAMES_MAX: usize = 128;
+/// Days before its end at which a certificate or list is worth a warning.
+const WARNING_DAYS: [i64; 3] = [30, 7, 1];
+
+/// A certificate or revocation list in service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What it serves as.
+    pub of: CertificateLabel,
+    /// SHA-256 of its DER.
+    pub fingerprint: [u8; 32],
+    /// Whom it names: of a certificate the common name and the alternative names, of a list its issuer. Printable.
+    pub names: String,
+    /// From when it holds.
+    pub begins: OffsetDateTime,
+    /// Its `notAfter` or `nextUpdate`; a list need not have one.
+    pub ends: Option<OffsetDateTime>,
+    /// How many certificates a list revokes.
+    pub revoked: Option<usize>,
+}
+
+/// How near the end is: the more, the nearer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Not near.
+    Good,
+    /// The first, second or third warning is due.
+    Warned(u8),
+    /// It is over.
+    Over,
+}
+
+impl Held {
+    pub(super) fn certificate(of: CertificateLabel, der: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+        let mut names: Vec<String> =
+            certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect();
+        if let Ok(Some(alternative)) = certificate.subject_alternative_name() {
+            names.extend(alternative.value.general_names.iter().filter_map(|name| match name {
+                GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
+                GeneralName::IPAddress(bytes) => address(bytes),
+                _ => None,
+            }));
+        }
+        names.dedup();
+        let validity = certificate.validity();
+        Some(Self {
+            of,
+            fingerprint: Sha256::digest(der).into(),
+            names: printable(&names.join(", ")),
+            begins: validity.not_before.to_datetime(),
+            ends: Some(validity.not_after.to_datetime()),
+            revoked: None,
+        })
+    }
+
+    pub(super) fn list(of: CertificateLabel, der: &CertificateRevocationListDer<'_>) -> Option<Self> {
+        let (_, list) = CertificateRevocationList::from_der(der).ok()?;
+        Some(Self {
+            of,
+            fingerprint: Sha256::digest(der).into(),
+            names: printable(&list.issuer().to_string()),
+            begins: list.last_update().to_datetime(),
+            ends: list.next_update().map(|at| at.to_datetime()),
+            revoked: Some(list.iter_revoked_certificates().count()),
+        })
+    }
+
+    /// How near its end is. Warnings come at 30 days, 7 days and one day, but for what lives for less than three times that:
+    /// then when a third of its time is left, so that what is renewed each day warns of no month.
+    pub fn stage(&self, now: OffsetDateTime) -> Stage {
+        let Some(ends) = self.ends else { return Stage::Good };
+        let left = ends - now;
+        if left < Duration::ZERO {
+            return Stage::Over;
+        }
+        let third = (ends - self.begins) / 3;
+        let due = WARNING_DAYS.iter().filter(|days| left <= Duration::days(**days).min(third)).count();
+        if due == 0 { Stage::Good } else { Stage::Warned(due as u8) }
+    }
+
+    /// The configuration key of the file that holds it.
+    pub fn key(&self) -> &'static str {
+        match self.of {
+            CertificateLabel::Server => "tls.certificate",
+            CertificateLabel::ClientCa => "tls.client_ca",
+            CertificateLabel::ClientCrl => "tls.client_crl",
+            CertificateLabel::ControlClientCa => "control.client_ca",
+            CertificateLabel::ControlClientCrl => "control.client_crl",
+        }
+    }
+
+    /// The fingerprint in hexadecimal.
+    pub fn fingerprint(&self) -> String {
+        self.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl fmt::Display for Held {
+    /// One line, as `check-config` prints it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key(), self.names)?;
+        if let Some(revoked) = self.revoked {
+            write!(f, ", {revoked} revoked")?;
+        }
+        let now = OffsetDateTime::now_utc();
+        match self.ends {
+            Some(ends) if ends < now => write!(f, ", OVER since {}", second(ends))?,
+            Some(ends) => {
+                let soon = if self.stage(now) == Stage::Good { "" } else { ", SOON" };
+                write!(f, ", until {} ({} days{soon})", second(ends), (ends - now).whole_days())?;
+            }
+            None => write!(f, ", without an end")?,
+        }
+        write!(f, ", SHA-256 {}", self.fingerprint())
+    }
+}
+
+/// `2026-03-14 09:26:53 UTC`.
+pub(crate) fn second(at: OffsetDateTime) -> String {
+    let (date, time) = (at.date(), at.time());
+    format!("{date} {:02}:{:02}:{:02} UTC", time.hour(), time.minute(), time.second())
+}
+
+fn address(bytes: &[u8]) -> Option<String> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(std::net::IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(bytes).map(std::net::IpAddr::from);
+    v4.or_else(|_| v6()).ok().map(|address| address.to_string())
+}
+
+/// Fit for a log: a name is its authority's word, in bytes of its choice.
+fn printable(names: &str) -> String {
+    let shown = |c: char| if c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+    let mut text: String = names.chars().take(NAMES_MAX).map(shown).collect();
+    if names.chars().nth(NAMES_MAX).is_some() {
+        text.push_str("...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_come_at_thirty_seven_and_one_day_or_a_third_of_a_short_life() {
+        let now = OffsetDateTime::now_utc();
+        let held = |lives: i64, left: i64| {
+            let ends = now + Duration::hours(left);
+            let (fingerprint, names) = ([0; 32], String::new());
+            Held {
+                of: CertificateLabel::Server,
+                fingerprint,
+                names,
+                begins: ends - Duration::hours(lives),
+                ends: Some(ends),
+                revoked: None,
+            }
+        };
+        const YEAR: i64 = 365 * 24;
+        for (lives, left, stage) in [
+            (YEAR, 31 * 24, Stage::Good),
+            (YEAR, 30 * 24, Stage::Warned(1)),
+            (YEAR, 7 * 24 + 1, Stage::Warned(1)),
+            (YEAR, 7 * 24, Stage::Warned(2)),
+            (YEAR, 24, Stage::Warned(3)),
+            (YEAR, 0, Stage::Warned(3)),
+            (YEAR, -1, Stage::Over),
+            (90 * 24, 30 * 24, Stage::Warned(1)),
+            (30 * 24, 11 * 24, Stage::Good),
+            (30 * 24, 10 * 24, Stage::Warned(1)),
+            (24, 9, Stage::Good),
+            (24, 8, Stage::Warned(3)),
+        ] {
+            assert_eq!(held(lives, left).stage(now), stage, "lives {lives} h, {left} h left");
+        }
+        assert_eq!(Held { ends: None, ..held(24, 1) }.stage(now), Stage::Good);
+    }
+
+    #[test]
+    fn names_are_fit_for_a_log() {
+        assert_eq!(printable("a\nb\u{202e}c"), "a?b?c");
+        assert_eq!(printable(&"x".repeat(200)).len(), NAMES_MAX + 3);
+        assert_eq!(address(&[127, 0, 0, 1]).unwrap(), "127.0.0.1");
+        assert_eq!(address(&[0; 16]).unwrap(), "::");
+        assert_eq!(address(&[0; 5]), None);
+    }
+}
