@@ -1,7 +1,7 @@
 //! Builds the TLS side of the listeners from files: TLS 1.3, a client certificate always, post-quantum first.
 //!
 //! Every refusal names its file and what to do about it. No ALPN: a listener speaks one protocol. Nothing is cached: what
-//! another look at the files finds is loaded the same way, and [`crate::certificates`] puts it in service.
+//! another look at the files finds is loaded the same way, and `certificates.rs` puts it in service.
 //!
 //! Session resumption is off. A resumed session carries the client's identity from the first handshake and skips the
 //! look at its certificate, so an expired or revoked certificate would live on in a ticket. Callers keep their
