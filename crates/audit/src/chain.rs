@@ -14,6 +14,9 @@ use crate::key::{AuditKey, MAC_BYTES};
 /// The longest line that is read, with its newline. Ours are a tenth of it.
 pub const LINE_BYTES_MAX: usize = 32 << 10;
 
+/// The last number that a record may have: 16 digits, as in the names of segments. One can always be added.
+pub(crate) const SEQ_MAX: u64 = 9_999_999_999_999_999;
+
 const BEGIN: &[u8] = b"{\"seq\":";
 const HASH: &[u8] = b",\"hash\":\"";
 const MAC: &[u8] = b"\",\"mac\":\"";
@@ -39,7 +42,9 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        let mut text = Vec::with_capacity(64);
+        json::hex(&mut text, &self.0);
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
     }
 }
 
@@ -112,7 +117,7 @@ impl<'a> Line<'a> {
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (number, body) = rest.split_at(digits);
         let plain = matches!(number, [b'1'..=b'9', ..]) && body.first().is_none_or(|byte| *byte == b',');
-        let seq = std::str::from_utf8(number).ok().filter(|_| plain)?.parse().ok()?;
+        let seq = std::str::from_utf8(number).ok().filter(|_| plain)?.parse().ok().filter(|seq| *seq <= SEQ_MAX)?;
         Some(Self { seq, sealed, body, hash: Digest(json::unhex(hash)?), mac: json::unhex(mac)? })
     }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::chain::SEQ_MAX;
+
 /// Held while an engine writes here.
 const LOCK_FILE: &str = "lock";
 const PREFIX: &str = "audit-";
@@ -27,7 +29,7 @@ impl Segment {
 
     fn parse(name: &str) -> Option<Self> {
         let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
-        let first = digits.parse().ok()?;
+        let first = digits.parse().ok().filter(|first| (1..=SEQ_MAX).contains(first))?;
         Some(Self::from(first)).filter(|segment| segment.name == name)
     }
 }
@@ -88,13 +90,19 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written_and_sort_as_records_do() {
-        for first in [1, 9, 10, 123_456, 9_999_999_999_999_999, u64::MAX] {
+        for first in [1, 9, 10, 123_456, SEQ_MAX] {
             assert_eq!(Segment::parse(&Segment::from(first).name), Some(Segment::from(first)));
         }
         assert!(Segment::from(9).name < Segment::from(10).name);
-        for other in
-            ["audit-1.jsonl", "audit-0000000000000001.jsonl.torn", "audit-000000000000000x.jsonl", "head.json", ""]
-        {
+        for other in [
+            "audit-1.jsonl",
+            "audit-0000000000000001.jsonl.torn",
+            "audit-000000000000000x.jsonl",
+            "head.json",
+            "",
+            "audit-0000000000000000.jsonl",
+            "audit-10000000000000000.jsonl",
+        ] {
             assert_eq!(Segment::parse(other), None, "{other}");
         }
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::chain::{Digest, Link};
+use crate::chain::{Digest, Link, SEQ_MAX};
 use crate::json;
 use crate::key::{AuditKey, same};
 
@@ -72,28 +72,37 @@ impl Head {
 
     fn encode(&self, key: &AuditKey) -> Vec<u8> {
         let mut out = Vec::with_capacity(BYTES);
-        out.extend_from_slice(b"{\"format\":1");
-        json::key(&mut out, "chain");
-        out.push(b'"');
-        json::hex(&mut out, &self.chain);
-        out.push(b'"');
-        json::text(&mut out, "key", &self.key);
-        json::count(&mut out, "seq", self.seq);
-        json::text(&mut out, "hash", &self.hash.to_string());
-        json::text(&mut out, "file", &self.file);
-        let mac = key.head_mac(&out);
-        json::key(&mut out, "mac");
-        out.push(b'"');
-        json::hex(&mut out, &mac);
-        out.extend_from_slice(b"\"}");
-        out.resize(BYTES - 1, b' ');
-        out.push(b'\n');
+        self.encode_into(key, &mut out);
         out
     }
 
-    /// Writes it in place.
-    pub(crate) fn write(&self, file: &File, key: &AuditKey) -> io::Result<()> {
-        file.write_all_at(&self.encode(key), 0)
+    fn encode_into(&self, key: &AuditKey, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"format\":1");
+        json::key(out, "chain");
+        out.push(b'"');
+        json::hex(out, &self.chain);
+        out.push(b'"');
+        json::text(out, "key", &self.key);
+        json::count(out, "seq", self.seq);
+        json::key(out, "hash");
+        out.push(b'"');
+        json::hex(out, &self.hash.0);
+        out.push(b'"');
+        json::text(out, "file", &self.file);
+        let mac = key.head_mac(out);
+        json::key(out, "mac");
+        out.push(b'"');
+        json::hex(out, &mac);
+        out.extend_from_slice(b"\"}");
+        out.resize(BYTES - 1, b' ');
+        out.push(b'\n');
+    }
+
+    /// Writes it in place, through a buffer that is kept.
+    pub(crate) fn write(&self, file: &File, key: &AuditKey, buffer: &mut Vec<u8>) -> io::Result<()> {
+        buffer.clear();
+        self.encode_into(key, buffer);
+        file.write_all_at(buffer, 0)
     }
 
     /// Reads the head of a folder; with the key, only if it is sealed with that.
@@ -116,7 +125,7 @@ impl Head {
             let (chain, hash) = (json::unhex(text.chain.as_bytes())?, json::unhex(text.hash.as_bytes())?);
             Some(Self { chain, key: text.key, seq: text.seq, hash: Digest(hash), file: text.file })
         })();
-        let head = head.filter(|_| text.format == 1).ok_or(HeadError::Damaged)?;
+        let head = head.filter(|head| text.format == 1 && head.seq < SEQ_MAX).ok_or(HeadError::Damaged)?;
         let mac = json::unhex(text.mac.as_bytes()).ok_or(HeadError::Damaged)?;
         if let Some(key) = key {
             if head.key != key.id() {
@@ -148,9 +157,9 @@ mod tests {
         let head = Head {
             chain: [9; 16],
             key: key.id(),
-            seq: u64::MAX,
+            seq: SEQ_MAX - 1,
             hash: Digest([0xab; 32]),
-            file: Segment::from(u64::MAX).name,
+            file: Segment::from(SEQ_MAX).name,
         };
         let bytes = head.encode(&key);
         assert_eq!(bytes.len(), BYTES, "as long as its longest");

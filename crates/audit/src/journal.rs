@@ -114,6 +114,9 @@ pub struct Journal {
     /// The segment before.
     previous: Option<String>,
     head: File,
+    /// What the head says, but for its end.
+    note: Head,
+    note_buffer: Vec<u8>,
     found: Found,
     torn_bytes: u64,
     out: Vec<u8>,
@@ -151,8 +154,12 @@ impl Journal {
         let (tail, torn_bytes) = tail(&folder, &key, named).map_err(at(&folder))?;
         let head = files::open(&folder.join(HEAD_FILE)).map_err(at(&folder.join(HEAD_FILE)))?;
         let state = State::of(written, tail)?;
+        let note =
+            Head { chain: state.chain, key: key.id(), seq: state.link.seq, hash: state.link.hash, file: String::new() };
         let mut journal = Self {
             chain: state.chain,
+            note,
+            note_buffer: Vec::new(),
             link: state.link,
             open: None,
             reason: state.found.name(),
@@ -172,7 +179,8 @@ impl Journal {
         }
         if state.found == Found::New {
             // Before the first segment, so that none is ever without a head.
-            journal.write_head(&journal.link, "").map_err(at(&folder.join(HEAD_FILE)))?;
+            let link = journal.link;
+            journal.write_head(&link, "").map_err(at(&folder.join(HEAD_FILE)))?;
         }
         Ok(journal)
     }
@@ -302,7 +310,7 @@ impl Journal {
     }
 
     /// Writes the buffer, then the head.
-    fn put(&self, file: &mut File, name: &str, link: Link) -> io::Result<()> {
+    fn put(&mut self, file: &mut File, name: &str, link: Link) -> io::Result<()> {
         file.write_all(&self.out)?;
         if self.options.sync {
             file.sync_data()?;
@@ -311,9 +319,10 @@ impl Journal {
         if self.options.sync { self.head.sync_data() } else { Ok(()) }
     }
 
-    fn write_head(&self, link: &Link, file: &str) -> io::Result<()> {
-        let (chain, key, Link { seq, hash }) = (self.chain, self.key.id(), *link);
-        Head { chain, key, seq, hash, file: file.to_owned() }.write(&self.head, &self.key)
+    fn write_head(&mut self, link: &Link, file: &str) -> io::Result<()> {
+        (self.note.seq, self.note.hash) = (link.seq, link.hash);
+        file.clone_into(&mut self.note.file);
+        self.note.write(&self.head, &self.key, &mut self.note_buffer)
     }
 
     /// Takes back what a failed write left.

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 
 use serde::Deserialize;
 
-use crate::chain::{Digest, LINE_BYTES_MAX, Line, Link};
+use crate::chain::{Digest, LINE_BYTES_MAX, Line, Link, SEQ_MAX};
 use crate::json;
 use crate::moment::Moment;
 
@@ -46,7 +46,7 @@ impl Header {
         let is_begin = previous.seq == 0;
         // What stands before the first record follows from the chain's name.
         let fits = !is_begin || previous.hash == Digest::genesis(&chain);
-        (known && fits).then(|| Self { chain, key: text.key.to_owned(), time, previous })
+        (known && fits && previous.seq < SEQ_MAX).then(|| Self { chain, key: text.key.to_owned(), time, previous })
     }
 }
 
