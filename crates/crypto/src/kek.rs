@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use hkdf::Hkdf;
+use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::aead::{AeadKey, NONCE_BYTES};
@@ -10,13 +12,19 @@ use crate::{Error, Scalar, TokenSecret};
 /// Bytes of what is wrapped: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
 
+/// What the secret of the audit trail is derived under.
+const AUDIT_LABEL: &[u8] = b"sealwire/kek/audit/1";
+
 /// In front of what a token secret is bound to, so that no record lets a scalar pass for one. No app's name begins so.
 const SECRET_LABEL: &[u8] = b"/token-secret/1/";
 
 /// Wraps private keys and token secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
 /// One KEK may wrap 2^32 of them. The record's public facts are bound as additional data, so a wrapped key
 /// cannot be moved to another app or version.
-pub struct Kek(AeadKey);
+pub struct Kek {
+    aead: AeadKey,
+    audit: Zeroizing<[u8; 32]>,
+}
 
 impl Kek {
     /// A KEK from its 32 bytes.
@@ -24,7 +32,15 @@ impl Kek {
     /// # Errors
     /// [`Error::Library`] when the library refuses the key.
     pub fn new(bytes: &Zeroizing<[u8; 32]>) -> Result<Self, Error> {
-        AeadKey::new(bytes).map(Self)
+        let mut audit = Zeroizing::new([0; 32]);
+        Hkdf::<Sha256>::new(None, &bytes[..]).expand(AUDIT_LABEL, &mut audit[..]).map_err(|_| Error::Library)?;
+        Ok(Self { aead: AeadKey::new(bytes)?, audit })
+    }
+
+    /// The secret of the audit trail, from the KEK by HKDF-SHA-256 under a label of its own. It leads back to nothing.
+    #[must_use]
+    pub fn audit_secret(&self) -> &Zeroizing<[u8; 32]> {
+        &self.audit
     }
 
     /// A KEK from 64 hexadecimal digits, white space around them ignored.
@@ -90,7 +106,7 @@ impl Kek {
         let mut wrapped = Vec::with_capacity(WRAPPED_BYTES);
         wrapped.extend_from_slice(&nonce);
         wrapped.extend_from_slice(bytes);
-        self.0.seal(nonce, bound, &mut wrapped, NONCE_BYTES)?;
+        self.aead.seal(nonce, bound, &mut wrapped, NONCE_BYTES)?;
         Ok(wrapped)
     }
 
@@ -98,7 +114,7 @@ impl Kek {
         let wrapped: &[u8; WRAPPED_BYTES] = wrapped.try_into().map_err(|_| Error::Unwrap)?;
         let (nonce, sealed) = wrapped.split_first_chunk::<NONCE_BYTES>().ok_or(Error::Unwrap)?;
         let mut data = Zeroizing::new(sealed.to_vec());
-        let plain = self.0.open(*nonce, bound, &mut data).map_err(|_| Error::Unwrap)?;
+        let plain = self.aead.open(*nonce, bound, &mut data).map_err(|_| Error::Unwrap)?;
         let mut bytes = Zeroizing::new([0; 32]);
         bytes.copy_from_slice(plain);
         Ok(bytes)
