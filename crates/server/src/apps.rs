@@ -188,14 +188,18 @@ impl Apps {
         self.unsaid.store(true, Ordering::SeqCst);
     }
 
+    /// Names this run of this engine.
+    pub fn instance(&self) -> String {
+        self.instance.lock().unwrap_or_else(PoisonError::into_inner).id.clone()
+    }
+
     /// Takes this instance out of the store.
     ///
     /// # Errors
     ///
     /// What the store says. It is forgotten after a while anyway.
     pub async fn leave(&self) -> Result<(), StoreError> {
-        let id = self.instance.lock().unwrap_or_else(PoisonError::into_inner).id.clone();
-        self.control.leave(&id).await
+        self.control.leave(&self.instance()).await
     }
 
     /// Says which generation is served.

@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod apps;
+mod audit;
 mod calls;
 mod certs;
 mod collections;
@@ -80,6 +81,8 @@ enum Command {
     Instances(instances::Args),
     /// Copy everything of one store to another, and compare them
     Store(store::Args),
+    /// Verify the audit trail, and show what is in it
+    Audit(audit::Args),
     /// Check a configuration file, and say every problem in it at once
     CheckConfig(serve::Args),
     /// Say what is wrong with a deployment and what to do: files, certificates, state, database, limits, ports
@@ -110,6 +113,7 @@ pub fn run() -> ExitCode {
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Store(args) => store::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::CheckConfig(args) => serve::check(&args),
         Command::Doctor(args) => return doctor::run(&args),
         Command::Reference(args) => reference::run(&args),

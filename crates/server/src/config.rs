@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sealwire_audit::OnFailure;
 use sealwire_schedule::Order;
 use sealwire_store::PostgresTls;
 use toml::Spanned;
@@ -55,6 +56,8 @@ pub struct Config {
     pub schedule: Schedule,
     /// Every bound.
     pub limits: Limits,
+    /// Where calls are recorded.
+    pub audit: Audit,
     /// What is logged, and how.
     pub log: Log,
 }
@@ -266,6 +269,39 @@ impl Schedule {
     }
 }
 
+/// `[audit]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// Where; `None`: nowhere.
+    pub folder: Option<PathBuf>,
+    /// What becomes of calls that cannot be recorded.
+    pub on_failure: OnFailure,
+    /// Whether each write is put on disk before it counts.
+    pub sync: bool,
+    /// Size at which a segment ends.
+    pub segment_mib: u64,
+    /// Age at which a segment ends.
+    pub segment_hours: u64,
+    /// Most records that wait.
+    pub queue_records: usize,
+    /// Most MiB of them.
+    pub queue_mib: usize,
+}
+
+impl Audit {
+    fn take(values: &mut Values, folder: &Path) -> Self {
+        Self {
+            folder: values.optional_path("audit", "folder", folder),
+            on_failure: crate::audit::on_failure(&values.text("audit", "on_failure")),
+            sync: values.flag("audit", "sync"),
+            segment_mib: values.number("audit", "segment_mib"),
+            segment_hours: values.number("audit", "segment_hours"),
+            queue_records: values.number("audit", "queue_records") as usize,
+            queue_mib: values.number("audit", "queue_mib") as usize,
+        }
+    }
+}
+
 /// `[log]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
@@ -413,6 +449,7 @@ impl Config {
                 order: if values.text("schedule", "order") == "arrival" { Order::Arrival } else { Order::Fair },
             },
             limits: Limits::take(values),
+            audit: Audit::take(values, folder),
             log: Log {
                 format: if format == "json" { LogFormat::Json } else { LogFormat::Human },
                 filter: values.text("log", "filter"),

@@ -15,6 +15,7 @@
 mod call;
 mod input;
 mod reader;
+mod recorded;
 mod replies;
 mod request;
 mod turns;
@@ -31,11 +32,12 @@ use crate::budget::ConnectionBytes;
 use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::error::CallFailure;
-use crate::metrics::{CallReport, MethodLabel};
+use crate::metrics::CallReport;
 use crate::pki::Principal;
 use crate::ticket::{StopReason, Tickets};
 use call::log_failure;
 use reader::Reader;
+use recorded::Refused;
 use replies::{Outgoing, write_replies};
 pub use turns::Turns;
 
@@ -48,6 +50,8 @@ struct Connection {
     /// Seats for calls on this connection; a seat is held until its reply is written.
     seats: Arc<Semaphore>,
     replies: mpsc::Sender<Outgoing>,
+    /// For replies without a seat that wait for their record.
+    recordings: Arc<Semaphore>,
 }
 
 /// Why reading ended.
@@ -76,6 +80,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         tickets: Tickets::default(),
         bytes: ConnectionBytes::new(limits.bytes_per_connection_max),
         seats: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
+        recordings: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         replies,
         engine,
     });
@@ -160,7 +165,8 @@ impl Connection {
     }
 
     /// Answers a request that did not begin.
-    async fn refuse(&self, msgid: u32, method: MethodLabel, failure: &CallFailure) {
+    async fn refuse(self: &Arc<Self>, call: &Refused<'_>, failure: &CallFailure) {
+        let Refused { msgid, method, .. } = *call;
         if let CallFailure::Overloaded(refusal) = failure {
             self.engine.metrics.refused(refusal.reason.into());
         }
@@ -168,7 +174,8 @@ impl Connection {
         log_failure(&self.engine.store_failures, &self.principal, msgid, failure);
         let mut out = Vec::new();
         reply::error(&mut out, msgid, &failure.answer());
-        self.send(out).await;
+        let recording = self.record_refused(call, failure.code().into());
+        self.send_recorded(msgid, out, recording).await;
     }
 
     /// Two answers to one msgid could not be told apart.

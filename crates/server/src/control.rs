@@ -9,11 +9,13 @@
 
 mod calls;
 mod connection;
+mod recorded;
 mod refusal;
 mod views;
 
 use calls::export;
 pub(crate) use calls::{apps, change_app, change_collection, collections};
+use recorded::Done;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -140,13 +142,29 @@ impl Desk {
     }
 
     /// Answers a call: appends its result.
-    async fn answer(&self, principal: &Principal, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    async fn answer(&self, principal: &Principal, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Done, RpcError> {
         let (control, method) = (self.engine.apps.control(), call.method());
         match call {
-            Call::Apps(page) => apps(control, *page).await?.encode(out),
-            Call::Export(page) => export(control, *page).await?.encode(out),
-            Call::Collections { app, page } => collections(control, app, *page).await?.encode(out),
-            Call::Instances => self.instances().await?.encode(out),
+            Call::Apps(page) => {
+                let found = apps(control, *page).await?;
+                found.encode(out);
+                Ok(Done { generation: found.generation, key: None })
+            }
+            Call::Export(page) => {
+                let found = export(control, *page).await?;
+                found.encode(out);
+                Ok(Done { generation: found.generation, key: None })
+            }
+            Call::Collections { app, page } => {
+                let found = collections(control, app, *page).await?;
+                found.encode(out);
+                Ok(Done { generation: found.generation, key: None })
+            }
+            Call::Instances => {
+                let found = self.instances().await?;
+                found.encode(out);
+                Ok(Done { generation: found.generation, key: None })
+            }
             Call::App(call) => {
                 let changed = change_app(control, *call).await?;
                 changed.encode(out);
@@ -155,6 +173,7 @@ impl Desk {
                     "changed an app"
                 );
                 self.engine.apps.changed_here().await;
+                Ok(Done { generation: changed.generation, key: changed.key })
             }
             Call::Collection(call) => {
                 let changed = change_collection(control, *call).await?;
@@ -164,9 +183,9 @@ impl Desk {
                     generation = changed.generation, "changed a collection"
                 );
                 self.engine.apps.changed_here().await;
+                Ok(Done { generation: changed.generation, key: None })
             }
         }
-        Ok(())
     }
 
     async fn instances(&self) -> Result<Instances, RpcError> {

@@ -10,6 +10,7 @@ use sealwire_store::{self as store, App, AppState};
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Writing};
 
 use crate::apps::{Apps, Served};
+use crate::audit::Audit;
 use crate::config;
 use crate::connection::Turns;
 use crate::cost::fields_max;
@@ -47,6 +48,8 @@ pub struct Engine {
     pub turns: Turns,
     /// The token store, where there is one.
     pub tokens: Option<Tokens>,
+    /// Where calls are recorded.
+    pub audit: Audit,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Why the token store fails, for the log.

@@ -17,6 +17,8 @@ use crate::ticket::StopReason;
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
 /// Pause suggested while the token store does not answer: about what a restart of a database takes.
 const STORE_RETRY_MS: u32 = 1_000;
+/// Pause suggested while the audit trail cannot be written: as long as between two tries.
+const AUDIT_RETRY_MS: u32 = 1_000;
 /// Pause suggested to who waits for a generation: how often the engine looks at its store because callers ask for one.
 const GENERATION_RETRY_MS: u32 = 1_000;
 
@@ -113,6 +115,9 @@ pub enum CallFailure {
     /// The call was stopped.
     #[error("stopped: {0:?}")]
     Stopped(StopReason),
+    /// Its record cannot be written, and the operator wants none without.
+    #[error("the audit trail cannot be written")]
+    Audit,
     /// A defect of the engine or its libraries. Details go to the log only.
     #[error("internal: {0}")]
     Internal(&'static str),
@@ -137,7 +142,7 @@ impl CallFailure {
             Self::Overloaded(_) | Self::StoreBehind(_) => ErrorCode::Overloaded,
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
-            Self::Stopped(StopReason::Drain) => ErrorCode::Unavailable,
+            Self::Stopped(StopReason::Drain) | Self::Audit => ErrorCode::Unavailable,
             Self::Stopped(StopReason::Expelled) => ErrorCode::Unauthenticated,
             Self::Internal(_) => ErrorCode::Internal,
         }
@@ -172,6 +177,7 @@ impl CallFailure {
             Self::Store(error) if passes(error) => {
                 plain("the token store does not answer".into()).retry_after_ms(STORE_RETRY_MS)
             }
+            Self::Audit => plain(self.to_string()).retry_after_ms(AUDIT_RETRY_MS),
             Self::Internal(_) | Self::Store(_) => plain("internal error".into()),
             Self::TooManyTokens { max } => plain(self.to_string())
                 .with(Detail::text("limit", "tokens_per_call_max"))
@@ -264,7 +270,7 @@ mod tests {
         assert_eq!((behind.answer().retry_after_ms, &behind.answer().details[..]), (Some(2_000), &details[..]));
         let lost = CallFailure::Store(StoreError::Unavailable("connection refused to 10.0.0.1".into()));
         assert_eq!(lost.answer().message, "the token store does not answer");
-        for failure in [overloaded, behind, lost, CallFailure::OldGeneration { have: 3 }] {
+        for failure in [overloaded, behind, lost, CallFailure::OldGeneration { have: 3 }, CallFailure::Audit] {
             assert!(failure.code().is_retryable() && failure.answer().retry_after_ms.is_some());
         }
     }

@@ -120,6 +120,11 @@ impl Faults {
         usize::try_from(fields).unwrap_or(usize::MAX).min(listed_max).saturating_mul(ERROR_BYTES)
     }
 
+    /// Fields that were refused, listed or not.
+    pub fn count(&self) -> u64 {
+        self.listed.len() as u64 + self.omitted
+    }
+
     fn report(&mut self, path: &Path<'_>, code: ErrorCode) {
         if self.listed.len() < self.listed_max {
             let path = bounded(path);

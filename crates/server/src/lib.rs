@@ -7,6 +7,7 @@ mod accept;
 pub mod admin;
 pub mod ahead;
 pub mod apps;
+pub mod audit;
 pub mod budget;
 mod certificates;
 pub mod cli;

@@ -31,6 +31,9 @@ use crate::ticket::StopReason;
 
 use process::Process;
 
+/// Reads what the audit trail says of itself, at each scrape.
+type AuditProbe = Box<dyn Fn() -> sealwire_audit::State + Send + Sync>;
+
 pub use labels::{
     CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel, LookupLabel,
     MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, WaitingLabel,
@@ -295,6 +298,43 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &["state"],
         help: "Connections to the database that writes, reads and control state go over, by whether they are there",
     },
+    MetricDoc {
+        name: "sealwire_audit_records_total",
+        kind: "counter",
+        labels: &[],
+        help: "Records written to the audit trail",
+    },
+    MetricDoc {
+        name: "sealwire_audit_lost_total",
+        kind: "counter",
+        labels: &[],
+        help: "Records that the audit trail lost",
+    },
+    MetricDoc {
+        name: "sealwire_audit_write_seconds",
+        kind: "histogram",
+        labels: &[],
+        help: "Time that a write of audit records took, those of many calls together",
+    },
+    MetricDoc {
+        name: "sealwire_audit_waiting",
+        kind: "gauge",
+        labels: &[],
+        help: "Audit records that wait to be written",
+    },
+    MetricDoc {
+        name: "sealwire_audit_failing",
+        kind: "gauge",
+        labels: &[],
+        help: "1 while the audit trail cannot be written",
+    },
+    MetricDoc { name: "sealwire_audit_sequence", kind: "gauge", labels: &[], help: "Number of the last audit record" },
+    MetricDoc {
+        name: "sealwire_audit_head",
+        kind: "gauge",
+        labels: &[],
+        help: "The first 48 bits of that record's hash, as a number",
+    },
     MetricDoc { name: "sealwire_build_info", kind: "info", labels: &["version"], help: "The version that runs" },
     MetricDoc {
         name: "process_cpu_seconds_total",
@@ -518,6 +558,14 @@ pub struct Metrics {
     store_links: [Gauge; LINKS],
     served: OnceLock<ServedProbe>,
     process: Process,
+    audit_records: Counter,
+    audit_lost: Counter,
+    audit_write_seconds: Histogram,
+    audit_waiting: Gauge,
+    audit_failing: Gauge,
+    audit_sequence: Gauge,
+    audit_head: Gauge,
+    audit: OnceLock<AuditProbe>,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,
     /// Open connections.
@@ -609,6 +657,13 @@ impl Metrics {
         register(&mut registry, "sealwire_certificate_reloads_total", reloads.clone());
         let certificate_files_refused = register(&mut registry, "sealwire_certificate_files_refused", Gauge::default());
         register(&mut registry, "sealwire_expelled_connections_total", expelled.clone());
+        let audit_records = register(&mut registry, "sealwire_audit_records_total", Counter::default());
+        let audit_lost = register(&mut registry, "sealwire_audit_lost_total", Counter::default());
+        let audit_write_seconds = register(&mut registry, "sealwire_audit_write_seconds", seconds());
+        let audit_waiting = register(&mut registry, "sealwire_audit_waiting", Gauge::default());
+        let audit_failing = register(&mut registry, "sealwire_audit_failing", Gauge::default());
+        let audit_sequence = register(&mut registry, "sealwire_audit_sequence", Gauge::default());
+        let audit_head = register(&mut registry, "sealwire_audit_head", Gauge::default());
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
@@ -658,6 +713,14 @@ impl Metrics {
             store_links: LinkLabel::ALL.map(|state| links.get_or_create_owned(&LinkLabels { state })),
             served: OnceLock::new(),
             process,
+            audit_records,
+            audit_lost,
+            audit_write_seconds,
+            audit_waiting,
+            audit_failing,
+            audit_sequence,
+            audit_head,
+            audit: OnceLock::new(),
             calls_in_flight,
             bytes_in_flight,
             connections,
@@ -682,6 +745,29 @@ impl Metrics {
                 self.prediction_ratio.observe(took.as_secs_f64() / times.predicted.as_secs_f64().max(1e-9));
             }
         }
+    }
+
+    /// So many audit records were written together, in that time.
+    pub fn audited(&self, records: u64, took: Duration) {
+        self.audit_records.inc_by(records);
+        self.audit_write_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Where to look for what the audit trail says of itself. Once.
+    pub fn watch_audit(&self, probe: AuditProbe) {
+        // A second one would be of another engine.
+        let _ = self.audit.set(probe);
+    }
+
+    fn look_at_audit(&self) {
+        let Some(state) = self.audit.get().map(|probe| probe()) else { return };
+        let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.audit_lost.inc_by(state.lost.saturating_sub(self.audit_lost.get()));
+        self.audit_waiting.set(gauge(state.waiting as u64));
+        self.audit_failing.set(i64::from(state.fails));
+        self.audit_sequence.set(gauge(state.seq));
+        let head = state.hash.0.iter().take(6).fold(0, |head, byte| head << 8 | i64::from(*byte));
+        self.audit_head.set(head);
     }
 
     /// That many fields were worked on, whatever became of their call.
@@ -833,6 +919,7 @@ impl Metrics {
         self.look_at_served();
         self.look_at_certificates();
         self.process.look();
+        self.look_at_audit();
         let mut text = String::with_capacity(96 << 10);
         // Writing to a String cannot fail.
         let _ = text::encode(&mut text, &self.registry);
@@ -932,6 +1019,14 @@ mod tests {
         metrics.call_stopped(StopReason::Drain, 500, Duration::from_millis(250));
         metrics.watch_scheduler(Box::new(|| Gauges { tenants: 3, bytes: 4_096, ..Gauges::default() }));
         metrics.connection(ConnectionOutcome::TlsFailed);
+        metrics.audited(5, Duration::from_millis(1));
+        metrics.watch_audit(Box::new(|| sealwire_audit::State {
+            seq: 9,
+            hash: sealwire_audit::Digest(std::array::from_fn(|at| at as u8 + 1)),
+            lost: 4,
+            waiting: 3,
+            fails: true,
+        }));
         metrics.request_bytes(10);
         metrics.reply_bytes(20);
         metrics.connections.inc();
@@ -997,6 +1092,12 @@ mod tests {
             ("sealwire_certificate_files_refused", 1.0),
             ("sealwire_expelled_connections_total{reason=\"revoked\"}", 3.0),
             ("sealwire_expelled_connections_total{reason=\"expired\"}", 0.0),
+            ("sealwire_audit_records_total", 5.0),
+            ("sealwire_audit_lost_total", 4.0),
+            ("sealwire_audit_sequence", 9.0),
+            ("sealwire_audit_head", 1_108_152_157_446.0),
+            ("sealwire_audit_failing", 1.0),
+            ("sealwire_audit_write_seconds_count", 1.0),
             ("sealwire_request_bytes_total", 10.0),
             ("sealwire_reply_bytes_total", 20.0),
         ] {

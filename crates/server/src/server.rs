@@ -9,6 +9,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealwire_audit::{AuditKey, JournalError};
 use sealwire_crypto::{Kek, OpenedSchedules};
 use sealwire_store::{Control, StoreError};
 use tokio::sync::{Semaphore, watch};
@@ -20,6 +21,7 @@ use crate::accept::{Acceptor, Principals, listen};
 use crate::admin::{AdminError, AdminServer, AdminState, Phase};
 use crate::ahead::Ahead;
 use crate::apps::Apps;
+use crate::audit::Audit;
 use crate::certificates::{Certificates, Reload};
 use crate::config::{self, Config, ControlListen};
 use crate::connection;
@@ -45,6 +47,9 @@ pub enum StartError {
     /// The crypto library failed.
     #[error("cryptography does not work here: {0}")]
     Crypto(#[from] CallFailure),
+    /// The audit trail cannot be kept.
+    #[error("audit.folder: {0}")]
+    Audit(#[from] JournalError),
     /// Certificates or keys.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -103,9 +108,10 @@ impl Server {
     async fn start_over(config: &Config, kek: Kek, stores: Stores) -> Result<Self, StartError> {
         let opened = NonZeroUsize::new(config.crypto.opened_keys)
             .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.opened_key_s)));
+        let audit_key = AuditKey::new(kek.audit_secret());
         let control = Control::new(Arc::clone(&stores.control), kek);
         let apps = Arc::new(Apps::load(control, config.listen.address.to_string(), opened).await?);
-        match Self::start_on(config, stores, Arc::clone(&apps)).await {
+        match Self::start_on(config, stores, Arc::clone(&apps), audit_key).await {
             Ok(server) => Ok(server),
             Err(error) => {
                 // It never served; names need not wait for it.
@@ -115,7 +121,12 @@ impl Server {
         }
     }
 
-    async fn start_on(config: &Config, stores: Stores, apps: Arc<Apps>) -> Result<Self, StartError> {
+    async fn start_on(
+        config: &Config,
+        stores: Stores,
+        apps: Arc<Apps>,
+        audit_key: AuditKey,
+    ) -> Result<Self, StartError> {
         let state = Arc::new(AdminState::default());
         let (certificates, reload) = Certificates::load(config, &state)?;
         let bind = |source| StartError::Bind { key: "listen.address", address: config.listen.address, source };
@@ -127,6 +138,7 @@ impl Server {
         };
 
         let admin = AdminServer::start(config.admin.address, Arc::clone(&state))?;
+        let audit = Audit::open(&config.audit, audit_key, apps.instance(), &state)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
         let ahead = Ahead::new(&config.crypto);
@@ -144,6 +156,7 @@ impl Server {
             scheduler,
             tokens: stores.joined(config.limits.token_value_bytes_max, &metrics),
             turns: connection::Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
+            audit,
             metrics,
             limits: config.limits.clone(),
             evervault: Arc::new(config.evervault.clone()),
@@ -255,8 +268,12 @@ impl Server {
             tokens.close().await;
         }
         self.stores.close().await;
-        let admin = self.admin;
-        let _ = tokio::task::spawn_blocking(move || admin.shutdown()).await;
+        let (admin, engine) = (self.admin, self.engine);
+        let _ = tokio::task::spawn_blocking(move || {
+            engine.audit.close();
+            admin.shutdown();
+        })
+        .await;
         tracing::info!("stopped");
     }
 }

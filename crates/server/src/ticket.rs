@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -30,6 +30,9 @@ pub enum StopReason {
 pub struct Ticket {
     stopped: AtomicU8,
     notify: Notify,
+    done: [AtomicU64; 2],
+    /// One more than the generation; 0: not planned yet.
+    planned: AtomicU64,
 }
 
 impl Ticket {
@@ -52,6 +55,27 @@ impl Ticket {
             4 => Some(StopReason::Drain),
             _ => Some(StopReason::Expelled),
         }
+    }
+
+    /// Notes what was done so far: fields, and of them those that were refused.
+    pub fn did(&self, fields: u64, errors: u64) {
+        self.done[0].store(fields, Ordering::Relaxed);
+        self.done[1].store(errors, Ordering::Relaxed);
+    }
+
+    /// What was noted last. Whole once the call's work has sent its end.
+    pub fn done(&self) -> (u64, u64) {
+        (self.done[0].load(Ordering::Relaxed), self.done[1].load(Ordering::Relaxed))
+    }
+
+    /// Notes the generation that the call was planned under.
+    pub fn plan_under(&self, generation: u64) {
+        self.planned.store(generation.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// That generation, once it was planned.
+    pub fn planned_under(&self) -> Option<u64> {
+        self.planned.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Waits until the call is stopped. One waiter at a time. Safe to drop midway.

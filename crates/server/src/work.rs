@@ -154,6 +154,7 @@ impl Paused {
     /// The reply as it stands: the store's answer changes nothing.
     pub fn reply(mut self) -> Vec<u8> {
         self.metrics.fields_done(self.order.method, self.walked);
+        self.order.ticket.did(self.walked, self.fields.faults().count());
         finish_document(self.document, &mut self.out, self.order.generation, Some(self.fields.faults()));
         self.out
     }
@@ -256,6 +257,7 @@ impl Work {
         };
         let walk_limits =
             sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max };
+        order.ticket.plan_under(order.generation);
         let (done, finished) = oneshot::channel();
         let work = Self {
             stage: Stage::New(task),
@@ -361,6 +363,8 @@ impl Work {
     /// What a whole walk comes to.
     fn end(&mut self, document: reply::Document) -> Outcome {
         let mut out = std::mem::take(&mut self.out);
+        let errors = self.stage.faults().map_or(0, Faults::count);
+        self.order.ticket.did(self.walk.fields() as u64, errors);
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::OnTokens(fields) if fields.asks() => Outcome::Asks(Box::new(Paused {
                 order: self.order.clone(),
@@ -385,6 +389,7 @@ impl Work {
         if completed {
             return;
         }
+        self.order.ticket.did(fields, self.stage.faults().map_or(0, Faults::count));
         if let Some(reason) = self.order.ticket.stop_reason() {
             let all = fields_max(self.order.leaves);
             let saved = all.saturating_sub(fields);

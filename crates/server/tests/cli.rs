@@ -631,3 +631,48 @@ fn whoever_cannot_change_apps_is_told_what_to_do() {
     refused(dev.path(), &["apps", "list", "--file", "a.json", "--connect", "127.0.0.1:1"], 2, "cannot be used with");
     dev.stop();
 }
+
+#[test]
+fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
+    let mut dev = Dev::start();
+    std::fs::write(dev.folder.path().join("mine.json"), "{\"pan\": \"4242424242424242\"}").unwrap();
+    dev.ok(&["encrypt", "mine.json", "--output", "sealed.json"]);
+    let at = dev.folder.path().to_owned();
+    // While the engine writes.
+    let shown = ok(&at, &["audit", "show", "--method", "encrypt", "--tail", "1"]);
+    assert!(shown.contains("ok dev-client encrypt demo, 1 fields"), "{shown}");
+    assert!(!shown.contains("4242"));
+    assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
+    let anchor = ok(&at, &["audit", "head"]).trim().to_owned();
+    let json = ok(&at, &["audit", "show", "--json", "--event", "call", "--since", "1h", "--principal", "dev-operator"]);
+    let methods: Vec<String> = json
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["method"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(methods, ["apps.create", "collections.create", "collections.create"]);
+    assert_eq!(ok(&at, &["audit", "show", "--outcome", "failed"]), "");
+    dev.child.kill().unwrap();
+    dev.child.wait().unwrap();
+
+    let said = ok(&at, &["audit", "verify", "--json", "--expect", &anchor]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["sound"], &said["keyed"]), (&true.into(), &true.into()), "{said}");
+    let plain = ok(&at, &["audit", "verify", "sealwire-dev/audit"]);
+    assert!(plain.contains("without the key"), "{plain}");
+    refused(&at, &["audit", "verify", "--expect", "1:ab"], 2, "SEQ:HASH");
+    refused(&at, &["audit", "head", "nowhere"], 1, "head.json is missing");
+    let file = at.join("sealwire-dev/audit/audit-0000000000000001.jsonl");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let line = 1 + text.lines().position(|line| line.contains("\"encrypt\"")).unwrap();
+    std::fs::write(&file, text.replacen("\"encrypt\"", "\"decrypt\"", 1)).unwrap();
+    let output = sealwire(&at, &["audit", "verify"]);
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!("audit-0000000000000001.jsonl:{line}: record {line}: changed after it was written\n");
+    assert!(found.starts_with(&expected), "{found}");
+    let kept: String = text.lines().take(line).flat_map(|line| [line, "\n"]).collect();
+    std::fs::write(&file, kept).unwrap();
+    let output = sealwire(&at, &["audit", "verify"]);
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && found.contains("are missing at the end"), "{found}");
+}

@@ -24,11 +24,13 @@ pub enum Condition {
     KeyEncryptionKey = 1,
     /// The server certificate has ended.
     Certificate = 2,
+    /// The audit trail cannot be written.
+    Audit = 3,
 }
 
 impl Condition {
     /// Every condition.
-    pub const ALL: [Self; 3] = [Self::Store, Self::KeyEncryptionKey, Self::Certificate];
+    pub const ALL: [Self; 4] = [Self::Store, Self::KeyEncryptionKey, Self::Certificate, Self::Audit];
 
     /// Its name in `/ready`.
     pub const fn name(self) -> &'static str {
@@ -36,6 +38,7 @@ impl Condition {
             Self::Store => "store",
             Self::KeyEncryptionKey => "key-encryption key",
             Self::Certificate => "server certificate",
+            Self::Audit => "audit trail",
         }
     }
 
@@ -45,6 +48,7 @@ impl Condition {
             Self::Store => "store",
             Self::KeyEncryptionKey => "key_encryption_key",
             Self::Certificate => "server_certificate",
+            Self::Audit => "audit_trail",
         }
     }
 

@@ -64,7 +64,7 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
              [listen]\naddress = \"{listen}\"\n\n[admin]\naddress = \"{admin}\"\n\n\
              [control]\naddress = \"{control}\"\nprincipals = [\"dev-operator\"]\n\n\
              [tls]\ncertificate = \"server.pem\"\nkey = \"server-key.pem\"\nclient_ca = \"ca.pem\"\n\n\
-             [state]\nfolder = \"state\"\n\n[kek]\nprovider = \"file\"\nfile = \"{KEK}\"\n"
+             [state]\nfolder = \"state\"\n\n[kek]\nprovider = \"file\"\nfile = \"{KEK}\"\n\n[audit]\nfolder = \"audit\"\n"
         );
         pki::write(&folder.join(CONFIG), text.as_bytes(), Access::Owner, Existing::Keep)?;
     }

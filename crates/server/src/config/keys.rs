@@ -281,6 +281,26 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section { name: "limits", doc: "Every bound. Beyond it the engine says so.", keys: limits::KEYS },
     Section {
+        name: "audit",
+        doc: "A record of every call, chained so that what is done to it is found (proto/audit.md). Never a value or a key.",
+        keys: keys!("audit":
+            "folder", Kind::OptionalPath, Literal::Text(""),
+                "Folder of the records, for this engine alone. Empty: none are kept.";
+            "on_failure", Kind::Choice(&["reject", "continue"]), Literal::Text("reject"),
+                "When records cannot be written: \"reject\" answers no call without its record, and every other `unavailable`;\n\"continue\" lets calls go on, and counts and records what was lost.";
+            "sync", Kind::Flag, Literal::Flag(false),
+                "Put each write on disk before it counts as written: a crash of the machine then loses none of them, and\nwith \"reject\" calls wait for the disk.";
+            "segment_mib", Kind::Number { unit: "MiB", min: 1, max: 4_096 }, Literal::Number(64),
+                "Size at which a file ends and the next begins; 64 MiB hold about 180,000 calls.";
+            "segment_hours", Kind::Number { unit: "h", min: 1, max: 8_784 }, Literal::Number(24),
+                "Age at which it does.";
+            "queue_records", Kind::Number { unit: "records", min: 64, max: 1 << 20 }, Literal::Number(16_384),
+                "Most records that wait to be written.";
+            "queue_mib", Kind::Number { unit: "MiB", min: 1, max: 1_024 }, Literal::Number(16),
+                "Most memory of those. The trail takes at most five times as much.";
+        ),
+    },
+    Section {
         name: "log",
         doc: "What is written to standard error. Never a value, a key or a payload.",
         keys: keys!("log":

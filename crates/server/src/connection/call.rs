@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::Connection;
+use super::recorded::{Facts, Subject};
 use super::replies::Outgoing;
 use super::request::{Request, Wanted};
 use crate::engine::{Engine, Located};
@@ -29,6 +30,7 @@ pub(super) struct Begun {
     deadline: Instant,
     /// When it was offered, if it was whole by then.
     offered: Option<Instant>,
+    subject: Subject,
 }
 
 /// What is to be done for a call.
@@ -54,8 +56,10 @@ impl<E: Into<CallFailure>> From<E> for NotBegun {
 /// Takes a request from its bytes to work that only has to be submitted. Nothing in it waits.
 pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Result<Begun, NotBegun> {
     let engine = &connection.engine;
+    engine.audit.ready()?;
     let Boundary { bytes, leaves, .. } = request.boundary;
     let call = Call::decode(&request.frame, &request.boundary)?; // 1. bytes become types
+    let subject = if engine.audit.is_on() { Subject::of(&call, &request.frame) } else { Subject::default() };
     let wanted = Wanted::of(&call);
     let (kind, shape) = (request.kind(&wanted), request.shape(&wanted));
     let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
@@ -85,7 +89,7 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
         if !place.resize(answers.saturating_add(2 * bytes)) {
             return Err(overloaded(CallFailure::no_memory()));
         }
-        return Ok(Begun { place, todo: Todo::Tokens(located), deadline, offered });
+        return Ok(Begun { place, todo: Todo::Tokens(located), deadline, offered, subject });
     }
     let plan = engine.plan(&request.frame, &call, leaves)?; // 3. the same, with a document
     let all = held(plan.format);
@@ -105,16 +109,37 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
         estimate: place.estimate(),
     };
     let (work, finished) = Work::new(plan.task, order, &engine.limits, Arc::clone(&engine.metrics));
-    Ok(Begun { place, todo: Todo::Walk(work, finished), deadline, offered })
+    Ok(Begun { place, todo: Todo::Walk(work, finished), deadline, offered, subject })
 }
 
 /// One call, from when it begins to its reply.
-pub(super) async fn answer(connection: Arc<Connection>, request: Request, begun: Begun, seat: OwnedSemaphorePermit) {
+pub(super) async fn answer(
+    connection: Arc<Connection>,
+    request: Request,
+    mut begun: Begun,
+    seat: OwnedSemaphorePermit,
+) {
     let engine = &connection.engine;
     let _counted = InFlight::new(engine);
     let (msgid, method) = (request.msgid, MethodLabel::from(request.method));
     let mut report = CallReport { method, code: CallCode::OK, times: None };
-    let (bytes, place) = match run(engine, &request, begun, &mut report).await {
+    let subject = std::mem::take(&mut begun.subject);
+    let came_to = run(engine, &request, begun, &mut report).await;
+    let code = came_to.as_ref().map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
+    let recording = connection.record(&Facts {
+        method,
+        subject: &subject,
+        bytes: request.boundary.bytes,
+        ticket: Some(&**request.ticket.ticket()),
+        code,
+        arrived: request.arrived,
+    });
+    // Whatever it came to, its caller learns of it once it is recorded.
+    let came_to = match recording.kept().await {
+        Ok(()) => came_to,
+        Err(unrecorded) => Err(unrecorded),
+    };
+    let (bytes, place) = match came_to {
         Ok((bytes, place)) => (bytes, Some(place)),
         Err(failure) => {
             report.code = failure.code().into();
@@ -136,7 +161,7 @@ async fn run(
     begun: Begun,
     report: &mut CallReport,
 ) -> Result<(Vec<u8>, Place), CallFailure> {
-    let Begun { mut place, todo, deadline, offered } = begun;
+    let Begun { mut place, todo, deadline, offered, .. } = begun;
     let ticket = request.ticket.ticket();
     let mut ran = None;
     let finish = async {
@@ -252,7 +277,11 @@ pub(super) fn immediate(
 ) -> Result<Vec<u8>, CallFailure> {
     let mut out = Vec::with_capacity(512);
     reply::begin(&mut out, msgid);
-    match Call::decode(frame, boundary)? {
+    let call = Call::decode(frame, boundary)?;
+    if matches!(call, Call::Inspect(_)) {
+        engine.audit.ready()?;
+    }
+    match call {
         Call::Health => sealwire_wire::Health.encode(&mut out),
         Call::Info => engine.info().encode(&mut out),
         Call::Inspect(call) => Engine::inspect(&call)?.encode(&mut out),

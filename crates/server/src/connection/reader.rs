@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::call::{NotBegun, answer, begin, immediate};
 use super::input::{Input, READ_BYTES};
+use super::recorded::Refused;
 use super::request::{Request, needs_place};
 use super::{Connection, End};
 use crate::ending::Ending;
@@ -160,9 +161,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Answers a call that does not begin. Its msgid may be used again from when the answer can be read.
     async fn refuse(&self, request: Request, failure: &CallFailure) {
-        let (msgid, method) = (request.msgid, request.method.into());
-        drop(request);
-        self.connection.refuse(msgid, method, failure).await;
+        let Request { msgid, method, frame, boundary, arrived, ticket } = request;
+        drop(ticket);
+        let (message, bytes) = (Some((&frame, &boundary)), boundary.bytes);
+        self.connection.refuse(&Refused { msgid, method: method.into(), message, bytes, arrived }, failure).await;
     }
 
     /// Stops a call.
@@ -178,13 +180,15 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         &mut self,
         msgid: u32,
         method: Option<Method>,
-        frame: &[u8],
+        frame: &Bytes,
         boundary: &Boundary,
     ) -> Result<(), End> {
         if self.connection.tickets.contains(msgid) {
             return Err(self.connection.expel_for_msgid().await);
         }
         let method = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
+        let (message, bytes, arrived) = (Some((frame, boundary)), boundary.bytes, Instant::now());
+        let call = Refused { msgid, method, message, bytes, arrived };
         let answer = match self.ending.reason() {
             Some(reason) => Err(CallFailure::Stopped(reason)),
             None => immediate(&self.connection.engine, msgid, frame, boundary),
@@ -192,9 +196,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         match answer {
             Ok(bytes) => {
                 self.connection.engine.metrics.call_done(&CallReport { method, code: CallCode::OK, times: None });
-                self.connection.send(bytes).await;
+                let recording = self.connection.record_refused(&call, CallCode::OK);
+                self.connection.send_recorded(msgid, bytes, recording).await;
             }
-            Err(failure) => self.connection.refuse(msgid, method, &failure).await,
+            Err(failure) => self.connection.refuse(&call, &failure).await,
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::{Zeroize as _, Zeroizing};
 
+use super::recorded::{Done, Heard, unrecorded};
 use super::{CALL_MAX, DEPTH_MAX, Desk, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
 use crate::ending::Ending;
 use crate::metrics::{CallCode, CallReport, MethodLabel};
@@ -83,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         tracing::warn!(principal = %self.principal, "not in control.principals");
         match head.and_then(|head| head.answer_to()) {
-            Some(msgid) => self.refuse(msgid, MethodLabel::UNKNOWN, &not_listed()).await,
+            Some(msgid) => self.turn_down(msgid, method_of(head), &not_listed()).await,
             None => self.send_protocol_error(&not_listed()).await,
         }
     }
@@ -112,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             Scan::Refused { head, error, fate } => {
                 match head.and_then(|head| head.answer_to()) {
-                    Some(msgid) => self.refuse(msgid, MethodLabel::UNKNOWN, &error.into()).await?,
+                    Some(msgid) => self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into()).await?,
                     None if fate == Fate::Close => self.send_protocol_error(&error.into()).await?,
                     None => (),
                 }
@@ -139,13 +140,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Head::Request { msgid, method } = boundary.head else { return Ok(()) };
         let label = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
         let Ok(call) = Arc::clone(&self.desk.calls).try_acquire_owned() else {
-            return self.refuse(msgid, label, &too_many()).await;
+            return self.turn_down(msgid, label, &too_many()).await;
         };
         let (desk, principal, boundary) = (Arc::clone(&self.desk), self.principal.clone(), *boundary);
         let message = Zeroizing::new(self.buffer[..boundary.bytes].to_vec());
+        let arrived = Instant::now();
         let answer = to_its_end(async move {
             let _call = call;
-            answer(&desk, &principal, msgid, &message, &boundary).await
+            let heard = Heard { principal: &principal, method: label, call: None, bytes: boundary.bytes, arrived };
+            answer(&desk, heard, msgid, &message, &boundary).await
         });
         match answer.await {
             Ok(out) => {
@@ -153,6 +156,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.send(&out).await
             }
             Err(error) => self.refuse(msgid, label, &error).await,
+        }
+    }
+
+    /// Refuses a call that nothing was done for.
+    async fn turn_down(&mut self, msgid: u32, method: MethodLabel, error: &RpcError) -> Result<(), Over> {
+        let (principal, bytes, arrived) = (&self.principal, self.buffer.len(), Instant::now());
+        let heard = Heard { principal, method, call: None, bytes, arrived };
+        let recording = self.desk.record(&heard, Err(error.code));
+        match recording.kept().await {
+            Ok(()) => self.refuse(msgid, method, error).await,
+            Err(failure) => self.refuse(msgid, method, &failure.answer()).await,
         }
     }
 
@@ -199,23 +213,50 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// The reply to the call that a message holds.
+/// The reply to the call that a message holds, once that is recorded.
 async fn answer(
     desk: &Desk,
-    principal: &Principal,
+    heard: Heard<'_>,
     msgid: u32,
     message: &[u8],
     boundary: &Boundary,
 ) -> Result<Vec<u8>, RpcError> {
     let mut out = Vec::with_capacity(1_024);
     reply::begin(&mut out, msgid);
-    match Call::decode(message, boundary)? {
-        Call::Control(call) => desk.answer(principal, &call, &mut out).await?,
-        Call::Info => desk.info().encode(&mut out),
-        Call::Health => sealwire_wire::Health.encode(&mut out),
-        _ => return Err(RpcError::new(ErrorCode::Internal, "the scan and the decoder disagree on the method")),
+    let call = match Call::decode(message, boundary) {
+        Ok(Call::Control(call)) => Ok(call),
+        Ok(Call::Info) => {
+            desk.info().encode(&mut out);
+            return Ok(out);
+        }
+        Ok(Call::Health) => {
+            sealwire_wire::Health.encode(&mut out);
+            return Ok(out);
+        }
+        Ok(_) => Err(RpcError::new(ErrorCode::Internal, "the scan and the decoder disagree on the method")),
+        Err(error) => Err(error.into()),
+    };
+    let heard = Heard { call: call.as_ref().ok(), ..heard };
+    let done: Result<Done, RpcError> = match &call {
+        Ok(call) => match desk.engine.audit.ready() {
+            Ok(()) => desk.answer(heard.principal, call, &mut out).await,
+            Err(failure) => Err(failure.answer()),
+        },
+        Err(error) => Err(error.clone()),
+    };
+    let recording = desk.record(&heard, done.as_ref().map_err(|error| error.code));
+    match (recording.kept().await, done) {
+        (Err(_), Ok(_)) => Err(unrecorded()),
+        (_, Err(error)) => Err(error),
+        (Ok(()), Ok(_)) => Ok(out),
     }
-    Ok(out)
+}
+
+fn method_of(head: Option<Head>) -> MethodLabel {
+    match head {
+        Some(Head::Request { method: Some(method), .. }) => method.into(),
+        _ => MethodLabel::UNKNOWN,
+    }
 }
 
 /// Runs a call to its end, and waits for that as long as a caller does.

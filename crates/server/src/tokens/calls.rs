@@ -64,22 +64,34 @@ impl TokensCall<'_> {
     ///
     /// What the store says, a cursor of another's making, a question that the collection's kind has no answer to.
     pub async fn answer(mut self, ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<(), CallFailure> {
-        let generation = self.generation;
+        let (generation, ticket) = (self.generation, Arc::clone(self.ticket));
+        ticket.plan_under(generation);
+        let counted = |counted: Counted| {
+            let missing = counted.missing.len() as u64;
+            ticket.did(counted.count + missing, missing);
+            counted
+        };
+        let listed = |listed: Listed| {
+            let missing = listed.tokens.iter().filter(|token| token.is_none()).count();
+            ticket.did(listed.tokens.len() as u64, missing as u64);
+            listed
+        };
         match ask {
-            Ask::Get(tokens) => self.get(tokens).await?.encode(out),
+            Ask::Get(tokens) => listed(self.get(tokens).await?).encode(out),
             Ask::Find { value, context } => {
                 let token = self.find(value, context).await?;
+                ticket.did(1, u64::from(token.is_none()));
                 Found { token, generation }.encode(out);
             }
-            Ask::List(listing) => self.list(listing).await?.encode(out),
-            Ask::Delete(tokens) => self.change(tokens, None).await?.encode(out),
+            Ask::List(listing) => listed(self.list(listing).await?).encode(out),
+            Ask::Delete(tokens) => counted(self.change(tokens, None).await?).encode(out),
             Ask::Expire { tokens, expires_s } => {
                 let now = now();
                 let expires = expires_s.map(|seconds| now.saturating_add(seconds));
-                self.change(tokens, Some((now, expires))).await?.encode(out);
+                counted(self.change(tokens, Some((now, expires))).await?).encode(out);
             }
-            Ask::Archive(sweep) => self.sweep(sweep, true).await?.encode(out),
-            Ask::Prune(sweep) => self.sweep(sweep, false).await?.encode(out),
+            Ask::Archive(sweep) => counted(self.sweep(sweep, true).await?).encode(out),
+            Ask::Prune(sweep) => counted(self.sweep(sweep, false).await?).encode(out),
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::super::End;
+use super::super::recorded::Refused;
 use super::super::request::Wanted;
 use super::{Reader, Reading};
 use crate::cost::Kind;
@@ -112,7 +113,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Some(msgid) if !own && connection.tickets.contains(msgid) => {
                 return Err(connection.expel_for_msgid().await);
             }
-            Some(msgid) => connection.refuse(msgid, method_label(head), failure).await,
+            Some(msgid) => {
+                let (method, bytes, arrived) = (method_label(head), self.input.buffer.len(), Instant::now());
+                let call = Refused { msgid, method, message: None, bytes, arrived };
+                connection.refuse(&call, failure).await;
+            }
             None if fate == Fate::Close => connection.send_protocol_error(&failure.answer()).await,
             None => (),
         }

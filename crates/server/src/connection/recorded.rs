@@ -1,0 +1,129 @@
+//! What of a call goes into the audit trail, and replies that wait for that.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_audit::Record;
+use sealwire_wire::{Boundary, Call, Method, reply};
+use tokio::time::Instant;
+
+use super::Connection;
+use crate::audit::{Recording, kind};
+use crate::error::CallFailure;
+use crate::metrics::{CallCode, MethodLabel};
+use crate::ticket::Ticket;
+
+/// Whom a call is about, as far as it said so: parts of its message.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Subject {
+    app: Option<Bytes>,
+    collection: Option<Bytes>,
+}
+
+impl Subject {
+    pub(super) fn of(call: &Call<'_>, frame: &Bytes) -> Self {
+        let (app, collection) = match call {
+            Call::Encrypt(call) | Call::Rewrap(call) => (call.app, None),
+            Call::Decrypt(call) => (call.app, None),
+            Call::Tokenize(call) => (call.app, Some(call.writing.collection)),
+            Call::Detokenize(call) => (call.app, Some(call.writing.collection)),
+            Call::Tokens(call) => (call.map.app, Some(call.map.collection)),
+            Call::Inspect(_) | Call::Info | Call::Health | Call::Control(_) => return Self::default(),
+        };
+        let part = |text: &str| frame.slice_ref(text.as_bytes());
+        Self { app: Some(part(app)), collection: collection.map(part) }
+    }
+
+    /// Of a message that was refused, if it can be understood.
+    fn of_message(frame: &Bytes, boundary: &Boundary) -> Self {
+        Call::decode(frame, boundary).map_or_else(|_| Self::default(), |call| Self::of(&call, frame))
+    }
+}
+
+/// A request that is answered without having begun.
+pub(super) struct Refused<'a> {
+    pub(super) msgid: u32,
+    pub(super) method: MethodLabel,
+    /// Its message, if it is whole.
+    pub(super) message: Option<(&'a Bytes, &'a Boundary)>,
+    /// Bytes of it that were there.
+    pub(super) bytes: usize,
+    pub(super) arrived: Instant,
+}
+
+/// What is known of a call at its end.
+pub(super) struct Facts<'a> {
+    pub(super) method: MethodLabel,
+    pub(super) subject: &'a Subject,
+    pub(super) bytes: usize,
+    /// Knows what was done, of a call that began.
+    pub(super) ticket: Option<&'a Ticket>,
+    pub(super) code: CallCode,
+    pub(super) arrived: Instant,
+}
+
+impl Connection {
+    /// Takes the record of a call.
+    pub(super) fn record(&self, facts: &Facts<'_>) -> Recording {
+        let Facts { method, subject, bytes, ticket, code, arrived } = facts;
+        let (fields, errors) = ticket.map_or((0, 0), Ticket::done);
+        let planned = ticket.and_then(Ticket::planned_under);
+        // Both are parts of a text that was checked.
+        fn name(part: &Option<Bytes>) -> Option<&str> {
+            part.as_deref().and_then(|part| std::str::from_utf8(part).ok())
+        }
+        self.engine.audit.record(&Record {
+            principal: self.principal.as_str(),
+            kind: kind(self.principal.kind()),
+            method: method.as_str(),
+            app: name(&subject.app),
+            collection: name(&subject.collection),
+            reason: None,
+            change: &[],
+            fields,
+            errors,
+            bytes_in: *bytes as u64,
+            outcome: code.as_str(),
+            generation: planned.unwrap_or_else(|| self.engine.apps.generation()),
+            took: arrived.elapsed(),
+        })
+    }
+
+    /// The record of a request that did not begin; none of one that is never recorded.
+    pub(super) fn record_refused(&self, call: &Refused<'_>, code: CallCode) -> Recording {
+        if !self.engine.audit.is_on() || is_unrecorded(call.method) {
+            return Recording::none();
+        }
+        let subject = call.message.map(|(frame, boundary)| Subject::of_message(frame, boundary)).unwrap_or_default();
+        let (Refused { method, bytes, arrived, .. }, subject) = (call, &subject);
+        self.record(&Facts { method: *method, subject, bytes: *bytes, ticket: None, code, arrived: *arrived })
+    }
+
+    /// Queues a reply that holds no seat, once its record is kept. Waits while too many wait for theirs.
+    pub(super) async fn send_recorded(self: &Arc<Self>, msgid: u32, bytes: Vec<u8>, recording: Recording) {
+        match recording.now() {
+            Some(kept) => self.send(kept.map_or_else(|failure| unkept(msgid, &failure), |()| bytes)).await,
+            None => {
+                let Ok(permit) = Arc::clone(&self.recordings).acquire_owned().await else { return };
+                let connection = Arc::clone(self);
+                // Not in the reader's way: a cancel may stand behind it.
+                tokio::spawn(async move {
+                    let kept = recording.kept().await;
+                    connection.send(kept.map_or_else(|failure| unkept(msgid, &failure), |()| bytes)).await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+}
+
+/// `health` and `info` say nothing of anybody's data.
+fn is_unrecorded(method: MethodLabel) -> bool {
+    method == Method::Health.into() || method == Method::Info.into()
+}
+
+fn unkept(msgid: u32, failure: &CallFailure) -> Vec<u8> {
+    let mut out = Vec::new();
+    reply::error(&mut out, msgid, &failure.answer());
+    out
+}

@@ -1,0 +1,118 @@
+//! What of a control call goes into the audit trail: who asked for what, and never a private key.
+
+use sealwire_audit::{Change, Record};
+use sealwire_wire::control::{AppAsk, CollectionAsk, Control as Call};
+use sealwire_wire::{ErrorCode, RpcError};
+use tokio::time::Instant;
+
+use super::Desk;
+use crate::audit::{Recording, kind};
+use crate::metrics::{CallCode, MethodLabel};
+use crate::pki::Principal;
+
+/// What a call came to.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    /// The generation of the answer.
+    pub(super) generation: u64,
+    /// The key version that was made or changed.
+    pub(super) key: Option<String>,
+}
+
+/// A call as it was heard.
+pub(super) struct Heard<'a> {
+    pub(super) principal: &'a Principal,
+    pub(super) method: MethodLabel,
+    pub(super) call: Option<&'a Call<'a>>,
+    pub(super) bytes: usize,
+    pub(super) arrived: Instant,
+}
+
+impl Desk {
+    /// Takes the record of a call.
+    pub(super) fn record(&self, heard: &Heard<'_>, done: Result<&Done, ErrorCode>) -> Recording {
+        if !self.engine.audit.is_on() {
+            return Recording::none();
+        }
+        let (app, collection) = heard.call.map_or((None, None), subject);
+        let key = done.ok().and_then(|done| done.key.as_deref());
+        self.engine.audit.record(&Record {
+            principal: heard.principal.as_str(),
+            kind: kind(heard.principal.kind()),
+            method: heard.method.as_str(),
+            app,
+            collection,
+            reason: None,
+            change: &heard.call.map_or_else(Vec::new, |call| changes(call, key)),
+            fields: 0,
+            errors: 0,
+            bytes_in: heard.bytes as u64,
+            outcome: done.map_or_else(CallCode::from, |_| CallCode::OK).as_str(),
+            generation: done.map_or_else(|_| self.engine.apps.generation(), |done| done.generation),
+            took: heard.arrived.elapsed(),
+        })
+    }
+}
+
+/// What a caller hears when the record of its call is lost.
+pub(super) fn unrecorded() -> RpcError {
+    // Without a time to come again: a change is not to be repeated blindly.
+    RpcError::new(ErrorCode::Unavailable, "the audit trail cannot be written; the change may have been made")
+}
+
+fn subject<'a>(call: &'a Call<'a>) -> (Option<&'a str>, Option<&'a str>) {
+    match call {
+        Call::App(call) => (Some(call.app), None),
+        Call::Collections { app, .. } => (Some(app), None),
+        Call::Collection(call) => (Some(call.app), Some(call.collection)),
+        Call::Apps(_) | Call::Export(_) | Call::Instances => (None, None),
+    }
+}
+
+fn changes<'a>(call: &'a Call<'a>, made: Option<&'a str>) -> Vec<(&'static str, Change<'a>)> {
+    let mut facts = Vec::new();
+    match call {
+        Call::App(call) => of_app(&call.ask, &mut facts),
+        Call::Collection(call) => of_collection(&call.ask, &mut facts),
+        Call::Apps(_) | Call::Export(_) | Call::Collections { .. } | Call::Instances => (),
+    }
+    if let Some(made) = made.filter(|_| facts.iter().all(|(name, _)| *name != "key")) {
+        facts.push(("key", Change::Text(made)));
+    }
+    facts
+}
+
+fn of_app<'a>(ask: &AppAsk<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
+    let text = |name: &'static str, text: Option<&'a str>| text.map(|text| (name, Change::Text(text)));
+    match ask {
+        AppAsk::Create => (),
+        AppAsk::Rotate { kind } => facts.push(("kind", Change::Text(kind.name()))),
+        // The key itself stays out.
+        AppAsk::Import { curve, private_key: _, seals } => {
+            facts.extend([("curve", Change::Text(curve.name())), ("seals", Change::Flag(*seals))]);
+        }
+        AppAsk::Disable { key } | AppAsk::Enable { key } | AppAsk::Restore { key } => facts.extend(text("key", *key)),
+        AppAsk::Delete { key, delay_s } => {
+            facts.extend(text("key", *key));
+            facts.extend(delay_s.map(|delay| ("delay_s", Change::Number(delay))));
+        }
+        AppAsk::Set { format, epoch_ms } => {
+            facts.extend(text("format", format.map(|format| format.name())));
+            facts.extend(epoch_ms.map(|ms| ("epoch_ms", Change::Number(ms.into()))));
+        }
+    }
+}
+
+fn of_collection(ask: &CollectionAsk, facts: &mut Vec<(&'static str, Change<'_>)>) {
+    let expires = |seconds: Option<u64>| ("expires_s", seconds.map_or(Change::Nothing, Change::Number));
+    match ask {
+        CollectionAsk::Create { kind, format, first: _, last: _, scope, expires_s } => facts.extend([
+            ("kind", Change::Text(kind.name())),
+            ("format", Change::Text(format.name())),
+            ("scope", Change::Text(scope.name())),
+            expires(*expires_s),
+        ]),
+        CollectionAsk::Set { expires_s } => facts.push(expires(*expires_s)),
+        CollectionAsk::Delete => (),
+    }
+}
