@@ -40,13 +40,24 @@ impl World {
     /// If anything on the way fails.
     #[must_use]
     pub fn start(cold: bool) -> Self {
+        Self::start_with(|config, _| {
+            if cold {
+                config.crypto.tables = 0;
+                config.crypto.ready_keys = 0;
+                config.crypto.opened_keys = 0;
+            }
+        })
+    }
+
+    /// The same with a configuration that is changed first; it is told the folder with everything.
+    ///
+    /// # Panics
+    /// If anything on the way fails.
+    #[must_use]
+    pub fn start_with(change: impl FnOnce(&mut Config, &Path)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut config = prepare(folder.path(), &["client"]);
-        if cold {
-            config.crypto.tables = 0;
-            config.crypto.ready_keys = 0;
-            config.crypto.opened_keys = 0;
-        }
+        change(&mut config, folder.path());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let engine = engine_runtime(config.network.threads_on(cores));
         let server = engine.block_on(Server::start(&config)).expect("starts");
