@@ -236,7 +236,9 @@ impl Server {
             Some(new) => ControlListen { client_ca: new.client_ca.clone(), client_crl: new.client_crl.clone(), ..own },
             None => own,
         });
-        self.certificates.ask(config.tls.clone(), control).await?;
+        let asked = self.certificates.ask(config.tls.clone(), control).await;
+        self.engine.audit.reloaded("certificates", if asked.is_ok() { "ok" } else { "refused" });
+        asked?;
         Ok(self.config.needs_restart_for(config))
     }
 

@@ -20,6 +20,7 @@ impl Config {
             network,
             schedule,
             limits,
+            audit,
             log: Log { format, filter: _ },
         } = self;
         let fixed = |control: &Option<ControlListen>| {
@@ -37,6 +38,7 @@ impl Config {
             ("network", *network == other.network),
             ("schedule", *schedule == other.schedule),
             ("limits", *limits == other.limits),
+            ("audit", *audit == other.audit),
             ("log.format", *format == other.log.format),
         ];
         same.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
@@ -70,6 +72,7 @@ mod tests {
             (|c| c.control = None, &["control"]),
             (|c| control(c).principals.push((PrincipalKind::Dns, "operator".into())), &["control"]),
             (|c| c.listen.address.set_port(1), &["listen"]),
+            (|c| c.audit.sync = true, &["audit"]),
             (|c| (c.limits.depth_max, c.crypto.threads) = (9, 9), &["crypto", "limits"]),
         ];
         for (change, names) in cases {
