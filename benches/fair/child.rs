@@ -67,7 +67,7 @@ impl Engine {
             command.env_remove(name);
         }
         // As its files were made: two engines of one experiment read the same apps.
-        command.env("SEALWIRE_STATE_MODE", "stateless");
+        command.env("SEALWIRE_STATE_MODE", "stateless").env("SEALWIRE_AUDIT_FOLDER", "");
         for (key, value) in settings {
             command.env(format!("SEALWIRE_{}", key.replace('.', "_").to_uppercase()), value);
         }

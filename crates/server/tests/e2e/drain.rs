@@ -103,7 +103,7 @@ fn silent_handshakes_do_not_hold_up_the_end() {
 
 #[test]
 fn every_call_is_answered_or_the_connection_closed_in_many_drains() {
-    run(Machine::Shared, 30, async {
+    run(Machine::Shared, 90, async {
         for round in 0..20 {
             let mut harness = Harness::with(stateless).await;
             let mut raw = harness.raw().await;

@@ -123,6 +123,7 @@ impl Engine {
             // Two may not have one folder, and each would listen for operators at one address.
             .env("SEALWIRE_STATE_MODE", "stateless")
             .env("SEALWIRE_CONTROL_ADDRESS", "")
+            .env("SEALWIRE_AUDIT_FOLDER", "")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
