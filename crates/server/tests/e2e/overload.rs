@@ -58,7 +58,8 @@ fn a_burst_is_served_delayed_or_refused_and_every_call_hears_of_it() {
             assert!(fresh, "{msgid} is answered twice");
         }
         println!("{} served, {} refused", served.len(), refused.len());
-        assert!(!served.is_empty() && !refused.is_empty() && served.is_disjoint(&refused));
+        // How many are refused is the machine's: where it keeps up with its reader, all are only delayed.
+        assert!(!served.is_empty() && served.is_disjoint(&refused));
         let counted = harness.metric("sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}").await;
         assert_eq!(counted, refused.len() as f64);
         harness.settles().await;
