@@ -11,6 +11,7 @@ impl Config {
             listen,
             admin,
             control,
+            access,
             tls: _,
             state,
             postgres,
@@ -29,6 +30,7 @@ impl Config {
             ("listen", *listen == other.listen),
             ("admin", *admin == other.admin),
             ("control", fixed(control) == fixed(&other.control)),
+            ("access", *access == other.access),
             ("state", *state == other.state),
             ("postgres", *postgres == other.postgres),
             ("kek", *kek == other.kek),
@@ -69,6 +71,7 @@ mod tests {
             (|c| c.log.format = LogFormat::Json, &["log.format"]),
             (|c| c.control = None, &["control"]),
             (|c| control(c).principals.push((PrincipalKind::Dns, "operator".into())), &["control"]),
+            (|c| c.access.stale_s = 60, &["access"]),
             (|c| c.listen.address.set_port(1), &["listen"]),
             (|c| (c.limits.depth_max, c.crypto.threads) = (9, 9), &["crypto", "limits"]),
         ];
