@@ -5,8 +5,8 @@
 //! nothing: what was in service stays, the log says once why, a metric shows it. What loads is what every handshake
 //! is made under from then on, and who is connected is judged by it: a [`Gate`] of each listener sees to that.
 //!
-//! A caller that is revoked or not vouched for any more has no call begin later than `tls.watch_s`, [`SETTLE`] twice, and a
-//! millisecond for each certificate in use after the files say so; one whose certificate ends, a second after that.
+//! A caller that is revoked or not vouched for any more has no call begin later than `tls.watch_s`, [`SETTLE`] twice, and two
+//! milliseconds for each certificate in use after the files say so; one whose certificate ends, a second after that.
 
 mod gate;
 
