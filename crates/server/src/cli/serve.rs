@@ -36,15 +36,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let mut hangups = signal(SignalKind::hangup())?;
         let server = Server::start(&config).await?;
         let mut stop = StopSignals::listen()?;
-        supervisor.ready(&format!("takes calls on {}", server.address()));
+        let serving = format!("takes calls on {}", server.address());
+        supervisor.ready(&serving);
         let _alive = supervisor.live();
         loop {
             tokio::select! {
                 () = stop.next() => break,
-                _ = hangups.recv() => tokio::select! {
-                    () = stop.next() => break,
-                    () = reload(args, &server, &log) => (),
-                },
+                _ = hangups.recv() => {
+                    supervisor.reloading();
+                    tokio::select! {
+                        () = stop.next() => break,
+                        () = reload(args, &server, &log) => supervisor.ready(&serving),
+                    }
+                }
             }
         }
         supervisor.stopping();

@@ -65,7 +65,7 @@ fn line_fits(shown: &str, line: &str) -> bool {
 }
 
 const SYSTEMCTL: &str = r#"#!/bin/bash
-# Does what systemd would with the one service: starts what the unit names, waits until it is ready, stops it.
+# Does what systemd would with the one service: starts what the unit names, waits until it is ready, reloads it, stops it.
 set -euo pipefail
 root=ROOT
 unit=$root/etc/systemd/system/sealwire.service
@@ -95,6 +95,9 @@ case "$*" in
     "enable --now sealwire" | "start sealwire") is_up || start ;;
     "stop sealwire") is_up && stop ;;
     "restart sealwire") is_up && stop; start ;;
+    "reload sealwire")
+        [ "$(sed -n 's/^ExecReload=//p' "$unit")" = '/bin/kill -HUP $MAINPID' ]
+        kill -HUP "$(cat "$root/pid")" ;;
     "disable sealwire") ;;
     *) echo "systemctl $*: not stood in for" >&2; exit 1 ;;
 esac

@@ -53,6 +53,8 @@ fn the_unit_names_what_the_program_has() {
     assert!(seconds("LimitNOFILE") >= limits.connections_max as u64 + 256);
     assert_eq!((value(&unit, "Type"), seconds("LimitCORE")), ("notify".to_owned(), 0));
     assert!(seconds("WatchdogSec") >= 10);
+    // What `serve` takes as the word to reload.
+    assert_eq!(value(&unit, "ExecReload"), "/bin/kill -HUP $MAINPID");
 }
 
 #[test]
@@ -118,9 +120,18 @@ fn a_manager_is_told_of_readiness_life_and_the_end() {
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", engine.id())).unwrap();
     let cores = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(cores.split_whitespace().nth(4), Some("0"), "{cores}");
-    Command::new("kill").arg(engine.id().to_string()).status().unwrap();
-    let said = std::iter::repeat_with(heard).find(|said| said != "WATCHDOG=1").unwrap();
-    assert_eq!(said, "STOPPING=1\nSTATUS=draining");
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args(["-s", name, &engine.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    let news = || std::iter::repeat_with(heard).find(|said| said != "WATCHDOG=1").unwrap();
+    signal("HUP");
+    let begun = news();
+    let at: u64 = begun.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap().parse().unwrap();
+    assert!(at > 0);
+    assert!(news().starts_with("READY=1\nSTATUS=takes calls on 127.0.0.1:"));
+    signal("TERM");
+    assert_eq!(news(), "STOPPING=1\nSTATUS=draining");
     assert!(engine.wait().unwrap().success());
 }
 
