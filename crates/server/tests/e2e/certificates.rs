@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::{APP, Harness, Machine, fields, leaf, private, run};
+use crate::harness::{APP, Harness, Machine, fields, leaf, patient, private, run};
 use crate::raw::{Heard, Raw, encrypt, health, heavy};
 
 const LOADED: &str = "sealwire_certificate_reloads_total{outcome=\"loaded\"}";
@@ -235,6 +235,7 @@ fn what_runs_finishes_and_nothing_new_begins_once_a_caller_is_revoked() {
 fn what_takes_longer_than_a_drain_is_answered_too() {
     run(Machine::Shared, 60, async {
         let mut harness = Harness::with(|config| {
+            patient(config);
             config.limits.drain_ms_max = 100;
             config.limits.in_flight_per_connection_max = 3;
         })

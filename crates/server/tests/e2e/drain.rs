@@ -6,7 +6,7 @@ use sealwire_wire::{Encrypt, ErrorCode};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::{APP, Harness, Machine, fields, http_get, run, stateless};
+use crate::harness::{APP, Harness, Machine, fields, http_get, patient, run, stateless};
 use crate::raw::{Heard, encrypt, health, heavy};
 
 #[test]
@@ -39,6 +39,7 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
 fn calls_beyond_the_limit_are_answered_unavailable() {
     run(Machine::Shared, 30, async {
         let mut harness = Harness::with(|config| {
+            patient(config);
             config.limits.drain_ms_max = 300;
             config.limits.in_flight_per_connection_max = 3;
         })

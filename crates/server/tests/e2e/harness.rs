@@ -261,6 +261,11 @@ impl Harness {
     }
 }
 
+/// Refuses no call for what it would take, however slow the cores are.
+pub(crate) fn patient(config: &mut Config) {
+    config.limits.deadline_ms_default = config.limits.deadline_ms_max;
+}
+
 /// Has the apps in a file, which several servers can share.
 pub(crate) fn stateless(config: &mut Config) {
     config.state.mode = Mode::Stateless;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use crate::harness::{Harness, Machine, http_get, run};
+use crate::harness::{Harness, Machine, http_get, patient, run};
 use crate::raw::heavy;
 
 /// One probe as an orchestrator makes it, on a connection of its own: how long it took.
@@ -31,7 +31,11 @@ async fn probes(admin: SocketAddr, count: usize) -> [Duration; 3] {
 #[test]
 fn health_answers_while_every_crypto_thread_is_busy() {
     run(Machine::Alone, 60, async {
-        let harness = Harness::with(|config| config.crypto.threads = 0).await;
+        let harness = Harness::with(|config| {
+            patient(config);
+            config.crypto.threads = 0;
+        })
+        .await;
         let idle = probes(harness.admin, 1_000).await;
         println!("/live idle: p50 {:?}, p99 {:?}, max {:?}", idle[0], idle[1], idle[2]);
         let client = harness.client().await;
