@@ -4,6 +4,7 @@
 //! if the generation is the one that the change was made from: two changes at once cannot both succeed unseen.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,16 @@ use async_trait::async_trait;
 
 use crate::StoreError;
 
-/// All of the control state as it was at one generation.
+/// How the keys of records begin that are read one by one. There may be hundreds of thousands, so
+/// [`ControlStore::load`] leaves them out.
+pub const SINGLE: &str = "principal/";
+
+/// Whether the record of that key is read by itself.
+pub(crate) fn is_single(key: &str) -> bool {
+    key.starts_with(SINGLE)
+}
+
+/// Control state as it was at one generation: all of it, or what a method says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// Grows by one with every change; 0 before the first.
@@ -21,6 +31,25 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// What [`ControlStore::load`] gives of all records.
+    pub(crate) fn loaded(&self) -> Self {
+        let together = self.records.iter().filter(|(key, _)| !is_single(key));
+        Self { generation: self.generation, records: together.map(|(key, of)| (key.clone(), of.clone())).collect() }
+    }
+
+    /// What [`ControlStore::read`] gives of all records.
+    pub(crate) fn one(&self, key: &str) -> (u64, Option<Vec<u8>>) {
+        (self.generation, self.records.get(key).cloned())
+    }
+
+    /// What [`ControlStore::singles`] gives of all records.
+    pub(crate) fn page(&self, after: Option<&str>, limit: usize) -> Self {
+        let from = after.filter(|after| *after >= SINGLE).map_or(Bound::Included(SINGLE), Bound::Excluded);
+        let found = self.records.range::<str, _>((from, Bound::Unbounded)).take_while(|(key, _)| is_single(key));
+        let records = found.take(limit).map(|(key, of)| (key.clone(), of.clone())).collect();
+        Self { generation: self.generation, records }
+    }
+
     /// Makes a change in memory, for stores that hold or rewrite the whole. `place` names the store in errors.
     pub(crate) fn apply(
         &mut self,
@@ -120,11 +149,24 @@ pub trait ControlStore: Send + Sync {
     /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`]; so in every method here.
     async fn generation(&self) -> Result<u64, StoreError>;
 
-    /// Everything, as it was at one generation.
+    /// Everything but what is read one by one ([`SINGLE`]), as it was at one generation.
     ///
     /// # Errors
     /// As above.
     async fn load(&self) -> Result<Snapshot, StoreError>;
+
+    /// The record of one key, whichever it is, and the generation this is true of. `None`: there is none.
+    ///
+    /// # Errors
+    /// As above.
+    async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError>;
+
+    /// A part of the records that are read one by one, as they were at one generation: the first `limit` whose keys come
+    /// after `after`, in the order of bytes.
+    ///
+    /// # Errors
+    /// As above.
+    async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError>;
 
     /// Puts `record` at `key`, or removes what is there, if the generation is still `base`. Durable when it returns
     /// [`Commit::Done`]; after an error it may have happened or not.
@@ -163,4 +205,30 @@ pub trait ControlStore: Send + Sync {
     /// # Errors
     /// As above.
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError>;
+}
+
+/// Records asked for at once.
+const PAGE: usize = 1_000;
+/// How often everything is read again because something changed meanwhile.
+const TRIES_MAX: u32 = 16;
+
+/// All records of one generation, those too that are read one by one. All of them are in memory then.
+///
+/// # Errors
+/// What the store says; [`StoreError::Unavailable`] when it changes all the time.
+pub async fn everything(store: &dyn ControlStore) -> Result<Snapshot, StoreError> {
+    'again: for _ in 0..TRIES_MAX {
+        let mut all = store.load().await?;
+        let mut after: Option<String> = None;
+        loop {
+            let page = store.singles(after.as_deref(), PAGE).await?;
+            if page.generation != all.generation {
+                continue 'again;
+            }
+            let Some((last, _)) = page.records.last_key_value() else { return Ok(all) };
+            after = Some(last.clone());
+            all.records.extend(page.records);
+        }
+    }
+    Err(StoreError::Unavailable("its records are being changed all the time".into()))
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::{Commit, ControlStore, Snapshot};
+use crate::control::{Commit, ControlStore, Snapshot, everything};
 use crate::tokens::{MapId, Row, TokenId, TokenStore};
 use crate::{LIVE_AGE_MAX, StoreError};
 
@@ -135,7 +135,7 @@ pub async fn copy(
 ) -> Result<Copied, CopyError> {
     nobody_serves(from, End::Source).await?;
     nobody_serves(to, End::Target).await?;
-    let state = from.control.load().await.map_err(at(End::Source))?;
+    let state = everything(from.control).await.map_err(at(End::Source))?;
     if state.records.contains_key(MARK) {
         return Err(CopyError::SourceUnfinished);
     }
@@ -145,13 +145,13 @@ pub async fn copy(
     // An engine that began meanwhile may have made tokens behind the rows that were compared.
     nobody_serves(from, End::Source).await?;
     nobody_serves(to, End::Target).await?;
-    if from.control.load().await.map_err(at(End::Source))? != state {
+    if everything(from.control).await.map_err(at(End::Source))? != state {
         return Err(CopyError::Changed(End::Source));
     }
     let Commit::Done(generation) = to.control.replace(base, &state).await.map_err(at(End::Target))? else {
         return Err(CopyError::Changed(End::Target));
     };
-    let there = to.control.load().await.map_err(at(End::Target))?;
+    let there = everything(to.control).await.map_err(at(End::Target))?;
     compare::states(&state, &there)?;
     Ok(Copied { records: state.records.len() as u64, rows, generation, resumed })
 }
@@ -166,7 +166,7 @@ async fn nobody_serves(side: Side<'_>, end: End) -> Result<(), CopyError> {
 /// Leaves the mark in an empty target, or finds it there. Gives the generation under it, and whether it was there.
 async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> {
     let mark = fingerprint(state);
-    let there = to.control.load().await.map_err(at(End::Target))?;
+    let there = everything(to.control).await.map_err(at(End::Target))?;
     if let Some(found) = there.records.get(MARK) {
         return if *found == mark { Ok((there.generation, true)) } else { Err(CopyError::OtherCopy) };
     }

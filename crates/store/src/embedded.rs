@@ -155,7 +155,26 @@ impl ControlStore for EmbeddedStore {
     async fn load(&self) -> Result<Snapshot, StoreError> {
         self.read(|database| {
             let at = database.snapshot();
-            Ok(Snapshot { generation: database.generation(&at)?, records: database.records(&at)? })
+            Ok(Snapshot { generation: database.generation(&at)?, records: database.records_together(&at)? })
+        })
+        .await
+    }
+
+    async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
+        let key = key.to_owned();
+        self.read(move |database| {
+            let at = database.snapshot();
+            Ok((database.generation(&at)?, database.record(&at, &key)?))
+        })
+        .await
+    }
+
+    async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
+        let after = after.map(str::to_owned);
+        self.read(move |database| {
+            let at = database.snapshot();
+            let records = database.records_single(&at, after.as_deref(), limit)?;
+            Ok(Snapshot { generation: database.generation(&at)?, records })
         })
         .await
     }

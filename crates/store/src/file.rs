@@ -40,7 +40,7 @@ struct Shared {
     path: PathBuf,
     writes: bool,
     /// What the file said when it looked so, once its times could be trusted.
-    seen: Mutex<Option<(Stamp, u64)>>,
+    seen: Mutex<Option<(Stamp, Arc<Snapshot>)>>,
     #[cfg(test)]
     steps: crashes::Steps,
 }
@@ -111,9 +111,9 @@ impl FileStore {
 
 impl Shared {
     /// The whole file. One that is not made yet is empty where it may be made.
-    fn read(&self) -> Result<Snapshot, StoreError> {
+    fn read(&self) -> Result<Arc<Snapshot>, StoreError> {
         let open = match File::open(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound && self.writes => return Ok(Snapshot::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.writes => return Ok(Arc::default()),
             opened => opened.map_err(io(&self.path))?,
         };
         let looks = open.metadata().map_err(io(&self.path))?;
@@ -126,17 +126,17 @@ impl Shared {
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(self.damaged(format!("longer than {FILE_BYTES_MAX} bytes")));
         }
-        let found = content::read(&text).map_err(|what| self.damaged(what))?;
-        *self.seen() = settled(&looks).then_some((Stamp::of(&looks), found.generation));
+        let found = Arc::new(content::read(&text).map_err(|what| self.damaged(what))?);
+        *self.seen() = settled(&looks).then(|| (Stamp::of(&looks), Arc::clone(&found)));
         Ok(found)
     }
 
-    /// The generation, without reading the file while it looks as it did.
-    fn generation(&self) -> Result<u64, StoreError> {
-        let seen = *self.seen();
+    /// What the file says, without reading it while it looks as it did.
+    fn look(&self) -> Result<Arc<Snapshot>, StoreError> {
+        let seen = self.seen().clone();
         match seen {
-            Some((stamp, generation)) if self.looks().is_ok_and(|looks| looks == stamp) => Ok(generation),
-            _ => Ok(self.read()?.generation),
+            Some((stamp, found)) if self.looks().is_ok_and(|looks| looks == stamp) => Ok(found),
+            _ => self.read(),
         }
     }
 
@@ -152,7 +152,7 @@ impl Shared {
             return Err(StoreError::ReadOnly);
         }
         let _lock = self.lock()?;
-        let mut state = self.read()?;
+        let mut state = Arc::unwrap_or_clone(self.read()?);
         let commit = change(&self.place(), &mut state)?;
         if commit != Commit::Moved {
             self.replace(content::write(&state).as_bytes())?;
@@ -209,7 +209,7 @@ impl Shared {
         self.steps.take_one()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Option<(Stamp, u64)>> {
+    fn seen(&self) -> MutexGuard<'_, Option<(Stamp, Arc<Snapshot>)>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -255,11 +255,19 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
 #[async_trait]
 impl ControlStore for FileStore {
     async fn generation(&self) -> Result<u64, StoreError> {
-        self.blocking(Shared::generation).await
+        Ok(self.blocking(Shared::look).await?.generation)
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
-        self.blocking(Shared::read).await
+        Ok(self.blocking(Shared::read).await?.loaded())
+    }
+
+    async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
+        Ok(self.blocking(Shared::look).await?.one(key))
+    }
+
+    async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
+        Ok(self.blocking(Shared::look).await?.page(after, limit))
     }
 
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {

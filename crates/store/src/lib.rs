@@ -26,7 +26,7 @@ pub use apps::{
 pub use coalesce::{
     BYTES_TOGETHER, CallError, Coalescer, Flight, KEYS_TOGETHER, Kind, Lanes, Observer, ROWS_TOGETHER, Waiting,
 };
-pub use control::{Commit, ControlStore, Instance, Snapshot};
+pub use control::{Commit, ControlStore, Instance, SINGLE, Snapshot, everything};
 pub use embedded::EmbeddedStore;
 pub use file::FileStore;
 pub use memory::MemoryStore;

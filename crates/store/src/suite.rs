@@ -2,6 +2,7 @@
 
 pub(crate) mod control;
 mod model;
+mod records;
 pub(crate) mod tokens;
 
 pub(crate) use control::control_promises;

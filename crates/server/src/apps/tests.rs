@@ -117,6 +117,14 @@ impl ControlStore for Noting {
         self.store.load().await
     }
 
+    async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
+        self.store.read(key).await
+    }
+
+    async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
+        self.store.singles(after, limit).await
+    }
+
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
         self.store.commit(base, key, record).await
     }

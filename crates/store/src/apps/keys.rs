@@ -17,7 +17,8 @@ use crate::StoreError;
 pub(super) fn unwrap_all(kek: &Kek, contents: &Contents) -> Result<State, StoreError> {
     let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
     let apps = live.map(|(app, record)| unwrap_app(kek, contents, app, record)).collect::<Result<_, _>>()?;
-    Ok(State { generation: contents.generation, apps, removal_unix_s: first_removal(contents) })
+    let (removal_unix_s, access) = (first_removal(contents), contents.access.clone());
+    Ok(State { generation: contents.generation, apps, removal_unix_s, access })
 }
 
 fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -> Result<App, StoreError> {

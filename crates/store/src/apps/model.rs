@@ -19,6 +19,8 @@ pub struct State {
     /// When there is something for [`Control::maintain`](crate::Control::maintain) to remove, seconds since 1970-01-01
     /// UTC.
     pub removal_unix_s: Option<u64>,
+    /// Records under `role/` and `access/`, by key, as they are: who may do what is another's to read.
+    pub access: BTreeMap<String, Vec<u8>>,
 }
 
 /// An app as it is served.

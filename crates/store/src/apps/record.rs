@@ -215,6 +215,8 @@ pub(super) struct Contents {
     pub(super) generation: u64,
     pub(super) apps: BTreeMap<AppId, AppEntry>,
     pub(super) collections: BTreeMap<AppId, BTreeMap<CollectionName, CollectionEntry>>,
+    /// What is about access, by key. It is another's to read.
+    pub(super) access: BTreeMap<String, Vec<u8>>,
 }
 
 pub(super) fn app_key(app: &AppId) -> String {
@@ -244,6 +246,9 @@ impl Contents {
                     }
                     let name = CollectionName::new(name).map_err(|error| damaged(key, error.to_string()))?;
                     contents.collections.entry(app_id(key, app)?).or_default().insert(name, entry);
+                }
+                ["role" | "access", ..] => {
+                    contents.access.insert(key.clone(), record.clone());
                 }
                 [copy::MARK] => return Err(damaged(key, "a copy to this store was not finished; run it again".into())),
                 _ => return Err(damaged(key, "not a key of this program".into())),

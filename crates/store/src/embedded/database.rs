@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
+use std::ops::Bound;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Slice, 
 
 use super::{Options, manifest, row};
 use crate::StoreError;
+use crate::control::SINGLE;
 use crate::tokens::{Fingerprint, MapId, Row, TokenId};
 
 /// Version of the keyspaces and their keys; what a row is has its own.
@@ -48,6 +50,12 @@ fn key(map: MapId, last: [u8; 16]) -> Key {
 /// No key of the database is empty; one of a record may be.
 pub(super) fn record_key(key: &str) -> String {
     format!("/{key}")
+}
+
+/// The first key behind all that begin with `prefix`, whose last byte is ASCII.
+fn behind(prefix: &str) -> String {
+    let (kept, last) = prefix.split_at(prefix.len() - 1);
+    format!("{kept}{}", char::from(last.as_bytes()[0] + 1))
 }
 
 /// The other way round; `None` where the length is wrong.
@@ -179,14 +187,45 @@ impl Database {
         value.map(|value| (*value).try_into()).transpose().map_err(|_| self.damaged("a number of another length"))
     }
 
+    /// Every record.
     pub(super) fn records(&self, at: &Snapshot) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
-        let record = |entry: fjall::Guard| {
-            let (key, record) = entry.into_inner().map_err(|error| self.failed(error))?;
-            let key = str::from_utf8(&key).ok().and_then(|key| key.strip_prefix('/'));
-            let key = key.ok_or_else(|| self.damaged("a record under a key of another form"))?;
-            Ok((key.to_owned(), record.to_vec()))
-        };
-        at.iter(&self.records).map(record).collect()
+        at.iter(&self.records).map(|entry| self.named(entry)).collect()
+    }
+
+    /// Every record but those that are read one by one.
+    pub(super) fn records_together(&self, at: &Snapshot) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
+        let (first, behind) = (record_key(SINGLE), record_key(&behind(SINGLE)));
+        let sides = at.range(&self.records, ..first).chain(at.range(&self.records, behind..));
+        sides.map(|entry| self.named(entry)).collect()
+    }
+
+    /// Some of those that are read one by one.
+    pub(super) fn records_single(
+        &self,
+        at: &Snapshot,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
+        let from = after.filter(|after| *after >= SINGLE);
+        let from = from.map_or(Bound::Included(record_key(SINGLE)), |after| Bound::Excluded(record_key(after)));
+        let behind = record_key(&behind(SINGLE));
+        if matches!(&from, Bound::Excluded(after) if *after >= behind) {
+            return Ok(BTreeMap::new());
+        }
+        let range = at.range(&self.records, (from, Bound::Excluded(behind)));
+        range.take(limit).map(|entry| self.named(entry)).collect()
+    }
+
+    pub(super) fn record(&self, at: &Snapshot, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let found = at.get(&self.records, record_key(key)).map_err(|error| self.failed(error))?;
+        Ok(found.map(|record| record.to_vec()))
+    }
+
+    fn named(&self, entry: fjall::Guard) -> Result<(String, Vec<u8>), StoreError> {
+        let (key, record) = entry.into_inner().map_err(|error| self.failed(error))?;
+        let key = str::from_utf8(&key).ok().and_then(|key| key.strip_prefix('/'));
+        let key = key.ok_or_else(|| self.damaged("a record under a key of another form"))?;
+        Ok((key.to_owned(), record.to_vec()))
     }
 
     pub(super) fn row(&self, at: &Snapshot, key: &Key) -> Result<Option<Row>, StoreError> {

@@ -69,8 +69,8 @@ async fn a_file_that_looks_the_same_is_not_read_again() {
     assert!(store.file.seen().is_none(), "a second change might look like this one");
     age(old);
     assert_eq!(store.generation().await.unwrap(), 1);
-    let (stamp, _) = store.file.seen().unwrap();
-    *store.file.seen() = Some((stamp, 77));
+    let (stamp, _) = store.file.seen().clone().unwrap();
+    *store.file.seen() = Some((stamp, Arc::new(Snapshot { generation: 77, ..Snapshot::default() })));
     assert_eq!(store.generation().await.unwrap(), 77, "it is as it was seen");
     age(old + Duration::from_secs(1));
     assert_eq!(store.generation().await.unwrap(), 1, "it looks otherwise");

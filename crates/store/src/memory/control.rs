@@ -57,7 +57,15 @@ impl ControlStore for MemoryStore {
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
-        Ok(self.control.snapshot().clone())
+        Ok(self.control.snapshot().loaded())
+    }
+
+    async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
+        Ok(self.control.snapshot().one(key))
+    }
+
+    async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
+        Ok(self.control.snapshot().page(after, limit))
     }
 
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {

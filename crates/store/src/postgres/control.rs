@@ -9,6 +9,7 @@ use super::PostgresStore;
 use super::fault::{Fault, damaged};
 use super::rows::column;
 use super::session::Params;
+use crate::control::is_single;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
 /// Where engines listen for changes.
@@ -19,6 +20,16 @@ static GENERATION: &str = "SELECT generation FROM sealwire.control WHERE one";
 static LOAD: &str = "SELECT c.generation, r.key, r.record
     FROM sealwire.control c LEFT JOIN sealwire.records r ON true WHERE c.one";
 
+static READ: &str = "SELECT c.generation, r.record
+    FROM sealwire.control c LEFT JOIN sealwire.records r ON r.key = $1 WHERE c.one";
+
+static READ_SINGLE: &str = "SELECT c.generation, r.record
+    FROM sealwire.control c LEFT JOIN sealwire.single_records r ON r.key = $1 WHERE c.one";
+
+static SINGLES: &str = "SELECT c.generation, r.key, r.record FROM sealwire.control c
+    LEFT JOIN (SELECT key, record FROM sealwire.single_records WHERE key > $1 ORDER BY key LIMIT $2) r ON true
+    WHERE c.one";
+
 /// Who comes second waits for the row, and finds it moved.
 static PUT: &str = "WITH moved AS (
         UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
@@ -28,10 +39,25 @@ static PUT: &str = "WITH moved AS (
     )
     SELECT generation FROM moved";
 
+static PUT_SINGLE: &str = "WITH moved AS (
+        UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
+    ), put AS (
+        INSERT INTO sealwire.single_records (key, record) SELECT $2, $3 FROM moved
+        ON CONFLICT (key) DO UPDATE SET record = excluded.record
+    )
+    SELECT generation FROM moved";
+
 static REMOVE: &str = "WITH moved AS (
         UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
     ), removed AS (
         DELETE FROM sealwire.records WHERE key = $2 AND EXISTS (SELECT 1 FROM moved)
+    )
+    SELECT generation FROM moved";
+
+static REMOVE_SINGLE: &str = "WITH moved AS (
+        UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
+    ), removed AS (
+        DELETE FROM sealwire.single_records WHERE key = $2 AND EXISTS (SELECT 1 FROM moved)
     )
     SELECT generation FROM moved";
 
@@ -44,6 +70,12 @@ static REPLACE: &str = "WITH moved AS (
     ), put AS (
         INSERT INTO sealwire.records (key, record)
         SELECT r.key, r.record FROM unnest($3::text[], $4::bytea[]) AS r(key, record), moved
+        ON CONFLICT (key) DO UPDATE SET record = excluded.record
+    ), removed_single AS (
+        DELETE FROM sealwire.single_records WHERE NOT key = ANY($5::bytea[]) AND EXISTS (SELECT 1 FROM moved)
+    ), put_single AS (
+        INSERT INTO sealwire.single_records (key, record)
+        SELECT r.key, r.record FROM unnest($5::bytea[], $6::bytea[]) AS r(key, record), moved
         ON CONFLICT (key) DO UPDATE SET record = excluded.record
     )
     SELECT generation FROM moved";
@@ -104,9 +136,42 @@ impl ControlStore for PostgresStore {
         Ok(Snapshot { generation, records })
     }
 
+    async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
+        let rows = if is_single(key) {
+            self.query(&self.shared.control, true, READ_SINGLE, &[&key.as_bytes()]).await?
+        } else {
+            self.query(&self.shared.control, true, READ, &[&key]).await?
+        };
+        let row = rows.first().ok_or_else(|| damaged("there is no generation"))?;
+        let generation = number(column(row, 0).map_err(Fault::into_error)?)?;
+        Ok((generation, column(row, 1).map_err(Fault::into_error)?))
+    }
+
+    async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
+        let (after, limit) = (after.unwrap_or_default().as_bytes(), i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = self.query(&self.shared.control, true, SINGLES, &[&after, &limit]).await?;
+        let first = rows.first().ok_or_else(|| damaged("there is no generation"))?;
+        let generation = number(column(first, 0).map_err(Fault::into_error)?)?;
+        let mut records = BTreeMap::new();
+        for row in &rows {
+            if let Some(key) = column::<Option<Vec<u8>>>(row, 1).map_err(Fault::into_error)? {
+                let key = String::from_utf8(key).map_err(|_| damaged("the key of a record is not text"))?;
+                records.insert(key, column(row, 2).map_err(Fault::into_error)?);
+            }
+        }
+        Ok(Snapshot { generation, records })
+    }
+
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
         // No generation is beyond this, so none is the base.
         let Ok(base) = i64::try_from(base) else { return Ok(Commit::Moved) };
+        if is_single(key) {
+            let key = key.as_bytes();
+            return match &record {
+                Some(record) => self.change(PUT_SINGLE, &[&base, &key, record]).await,
+                None => self.change(REMOVE_SINGLE, &[&base, &key]).await,
+            };
+        }
         match &record {
             Some(record) => self.change(PUT, &[&base, &key, record]).await,
             None => self.change(REMOVE, &[&base, &key]).await,
@@ -116,9 +181,20 @@ impl ControlStore for PostgresStore {
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
         let Ok(base) = i64::try_from(base) else { return Ok(Commit::Moved) };
         let generation = i64::try_from(state.generation).map_err(|_| damaged("no generation left"))?;
-        let keys: Vec<&str> = state.records.keys().map(String::as_str).collect();
-        let records: Vec<&[u8]> = state.records.values().map(Vec::as_slice).collect();
-        self.change(REPLACE, &[&base, &generation, &keys, &records]).await
+        let (mut keys, mut records) = (Vec::new(), Vec::new());
+        let (mut single_keys, mut single_records) = (Vec::new(), Vec::new());
+        for (key, record) in &state.records {
+            if is_single(key) {
+                single_keys.push(key.as_bytes());
+                single_records.push(&record[..]);
+            } else {
+                keys.push(&**key);
+                records.push(&record[..]);
+            }
+        }
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&base, &generation, &keys, &records, &single_keys, &single_records];
+        self.change(REPLACE, &params).await
     }
 
     async fn changed(&self) {

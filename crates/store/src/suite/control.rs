@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+pub(crate) use super::records::what_is_read_one_by_one_agrees_with_a_model;
 use crate::{Commit, ControlStore, Instance, Snapshot};
 
 /// Makes a module of tests, one per promise. `$open` is an async function in scope that gives an empty
@@ -21,6 +22,7 @@ macro_rules! control_promises {
             a_state_takes_the_place_of_everything,
             of_changes_at_once_one_wins_per_base,
             loads_are_whole_while_changes_go_on,
+            what_is_read_one_by_one_agrees_with_a_model,
             a_change_wakes_who_waits,
             a_change_between_two_waits_is_not_missed,
             a_dropped_wait_loses_nothing,

@@ -94,7 +94,7 @@ async fn what_is_damaged_is_refused_by_name() {
 
 #[test]
 fn a_key_of_another_program_is_refused() {
-    for key in ["", "app", "app/", "app/a/b", "app/.a", "collection/shop", "collection/shop/", "role/x", "\n"] {
+    for key in ["", "app", "app/", "app/a/b", "app/.a", "collection/shop", "collection/shop/", "policy/x", "\n"] {
         let records = [(key.to_owned(), b"{\"format\":1,\"deleted\":{\"number\":1,\"generation\":1}}".to_vec())];
         let read = Contents::read(&Snapshot { generation: 1, records: records.into() });
         assert!(matches!(read, Err(StoreError::Damaged { .. })), "{key:?}");

@@ -18,7 +18,7 @@ async fn sixteen_make_the_schema_once() {
         tasks.spawn(PostgresStore::connect(options));
     }
     let stores: Vec<_> = tasks.join_all().await.into_iter().map(Result::unwrap).collect();
-    assert_eq!(database.sql("SELECT version FROM sealwire.migrations").unwrap(), "1");
+    assert_eq!(database.sql("SELECT version FROM sealwire.migrations ORDER BY 1").unwrap(), "1\n2");
     let map = fresh();
     for (n, store) in (1..).zip(&stores) {
         assert_eq!(write(store, 1, map, &[printed(n, n)]).await, Written::Done(vec![None]));
@@ -33,7 +33,7 @@ async fn a_newer_schema_is_left_alone() {
     PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
     database.sql("INSERT INTO sealwire.migrations (version) VALUES (99)").unwrap();
     let error = PostgresStore::connect(options(server, database.socket_url())).await.err().unwrap();
-    assert!(matches!(error, StoreError::Newer { found: 99, known: 1 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 99, known: 2 }), "{error:?}");
     assert!(error.to_string().contains("upgrade the program"));
 }
 
@@ -74,6 +74,9 @@ async fn used(store: &PostgresStore, map: crate::MapId, n: u128) {
     assert!(scanned(store, map).await.contains(&rows[1]));
     let generation = store.load().await.unwrap().generation;
     store.commit(generation, "app/a", Some(b"{}")).await.unwrap();
+    store.commit(generation + 1, "principal/dns/a", Some(b"{}")).await.unwrap();
+    assert_eq!(store.read("principal/dns/a").await.unwrap(), (generation + 2, Some(b"{}".to_vec())));
+    assert_eq!(store.singles(None, 10).await.unwrap().records.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,12 +90,13 @@ async fn a_schema_that_changes_in_use_fails_nothing() {
     for (n, sql) in (2..).zip([
         "ALTER TABLE sealwire.tokens ADD COLUMN more text NOT NULL DEFAULT 'x'",
         "ALTER TABLE sealwire.records ADD COLUMN more int8",
+        "ALTER TABLE sealwire.single_records ADD COLUMN more int8",
         "ALTER TABLE sealwire.tokens ALTER COLUMN tags TYPE varchar[]",
     ]) {
         database.sql(sql).unwrap();
         used(&store, map, n * 100).await;
     }
-    assert_eq!(scanned(&store, map).await.len(), 8);
+    assert_eq!(scanned(&store, map).await.len(), 10);
 }
 
 /// Has the next `times` inserts of tokens end in an SQLSTATE.
