@@ -12,7 +12,7 @@ use crate::json;
 use crate::key::{AuditKey, MAC_BYTES};
 
 /// The longest line that is read, with its newline. Ours are a tenth of it.
-pub const LINE_BYTES_MAX: usize = 32 << 10;
+pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The last number that a record may have: 16 digits, as in the names of segments. One can always be added.
 pub(crate) const SEQ_MAX: u64 = 9_999_999_999_999_999;

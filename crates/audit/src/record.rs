@@ -6,17 +6,21 @@ use crate::json;
 use crate::moment::Moment;
 
 /// The longest record that is written, without its seal. What is longer in it is cut: see [`Record`].
-pub const RECORD_BYTES_MAX: usize = 24 << 10;
+pub const RECORD_BYTES_MAX: usize = 48 << 10;
 
 /// Longest name of a principal in bytes, which is the longest SPIFFE ID.
 const PRINCIPAL_BYTES_MAX: usize = 2_048;
+/// Longest reason in bytes, which is the longest that a call may have.
+const REASON_BYTES_MAX: usize = 256;
 /// Longest other text in bytes.
 const TEXT_BYTES_MAX: usize = 128;
+/// Longest fact about a change, and all of them together: a principal and its role, or what a role grants.
+const CHANGE_BYTES_MAX: usize = 4_096;
 /// Most facts about a change.
 const CHANGES_MAX: usize = 8;
 
-/// One call that was decided. No field holds anything of a payload, a token or a key; names are cut to 128 bytes, that of the
-/// principal to 2,048.
+/// One call that was decided. No field holds anything of a payload, a token or a key; names are cut to 128 bytes, reasons to
+/// 256, principals to 2,048, and the facts about a change to 4,096 together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record<'a> {
     /// Who called: the whole name in the certificate.
@@ -29,7 +33,7 @@ pub struct Record<'a> {
     pub app: Option<&'a str>,
     /// The collection that it named.
     pub collection: Option<&'a str>,
-    /// Why it was made, in its caller's words, where policy has a say in that.
+    /// Why it was made, in its caller's words, if it said so.
     pub reason: Option<&'a str>,
     /// What a control call was to change.
     pub change: &'a [(&'static str, Change<'a>)],
@@ -52,6 +56,8 @@ pub struct Record<'a> {
 pub enum Change<'a> {
     /// A name or a choice.
     Text(&'a str),
+    /// Several.
+    Texts(&'a [&'a str]),
     /// A number.
     Number(u64),
     /// Yes or no.
@@ -67,19 +73,37 @@ impl Record<'_> {
         json::text(out, "principal", cut(self.principal, PRINCIPAL_BYTES_MAX));
         json::text(out, "kind", cut(self.kind, TEXT_BYTES_MAX));
         json::text(out, "method", cut(self.method, TEXT_BYTES_MAX));
-        for (name, text) in [("app", self.app), ("collection", self.collection), ("reason", self.reason)] {
+        for (name, text, bytes_max) in [
+            ("app", self.app, TEXT_BYTES_MAX),
+            ("collection", self.collection, TEXT_BYTES_MAX),
+            ("reason", self.reason, REASON_BYTES_MAX),
+        ] {
             if let Some(text) = text {
-                json::text(out, name, cut(text, TEXT_BYTES_MAX));
+                json::text(out, name, cut(text, bytes_max));
             }
         }
         if !self.change.is_empty() {
             json::key(out, "change");
+            let mut left = CHANGE_BYTES_MAX;
             for (index, (name, fact)) in self.change.iter().take(CHANGES_MAX).enumerate() {
                 out.extend_from_slice(if index == 0 { b"{" } else { b"," });
                 json::string(out, name);
                 out.push(b':');
                 match fact {
-                    Change::Text(text) => json::string(out, cut(text, TEXT_BYTES_MAX)),
+                    Change::Text(text) => json::string(out, take(text, &mut left)),
+                    Change::Texts(texts) => {
+                        out.push(b'[');
+                        for (index, text) in texts.iter().enumerate() {
+                            if left == 0 {
+                                break;
+                            }
+                            if index > 0 {
+                                out.push(b',');
+                            }
+                            json::string(out, take(text, &mut left));
+                        }
+                        out.push(b']');
+                    }
                     Change::Number(value) => json::number(out, *value),
                     Change::Flag(flag) => out.extend_from_slice(if *flag { b"true" } else { b"false" }),
                     Change::Nothing => out.extend_from_slice(b"null"),
@@ -169,6 +193,12 @@ fn moment(out: &mut Vec<u8>, at: Moment) {
 }
 
 /// The beginning of a text, of at most so many bytes.
+fn take<'a>(text: &'a str, left: &mut usize) -> &'a str {
+    let text = cut(text, *left);
+    *left -= text.len();
+    text
+}
+
 pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
@@ -191,12 +221,13 @@ mod tests {
             texts in proptest::collection::vec(arbitrary_text(), 7),
             numbers in any::<[u64; 5]>(),
             optional in any::<[bool; 3]>(),
-            changes in 0..4_usize,
+            changes in 0..6_usize,
         ) {
             let some = |index: usize| optional[index].then(|| &*texts[index]);
+            let grants = [&*texts[6], &texts[0], &texts[1]];
             let change = [
-                ("key", Change::Text(&texts[5])), ("delay_s", Change::Number(numbers[4])),
-                ("seals", Change::Flag(true)), ("expires_s", Change::Nothing),
+                ("key", Change::Text(&texts[5])), ("grants", Change::Texts(&grants)),
+                ("delay_s", Change::Number(numbers[4])), ("seals", Change::Flag(true)), ("expires_s", Change::Nothing),
             ];
             let record = Record {
                 principal: &texts[3], kind: "dns", method: "encrypt", app: some(0), collection: some(1), reason: some(2),
@@ -220,7 +251,12 @@ mod tests {
             let read: serde_json::Value = serde_json::from_slice(&out).unwrap();
             prop_assert_eq!(read["principal"].as_str(), Some(cut(&texts[3], PRINCIPAL_BYTES_MAX)));
             prop_assert_eq!(read.get("app").and_then(|app| app.as_str()), some(0).map(|app| cut(app, TEXT_BYTES_MAX)));
-            prop_assert_eq!(read.get("reason").is_some(), optional[2]);
+            let reason = read.get("reason").and_then(|reason| reason.as_str());
+            prop_assert_eq!(reason, some(2).map(|reason| cut(reason, REASON_BYTES_MAX)));
+            let kept = |name: &str| read["change"].get(name).cloned().unwrap_or_default();
+            if changes > 1 && texts[5].len() + grants.concat().len() < CHANGE_BYTES_MAX {
+                prop_assert_eq!((kept("key"), kept("grants")), (serde_json::json!(texts[5]), serde_json::json!(grants)));
+            }
             prop_assert_eq!(read["fields"].as_u64(), Some(numbers[0]));
             prop_assert_eq!(read["took_us"].as_u64(), Some(numbers[4] >> 1));
             prop_assert_eq!(read.get("change").map_or(0, |change| change.as_object().unwrap().len()), changes);
