@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use sealwire_access::{Binding, Grant, Principal, Role, principal_key, role_key};
 use sealwire_client::{Client, ClientConfig, Pem};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
 use sealwire_server::config::{Config, Mode};
@@ -157,14 +158,14 @@ pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
     let kek = Kek::generate_hex().expect("random source");
     let sealwire_server::config::Kek::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
     write(kek_file, &kek);
-    // Nothing beside the engine's own threads: these benches keep no tokens.
+    // Nothing beside the engine's own threads: these benches keep no tokens. Every call passes a decision.
     config.state.mode = Mode::Stateless;
     // On a thread of its own, for it may be called from within a runtime.
-    std::thread::scope(|scope| scope.spawn(|| make_app(&config)).join().expect("an app"));
+    std::thread::scope(|scope| scope.spawn(|| make_app(&config, clients)).join().expect("an app"));
     config
 }
 
-fn make_app(config: &Config) {
+fn make_app(config: &Config, clients: &[&str]) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let (control, _) = open_control(config).await.expect("a store");
@@ -172,5 +173,17 @@ fn make_app(config: &Config) {
         control.create(&app, &Curve::ALL).await.expect("an app");
         let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
         control.configure(&app, move |settings| settings.epoch = epoch).await.expect("is set");
+        let grant = Grant::from_text("encrypt,decrypt,rewrap apps=*").expect("a grant");
+        let role = Role::new("bench", vec![grant]).expect("a role");
+        let mut records = vec![(role_key(role.name()), role.to_record())];
+        for client in clients {
+            let principal = Principal::from_text(client).expect("a host name");
+            let binding = Binding { principal, roles: vec![role.name().clone()] };
+            records.push((principal_key(&binding.principal), binding.to_record()));
+        }
+        for (key, record) in records {
+            let base = control.generation().await.expect("a generation");
+            control.store().commit(base, &key, Some(&record)).await.expect("writes");
+        }
     });
 }

@@ -14,11 +14,13 @@ const READY_MS_MAX = 60_000;
 const POLL_MS = 50;
 /** How long an engine may take to end before it is ended: more than it gives its calls. */
 const STOP_MS_MAX = 30_000;
-/** Who loads beside the relay: another caller, so that fairness between callers is seen. */
+/** Who loads beside the relay: another caller, so that fairness between callers is seen. It has the relay's role. */
 const BATCH = 'batch';
 /** Collections that scenarios name: equal values have equal tokens, and each call makes new ones. */
 const COLLECTIONS = { loadtest: 'deterministic', secrets: 'random' };
 const APP = 'demo';
+/** The role that `sealwire dev` makes for its client. */
+const ROLE = 'relay';
 
 /** Starts `sealwire dev` on free ports. Resolves with {address, admin, folder, pid, child, stop}. */
 async function start(sealwire) {
@@ -72,13 +74,15 @@ async function furnish(sealwire, { folder, control, waitMs = 0 }) {
   }
   const connect = control ? ['--connect', control] : [];
   const until = Date.now() + waitMs;
-  for (const [name, kind] of Object.entries(COLLECTIONS)) {
-    const args = ['collections', 'create', '--kind', kind, APP, name, '--folder', folder, ...connect];
+  const changes = Object.entries(COLLECTIONS).map(([name, kind]) => ['collections', 'create', '--kind', kind, APP, name]);
+  changes.push(['principals', 'grant', BATCH, ROLE]);
+  for (const change of changes) {
     for (;;) {
-      const error = await run(sealwire, args).then(() => null, (failure) => failure);
+      const error = await run(sealwire, [...change, '--folder', folder, ...connect]).then(() => null, (failure) => failure);
       if (!error || /conflict/.test(error.stderr)) break;
+      // The app, or the role, which the engine makes last.
       const comes = /not_found/.test(error.stderr) && Date.now() < until;
-      if (!comes) throw new Error(`collection ${name}: ${error.stderr || error.message}`);
+      if (!comes) throw new Error(`${change.join(' ')}: ${error.stderr || error.message}`);
       await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     }
   }

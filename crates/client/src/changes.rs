@@ -4,7 +4,8 @@
 //! have seen, or what was refused with a time to come again, is tried again.
 
 use sealwire_wire::control::{
-    AppCall, AppChanged, Apps, CollectionCall, CollectionChanged, Collections, Control, Instances, Page, Records,
+    AppCall, AppChanged, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Control, Instances,
+    Page, PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged, Roles,
 };
 use sealwire_wire::{Malformed, request};
 
@@ -59,6 +60,46 @@ impl Client {
     /// As above.
     pub async fn instances(&self) -> Result<Instances, Error> {
         self.control(Control::Instances, Course::default(), Instances::decode).await
+    }
+
+    /// A part of the roles.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn roles(&self, page: Page<'_>) -> Result<Roles, Error> {
+        self.control(Control::Roles(page), Course::default(), Roles::decode).await
+    }
+
+    /// Makes, changes or removes a role.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn change_role(&self, call: RoleCall<'_>) -> Result<RoleChanged, Error> {
+        self.control(Control::Role(call), Course::once(), RoleChanged::decode).await
+    }
+
+    /// A part of the principals that have a role.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn principals(&self, page: Page<'_>) -> Result<Principals, Error> {
+        self.control(Control::Principals(page), Course::default(), Principals::decode).await
+    }
+
+    /// Gives a role to a principal, or takes it away.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn change_principal(&self, call: PrincipalCall<'_>) -> Result<PrincipalChanged, Error> {
+        self.control(Control::Principal(call), Course::once(), PrincipalChanged::decode).await
+    }
+
+    /// Whether a principal may do something, and by which role.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Error> {
+        self.control(Control::Check(call), Course::default(), Checked::decode).await
     }
 
     async fn control<T>(

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use sealwire_server::pki::{Authority, Leaf, Name, Principal, Usage, Validity};
+use sealwire_server::pki::{Authority, Identity, Leaf, Name, Principal, Usage, Validity};
 
 /// Honest certificates to change, so that the fuzzer need not find ASN.1 on its own. Reading checks no signature.
 static HONEST: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
@@ -35,12 +35,14 @@ fuzz_target!(|input: (u8, Vec<(u16, u8)>, &[u8])| {
 });
 
 fn check(der: &[u8]) {
-    let principal = Principal::from_certificate(der);
-    assert_eq!(principal, Principal::from_certificate(der));
+    let identity = Identity::default();
+    let principal = Principal::from_certificate(der, &identity);
+    assert_eq!(principal, Principal::from_certificate(der, &identity));
     if let Ok(principal) = principal {
         let name = principal.as_str();
         assert!(!name.is_empty() && name.len() <= 2_048);
         assert!(!name.chars().any(char::is_control), "{name:?}");
         assert!(!principal.to_string().chars().any(char::is_control));
+        assert_eq!(Principal::from_text(&principal.to_text()), Some(principal));
     }
 }

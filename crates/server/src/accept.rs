@@ -122,7 +122,9 @@ impl<T: Serve> Acceptor<T> {
             };
             drop(handshake);
             let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            let Some(Ok(principal)) = certificates.first().map(|der| Principal::from_certificate(der)) else {
+            let identity = engine.decider.identity();
+            let named = certificates.first().map(|der| Principal::from_certificate(der, identity));
+            let Some(Ok(principal)) = named else {
                 return metrics.connection(ConnectionOutcome::Nameless);
             };
             let Ok(caller) = gate.enter(certificates, &entrance) else {

@@ -6,14 +6,15 @@
 //! An instance says at every poll, and whenever that moves, which generation it serves, and with generation 0 before it
 //! first loads, so that no name is used again that some instance may still serve as something else.
 
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher as _;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sealwire_access::Role;
 use sealwire_crypto::{AppKeys, OpenedSchedules};
 use sealwire_store::{self as store, App, AppState, Control, Instance, Scope, State, StoreError};
 use tokio::sync::Notify;
@@ -43,7 +44,15 @@ pub struct Apps {
     unsaid: AtomicBool,
     /// Schedules that calls opened; those of an app go when its keys change.
     opened: Option<Arc<OpenedSchedules>>,
+    /// What is told when another generation is served.
+    purge: OnceLock<Purge>,
 }
+
+/// Throws out what was made of the generation before.
+type Purge = Box<dyn Fn() + Send + Sync>;
+
+/// Roles by name, with what they grant.
+pub type Roles = Arc<HashMap<Box<str>, Arc<Role>>>;
 
 /// An app as calls use it.
 #[derive(Debug)]
@@ -89,6 +98,7 @@ struct Table {
     generation: u64,
     apps: HashMap<Box<str>, Arc<Served>>,
     removal_unix_s: Option<u64>,
+    roles: Roles,
 }
 
 impl Apps {
@@ -130,6 +140,7 @@ impl Apps {
             instance: Mutex::new(instance),
             unsaid: AtomicBool::new(false),
             opened,
+            purge: OnceLock::new(),
         };
         apps.beat().await?;
         Ok(apps)
@@ -144,6 +155,18 @@ impl Apps {
     pub fn find(&self, name: &str) -> (u64, Option<Arc<Served>>) {
         let table = self.table();
         (table.generation, table.apps.get(name).cloned())
+    }
+
+    /// The roles there are, and the generation this is true of.
+    pub fn roles(&self) -> (u64, Roles) {
+        let table = self.table();
+        (table.generation, Arc::clone(&table.roles))
+    }
+
+    /// Has `purge` called whenever another generation is served, before anybody is told of it, and after every change that
+    /// was made here. Once.
+    pub fn after_each_load(&self, purge: Purge) {
+        let _ = self.purge.set(purge);
     }
 
     /// The keys of every app that calls may use.
@@ -174,6 +197,14 @@ impl Apps {
         if let Err(error) = self.refresh().await {
             tracing::warn!(%error, "a change is made and not served yet");
             self.behind.notify_one();
+        }
+        // Also where the new state could not be read: what was taken from somebody must not serve any more.
+        self.purge();
+    }
+
+    fn purge(&self) {
+        if let Some(purge) = self.purge.get() {
+            purge();
         }
     }
 
@@ -223,7 +254,7 @@ impl Apps {
     }
 
     /// Loads the apps again if the store's generation moved. Gives whether it did.
-    async fn refresh(&self) -> Result<bool, StoreError> {
+    pub(crate) async fn refresh(&self) -> Result<bool, StoreError> {
         let _one_at_a_time = self.loading.lock().await;
         if self.control.generation().await? == self.generation() {
             return Ok(false);
@@ -233,6 +264,7 @@ impl Apps {
         let table = Arc::new(Table::new(state, &before));
         tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&table);
+        self.purge();
         self.unsaid.store(true, Ordering::SeqCst);
         self.purge_changed(&before, &table);
         // Those of apps whose setting is off now.
@@ -338,8 +370,24 @@ impl Table {
             (name, Arc::new(Served::from(app)))
         };
         let apps = state.apps.into_iter().map(serve).collect();
-        Self { generation: state.generation, apps, removal_unix_s: state.removal_unix_s }
+        let roles = Arc::new(roles(&state.access));
+        Self { generation: state.generation, apps, removal_unix_s: state.removal_unix_s, roles }
     }
+}
+
+/// What roles grant. One that cannot be read grants nothing, and does not keep the rest of a change from being served: it
+/// may be what takes a role away.
+fn roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box<str>, Arc<Role>> {
+    let read = |(key, record): (&String, &Vec<u8>)| match Role::from_record(key, record) {
+        Ok(role) => Some(role),
+        Err(error) => {
+            tracing::error!(key, %error, "a role cannot be read and grants nothing");
+            None
+        }
+    };
+    let written = records.iter().filter(|(key, _)| key.starts_with("role/")).filter_map(read);
+    let all = written.chain([Role::administrator()]);
+    all.map(|role| (role.name().as_str().into(), Arc::new(role))).collect()
 }
 
 impl std::fmt::Debug for Apps {

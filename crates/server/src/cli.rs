@@ -19,7 +19,9 @@ mod documents;
 mod folder;
 mod instances;
 mod operator;
+mod principals;
 mod reference;
+mod roles;
 mod serve;
 mod store;
 mod tokenize;
@@ -79,6 +81,10 @@ enum Command {
     Tokens(tokens::Args),
     /// List the engines that serve the same apps
     Instances(instances::Args),
+    /// Make, list and remove roles: what may be done, on which apps and collections
+    Roles(roles::Args),
+    /// Say who has which role, and ask what somebody may do
+    Principals(principals::Args),
     /// Copy everything of one store to another, and compare them
     Store(store::Args),
     /// Verify the audit trail, and show what is in it
@@ -110,6 +116,8 @@ pub fn run() -> ExitCode {
         Command::Collections(args) => collections::run(&args),
         Command::Tokens(args) => tokens::run(&args),
         Command::Instances(args) => instances::run(&args),
+        Command::Roles(args) => roles::run(&args),
+        Command::Principals(args) => principals::run(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Store(args) => store::run(&args),

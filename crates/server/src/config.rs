@@ -22,9 +22,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::limits::{CALL_BYTES, Limits};
-use crate::pki::PrincipalKind;
+use crate::pki::{Identity, Principal, PrincipalKind};
 pub use error::{ConfigError, Origin, Problem};
 use keys::{Key, SECTIONS, Value, Values};
+pub use sealwire_access::Mode as AccessMode;
 
 /// The longest configuration file, in bytes. The reference is 8 KB; a larger file is a wrong path.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -38,6 +39,8 @@ pub struct Config {
     pub admin: Admin,
     /// Where operators change apps, keys and collections.
     pub control: Option<ControlListen>,
+    /// Who may do what.
+    pub access: Access,
     /// Certificates.
     pub tls: Tls,
     /// What the engine keeps.
@@ -90,6 +93,45 @@ pub struct ControlListen {
     pub client_crl: Option<PathBuf>,
     /// Who may call; empty, with authorities of its own, for all of their callers.
     pub principals: Vec<Caller>,
+}
+
+/// `[access]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// What becomes of calls that no role grants.
+    pub mode: AccessMode,
+    /// Who gets the role `administrator` when nobody has any role.
+    pub administrators: Vec<Principal>,
+    /// Which name of a certificate counts.
+    pub identity: Identity,
+    /// Principals that are remembered with what they may do.
+    pub cache_entries: usize,
+    /// Seconds for which one is, at most.
+    pub cache_s: u64,
+    /// The same for principals without a role.
+    pub cache_negative_s: u64,
+    /// Seconds for which one is used beyond that while the store is down.
+    pub stale_s: u64,
+}
+
+impl Access {
+    fn take(values: &mut Values) -> Self {
+        let administrators = values.list("access", "administrators");
+        let identity = values.list("access", "identity");
+        Self {
+            mode: match &*values.text("access", "mode") {
+                "observe" => AccessMode::Observe,
+                "off" => AccessMode::Off,
+                _ => AccessMode::Enforce,
+            },
+            administrators: administrators.iter().filter_map(|name| Principal::from_text(name)).collect(),
+            identity: Identity::from_names(identity.iter().map(String::as_str)).unwrap_or_default(),
+            cache_entries: values.number("access", "cache_entries") as usize,
+            cache_s: values.number("access", "cache_s"),
+            cache_negative_s: values.number("access", "cache_negative_s"),
+            stale_s: values.number("access", "stale_s"),
+        }
+    }
 }
 
 /// `[tls]`.
@@ -409,6 +451,7 @@ impl Config {
             listen: Listen { address: address(values, "listen") },
             admin: Admin { address: address(values, "admin") },
             control: control(values, folder),
+            access: Access::take(values),
             tls: Tls {
                 certificate: folder.join(values.text("tls", "certificate")),
                 key: folder.join(values.text("tls", "key")),
@@ -579,7 +622,10 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
             }),
         },
         DeValue::Array(items)
-            if matches!(key.kind, keys::Kind::Roles | keys::Kind::Weights | keys::Kind::Principals) =>
+            if matches!(
+                key.kind,
+                keys::Kind::Roles | keys::Kind::Weights | keys::Kind::Principals | keys::Kind::Identity
+            ) =>
         {
             let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
             let list = items.iter().map(text).collect::<Option<_>>().map(Value::List);

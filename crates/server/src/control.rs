@@ -14,13 +14,15 @@ mod refusal;
 mod views;
 
 use calls::export;
-pub(crate) use calls::{apps, change_app, change_collection, collections};
+pub(crate) use calls::{PAGE_DEFAULT, apps, change_app, change_collection, collections, cut};
 use recorded::Done;
+pub(crate) use refusal::{bad, of as refused};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealwire_access::Permit;
 use sealwire_wire::control::{Control as Call, Instances};
 use sealwire_wire::{ErrorCode, Info, Methods, RpcError};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -29,6 +31,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::accept::{Acceptor, Principals, Serve, listen};
+use crate::access;
 use crate::certificates::Gate;
 use crate::config::{Caller, ControlListen};
 use crate::ending::Ending;
@@ -50,7 +53,7 @@ const STRANGER_TIME_MAX: Duration = Duration::from_secs(3);
 const CALLS_MAX: usize = CONNECTIONS_MAX;
 /// The longest message: a private key and its names take a tenth.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
-/// Values in one message.
+/// Values in one message; `roles.set` has the most.
 const ELEMENTS_MAX: u64 = 1_000;
 /// Nested containers; a call has three.
 const DEPTH_MAX: u32 = 8;
@@ -141,29 +144,58 @@ impl Desk {
         self.callers.is_empty() || self.callers.iter().any(listed)
     }
 
-    /// Answers a call: appends its result.
+    /// Decides on a call and answers it: appends its result.
     async fn answer(&self, principal: &Principal, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Done, RpcError> {
-        let (control, method) = (self.engine.apps.control(), call.method());
+        let asked = access::of_control(call);
+        let asked = asked.ok_or_else(|| RpcError::new(ErrorCode::Internal, "a control call without an operation"))?;
+        let permit = self.engine.decider.decide(principal, asked).await.map_err(|failure| failure.answer())?;
+        self.answer_permitted(&permit, principal, call, out).await
+    }
+
+    async fn answer_permitted(
+        &self,
+        permit: &Permit<'_>,
+        principal: &Principal,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Done, RpcError> {
+        let (control, method) = (self.engine.apps.control(), permit.operation());
+        let store = &**control.store();
         match call {
             Call::Apps(page) => {
                 let found = apps(control, *page).await?;
                 found.encode(out);
-                Ok(Done { generation: found.generation, key: None })
+                Ok(Done::at(found.generation))
             }
             Call::Export(page) => {
                 let found = export(control, *page).await?;
                 found.encode(out);
-                Ok(Done { generation: found.generation, key: None })
+                Ok(Done::at(found.generation))
             }
             Call::Collections { app, page } => {
                 let found = collections(control, app, *page).await?;
                 found.encode(out);
-                Ok(Done { generation: found.generation, key: None })
+                Ok(Done::at(found.generation))
             }
             Call::Instances => {
                 let found = self.instances().await?;
                 found.encode(out);
-                Ok(Done { generation: found.generation, key: None })
+                Ok(Done::at(found.generation))
+            }
+            Call::Roles(page) => {
+                let found = access::roles(store, *page).await?;
+                found.encode(out);
+                Ok(Done::at(found.generation))
+            }
+            Call::Principals(page) => {
+                let found = access::principals(store, *page).await?;
+                found.encode(out);
+                Ok(Done::at(found.generation))
+            }
+            Call::Check(call) => {
+                let found = access::check(store, call).await?;
+                found.encode(out);
+                Ok(Done::at(found.generation))
             }
             Call::App(call) => {
                 let changed = change_app(control, *call).await?;
@@ -183,7 +215,22 @@ impl Desk {
                     generation = changed.generation, "changed a collection"
                 );
                 self.engine.apps.changed_here().await;
-                Ok(Done { generation: changed.generation, key: None })
+                Ok(Done::at(changed.generation))
+            }
+            Call::Role(call) => {
+                let changed = access::change_role(store, call).await?;
+                changed.encode(out);
+                tracing::info!(%principal, %method, role = call.role, generation = changed.generation, "changed a role");
+                self.engine.apps.changed_here().await;
+                Ok(Done::at(changed.generation))
+            }
+            Call::Principal(call) => {
+                let changed = access::change_principal(store, *call).await?;
+                changed.encode(out);
+                let generation = changed.generation;
+                tracing::info!(%principal, %method, of = call.principal, generation, "changed the roles of a principal");
+                self.engine.apps.changed_here().await;
+                Ok(Done::at(generation))
             }
         }
     }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use sealwire_access::Permit;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
 use sealwire_store::{self as store, App, AppState};
 use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Writing};
 
+use crate::access::Decider;
 use crate::apps::{Apps, Served};
 use crate::audit::Audit;
 use crate::config;
@@ -42,6 +44,8 @@ pub struct Engine {
     pub evervault: Arc<config::Evervault>,
     /// The apps and their keys.
     pub apps: Arc<Apps>,
+    /// Who may do what.
+    pub decider: Decider,
     /// The crypto threads, and who may use them.
     pub scheduler: Scheduler,
     /// The turns of network threads.
@@ -81,35 +85,35 @@ pub struct Located {
 }
 
 impl Engine {
-    /// Resolves a document call, of a message with so many leaves.
+    /// Resolves a document call that is permitted, of a message with so many leaves.
     ///
     /// # Errors
     ///
     /// No such app, key or collection, a select path that does not parse, or an older generation than demanded.
-    pub fn plan(&self, frame: &Bytes, call: &Call<'_>, leaves: u64) -> Result<Plan, CallFailure> {
+    pub fn plan(&self, permit: &Permit<'_>, frame: &Bytes, call: &Call<'_>, leaves: u64) -> Result<Plan, CallFailure> {
         let fields = usize::try_from(fields_max(leaves)).unwrap_or(usize::MAX);
         match call {
             Call::Tokenize(call) => {
-                let located = self.locate(call.app, call.writing.collection, call.min_generation)?;
+                let located = self.locate(permit, call.min_generation)?;
                 let minting = self.minting(Arc::clone(&located.collection), call)?;
                 let beside = minting.entry_bytes(fields, frame.len());
                 plan_on_tokens(frame, call, &located, Task::Tokenize(minting, call.on_error), beside)
             }
             Call::Detokenize(call) => {
-                let located = self.locate(call.app, call.writing.collection, call.min_generation)?;
+                let located = self.locate(permit, call.min_generation)?;
                 let (collection, context) = (Arc::clone(&located.collection), call.context.into());
                 let looking = Looking { collection, context, bounds: self.token_bounds() };
                 let beside = looking.entry_bytes(fields);
                 plan_on_tokens(frame, call, &located, Task::Detokenize(looking, call.on_error), beside)
             }
-            Call::Encrypt(call) => self.plan_on(frame, call, Some(&call.writing), |app, format| {
+            Call::Encrypt(call) => self.plan_on(permit, frame, call, Some(&call.writing), |app, format| {
                 Ok(Task::Seal { writer: writer(app, call, format)?, on_error: call.on_error })
             }),
-            Call::Decrypt(call) => self.plan_on(frame, call, None, |app, _| {
+            Call::Decrypt(call) => self.plan_on(permit, frame, call, None, |app, _| {
                 // What binds no context does not open for who asked for one.
                 Ok(Task::Open(self.reading(&app.keys, call, !call.context.is_empty())))
             }),
-            Call::Rewrap(call) => self.plan_on(frame, call, Some(&call.writing), |app, format| {
+            Call::Rewrap(call) => self.plan_on(permit, frame, call, Some(&call.writing), |app, format| {
                 let native_only = !call.context.is_empty() && call.writing.unbound == wire::Unbound::Refuse;
                 Ok(Task::Rewrap(self.reading(&app.keys, call, native_only), writer(app, call, format)?))
             }),
@@ -119,12 +123,13 @@ impl Engine {
 
     fn plan_on<W>(
         &self,
+        permit: &Permit<'_>,
         frame: &Bytes,
         call: &DocumentCall<'_, W>,
         writing: Option<&Writing<'_>>,
         task: impl FnOnce(&App, wire::Format) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
-        let (generation, app) = self.find(call.app, call.min_generation)?;
+        let (generation, app) = self.find(permit, call.min_generation)?;
         let format = match writing {
             Some(writing) => writing.format.unwrap_or(match app.settings.format {
                 store::Format::Native => wire::Format::Native,
@@ -164,14 +169,15 @@ impl Engine {
         Bounds { fields_max: limits.tokens_per_call_max, value_bytes_max: limits.token_value_bytes_max }
     }
 
-    /// The collection of that name.
+    /// The collection that is permitted.
     ///
     /// # Errors
     ///
     /// No such app or collection, or an older generation than demanded.
-    pub fn locate(&self, app: &str, name: &str, min_generation: Option<u64>) -> Result<Located, CallFailure> {
-        let (generation, app) = self.find(app, min_generation)?;
-        let collection = app.collection(name).ok_or(CallFailure::NoCollection)?;
+    pub fn locate(&self, permit: &Permit<'_>, min_generation: Option<u64>) -> Result<Located, CallFailure> {
+        let (generation, app) = self.find(permit, min_generation)?;
+        let collection = permit.collection().and_then(|name| app.collection(name));
+        let collection = collection.ok_or(CallFailure::NoCollection)?;
         Ok(Located { generation, collection: Arc::clone(collection) })
     }
 
@@ -193,9 +199,9 @@ impl Engine {
         Reading { reader: Box::new(reader), on_error: call.on_error }
     }
 
-    /// The app of that name, and the generation this is true of.
-    fn find(&self, app: &str, min_generation: Option<u64>) -> Result<(u64, Arc<Served>), CallFailure> {
-        let (have, app) = self.apps.find(app);
+    /// The app that is permitted, and the generation this is true of.
+    fn find(&self, permit: &Permit<'_>, min_generation: Option<u64>) -> Result<(u64, Arc<Served>), CallFailure> {
+        let (have, app) = self.apps.find(permit.app().ok_or(CallFailure::NoApp)?);
         if min_generation.is_some_and(|wanted| wanted > have) {
             self.apps.look();
             return Err(CallFailure::OldGeneration { have });

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use sealwire_access::{Denied, LoadError};
 use sealwire_payload::SelectError;
 use sealwire_schedule::{Reason, Refusal};
 use sealwire_store::{self as store, StoreError};
@@ -57,6 +58,12 @@ pub enum CallFailure {
         /// The limit.
         reply_bytes_max: usize,
     },
+    /// No role of the caller grants it.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// What the caller may do is not known now. Details go to the log only.
+    #[error("access: {0}")]
+    Unknown(LoadError),
     /// No such app. Its name is the caller's own word.
     #[error("no app of that name")]
     NoApp,
@@ -133,7 +140,8 @@ impl CallFailure {
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::TooManyTokens { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
-            Self::NoEpoch | Self::AppDisabled => ErrorCode::Forbidden,
+            Self::NoEpoch | Self::AppDisabled | Self::Denied(_) => ErrorCode::Forbidden,
+            Self::Unknown(_) => ErrorCode::Unavailable,
             Self::Exhausted => ErrorCode::Conflict,
             Self::Store(error) if passes(error) => ErrorCode::Unavailable,
             Self::Store(_) => ErrorCode::Internal,
@@ -182,6 +190,12 @@ impl CallFailure {
             Self::TooManyTokens { max } => plain(self.to_string())
                 .with(Detail::text("limit", "tokens_per_call_max"))
                 .with(Detail::number("max", *max as u64)),
+            Self::Denied(denied) => {
+                RpcError::not_granted(denied.to_string(), denied.operation.name(), denied.missing.name())
+            }
+            Self::Unknown(_) => {
+                plain("what this principal may do cannot be looked up now".into()).retry_after_ms(STORE_RETRY_MS)
+            }
             Self::Select(_)
             | Self::Param { .. }
             | Self::Payload(_)
@@ -250,6 +264,8 @@ mod tests {
         let damaged = StoreError::Damaged { place: "tokens".into(), what: "a row".into() };
         check(CallFailure::Store(damaged), ErrorCode::Internal, "internal error");
         check(field(faults::Refusal::NoToken), ErrorCode::NotFound, "no such token");
+        let unknown = CallFailure::Unknown(LoadError::failed("10.0.0.1 does not answer"));
+        check(unknown, ErrorCode::Unavailable, "what this principal may do cannot be looked up now");
         check(CallFailure::NoApp, ErrorCode::NotFound, "no app of that name");
         check(CallFailure::AppDisabled, ErrorCode::Forbidden, "the app is disabled");
     }

@@ -4,6 +4,7 @@
 //! (`wire` finds messages, `payload` finds fields, `crypto` seals them); this one owns sockets, threads and limits.
 
 mod accept;
+pub mod access;
 pub mod admin;
 pub mod ahead;
 pub mod apps;

@@ -6,6 +6,7 @@
 //!
 //! Time in the queue and time at work are two histograms: one says the engine is full, the other says it is slow.
 
+mod access;
 pub mod exposition;
 mod labels;
 mod process;
@@ -29,6 +30,7 @@ use sealwire_store::{Flight, Observer, Pressure, Waiting};
 use crate::admin::{Condition, Readiness};
 use crate::ticket::StopReason;
 
+pub use access::AccessMetrics;
 use process::Process;
 
 /// Reads what the audit trail says of itself, at each scrape.
@@ -127,6 +129,24 @@ pub const METRICS: &[MetricDoc] = &[
         kind: "counter",
         labels: &["question"],
         help: "Questions that the token store failed to answer, by what it was asked",
+    },
+    MetricDoc {
+        name: "sealwire_access_denied_total",
+        kind: "counter",
+        labels: &["operation", "missing"],
+        help: "Calls that no role grants, refused, or let through where access.mode is observe; unknown: the store did not say",
+    },
+    MetricDoc {
+        name: "sealwire_access_cache_total",
+        kind: "counter",
+        labels: &["event"],
+        help: "What the cache of what principals may do has done: answers by hit, miss (had to wait) and stale, loads, loads that failed, and purges",
+    },
+    MetricDoc {
+        name: "sealwire_access_cache_entries",
+        kind: "gauge",
+        labels: &[],
+        help: "Principals that are remembered with what they may do",
     },
     MetricDoc {
         name: "sealwire_request_bytes_total",
@@ -566,6 +586,8 @@ pub struct Metrics {
     audit_sequence: Gauge,
     audit_head: Gauge,
     audit: OnceLock<AuditProbe>,
+    /// Who may do what.
+    pub access: AccessMetrics,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,
     /// Open connections.
@@ -664,6 +686,7 @@ impl Metrics {
         let audit_failing = register(&mut registry, "sealwire_audit_failing", Gauge::default());
         let audit_sequence = register(&mut registry, "sealwire_audit_sequence", Gauge::default());
         let audit_head = register(&mut registry, "sealwire_audit_head", Gauge::default());
+        let access = AccessMetrics::new(&mut registry);
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
@@ -700,6 +723,7 @@ impl Metrics {
             cancels: CancelReason::ALL.map(|reason| cancels.get_or_create_owned(&of_reason(reason))),
             fields_saved: CancelReason::ALL.map(|reason| saved.get_or_create_owned(&of_reason(reason))),
             cpu_saved: CancelReason::ALL.map(|reason| cpu_saved.get_or_create_owned(&of_reason(reason))),
+            access,
             registry,
             request_bytes,
             reply_bytes,
@@ -916,6 +940,7 @@ impl Metrics {
     pub fn encode(&self) -> String {
         self.look_at_scheduler();
         self.look_at_token_store();
+        self.access.look();
         self.look_at_served();
         self.look_at_certificates();
         self.process.look();

@@ -5,7 +5,6 @@
 //! list of what it issued; whoever needs revocation brings an authority of their own.
 
 mod files;
-mod principal;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,7 +18,7 @@ use x509_parser::pem::parse_x509_pem;
 use zeroize::Zeroizing;
 
 pub use files::{Access, Existing, FileError, write};
-pub use principal::{Principal, PrincipalError, PrincipalKind};
+pub use sealwire_access::{Identity, Principal, PrincipalError, PrincipalKind};
 
 /// How far back a certificate is valid, in hours: room for a clock that is behind ours.
 const BACKDATE_HOURS: i64 = 1;
@@ -249,7 +248,7 @@ fn params(common_name: &str, validity: Validity) -> Result<CertificateParams, Pk
 fn alternative_name(name: &Name) -> Result<SanType, PkiError> {
     let refused = || PkiError::AlternativeName(name.clone());
     match name {
-        Name::Dns(host) if principal::is_host_name(host) => {
+        Name::Dns(host) if sealwire_access::is_host_name(host) => {
             Ok(SanType::DnsName(host.as_str().try_into().map_err(|_| refused())?))
         }
         Name::Ip(address) => Ok(SanType::IpAddress(*address)),

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use crate::accept::{Acceptor, Principals, listen};
+use crate::access::{Decider, first_start};
 use crate::admin::{AdminError, AdminServer, AdminState, Phase};
 use crate::ahead::Ahead;
 use crate::apps::Apps;
@@ -111,7 +112,13 @@ impl Server {
         let audit_key = AuditKey::new(kek.audit_secret());
         let control = Control::new(Arc::clone(&stores.control), kek);
         let apps = Arc::new(Apps::load(control, config.listen.address.to_string(), opened).await?);
-        match Self::start_on(config, stores, Arc::clone(&apps), audit_key).await {
+        let begun = async {
+            if first_start(&config.access, &**apps.control().store()).await? {
+                apps.changed_here().await;
+            }
+            Self::start_on(config, stores, Arc::clone(&apps), audit_key).await
+        };
+        match begun.await {
             Ok(server) => Ok(server),
             Err(error) => {
                 // It never served; names need not wait for it.
@@ -152,6 +159,7 @@ impl Server {
         );
         metrics.watch_scheduler(scheduler.probe());
         let engine = Arc::new(Engine {
+            decider: Decider::new(&config.access, &apps, &metrics),
             apps: Arc::clone(&apps),
             scheduler,
             tokens: stores.joined(config.limits.token_value_bytes_max, &metrics),

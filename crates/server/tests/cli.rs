@@ -676,3 +676,45 @@ fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
     let found = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.code() == Some(1) && found.contains("are missing at the end"), "{found}");
 }
+
+#[test]
+fn roles_are_made_given_asked_about_and_taken_away() {
+    let dev = Dev::start();
+    let listed = dev.operate(&["roles", "list", "--json"]);
+    assert!(listed.contains("\"role\":\"relay\"") && listed.contains("\"role\":\"administrator\""), "{listed}");
+    let made = dev.operate(&["roles", "set", "support", "decrypt,tokens.get apps=demo reason", "encrypt apps=*"]);
+    assert_eq!(made, "support\n  decrypt,tokens.get apps=demo reason\n  encrypt apps=*\n");
+    dev.may_not(&["roles", "set", "support", "fly apps=demo"], 1, "\"fly\" is not an operation");
+    dev.may_not(&["roles", "set", "support", "encrypt"], 1, "apps=NAME,NAME, or apps=* for all");
+    dev.may_not(&["roles", "set", "administrator", "encrypt apps=*"], 1, "built in");
+    dev.may_not(&["principals", "grant", "cn:Anna", "none"], 1, "there is no role none");
+    dev.may_not(&["principals", "grant", "not a host", "support"], 1, "cn: and a common name");
+    dev.operate(&["principals", "grant", "cn:Anna", "support"]);
+    assert!(dev.operate(&["principals", "list"]).contains("cn:Anna"));
+    let check = ["principals", "check", "cn:Anna", "decrypt", "demo"];
+    dev.may_not(&check, 1, "no: decrypt on app demo needs a reason");
+    assert_eq!(dev.operate(&[&check[..], &["--reason", "ticket 7"]].concat()), "yes, by role support\n");
+    dev.may_not(&["principals", "check", "cn:Anna", "rewrap", "demo"], 1, "no role of this principal grants rewrap");
+    dev.may_not(&["principals", "check", "Anna", "encrypt", "demo"], 1, "this principal has none");
+    dev.may_not(&["roles", "delete", "support"], 1, "cn:Anna has role support");
+    dev.operate(&["principals", "revoke", "cn:Anna"]);
+    dev.operate(&["roles", "delete", "support"]);
+    dev.may_not(&["principals", "revoke", "cn:Anna", "support"], 1, "cn:Anna does not have role support");
+
+    // A role that demands a reason, from the command line of the one who needs it.
+    dev.write("mine.json", r#"{"a":1}"#);
+    dev.operate(&["roles", "set", "relay", "encrypt apps=demo reason"]);
+    dev.refused(&["encrypt", "mine.json"], "encrypt on app demo needs a reason");
+    dev.ok(&["encrypt", "mine.json", "--reason", "ticket 7"]);
+    dev.refused(&["decrypt", "mine.json", "--reason", "ticket 7"], "no role of this principal grants decrypt");
+
+    // The same on a file, which brings roles and principals along.
+    dev.operate(&["apps", "export", "apps.json"]);
+    let in_file = |arguments: &[&str]| ok(dev.path(), &[arguments, &["--file", "apps.json"]].concat());
+    for list in [["roles", "list"], ["principals", "list"]] {
+        assert_eq!(in_file(&list), dev.operate(&list));
+    }
+    in_file(&["principals", "grant", "cn:Anna", "relay"]);
+    assert!(in_file(&["principals", "list"]).contains("cn:Anna"));
+    dev.stop();
+}

@@ -104,6 +104,7 @@ fn details() {
     let expect: Vec<_> = refused(ScanError::TooLong { max: 1 })
         .chain(["path".into()])
         .chain(keys(overloaded(OverloadReason::Backlog)))
+        .chain(keys(RpcError::not_granted(String::new(), "", "")))
         .collect();
     assert_eq!(column(&table("Errors", "details"), 0), expect);
     let types = table("Errors", "details");
@@ -161,6 +162,7 @@ fn limits() {
             ("select_paths_max", SELECT_PATHS_MAX as u64),
             ("select_path_bytes_max", SELECT_PATH_BYTES_MAX as u64),
             ("context_bytes_max", CONTEXT_BYTES_MAX as u64),
+            ("reason_bytes_max", REASON_BYTES_MAX as u64),
             ("deadline_ms_max", u64::from(DEADLINE_MS_MAX)),
             ("role_bytes_max", ROLE_BYTES_MAX as u64),
             ("tags_max", TAGS_MAX as u64),
@@ -175,6 +177,10 @@ fn limits() {
             ("private_key_bytes_max", PRIVATE_KEY_BYTES_MAX as u64),
             ("delay_s_max", DELAY_S_MAX),
             ("epoch_ms_max", u64::from(EPOCH_MS_MAX)),
+            ("grants_max", GRANTS_MAX as u64),
+            ("grant_bytes_max", GRANT_BYTES_MAX as u64),
+            ("principal_bytes_max", PRINCIPAL_BYTES_MAX as u64),
+            ("long_cursor_bytes_max", LONG_CURSOR_BYTES_MAX as u64),
             ("method_bytes_max", METHOD_BYTES_MAX as u64),
             ("field_errors_max", FIELD_ERRORS_MAX as u64),
             ("field_path_bytes_max", FIELD_PATH_BYTES_MAX as u64),
@@ -312,7 +318,19 @@ fn results_of_the_control_methods() {
     let changed = CollectionChanged { collection: Some(collection), generation: 1 };
     check!("Collection change result", changed, CollectionChanged);
     let record = Record { key: text(), record: text() };
-    check!("Records result", Records { records: vec![record], next: some, generation: 1 }, Records);
+    check!("Records result", Records { records: vec![record], next: some.clone(), generation: 1 }, Records);
+    let role = Role { role: text(), grants: vec![text()], built_in: false };
+    let roles = check!("Roles result", Roles { roles: vec![role.clone()], next: some.clone(), generation: 1 }, Roles);
+    assert_eq!(column(&table("Roles result", "of a role"), 0), entry(&roles));
+    check!("Role change result", RoleChanged { role: Some(role), generation: 1 }, RoleChanged);
+    let principal = Principal { principal: text(), roles: vec![text()] };
+    let list = Principals { principals: vec![principal.clone()], next: some.clone(), generation: 1 };
+    let principals = check!("Principals result", list, Principals);
+    assert_eq!(column(&table("Principals result", "of a principal"), 0), entry(&principals));
+    let changed = PrincipalChanged { principal: Some(principal), generation: 1 };
+    check!("Principal change result", changed, PrincipalChanged);
+    let checked = Checked { permitted: true, role: some.clone(), missing: some, generation: 1 };
+    check!("Check result", checked, Checked);
     let instance = Instance { id: text(), address: text(), version: text(), generation: 1, age_ms: 1 };
     let instances = check!("Instances result", Instances { instances: vec![instance], generation: 1 }, Instances);
     assert_eq!(column(&table("Instances result", "of an instance"), 0), entry(&instances));

@@ -203,6 +203,13 @@ impl RpcError {
         error
     }
 
+    /// `forbidden`, with what no role grants: the operation's name, and what of it was missing.
+    pub fn not_granted(message: String, operation: &'static str, missing: &'static str) -> Self {
+        Self::new(ErrorCode::Forbidden, message)
+            .with(Detail::text("operation", operation))
+            .with(Detail::text("missing", missing))
+    }
+
     /// The same with one more detail.
     #[must_use]
     pub fn with(mut self, detail: Detail) -> Self {

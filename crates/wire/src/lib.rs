@@ -26,11 +26,12 @@ mod scan;
 /// The control methods: what they ask for and what they give.
 pub mod control {
     pub use crate::params::{
-        AppAsk, AppCall, CollectionAsk, CollectionCall, Control, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
+        AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Kind, Page, PrincipalAsk, PrincipalCall,
+        RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
     };
     pub use crate::results::{
-        App, AppChanged, Apps, Collection, CollectionChanged, Collections, Instance, Instances, Key, Record, Records,
-        TokenKey,
+        App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key,
+        Principal, PrincipalChanged, Principals, Record, Records, Role, RoleChanged, Roles, TokenKey,
     };
 }
 
@@ -48,9 +49,10 @@ pub use error::{Detail, DetailValue, ErrorCode, OverloadReason, RpcError};
 pub use frame::{Boundary, Estimate, Fate, Head, Outlook, Scan, ScanError, Span};
 pub use limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,
-    EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, Limits, METHOD_BYTES_MAX,
-    PRIVATE_KEY_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX,
-    TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, VALUE_BYTES_MAX,
+    EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX,
+    LONG_CURSOR_BYTES_MAX, Limits, METHOD_BYTES_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, REASON_BYTES_MAX,
+    ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX,
+    TOKENS_MAX, VALUE_BYTES_MAX,
 };
 pub use method::{Method, Methods, Notice};
 pub use params::{

@@ -36,6 +36,16 @@ pub const SELECT_PATHS_MAX: usize = 64;
 pub const SELECT_PATH_BYTES_MAX: usize = 1_024;
 /// Longest `context`, in bytes. It is hashed once per field, so it also bounds that work.
 pub const CONTEXT_BYTES_MAX: usize = 4_096;
+/// Longest `reason`, in bytes.
+pub const REASON_BYTES_MAX: usize = 256;
+/// Longest name of a principal, in bytes: that of a SPIFFE ID.
+pub const PRINCIPAL_BYTES_MAX: usize = 2_048;
+/// Longest `after` that names a principal or a record of one.
+pub const LONG_CURSOR_BYTES_MAX: usize = 2_112;
+/// Most grants of a role.
+pub const GRANTS_MAX: usize = 64;
+/// Longest grant, in bytes of text: a thousand names of apps.
+pub const GRANT_BYTES_MAX: usize = 65_536;
 /// Longest `deadline_ms`: one hour.
 pub const DEADLINE_MS_MAX: u32 = 3_600_000;
 /// Longest data role.

@@ -81,6 +81,20 @@ methods! {
     CollectionsDelete = "collections.delete",
     /// Lists the instances that serve this control state.
     InstancesList = "instances.list",
+    /// Lists roles with what they grant.
+    RolesList = "roles.list",
+    /// Makes or changes a role.
+    RolesSet = "roles.set",
+    /// Removes a role that nobody has.
+    RolesDelete = "roles.delete",
+    /// Lists principals with their roles.
+    PrincipalsList = "principals.list",
+    /// Gives a role to a principal.
+    PrincipalsGrant = "principals.grant",
+    /// Takes a role from a principal, or all.
+    PrincipalsRevoke = "principals.revoke",
+    /// Says whether a principal may do something, and by which role.
+    PrincipalsCheck = "principals.check",
     /// Says what this server is and what it accepts.
     Info = "info",
     /// Answers while the server serves.
@@ -141,6 +155,13 @@ impl Methods {
         Method::CollectionsSet,
         Method::CollectionsDelete,
         Method::InstancesList,
+        Method::RolesList,
+        Method::RolesSet,
+        Method::RolesDelete,
+        Method::PrincipalsList,
+        Method::PrincipalsGrant,
+        Method::PrincipalsRevoke,
+        Method::PrincipalsCheck,
         Method::Info,
         Method::Health,
     ]);

@@ -8,7 +8,8 @@ mod table;
 mod tokens;
 
 pub use control::{
-    AppAsk, AppCall, CollectionAsk, CollectionCall, Control, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
+    AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Kind, Page, PrincipalAsk, PrincipalCall,
+    RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
 };
 pub use table::Param;
 pub use tokens::{Ask, Listing, Minting, Sweep, TokenMap, TokensCall, Within};
@@ -132,6 +133,8 @@ pub struct DocumentCall<'a, W> {
     pub deadline_ms: Option<u32>,
     /// Refuse with `conflict` if the server's generation is older.
     pub min_generation: Option<u64>,
+    /// Why the call is made, for who looks at it later: 1 to 256 bytes without control characters. A role may demand it.
+    pub reason: Option<&'a str>,
     /// What is written, and how.
     pub writing: W,
 }
@@ -175,6 +178,7 @@ impl<'a, W: Default> DocumentCall<'a, W> {
             on_error: OnError::default(),
             deadline_ms: None,
             min_generation: None,
+            reason: None,
             writing: W::default(),
         }
     }

@@ -290,6 +290,7 @@ proptest! {
             on_error: OnError::ALL[on_error],
             deadline_ms,
             min_generation,
+            reason: role.as_deref(),
             writing: Writing {
                 curve: Curve::ALL[curve],
                 key_scope: KeyScope::ALL[key_scope],
@@ -393,7 +394,7 @@ proptest! {
             asks.push(Ask::Find { value: &payload, context: &context });
         }
         for ask in asks {
-            let map = TokenMap { deadline_ms: limit, min_generation: number, ..TokenMap::new("a", "people") };
+            let map = TokenMap { deadline_ms: limit, min_generation: number, reason: tag.as_deref(), ..TokenMap::new("a", "people") };
             let sent = TokensCall { map, ask };
             bytes.clear();
             request::tokens(&mut bytes, 1, &sent);
@@ -432,7 +433,15 @@ proptest! {
         let collections = [create, CollectionAsk::Set { expires_s }, CollectionAsk::Delete];
         let calls = apps.map(|ask| Control::App(AppCall { app, ask })).into_iter()
             .chain(collections.map(|ask| Control::Collection(CollectionCall { app, collection: &collection, ask })))
-            .chain([Control::Apps(page), Control::Export(page), Control::Collections { app, page }, Control::Instances]);
+            .chain([Control::Apps(page), Control::Export(page), Control::Collections { app, page }, Control::Instances])
+            .chain([Control::Roles(page), Control::Principals(page)])
+            .chain([RoleAsk::Set { grants: vec![&collection, app] }, RoleAsk::Delete]
+                .map(|ask| Control::Role(RoleCall { role: app, ask })))
+            .chain([PrincipalAsk::Grant { role: app }, PrincipalAsk::Revoke { role: key.map(|_| app) }]
+                .map(|ask| Control::Principal(PrincipalCall { principal: &collection, ask })))
+            .chain([Control::Check(CheckCall {
+                principal: app, operation: "", app: key.map(|_| app), collection: Some(&collection), reason: Some("why"),
+            })]);
         let mut bytes = Vec::new();
         let mut methods = 0;
         for sent in calls {

@@ -10,7 +10,8 @@ use crate::map::Map;
 use crate::method::{Method, Notice};
 use crate::params::{
     AppAsk, Ask, CollectionAsk, Control, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format,
-    Inspect, KeyScope, Minting, OnError, Page, Rewrap, Scope, TokenFormat, Tokenize, TokensCall, Unbound, Writing,
+    Inspect, KeyScope, Minting, OnError, Page, PrincipalAsk, Rewrap, RoleAsk, Scope, TokenFormat, Tokenize, TokensCall,
+    Unbound, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -66,6 +67,7 @@ fn document<W>(
     map.name("on_error", call.on_error, OnError::name);
     map.number("deadline_ms", call.deadline_ms.map(u64::from));
     map.number("min_generation", call.min_generation);
+    map.optional_text("reason", call.reason);
     map.payload(call.payload);
 }
 
@@ -86,6 +88,7 @@ pub fn tokens(out: &mut Vec<u8>, msgid: u32, call: &TokensCall<'_>) {
     map.text("collection", call.map.collection);
     map.number("deadline_ms", call.map.deadline_ms.map(u64::from));
     map.number("min_generation", call.map.min_generation);
+    map.optional_text("reason", call.map.reason);
     let (sweep, older) = match &call.ask {
         Ask::Get(tokens) | Ask::Delete(tokens) => return map.texts("tokens", tokens),
         Ask::Expire { tokens, expires_s } => {
@@ -121,9 +124,10 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
     begin(out, msgid, call.method());
     let mut map = Map::begin(out);
     match call {
-        Control::Apps(Page { after, limit }) | Control::Export(Page { after, limit }) => {
-            page(&mut map, *after, *limit);
-        }
+        Control::Apps(Page { after, limit })
+        | Control::Export(Page { after, limit })
+        | Control::Roles(Page { after, limit })
+        | Control::Principals(Page { after, limit }) => page(&mut map, *after, *limit),
         Control::App(call) => {
             map.text("app", call.app);
             app(&mut map, &call.ask);
@@ -138,6 +142,26 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
             collection(&mut map, &call.ask);
         }
         Control::Instances => (),
+        Control::Role(call) => {
+            map.text("role", call.role);
+            if let RoleAsk::Set { grants } = &call.ask {
+                map.texts("grants", grants);
+            }
+        }
+        Control::Principal(call) => {
+            map.text("principal", call.principal);
+            match call.ask {
+                PrincipalAsk::Grant { role } => map.text("role", role),
+                PrincipalAsk::Revoke { role } => map.optional_text("role", role),
+            }
+        }
+        Control::Check(call) => {
+            map.text("principal", call.principal);
+            map.text("operation", call.operation);
+            map.optional_text("app", call.app);
+            map.optional_text("collection", call.collection);
+            map.optional_text("reason", call.reason);
+        }
     }
 }
 

@@ -14,8 +14,8 @@ mod control;
 mod tokens;
 
 pub use control::{
-    App, AppChanged, Apps, Collection, CollectionChanged, Collections, Instance, Instances, Key, Record, Records,
-    TokenKey,
+    App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key, Principal,
+    PrincipalChanged, Principals, Record, Records, Role, RoleChanged, Roles, TokenKey,
 };
 pub use tokens::{Counted, Found, Token, Tokens};
 

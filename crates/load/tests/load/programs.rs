@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use sealwire_crypto::{AppId, Curve, Format, Kek};
 use sealwire_load::certs;
 use sealwire_load::figures::{Figures, Run};
-use sealwire_server::config::{Config, Kek as KekFrom};
+use sealwire_server::config::{AccessMode, Config, Kek as KekFrom};
 use sealwire_server::server::{Server, open_control};
 use sealwire_store::{CollectionKind, CollectionName, Rules, Scope};
 use tempfile::TempDir;
@@ -109,6 +109,7 @@ impl Engine {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
         let mut config = Config::defaults(folder.path());
+        config.access.mode = AccessMode::Off;
         config.listen.address = SocketAddr::from(([127, 0, 0, 1], 0));
         config.admin.address = SocketAddr::from(([127, 0, 0, 1], 0));
         config.tls.certificate = folder.path().join("server.pem");

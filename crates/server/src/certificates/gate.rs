@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::metrics::{ExpulsionLabel, Metrics};
-use crate::pki::Principal;
+use crate::pki::{Identity, Principal};
 use crate::tls::ServerTls;
 
 /// How long chains are judged without a rest, but for the last one.
@@ -185,7 +185,9 @@ impl Gate {
         };
         self.metrics.expelled(why, connections);
         chain.expelled.send_replace(Some(why));
-        let principal = chain.certificates.first().and_then(|first| Principal::from_certificate(first).ok());
+        // For people: in the usual order, whichever the operator has chosen.
+        let named = |first| Principal::from_certificate(first, &Identity::default()).ok();
+        let principal = chain.certificates.first().and_then(|first| named(first));
         let principal = principal.map_or_else(String::new, |principal| principal.to_string());
         tracing::warn!(principal, why = why.as_str(), connections, "a client certificate is not accepted any more");
         connections

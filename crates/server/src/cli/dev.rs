@@ -7,7 +7,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sealwire_client::control::{AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, Scope, TokenFormat};
+use sealwire_access::Principal;
+use sealwire_client::control::{
+    AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, Page, PrincipalAsk, PrincipalCall, RoleAsk, RoleCall, Scope,
+    TokenFormat,
+};
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
 use sealwire_payload::{Limits, json};
 use sealwire_wire::Method;
@@ -46,7 +50,11 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let at = folder::Addresses { listen: args.listen, admin: args.admin, control: args.control };
-    let config = folder::prepare(&args.folder, &at)?;
+    let mut config = folder::prepare(&args.folder, &at)?;
+    if config.access.administrators.is_empty() {
+        // A folder from before there were roles.
+        config.access.administrators.extend(Principal::from_text(folder::OPERATOR_NAME));
+    }
     drop(serve::log(&config)?);
     dumps::forbid_files();
     let runtime = serve::runtime(&config)?;
@@ -77,7 +85,10 @@ async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client
     Ok(Client::connect(ClientConfig::new(address.to_string(), "localhost", file("ca.pem"), cert, key)).await?)
 }
 
-/// Makes the app and its collections over the engine's own control listener; what is there stays.
+/// What the client may do.
+const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,tokens.* apps=*";
+
+/// Makes the app, its collections and the client's role over the engine's own control listener; what is there stays.
 async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     let Some(control) = server.control_address() else {
         return Err(
@@ -90,6 +101,13 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
         let (first, last, scope, expires_s) = (None, None, Scope::Collection, None);
         let ask = CollectionAsk::Create { kind, format, first, last, scope, expires_s };
         there(operator.change_collection(CollectionCall { app: folder::APP, collection, ask }).await)?;
+    }
+    let roles = operator.roles(Page { after: None, limit: Some(1_000) }).await?.roles;
+    if roles.iter().all(|role| role.role != folder::CLIENT_ROLE) {
+        let ask = RoleAsk::Set { grants: vec![CLIENT_GRANT] };
+        operator.change_role(RoleCall { role: folder::CLIENT_ROLE, ask }).await?;
+        let ask = PrincipalAsk::Grant { role: folder::CLIENT_ROLE };
+        operator.change_principal(PrincipalCall { principal: folder::CLIENT_NAME, ask }).await?;
     }
     Ok(())
 }
@@ -168,5 +186,6 @@ fn invite(folder: &Path, server: &Server) {
     println!("  {program} info{at}");
     println!("  {program} apps list{at}");
     println!("  {program} collections list {}{at}", folder::APP);
+    println!("  {program} principals list{at}");
     println!("  curl http://{}/ready\n", server.admin_address());
 }

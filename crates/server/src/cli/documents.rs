@@ -34,6 +34,9 @@ pub(super) struct Common {
     /// Bind the fields to a place, such as `customers.card.17`; the same is needed to decrypt
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(super) context: String,
+    /// Why, for whoever looks at it later; a role may demand it
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: Option<String>,
     /// One line instead of indented text
     #[arg(long)]
     compact: bool,
@@ -141,6 +144,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
         let call = Encrypt {
             select: common.select(),
             context: common.context.as_bytes(),
+            reason: common.reason.as_deref(),
             writing: Writing {
                 curve: args.curve.into(),
                 key_scope,
@@ -161,6 +165,7 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
         let call = Decrypt {
             select: common.select(),
             context: common.context.as_bytes(),
+            reason: common.reason.as_deref(),
             on_error,
             ..Decrypt::new(&common.app, payload)
         };
@@ -175,6 +180,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
         let call = Rewrap {
             select: common.select(),
             context: common.context.as_bytes(),
+            reason: common.reason.as_deref(),
             on_error,
             writing: Writing {
                 curve: args.curve.into(),

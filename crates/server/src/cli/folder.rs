@@ -23,6 +23,11 @@ pub(super) const APP: &str = "demo";
 pub(super) const CLIENT: &str = "client";
 /// The certificate in it that may change apps, keys and collections.
 pub(super) const OPERATOR: &str = "operator";
+/// Who the two are.
+pub(super) const CLIENT_NAME: &str = "dev-client";
+pub(super) const OPERATOR_NAME: &str = "dev-operator";
+/// The role of the client.
+pub(super) const CLIENT_ROLE: &str = "relay";
 const SERVER: &str = "server";
 const KEK: &str = "kek";
 
@@ -48,8 +53,8 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
     let server = vec![Name::Dns("localhost".into()), loopback, Name::Ip(at.listen.ip()), Name::Ip(at.control.ip())];
     let certificates = [
         (SERVER, Usage::Server, server),
-        (CLIENT, Usage::Client, vec![Name::Dns("dev-client".into())]),
-        (OPERATOR, Usage::Client, vec![Name::Dns("dev-operator".into())]),
+        (CLIENT, Usage::Client, vec![Name::Dns(CLIENT_NAME.into())]),
+        (OPERATOR, Usage::Client, vec![Name::Dns(OPERATOR_NAME.into())]),
     ];
     for (name, usage, names) in certificates {
         if missing(&format!("{name}.pem")) {
@@ -62,7 +67,8 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
         let text = format!(
             "# Made by `sealwire dev`. `sealwire reference` prints every key with its unit, range and default.\n\
              [listen]\naddress = \"{listen}\"\n\n[admin]\naddress = \"{admin}\"\n\n\
-             [control]\naddress = \"{control}\"\nprincipals = [\"dev-operator\"]\n\n\
+             [control]\naddress = \"{control}\"\nprincipals = [\"{OPERATOR_NAME}\"]\n\n\
+             [access]\nadministrators = [\"{OPERATOR_NAME}\"]\n\n\
              [tls]\ncertificate = \"server.pem\"\nkey = \"server-key.pem\"\nclient_ca = \"ca.pem\"\n\n\
              [state]\nfolder = \"state\"\n\n[kek]\nprovider = \"file\"\nfile = \"{KEK}\"\n\n[audit]\nfolder = \"audit\"\n"
         );

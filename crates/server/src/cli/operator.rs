@@ -8,13 +8,14 @@ use sealwire_client::{Client, Error, ErrorCode};
 use sealwire_store::{Control, FileStore};
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{
-    AppAsk, AppCall, AppChanged, Apps, CollectionCall, CollectionChanged, Collections, Page, Records,
+    AppAsk, AppCall, AppChanged, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Page,
+    PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged, Roles,
 };
 
 use super::connect::Connect;
 use super::{ConfigArgs, Failure};
-use crate::control;
 use crate::server::kek;
+use crate::{access, control};
 
 /// Entries asked for at once.
 const PAGE: u32 = 1_000;
@@ -116,6 +117,57 @@ impl Desk {
     }
 }
 
+/// Who may do what.
+impl Desk {
+    /// Every role.
+    pub(super) async fn roles(&self) -> Result<Vec<sealwire_wire::control::Role>, Failure> {
+        every(async |page| {
+            let Roles { roles, next, .. } = match self {
+                Self::Engine(client) => client.roles(page).await?,
+                Self::File(control) => access::roles(&**control.store(), page).await?,
+            };
+            Ok((roles, next))
+        })
+        .await
+    }
+
+    /// Makes, changes or removes a role.
+    pub(super) async fn change_role(&self, call: RoleCall<'_>) -> Result<RoleChanged, Failure> {
+        Ok(match self {
+            Self::Engine(client) => client.change_role(call).await?,
+            Self::File(control) => access::change_role(&**control.store(), &call).await?,
+        })
+    }
+
+    /// Every principal that has a role.
+    pub(super) async fn principals(&self) -> Result<Vec<sealwire_wire::control::Principal>, Failure> {
+        every(async |page| {
+            let Principals { principals, next, .. } = match self {
+                Self::Engine(client) => client.principals(page).await?,
+                Self::File(control) => access::principals(&**control.store(), page).await?,
+            };
+            Ok((principals, next))
+        })
+        .await
+    }
+
+    /// Gives a role to a principal, or takes it away.
+    pub(super) async fn change_principal(&self, call: PrincipalCall<'_>) -> Result<PrincipalChanged, Failure> {
+        Ok(match self {
+            Self::Engine(client) => client.change_principal(call).await?,
+            Self::File(control) => access::change_principal(&**control.store(), call).await?,
+        })
+    }
+
+    /// Whether a principal may do something.
+    pub(super) async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Failure> {
+        Ok(match self {
+            Self::Engine(client) => client.check(call).await?,
+            Self::File(control) => access::check(&**control.store(), &call).await?,
+        })
+    }
+}
+
 /// A list, page by page: `ask` gives one, and where the next begins.
 async fn every<T>(ask: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>) -> Result<Vec<T>, Failure> {
     let (mut all, mut after): (Vec<T>, Option<String>) = (Vec::new(), None);
@@ -160,7 +212,14 @@ pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
 fn explained(failure: Failure) -> Failure {
     match failure.downcast_ref::<Error>() {
         Some(Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, .. })) => {
-            format!("{message}; --cert and --key name an operator's certificate").into()
+            let text = format!("{message}; --cert and --key name an operator's certificate");
+            match failure.downcast_ref::<Error>() {
+                // A role is missing, which another certificate may have.
+                Some(Error::Rpc(error)) if !error.details.is_empty() => {
+                    format!("{text}, and `sealwire principals grant` gives it a role").into()
+                }
+                _ => text.into(),
+            }
         }
         Some(Error::Rpc(error)) if error.code == ErrorCode::NotFound && error.message.starts_with("no method") => {
             format!("{error}: is that the control listener (control.address)?").into()

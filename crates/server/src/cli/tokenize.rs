@@ -49,6 +49,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
         let call = Tokenize {
             select: common.select(),
             context: common.context.as_bytes(),
+            reason: common.reason.as_deref(),
             on_error: on_error(args.report),
             writing,
             ..Tokenize::new(&common.app, payload)
@@ -63,6 +64,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
         let call = Detokenize {
             select: common.select(),
             context: common.context.as_bytes(),
+            reason: common.reason.as_deref(),
             on_error: on_error(args.report),
             writing: Within { collection: &args.collection },
             ..Detokenize::new(&common.app, payload)

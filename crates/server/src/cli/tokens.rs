@@ -129,6 +129,9 @@ struct Common {
     /// Collection; `sealwire collections list APP` shows which there are
     #[arg(long, value_name = "NAME")]
     collection: String,
+    /// Why, for whoever looks at it later; a role may demand it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -169,7 +172,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 impl Common {
     fn map(&self) -> TokenMap<'_> {
-        TokenMap::new(&self.app, &self.collection)
+        TokenMap { reason: self.reason.as_deref(), ..TokenMap::new(&self.app, &self.collection) }
     }
 
     fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {

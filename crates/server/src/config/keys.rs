@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::Caller;
 use crate::limits;
-use crate::pki::PrincipalKind;
+use crate::pki::{Identity, Principal, PrincipalKind};
 
 /// One configuration key.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,8 @@ pub enum Kind {
     Weights,
     /// A list of principals; in the environment separated by commas.
     Principals,
+    /// A list of kinds of names; in the environment separated by commas.
+    Identity,
     /// One of a closed list.
     Choice(&'static [&'static str]),
     /// A whole number in a range, both ends included.
@@ -159,6 +161,26 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "PEM file with revocation lists of those authorities. Empty: those of `tls.client_crl`, without a `client_ca`\nof its own, else none.";
             "principals", Kind::Principals, Literal::NoEntries,
                 "Who may call, by the name in their certificate: a DNS name, a spiffe:// URI, or cn: and a common name.\nEmpty: whoever `client_ca` has given a certificate.";
+        ),
+    },
+    Section {
+        name: "access",
+        doc: "Who may do what: roles, which are kept with the apps (`sealwire roles`, `sealwire principals`).",
+        keys: keys!("access":
+            "mode", Kind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
+                "\"enforce\" refuses what no role of the caller grants. \"observe\" lets it pass, counts it and says so in the log\nonce in a while. \"off\" looks at nothing: any certificate of `tls.client_ca` may use every app.";
+            "administrators", Kind::Principals, Literal::NoEntries,
+                "Who gets the role `administrator` at a start at which nobody has any role, by the name in their certificate:\na DNS name, a spiffe:// URI, or cn: and a common name. Of no effect after that.";
+            "identity", Kind::Identity, Literal::NoEntries,
+                "Which name of a certificate is its holder's, the first kind that it has: [\"spiffe\", \"dns\", \"cn\"] in the order that\nyou choose. Certificates with none of those that you list are turned away. Empty: all three in that order.";
+            "cache_entries", Kind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),
+                "Principals that are remembered with what they may do. Each of the others costs a look-up in the store.";
+            "cache_s", Kind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(300),
+                "How long one is remembered at most, and a quarter of it at least. A change of roles ends it at once.";
+            "cache_negative_s", Kind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(30),
+                "The same for principals without a role.";
+            "stale_s", Kind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(0),
+                "How much longer one is used while the store does not answer. 0: its calls are `unavailable` then. Somebody\nwho lost a role on another engine keeps it on this one for so long, if this one cannot reach the store.";
         ),
     },
     Section {
@@ -338,11 +360,18 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         (Kind::Weights, _) => Err(format!(
             "must be a list of name=weight, each name once, weights from 1 to {WEIGHT_MAX}, such as [\"relay.internal=3\"]"
         )),
-        (Kind::Principals, Value::List(names)) if names.iter().all(|name| caller(name).is_some()) => Ok(()),
+        (Kind::Principals, Value::List(names)) if names.iter().all(|name| Principal::from_text(name).is_some()) => {
+            Ok(())
+        }
         (Kind::Principals, _) => {
             Err("must be a list of names, such as [\"operator.internal\", \"cn:operator\", \"spiffe://org/operator\"]"
                 .into())
         }
+        (Kind::Identity, Value::List(kinds)) if kinds.is_empty() => Ok(()),
+        (Kind::Identity, Value::List(kinds)) if Identity::from_names(kinds.iter().map(String::as_str)).is_some() => {
+            Ok(())
+        }
+        (Kind::Identity, _) => Err("must be a list of \"spiffe\", \"dns\" and \"cn\", each once at most".into()),
         (Kind::Variable, Value::Text(text)) if is_variable(text) => Ok(()),
         (Kind::Variable, Value::Text(_)) => {
             Err("must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself".into())
@@ -364,8 +393,10 @@ pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
         Kind::Number { .. } => {
             text.replace('_', "").parse().map(Value::Number).map_err(|_| "must be a whole number".into())
         }
-        Kind::Roles | Kind::Weights | Kind::Principals if text.is_empty() => Ok(Value::List(Vec::new())),
-        Kind::Roles | Kind::Weights | Kind::Principals => {
+        Kind::Roles | Kind::Weights | Kind::Principals | Kind::Identity if text.is_empty() => {
+            Ok(Value::List(Vec::new()))
+        }
+        Kind::Roles | Kind::Weights | Kind::Principals | Kind::Identity => {
             Ok(Value::List(text.split(',').map(|role| role.trim().to_owned()).collect()))
         }
         _ => Ok(Value::Text(text.to_owned())),

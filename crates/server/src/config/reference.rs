@@ -86,7 +86,9 @@ fn takes(kind: Kind) -> String {
         Kind::Variable => "Takes the name of an environment variable.".into(),
         Kind::Text => "Takes text.".into(),
         Kind::Flag => "Takes true or false.".into(),
-        Kind::Roles | Kind::Principals => "Takes a list of texts; in the environment, separated by commas.".into(),
+        Kind::Roles | Kind::Principals | Kind::Identity => {
+            "Takes a list of texts; in the environment, separated by commas.".into()
+        }
         Kind::Weights => "Takes a list of \"name=weight\"; in the environment, separated by commas.".into(),
         Kind::Choice(choices) => format!("Takes one of: \"{}\".", choices.join("\", \"")),
         Kind::Number { unit, min, max } => format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max)),

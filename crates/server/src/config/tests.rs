@@ -65,6 +65,7 @@ fn the_environment_overrides_every_key() {
             }
             Kind::Roles => ("support, *".to_owned(), Value::List(vec!["support".into(), "*".into()])),
             Kind::Weights => ("a=2, b=3".to_owned(), Value::List(vec!["a=2".into(), "b=3".into()])),
+            Kind::Identity => ("dns, cn".to_owned(), Value::List(vec!["dns".into(), "cn".into()])),
             Kind::Principals => ("a, cn:b".to_owned(), Value::List(vec!["a".into(), "cn:b".into()])),
             Kind::Address | Kind::OptionalAddress => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
             _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
@@ -191,6 +192,10 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[control]\naddress = \"127.0.0.1:7443\"\nclient_ca = \"ops.pem\"", "control.address: must differ"),
         ("[control]\nprincipals = [\"\"]", "control.principals: must be a list of names"),
         ("[control]\nprincipals = [\"cn:\"]", "control.principals: must be a list of names"),
+        ("[access]\nmode = \"audit\"", "access.mode: must be one of: enforce, observe, off"),
+        ("[access]\nadministrators = [\"no host\"]", "access.administrators: must be a list of names"),
+        ("[access]\nidentity = [\"dns\", \"dns\"]", "access.identity: must be a list of"),
+        ("[access]\nidentity = [\"ip\"]", "access.identity: must be a list of"),
         ("[tls]\n\ntls12 = \"yes\"", "tls.tls12: must be true or false (line 3)"),
         ("[tls]\nkey = \"\"", "tls.key: must not be empty (line 2)"),
         ("[tls]\nkey = \"a\\u0000b\"", "tls.key: must not contain a NUL (line 2)"),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealwire_access::{Ask, Permit};
 use sealwire_schedule::Class;
 use sealwire_wire::{Boundary, Call, ErrorCode, Format, reply};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -12,6 +13,7 @@ use super::Connection;
 use super::recorded::{Facts, Subject};
 use super::replies::Outgoing;
 use super::request::{Request, Wanted};
+use crate::access;
 use crate::engine::{Engine, Located};
 use crate::error::CallFailure;
 use crate::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
@@ -39,6 +41,8 @@ enum Todo {
     Walk(Box<Work>, oneshot::Receiver<Finished>),
     /// Something about the tokens of a collection.
     Tokens(Located),
+    /// First the decision whether it may be done: what its caller may do has to be looked up.
+    Undecided,
 }
 
 /// Why a call does not begin, and its size.
@@ -82,24 +86,49 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
             (place.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }
     };
-    if let Call::Tokens(call) = &call {
-        let located = engine.locate(call.map.app, call.map.collection, call.map.min_generation)?; // 3. names become keys
+    // 3. a decision, at once where the caller was seen a moment ago
+    let todo = match engine.decider.decide_now(&connection.principal, asked(&call)?, request.arrived) {
+        Some(decided) => match prepare(engine, request, &call, &decided?, &mut place) {
+            Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
+            prepared => prepared?,
+        },
+        None => Todo::Undecided,
+    };
+    Ok(Begun { place, todo, deadline, offered, subject })
+}
+
+/// What a call has to be permitted.
+fn asked<'a>(call: &Call<'a>) -> Result<Ask<'a>, CallFailure> {
+    access::of_call(call).ok_or(CallFailure::Internal("a call with a place is permitted by somebody"))
+}
+
+/// Makes work of a call that is permitted. Nothing in it waits.
+fn prepare(
+    engine: &Engine,
+    request: &Request,
+    call: &Call<'_>,
+    permit: &Permit<'_>,
+    place: &mut Place,
+) -> Result<Todo, CallFailure> {
+    let Boundary { bytes, leaves, .. } = request.boundary;
+    if let Call::Tokens(call) = call {
+        let located = engine.locate(permit, call.map.min_generation)?; // 4. names become keys
         let answers = answers_max(&call.ask).saturating_mul(TOKEN_ANSWER_BYTES);
         // The tokens twice, as they came and on their way to the crypto threads.
         if !place.resize(answers.saturating_add(2 * bytes)) {
-            return Err(overloaded(CallFailure::no_memory()));
+            return Err(CallFailure::no_memory());
         }
-        return Ok(Begun { place, todo: Todo::Tokens(located), deadline, offered, subject });
+        return Ok(Todo::Tokens(located));
     }
-    let plan = engine.plan(&request.frame, &call, leaves)?; // 3. the same, with a document
-    let all = held(plan.format);
+    let plan = engine.plan(permit, &request.frame, call, leaves)?; // 4. the same, with a document
+    let all = bytes + engine.reply_bytes(request.method, plan.format, bytes, leaves);
     if !place.resize(all.saturating_add(plan.beside_bytes)) {
-        return Err(overloaded(CallFailure::no_memory()));
+        return Err(CallFailure::no_memory());
     }
     let order = Order {
         msgid: request.msgid,
         method: request.method.into(),
-        kind,
+        kind: request.kind(&Wanted::of(call)),
         payload: plan.payload,
         selection: plan.selection,
         ticket: Arc::clone(request.ticket.ticket()),
@@ -109,7 +138,14 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
         estimate: place.estimate(),
     };
     let (work, finished) = Work::new(plan.task, order, &engine.limits, Arc::clone(&engine.metrics));
-    Ok(Begun { place, todo: Todo::Walk(work, finished), deadline, offered, subject })
+    Ok(Todo::Walk(work, finished))
+}
+
+/// Decides on a call and makes work of it, once what its caller may do is looked up.
+async fn prepare_late(connection: &Connection, request: &Request, place: &mut Place) -> Result<Todo, CallFailure> {
+    let call = Call::decode(&request.frame, &request.boundary)?;
+    let permit = connection.engine.decider.decide(&connection.principal, asked(&call)?).await?;
+    prepare(&connection.engine, request, &call, &permit, place)
 }
 
 /// One call, from when it begins to its reply.
@@ -124,7 +160,7 @@ pub(super) async fn answer(
     let (msgid, method) = (request.msgid, MethodLabel::from(request.method));
     let mut report = CallReport { method, code: CallCode::OK, times: None };
     let subject = std::mem::take(&mut begun.subject);
-    let came_to = run(engine, &request, begun, &mut report).await;
+    let came_to = run(&connection, &request, begun, &mut report).await;
     let code = came_to.as_ref().map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
     let recording = connection.record(&Facts {
         method,
@@ -156,19 +192,26 @@ pub(super) async fn answer(
 
 /// Waits for the call's turn, then for whichever comes first of the end of its work, a cancel and the deadline.
 async fn run(
-    engine: &Engine,
+    connection: &Connection,
     request: &Request,
     begun: Begun,
     report: &mut CallReport,
 ) -> Result<(Vec<u8>, Place), CallFailure> {
+    let engine = &connection.engine;
     let Begun { mut place, todo, deadline, offered, .. } = begun;
     let ticket = request.ticket.ticket();
     let mut ran = None;
     let finish = async {
+        let mut idle = Idle { engine, ticket, is_over: false };
+        let todo = match todo {
+            Todo::Undecided => prepare_late(connection, request, &mut place).await?,
+            known => known,
+        };
         // Work that is stopped counts itself.
-        let mut idle = Idle { engine, ticket, is_over: matches!(todo, Todo::Walk(..)) };
-        place.admitted().await; // 4. its turn
+        idle.is_over = matches!(todo, Todo::Walk(..));
+        place.admitted().await; // 5. its turn
         let result = match todo {
+            Todo::Undecided => Err(CallFailure::Internal("a decision is made once")),
             Todo::Walk(work, finished) => walk(engine, ticket, (work, finished), &mut place, deadline, &mut ran).await,
             Todo::Tokens(located) => on_tokens(engine, request, located, &mut place, deadline).await,
         };
@@ -229,7 +272,7 @@ async fn walk(
     ran: &mut Option<Ran>,
 ) -> Result<Vec<u8>, CallFailure> {
     loop {
-        place.submit(work); // 5. the work itself
+        place.submit(work); // 6. the work itself
         let ended = finished.await.map_err(|_| CallFailure::Internal("the work panicked"))?;
         let ran = ran.get_or_insert(Ran { started: ended.started, worked: Duration::ZERO, asked: false });
         ran.worked += ended.worked;
@@ -238,7 +281,7 @@ async fn walk(
             Outcome::Asks(paused) => {
                 ran.asked = true;
                 let mut idle = Idle { engine, ticket, is_over: false };
-                let resumed = engine.tokens()?.resume(paused, place, deadline).await; // 6. what only the store knows
+                let resumed = engine.tokens()?.resume(paused, place, deadline).await; // 7. what only the store knows
                 idle.is_over = true;
                 match resumed? {
                     Resumed::Reply(bytes) => return Ok(bytes),
@@ -299,7 +342,7 @@ pub(super) fn log_failure(store_failures: &Seldom, principal: &Principal, msgid:
         CallFailure::Internal(_) | CallFailure::Store(_) if failure.code() == ErrorCode::Internal => {
             tracing::error!(%principal, msgid, %failure, "call failed")
         }
-        CallFailure::Store(_) => match store_failures.due(std::time::Instant::now()) {
+        CallFailure::Store(_) | CallFailure::Unknown(_) => match store_failures.due(std::time::Instant::now()) {
             Some(unsaid) => tracing::warn!(%principal, msgid, %failure, unsaid, "call failed"),
             None => tracing::debug!(%principal, msgid, %failure, "call failed"),
         },
@@ -334,7 +377,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
         let log = log.with_writer(std::sync::Mutex::new(file.reopen().unwrap())).finish();
-        let principal = Principal::new(crate::pki::PrincipalKind::Dns, "relay");
+        let principal = Principal::from_text("relay").unwrap();
         let full = || CallFailure::Store(StoreError::Unavailable("no space is left".into()));
         tracing::subscriber::with_default(log, || {
             let seldom = Seldom::default();

@@ -18,20 +18,22 @@ use crate::ticket::Ticket;
 pub(super) struct Subject {
     app: Option<Bytes>,
     collection: Option<Bytes>,
+    /// Why, in its caller's words.
+    reason: Option<Bytes>,
 }
 
 impl Subject {
     pub(super) fn of(call: &Call<'_>, frame: &Bytes) -> Self {
-        let (app, collection) = match call {
-            Call::Encrypt(call) | Call::Rewrap(call) => (call.app, None),
-            Call::Decrypt(call) => (call.app, None),
-            Call::Tokenize(call) => (call.app, Some(call.writing.collection)),
-            Call::Detokenize(call) => (call.app, Some(call.writing.collection)),
-            Call::Tokens(call) => (call.map.app, Some(call.map.collection)),
+        let (app, collection, reason) = match call {
+            Call::Encrypt(call) | Call::Rewrap(call) => (call.app, None, call.reason),
+            Call::Decrypt(call) => (call.app, None, call.reason),
+            Call::Tokenize(call) => (call.app, Some(call.writing.collection), call.reason),
+            Call::Detokenize(call) => (call.app, Some(call.writing.collection), call.reason),
+            Call::Tokens(call) => (call.map.app, Some(call.map.collection), call.map.reason),
             Call::Inspect(_) | Call::Info | Call::Health | Call::Control(_) => return Self::default(),
         };
         let part = |text: &str| frame.slice_ref(text.as_bytes());
-        Self { app: Some(part(app)), collection: collection.map(part) }
+        Self { app: Some(part(app)), collection: collection.map(part), reason: reason.map(part) }
     }
 
     /// Of a message that was refused, if it can be understood.
@@ -68,17 +70,17 @@ impl Connection {
         let Facts { method, subject, bytes, ticket, code, arrived } = facts;
         let (fields, errors) = ticket.map_or((0, 0), Ticket::done);
         let planned = ticket.and_then(Ticket::planned_under);
-        // Both are parts of a text that was checked.
-        fn name(part: &Option<Bytes>) -> Option<&str> {
+        // All are parts of a text that was checked.
+        fn text(part: &Option<Bytes>) -> Option<&str> {
             part.as_deref().and_then(|part| std::str::from_utf8(part).ok())
         }
         self.engine.audit.record(&Record {
             principal: self.principal.as_str(),
             kind: kind(self.principal.kind()),
             method: method.as_str(),
-            app: name(&subject.app),
-            collection: name(&subject.collection),
-            reason: None,
+            app: text(&subject.app),
+            collection: text(&subject.collection),
+            reason: text(&subject.reason),
             change: &[],
             fields,
             errors,

@@ -14,7 +14,10 @@ use super::refusal::{bad, of};
 use super::views;
 
 /// Entries on a page that names no limit.
-const PAGE_DEFAULT: u32 = 100;
+pub(crate) const PAGE_DEFAULT: u32 = 100;
+
+/// Pause before a page is asked for again that a change ran into.
+const EXPORT_RETRY_MS: u32 = 50;
 
 /// `apps.list`.
 pub(crate) async fn apps(control: &Control, page: Page<'_>) -> Result<Apps, RpcError> {
@@ -32,7 +35,15 @@ pub(crate) async fn collections(control: &Control, app: &str, page: Page<'_>) ->
 
 /// `apps.export`.
 pub(crate) async fn export(control: &Control, page: Page<'_>) -> Result<Records, RpcError> {
-    let snapshot = control.store().load().await.map_err(of)?;
+    let mut snapshot = control.store().load().await.map_err(of)?;
+    // Of those that are read one by one no more than could be on the page.
+    let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
+    let single = control.store().singles(page.after, limit + 1).await.map_err(of)?;
+    if single.generation != snapshot.generation {
+        let error = RpcError::new(wire::ErrorCode::Unavailable, "something was changed meanwhile");
+        return Err(error.retry_after_ms(EXPORT_RETRY_MS));
+    }
+    snapshot.records.extend(single.records);
     let (records, next) = cut(snapshot.records.into_iter().collect(), page, |(key, _)| key);
     let text = |(key, record): (String, Vec<u8>)| {
         let damaged = |_| RpcError::new(wire::ErrorCode::Internal, "a record is not text");
@@ -43,7 +54,7 @@ pub(crate) async fn export(control: &Control, page: Page<'_>) -> Result<Records,
 }
 
 /// What of a sorted list is on a page, and where the next begins.
-fn cut<T>(list: Vec<T>, page: Page<'_>, name: impl Fn(&T) -> &str) -> (Vec<T>, Option<String>) {
+pub(crate) fn cut<T>(list: Vec<T>, page: Page<'_>, name: impl Fn(&T) -> &str) -> (Vec<T>, Option<String>) {
     let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
     let behind = |entry: &T| page.after.is_none_or(|after| name(entry) > after);
     let mut rest: Vec<T> = list.into_iter().filter(behind).collect();

@@ -1,7 +1,7 @@
 //! What of a control call goes into the audit trail: who asked for what, and never a private key.
 
 use sealwire_audit::{Change, Record};
-use sealwire_wire::control::{AppAsk, CollectionAsk, Control as Call};
+use sealwire_wire::control::{AppAsk, CollectionAsk, Control as Call, PrincipalAsk, RoleAsk};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
@@ -17,6 +17,12 @@ pub(super) struct Done {
     pub(super) generation: u64,
     /// The key version that was made or changed.
     pub(super) key: Option<String>,
+}
+
+impl Done {
+    pub(super) fn at(generation: u64) -> Self {
+        Self { generation, key: None }
+    }
 }
 
 /// A call as it was heard.
@@ -65,7 +71,15 @@ fn subject<'a>(call: &'a Call<'a>) -> (Option<&'a str>, Option<&'a str>) {
         Call::App(call) => (Some(call.app), None),
         Call::Collections { app, .. } => (Some(app), None),
         Call::Collection(call) => (Some(call.app), Some(call.collection)),
-        Call::Apps(_) | Call::Export(_) | Call::Instances => (None, None),
+        // The question has an app too, which it is not about.
+        Call::Apps(_)
+        | Call::Export(_)
+        | Call::Instances
+        | Call::Roles(_)
+        | Call::Role(_)
+        | Call::Principals(_)
+        | Call::Principal(_)
+        | Call::Check(_) => (None, None),
     }
 }
 
@@ -74,7 +88,29 @@ fn changes<'a>(call: &'a Call<'a>, made: Option<&'a str>) -> Vec<(&'static str, 
     match call {
         Call::App(call) => of_app(&call.ask, &mut facts),
         Call::Collection(call) => of_collection(&call.ask, &mut facts),
-        Call::Apps(_) | Call::Export(_) | Call::Collections { .. } | Call::Instances => (),
+        Call::Role(call) => {
+            facts.push(("role", Change::Text(call.role)));
+            if let RoleAsk::Set { grants } = &call.ask {
+                facts.push(("grants", Change::Texts(grants)));
+            }
+        }
+        Call::Principal(call) => {
+            facts.push(("principal", Change::Text(call.principal)));
+            let role = match call.ask {
+                PrincipalAsk::Grant { role } => Some(role),
+                PrincipalAsk::Revoke { role } => role,
+            };
+            facts.push(("role", role.map_or(Change::Nothing, Change::Text)));
+        }
+        Call::Check(call) => {
+            facts.extend([("principal", Change::Text(call.principal)), ("operation", Change::Text(call.operation))]);
+        }
+        Call::Apps(_)
+        | Call::Export(_)
+        | Call::Collections { .. }
+        | Call::Instances
+        | Call::Roles(_)
+        | Call::Principals(_) => (),
     }
     if let Some(made) = made.filter(|_| facts.iter().all(|(name, _)| *name != "key")) {
         facts.push(("key", Change::Text(made)));

@@ -162,7 +162,7 @@ fn a_caller_with_a_certificate_gets_tls13_and_post_quantum() {
     assert_eq!(server.alpn_protocol(), None);
     assert_eq!(client.tls13_tickets_received(), 0, "resumption is off");
     let certificate = &server.peer_certificates().unwrap()[0];
-    assert_eq!(crate::pki::Principal::from_certificate(certificate).unwrap().as_str(), "relay");
+    assert_eq!(crate::pki::Principal::from_certificate(certificate, &Default::default()).unwrap().as_str(), "relay");
 }
 
 #[test]

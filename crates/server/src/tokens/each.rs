@@ -90,7 +90,7 @@ mod tests {
     use crate::budget::ConnectionBytes;
     use crate::config::Config;
     use crate::cost::calibrate;
-    use crate::pki::{Principal, PrincipalKind};
+    use crate::pki::Principal;
     use crate::scheduler::{Offer, Scheduler};
     use crate::ticket::StopReason;
 
@@ -99,7 +99,7 @@ mod tests {
         let threads = NonZeroU32::new(2).unwrap();
         let config = Config::defaults(Path::new("nowhere")).schedule;
         let scheduler = Scheduler::start(threads, &config, calibrate().unwrap(), spare);
-        let principal = Principal::new(PrincipalKind::Dns, "relay");
+        let principal = Principal::from_text("relay").unwrap();
         let offer = Offer {
             principal: &principal,
             kind: Kind::LOOK,

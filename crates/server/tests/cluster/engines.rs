@@ -29,6 +29,7 @@ pub(crate) struct Cluster<'a> {
     poll_s: u32,
     timeout_ms: u32,
     log_filter: &'static str,
+    access: &'static str,
 }
 
 /// One engine.
@@ -52,7 +53,7 @@ impl<'a> Cluster<'a> {
         private(&folder.path().join("kek.key"), &Kek::generate_hex().unwrap());
         private(&folder.path().join("password"), postgres.password());
         let database = postgres.database().unwrap();
-        Self { database, authority, folder, poll_s: 30, timeout_ms: 2_000, log_filter: "info" }
+        Self { database, authority, folder, poll_s: 30, timeout_ms: 2_000, log_filter: "info", access: "off" }
     }
 
     pub(crate) fn poll_s(mut self, poll_s: u32) -> Self {
@@ -62,6 +63,12 @@ impl<'a> Cluster<'a> {
 
     pub(crate) fn log_filter(mut self, filter: &'static str) -> Self {
         self.log_filter = filter;
+        self
+    }
+
+    /// Has engines refuse what no role grants; `operator` is an administrator.
+    pub(crate) fn enforcing(mut self) -> Self {
+        self.access = "enforce";
         self
     }
 
@@ -97,6 +104,7 @@ impl<'a> Cluster<'a> {
         writeln!(text, "[control]\naddress = \"{control}\"\nprincipals = [\"operator\"]").unwrap();
         writeln!(text, "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\"").unwrap();
         writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"").unwrap();
+        writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();
         writeln!(text, "[state]\n{state}").unwrap();
         writeln!(text, "[crypto]\nthreads = 1\n[log]\nfilter = \"{}\"", self.log_filter).unwrap();
         let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // Clippy allows the first in tests, but not in helpers beside them.
 
+mod access;
 mod agreement;
 mod dump;
 mod engines;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
 use sealwire_msgpack::write;
-use sealwire_server::config::{Config, Kek as KekFrom, Mode};
+use sealwire_server::config::{AccessMode, Config, Kek as KekFrom, Mode};
 use sealwire_server::pki::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_server::server::{Server, open_control};
 use sealwire_server::stores::{Access as Opened, Stores};
@@ -89,6 +89,8 @@ impl Harness {
         config.listen.address = SocketAddr::from(([127, 0, 0, 1], 0));
         config.admin.address = SocketAddr::from(([127, 0, 0, 1], 0));
         config.crypto.threads = 2;
+        // Who may do what is the concern of `access.rs`.
+        config.access.mode = AccessMode::Off;
         change(&mut config);
 
         let issued = authority.issue(&leaf(Usage::Server, "engine")).unwrap();

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests, which lints only know in unit tests")]
 
+mod access;
 mod audit;
 mod bad_input;
 mod cancel;

@@ -3,19 +3,20 @@
 use super::reading::Params;
 use crate::call_error::CallError;
 use crate::limits::{
-    APP_BYTES_MAX, CURSOR_BYTES_MAX, DELAY_S_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, PRIVATE_KEY_BYTES_MAX, TOKENS_MAX,
+    APP_BYTES_MAX, CURSOR_BYTES_MAX, DELAY_S_MAX, EPOCH_MS_MAX, EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX,
+    LONG_CURSOR_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, TOKENS_MAX,
 };
 use crate::method::Method;
 use crate::params::{
-    AppAsk, AppCall, CollectionAsk, CollectionCall, Control, Curve, Format, Kind, Page, RotateKind, Scope, Secret,
-    TokenFormat,
+    AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Curve, Format, Kind, Page, PrincipalAsk,
+    PrincipalCall, RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
 };
 
 /// What any of these methods may be asked.
 #[derive(Default)]
 struct Said<'a> {
-    app: &'a str,
-    collection: &'a str,
+    app: Option<&'a str>,
+    collection: Option<&'a str>,
     page: Page<'a>,
     key: Option<&'a str>,
     rotate: Option<RotateKind>,
@@ -31,13 +32,23 @@ struct Said<'a> {
     last: Option<u8>,
     scope: Scope,
     expires_s: Option<u64>,
+    role: Option<&'a str>,
+    grants: Vec<&'a str>,
+    principal: &'a str,
+    operation: &'a str,
+    reason: Option<&'a str>,
 }
 
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Control<'a>, CallError> {
     let said = read(method, params)?;
     let Said { key, expires_s, .. } = said;
-    let app = |ask| Control::App(AppCall { app: said.app, ask });
-    let collection = |ask| Control::Collection(CollectionCall { app: said.app, collection: said.collection, ask });
+    // The method's table has seen to it that what it requires is there.
+    let (app_name, collection_name) = (said.app.unwrap_or_default(), said.collection.unwrap_or_default());
+    let role_name = said.role.unwrap_or_default();
+    let app = |ask| Control::App(AppCall { app: app_name, ask });
+    let collection = |ask| Control::Collection(CollectionCall { app: app_name, collection: collection_name, ask });
+    let role = |ask| Control::Role(RoleCall { role: role_name, ask });
+    let principal = |ask| Control::Principal(PrincipalCall { principal: said.principal, ask });
     Ok(match method {
         Method::AppsList => Control::Apps(said.page),
         Method::AppsExport => Control::Export(said.page),
@@ -52,7 +63,7 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
         Method::AppsDelete => app(AppAsk::Delete { key, delay_s: said.delay_s }),
         Method::AppsRestore => app(AppAsk::Restore { key }),
         Method::AppsSet => app(AppAsk::Set { format: said.format, epoch_ms: said.epoch_ms }),
-        Method::CollectionsList => Control::Collections { app: said.app, page: said.page },
+        Method::CollectionsList => Control::Collections { app: app_name, page: said.page },
         Method::CollectionsCreate => collection(CollectionAsk::Create {
             kind: said.kind.ok_or(CallError::Missing { key: "kind" })?,
             format: said.token_format,
@@ -64,6 +75,19 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
         Method::CollectionsSet => collection(CollectionAsk::Set { expires_s }),
         Method::CollectionsDelete => collection(CollectionAsk::Delete),
         Method::InstancesList => Control::Instances,
+        Method::RolesList => Control::Roles(said.page),
+        Method::RolesSet => role(RoleAsk::Set { grants: said.grants }),
+        Method::RolesDelete => role(RoleAsk::Delete),
+        Method::PrincipalsList => Control::Principals(said.page),
+        Method::PrincipalsGrant => principal(PrincipalAsk::Grant { role: role_name }),
+        Method::PrincipalsRevoke => principal(PrincipalAsk::Revoke { role: said.role }),
+        Method::PrincipalsCheck => Control::Check(CheckCall {
+            principal: said.principal,
+            operation: said.operation,
+            app: said.app,
+            collection: said.collection,
+            reason: said.reason,
+        }),
         // Not control methods: the caller has dealt with them.
         _ => return Err(CallError::UnknownMethod { method: method.name().to_owned() }),
     })
@@ -74,8 +98,16 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<Said<'a>, CallErr
     let mut said = Said::default();
     while let Some(param) = params.next()? {
         match (param.name, method) {
-            ("app", _) => said.app = params.app(param)?,
-            ("collection", _) => said.collection = params.app(param)?,
+            ("app", _) => said.app = Some(params.app(param)?),
+            ("collection", _) => said.collection = Some(params.app(param)?),
+            ("role", _) => said.role = Some(params.app(param)?),
+            ("grants", _) => said.grants = params.texts(param, GRANTS_MAX, GRANT_BYTES_MAX)?,
+            ("principal", _) => said.principal = params.principal(param)?,
+            ("operation", _) => said.operation = params.text(param, APP_BYTES_MAX)?,
+            ("reason", _) => said.reason = Some(params.reason(param)?),
+            ("after", Method::AppsExport | Method::PrincipalsList) => {
+                said.page.after = Some(params.text(param, LONG_CURSOR_BYTES_MAX)?);
+            }
             ("after", _) => said.page.after = Some(params.text(param, CURSOR_BYTES_MAX)?),
             ("limit", _) => said.page.limit = Some(params.within(param, 1..=TOKENS_MAX as u64)? as u32),
             ("key", _) => said.key = Some(params.text(param, APP_BYTES_MAX)?),

@@ -19,6 +19,7 @@ pub(super) fn document<'a, W: Own<'a>>(params: &mut Params<'a>) -> Result<Docume
             "on_error" => call.on_error = params.name(param, OnError::from_name)?,
             "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),
             "min_generation" => call.min_generation = Some(params.integer(param)?),
+            "reason" => call.reason = Some(params.reason(param)?),
             _ => call.writing.read(param, params)?,
         }
     }

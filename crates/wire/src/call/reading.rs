@@ -5,8 +5,8 @@ use sealwire_msgpack::{Malformed, Reader, Token};
 use crate::call_error::CallError;
 use crate::frame::{Outlook, Span};
 use crate::limits::{
-    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX,
-    TAG_BYTES_MAX, TAGS_MAX,
+    APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX,
+    SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, TAG_BYTES_MAX, TAGS_MAX,
 };
 use crate::method::Method;
 use crate::params::{Curve, Format, KeyScope, Param};
@@ -139,6 +139,18 @@ impl<'a> Params<'a> {
         let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let valid = !role.is_empty() && role.bytes().all(allowed);
         if valid { Ok(role) } else { Err(breaks(param)) }
+    }
+
+    /// What goes into records that people read.
+    pub(super) fn reason(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
+        let reason = self.text(param, REASON_BYTES_MAX)?;
+        let valid = !reason.is_empty() && !reason.chars().any(char::is_control);
+        if valid { Ok(reason) } else { Err(breaks(param)) }
+    }
+
+    pub(super) fn principal(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
+        let principal = self.text(param, PRINCIPAL_BYTES_MAX)?;
+        if principal.is_empty() { Err(breaks(param)) } else { Ok(principal) }
     }
 
     pub(super) fn paths(&mut self, param: &'static Param) -> Result<Vec<&'a str>, CallError> {

@@ -59,6 +59,7 @@ fn every_key_is_read() {
         on_error: OnError::Report,
         deadline_ms: Some(3_600_000),
         min_generation: Some(u64::MAX),
+        reason: Some("ticket 7: café"),
         writing: Writing {
             curve: Curve::K1,
             key_scope: KeyScope::Field,
@@ -217,6 +218,7 @@ fn with_required(method: Method, key: &str, pair: &[u8]) -> Vec<u8> {
     let value = |name| match name {
         "payload" | "value" => &b"\x01"[..],
         "tokens" => b"\x91\xa1t",
+        "grants" => b"\x91\xa1g",
         "expires_s" => b"\xc0",
         "kind" if method == Method::AppsRotate => b"\xa2r1",
         "kind" => b"\xa6random",
@@ -269,6 +271,14 @@ fn rules_of_the_methods_on_tokens() {
         one(method, "collection", b"\xa0", name);
         one(method, "collection", b"\xa3a/b", name);
         one(method, "min_generation", b"\x07", Ok(()));
+        let reason = Err("reason must be 1 to 256 bytes without control characters");
+        one(method, "reason", b"\xa8ticket 7", Ok(()));
+        one(method, "reason", b"\xa0", reason);
+        one(method, "reason", b"\xa3a\nb", reason);
+        one(method, "reason", b"\xa4a\xc2\x9bb", reason);
+        one(method, "reason", &[&[0xda, 1, 0][..], &[b'x'; 256]].concat(), Ok(()));
+        one(method, "reason", &[&[0xda, 1, 1][..], &[b'x'; 257]].concat(), reason);
+        one(method, "reason", b"\xc4\x01x", Err("reason must be of type string"));
         one(method, "deadline_ms", b"\x00", Err("deadline_ms must be 1 to 3600000"));
     }
     let tags = Err("tags must be 1 to 16 tags of 1 to 64 bytes of visible ASCII");
@@ -385,8 +395,18 @@ fn an_unknown_method_is_named_cleaned_and_cut() {
 #[test]
 fn no_value_of_a_call_appears_in_its_error() {
     const SECRET: &[u8] = b"\xa8s3cr3t-v";
-    for key in ["app", "select", "curve", "context", "on_error", "deadline_ms", "min_generation", "encoding", "format"]
-    {
+    for key in [
+        "app",
+        "select",
+        "curve",
+        "context",
+        "on_error",
+        "deadline_ms",
+        "min_generation",
+        "encoding",
+        "format",
+        "reason",
+    ] {
         for value in [SECRET, b"\xa9s3cr3t-v\xff", b"\x91\xa8s3cr3t-v", b"\x81\xa8s3cr3t-v\x01"] {
             let mut pair = Vec::new();
             sealwire_msgpack::write::str(&mut pair, key);

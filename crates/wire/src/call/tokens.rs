@@ -44,6 +44,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<Said<'a>, CallErr
             "collection" => said.map.collection = params.app(param)?,
             "deadline_ms" => said.map.deadline_ms = Some(params.deadline(param)?),
             "min_generation" => said.map.min_generation = Some(params.integer(param)?),
+            "reason" => said.map.reason = Some(params.reason(param)?),
             "tokens" => said.tokens = params.texts(param, TOKENS_MAX, TOKEN_BYTES_MAX)?,
             "value" => said.value = params.value(param, VALUE_BYTES_MAX)?,
             "context" => said.context = params.context(param)?,

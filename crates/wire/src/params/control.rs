@@ -99,6 +99,16 @@ pub enum Control<'a> {
     Collection(CollectionCall<'a>),
     /// `instances.list`.
     Instances,
+    /// `roles.list`.
+    Roles(Page<'a>),
+    /// A change of one role.
+    Role(RoleCall<'a>),
+    /// `principals.list`.
+    Principals(Page<'a>),
+    /// A change of the roles of one principal.
+    Principal(PrincipalCall<'a>),
+    /// `principals.check`.
+    Check(CheckCall<'a>),
 }
 
 impl Control<'_> {
@@ -111,6 +121,11 @@ impl Control<'_> {
             Self::Collections { .. } => Method::CollectionsList,
             Self::Collection(call) => call.ask.method(),
             Self::Instances => Method::InstancesList,
+            Self::Roles(_) => Method::RolesList,
+            Self::Role(call) => call.ask.method(),
+            Self::Principals(_) => Method::PrincipalsList,
+            Self::Principal(call) => call.ask.method(),
+            Self::Check(_) => Method::PrincipalsCheck,
         }
     }
 }
@@ -235,4 +250,82 @@ impl CollectionAsk {
             Self::Delete => Method::CollectionsDelete,
         }
     }
+}
+
+/// A change of one role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleCall<'a> {
+    /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
+    pub role: &'a str,
+    /// What becomes of it.
+    pub ask: RoleAsk<'a>,
+}
+
+/// What becomes of a role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoleAsk<'a> {
+    /// It grants this and nothing else, whether it was there or not.
+    Set {
+        /// 1 to 64 grants, each as operators write them: `encrypt,decrypt apps=shop`.
+        grants: Vec<&'a str>,
+    },
+    /// It is removed, if nobody has it.
+    Delete,
+}
+
+impl RoleAsk<'_> {
+    const fn method(&self) -> Method {
+        match self {
+            Self::Set { .. } => Method::RolesSet,
+            Self::Delete => Method::RolesDelete,
+        }
+    }
+}
+
+/// A change of the roles of one principal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrincipalCall<'a> {
+    /// A DNS name, a `spiffe://` URI, or `cn:` and a common name. 1 to 2,048 bytes.
+    pub principal: &'a str,
+    /// What becomes of it.
+    pub ask: PrincipalAsk<'a>,
+}
+
+/// What becomes of the roles of a principal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrincipalAsk<'a> {
+    /// It gets one more.
+    Grant {
+        /// Which. It must be there.
+        role: &'a str,
+    },
+    /// It loses one, or all.
+    Revoke {
+        /// Which; `None`: all.
+        role: Option<&'a str>,
+    },
+}
+
+impl PrincipalAsk<'_> {
+    const fn method(&self) -> Method {
+        match self {
+            Self::Grant { .. } => Method::PrincipalsGrant,
+            Self::Revoke { .. } => Method::PrincipalsRevoke,
+        }
+    }
+}
+
+/// A question: may this principal do that?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckCall<'a> {
+    /// Who, as in [`PrincipalCall`].
+    pub principal: &'a str,
+    /// The name of an operation, at most 64 bytes.
+    pub operation: &'a str,
+    /// On which app; `None`: on all of them.
+    pub app: Option<&'a str>,
+    /// On which collection, for operations that are about one; `None`: on all of them.
+    pub collection: Option<&'a str>,
+    /// With this reason.
+    pub reason: Option<&'a str>,
 }

@@ -2,8 +2,9 @@
 
 use crate::limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,
-    EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX,
-    SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, VALUE_BYTES_MAX,
+    EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, PRINCIPAL_BYTES_MAX,
+    PRIVATE_KEY_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX,
+    TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, VALUE_BYTES_MAX,
 };
 use crate::method::Method;
 
@@ -36,6 +37,10 @@ const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" 
 const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
 const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
 const MIN_GENERATION: Param = param("min_generation", "integer", Some("0"), "0 or more");
+const REASON: Param = param("reason", "string", Some("none"), "1 to 256 bytes without control characters");
+const ROLE_NAME: Param = param("role", "string", None, NAME);
+const PRINCIPAL: Param = param("principal", "string", None, "1 to 2048 bytes");
+const LONG_AFTER: Param = param("after", "string", Some("the beginning"), "the next of an answer, at most 2112 bytes");
 const TOKENS: Param = param("tokens", "array of strings", None, "1 to 1000 tokens of 1 to 1024 bytes");
 const EXPIRES_OR_NEVER: Param = param("expires_s", "integer or nil", None, "0 to 3155760000, or nil");
 const DRY_RUN: Param = param("dry_run", "boolean", Some("false"), "true or false");
@@ -65,7 +70,12 @@ const _: () = assert!(
         && PRIVATE_KEY_BYTES_MAX == 65_536
         && DELAY_S_MAX == 31_536_000
         && DELAY_S_DEFAULT == 604_800
-        && EPOCH_MS_MAX == 15_000,
+        && EPOCH_MS_MAX == 15_000
+        && REASON_BYTES_MAX == 256
+        && PRINCIPAL_BYTES_MAX == 2_048
+        && LONG_CURSOR_BYTES_MAX == 2_112
+        && GRANTS_MAX == 64
+        && GRANT_BYTES_MAX == 65_536,
     "the rules here quote these numbers"
 );
 
@@ -74,12 +84,12 @@ const fn document<const N: usize>(every: &'static str, own: &[Param]) -> [Param;
     let select = param("select", "array of strings", Some(every), "1 to 64 paths of 1 to 1024 bytes");
     let head = [APP, param("payload", "any value", None, "one MessagePack value"), select];
     let on_error = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
-    joined([&head, own, &[CONTEXT, on_error, DEADLINE_MS, MIN_GENERATION]])
+    joined([&head, own, &[CONTEXT, on_error, DEADLINE_MS, MIN_GENERATION, REASON]])
 }
 
 /// A method on tokens without a document.
 const fn tokens<const N: usize>(own: &[Param]) -> [Param; N] {
-    joined([&[APP, COLLECTION], own, &[DEADLINE_MS, MIN_GENERATION]])
+    joined([&[APP, COLLECTION], own, &[DEADLINE_MS, MIN_GENERATION, REASON]])
 }
 
 const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
@@ -97,16 +107,16 @@ const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
     table
 }
 
-const ENCRYPT: [Param; 12] = document(
+const ENCRYPT: [Param; 13] = document(
     "every leaf",
     &[CURVE, KEY_SCOPE, FORMAT, param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"), ENCODING],
 );
-const DECRYPT: [Param; 7] = document("every envelope", &[]);
-const REWRAP: [Param; 12] = document(
+const DECRYPT: [Param; 8] = document("every envelope", &[]);
+const REWRAP: [Param; 13] = document(
     "every envelope",
     &[CURVE, KEY_SCOPE, FORMAT, ENCODING, param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\"")],
 );
-const TOKENIZE: [Param; 11] = document(
+const TOKENIZE: [Param; 12] = document(
     "every leaf",
     &[
         COLLECTION,
@@ -115,22 +125,22 @@ const TOKENIZE: [Param; 11] = document(
         param("idempotency_key", "string or binary", Some("none"), "1 to 64 bytes"),
     ],
 );
-const DETOKENIZE: [Param; 8] = document("every token", &[COLLECTION]);
+const DETOKENIZE: [Param; 9] = document("every token", &[COLLECTION]);
 const INSPECT: [Param; 1] = [param("envelope", "string or binary", None, "one envelope in either encoding")];
-const TOKENS_NAMED: [Param; 5] = tokens(&[TOKENS]);
-const TOKENS_FIND: [Param; 6] =
+const TOKENS_NAMED: [Param; 6] = tokens(&[TOKENS]);
+const TOKENS_FIND: [Param; 7] =
     tokens(&[param("value", "any value", None, "one MessagePack value of at most 65536 bytes"), CONTEXT]);
-const TOKENS_LIST: [Param; 9] = tokens(&[
+const TOKENS_LIST: [Param; 10] = tokens(&[
     param("tag", "string", Some("any"), "1 to 64 bytes of visible ASCII"),
     param("expired_before", "integer", Some("expired or not"), "0 or more"),
     param("archived", "boolean", Some("false"), "true or false"),
     AFTER,
     LIMIT,
 ]);
-const TOKENS_EXPIRE: [Param; 6] = tokens(&[TOKENS, EXPIRES_OR_NEVER]);
-const TOKENS_ARCHIVE: [Param; 8] =
+const TOKENS_EXPIRE: [Param; 7] = tokens(&[TOKENS, EXPIRES_OR_NEVER]);
+const TOKENS_ARCHIVE: [Param; 9] =
     tokens(&[param("expired_s", "integer", Some("0"), "0 or more"), DRY_RUN, AFTER, ROWS]);
-const TOKENS_PRUNE: [Param; 8] =
+const TOKENS_PRUNE: [Param; 9] =
     tokens(&[param("archived_s", "integer", Some("2592000"), "0 or more"), DRY_RUN, AFTER, ROWS]);
 const PAGE: [Param; 2] = [AFTER, LIMIT];
 const APP_ONLY: [Param; 1] = [APP];
@@ -162,6 +172,19 @@ const COLLECTIONS_CREATE: [Param; 8] = [
 const COLLECTIONS_SET: [Param; 3] =
     [APP, COLLECTION, param("expires_s", "integer or nil", None, "1 to 3155760000, or nil")];
 const COLLECTIONS_DELETE: [Param; 2] = [APP, COLLECTION];
+const LONG_PAGE: [Param; 2] = [LONG_AFTER, LIMIT];
+const ROLES_SET: [Param; 2] =
+    [ROLE_NAME, param("grants", "array of strings", None, "1 to 64 grants of 1 to 65536 bytes")];
+const ROLES_DELETE: [Param; 1] = [ROLE_NAME];
+const PRINCIPALS_GRANT: [Param; 2] = [PRINCIPAL, ROLE_NAME];
+const PRINCIPALS_REVOKE: [Param; 2] = [PRINCIPAL, param("role", "string", Some("every role"), NAME)];
+const PRINCIPALS_CHECK: [Param; 5] = [
+    PRINCIPAL,
+    param("operation", "string", None, "the name of an operation, at most 64 bytes"),
+    param("app", "string", Some("all apps"), NAME),
+    param("collection", "string", Some("all collections"), NAME),
+    REASON,
+];
 
 impl Method {
     /// The keys its params map may have.
@@ -179,7 +202,13 @@ impl Method {
             Self::TokensExpire => &TOKENS_EXPIRE,
             Self::TokensArchive => &TOKENS_ARCHIVE,
             Self::TokensPrune => &TOKENS_PRUNE,
-            Self::AppsList | Self::AppsExport => &PAGE,
+            Self::AppsList | Self::RolesList => &PAGE,
+            Self::AppsExport | Self::PrincipalsList => &LONG_PAGE,
+            Self::RolesSet => &ROLES_SET,
+            Self::RolesDelete => &ROLES_DELETE,
+            Self::PrincipalsGrant => &PRINCIPALS_GRANT,
+            Self::PrincipalsRevoke => &PRINCIPALS_REVOKE,
+            Self::PrincipalsCheck => &PRINCIPALS_CHECK,
             Self::AppsCreate => &APP_ONLY,
             Self::AppsRotate => &APPS_ROTATE,
             Self::AppsImport => &APPS_IMPORT,

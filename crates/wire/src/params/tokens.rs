@@ -42,6 +42,8 @@ pub struct TokenMap<'a> {
     pub deadline_ms: Option<u32>,
     /// Refuse with `conflict` if the server's generation is older.
     pub min_generation: Option<u64>,
+    /// Why the call is made, as in [`DocumentCall::reason`](crate::DocumentCall::reason).
+    pub reason: Option<&'a str>,
 }
 
 impl<'a> TokenMap<'a> {

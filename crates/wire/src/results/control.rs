@@ -174,4 +174,95 @@ pub struct Instances {
     pub generation: u64,
 }
 
-maps!(Apps, AppChanged, Collections, CollectionChanged, Records, Instances);
+/// What a role grants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Role {
+    /// Its name.
+    pub role: String,
+    /// Each grant as operators write it.
+    pub grants: Vec<String>,
+    /// Whether every engine has it, and nobody changes it.
+    pub built_in: bool,
+}
+
+/// The result of `roles.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roles {
+    /// The roles, by name.
+    pub roles: Vec<Role>,
+    /// Where to go on; `None` at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+/// The result of every method that changes a role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleChanged {
+    /// The role as it is now; `None` once it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// The generation of the change.
+    pub generation: u64,
+}
+
+/// Which roles a principal has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    /// A DNS name, a `spiffe://` URI, or `cn:` and a common name.
+    pub principal: String,
+    /// Its roles, by name; one that is not there grants nothing.
+    pub roles: Vec<String>,
+}
+
+/// The result of `principals.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principals {
+    /// The principals that have a role, common names first, then DNS names, then SPIFFE IDs, each by name.
+    pub principals: Vec<Principal>,
+    /// Where to go on; `None` at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The server's generation when it worked.
+    pub generation: u64,
+}
+
+/// The result of every method that changes the roles of a principal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrincipalChanged {
+    /// The principal as it is now; `None` once it has no role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Principal>,
+    /// The generation of the change.
+    pub generation: u64,
+}
+
+/// The result of `principals.check`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checked {
+    /// Whether a role grants it.
+    pub permitted: bool,
+    /// Which role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// What is missing, in the words that the principal itself would hear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+    /// The generation of the answer.
+    pub generation: u64,
+}
+
+maps!(
+    Apps,
+    AppChanged,
+    Checked,
+    Collections,
+    CollectionChanged,
+    Instances,
+    PrincipalChanged,
+    Principals,
+    Records,
+    RoleChanged,
+    Roles
+);

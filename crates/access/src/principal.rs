@@ -1,4 +1,4 @@
-//! Who a client certificate names: its SPIFFE URI, else its first DNS name, else its common name.
+//! Who a client certificate names: its SPIFFE URI, else its first DNS name, else its common name, or in another order.
 //!
 //! The certificate must have been verified before; this only reads it. A name is taken exactly or refused, never cut or
 //! repaired, so that two certificates cannot become one principal. The kind is part of the principal: a common name
@@ -55,44 +55,89 @@ pub enum PrincipalError {
     /// A common name with control characters, too long, or dressed up as a URI.
     #[error("the client certificate's common name cannot be used")]
     CommonName,
-    /// No SPIFFE URI, DNS name or common name.
-    #[error("the client certificate has no SPIFFE URI, DNS name or common name")]
+    /// None of the names that count here.
+    #[error("the client certificate has no name of a kind that is accepted here")]
     Nameless,
 }
 
+/// Which names of a certificate count, and which of them first. A kind that is left out names nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity([Option<PrincipalKind>; 3]);
+
+impl Default for Identity {
+    /// SPIFFE URI, DNS name, common name.
+    fn default() -> Self {
+        Self([Some(PrincipalKind::Spiffe), Some(PrincipalKind::Dns), Some(PrincipalKind::CommonName)])
+    }
+}
+
+impl Identity {
+    /// Of kinds as configurations write them, `spiffe`, `dns` and `cn`; `None` of none, of others, and where one comes
+    /// twice.
+    pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let mut order = [None; 3];
+        let mut count = 0;
+        for name in names {
+            let kind = match name {
+                "spiffe" => PrincipalKind::Spiffe,
+                "dns" => PrincipalKind::Dns,
+                "cn" => PrincipalKind::CommonName,
+                _ => return None,
+            };
+            if order.contains(&Some(kind)) {
+                return None;
+            }
+            order[count] = Some(kind);
+            count += 1;
+        }
+        (count > 0).then_some(Self(order))
+    }
+}
+
 impl Principal {
-    /// The principal of a verified certificate, DER.
+    /// The principal of a verified certificate, DER. The first kind of name that it has is the one: where that name
+    /// cannot be used, no other is taken instead.
     ///
     /// # Errors
     ///
     /// The certificate names nobody, or not in a way that can be told apart from others.
-    pub fn from_certificate(der: &[u8]) -> Result<Self, PrincipalError> {
+    pub fn from_certificate(der: &[u8], identity: &Identity) -> Result<Self, PrincipalError> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(|_| PrincipalError::NotACertificate)?;
         let names = certificate.subject_alternative_name().map_err(|_| PrincipalError::NotACertificate)?;
         let names = names.map_or(&[][..], |names| &names.value.general_names);
-        let mut spiffe = names.iter().filter_map(|name| match name {
-            GeneralName::URI(uri) if is_spiffe_scheme(uri) => Some(*uri),
-            _ => None,
-        });
-        if let Some(uri) = spiffe.next() {
-            if spiffe.next().is_some() {
-                return Err(PrincipalError::Ambiguous);
+        for kind in identity.0.into_iter().flatten() {
+            let named = match kind {
+                PrincipalKind::Spiffe => spiffe(names),
+                PrincipalKind::Dns => dns(names),
+                PrincipalKind::CommonName => common_name(&certificate),
+            };
+            if let Some(principal) = named? {
+                return Ok(principal);
             }
-            return is_spiffe_id(uri).then(|| Self::new(PrincipalKind::Spiffe, uri)).ok_or(PrincipalError::Spiffe);
         }
-        let dns = names.iter().find_map(|name| match name {
-            GeneralName::DNSName(host) => Some(*host),
-            _ => None,
-        });
-        match dns {
-            // Host names are the same in any case, so the principal is, too.
-            Some(host) if is_host_name(host) => Ok(Self::new(PrincipalKind::Dns, &host.to_ascii_lowercase())),
-            Some(_) => Err(PrincipalError::Dns),
-            None => common_name(&certificate),
+        Err(PrincipalError::Nameless)
+    }
+
+    /// The principal that an operator writes: a DNS name, a `spiffe://` URI, or `cn:` and a common name. `None` where no
+    /// certificate could name it.
+    pub fn from_text(text: &str) -> Option<Self> {
+        if is_spiffe_scheme(text) {
+            is_spiffe_id(text).then(|| Self::new(PrincipalKind::Spiffe, text))
+        } else if let Some(name) = text.strip_prefix("cn:") {
+            is_common_name(name).then(|| Self::new(PrincipalKind::CommonName, name))
+        } else {
+            is_host_name(text).then(|| Self::new(PrincipalKind::Dns, &text.to_ascii_lowercase()))
         }
     }
 
-    pub(crate) fn new(kind: PrincipalKind, name: &str) -> Self {
+    /// As [`Principal::from_text`] reads it. A common name may hold what a DNS name may, so it never goes without `cn:`.
+    pub fn to_text(&self) -> String {
+        match self.kind {
+            PrincipalKind::Spiffe | PrincipalKind::Dns => self.as_str().to_owned(),
+            PrincipalKind::CommonName => format!("cn:{}", self.name),
+        }
+    }
+    fn new(kind: PrincipalKind, name: &str) -> Self {
         Self { kind, name: name.into() }
     }
 
@@ -123,16 +168,44 @@ impl fmt::Debug for Principal {
     }
 }
 
-fn common_name(certificate: &X509Certificate<'_>) -> Result<Principal, PrincipalError> {
+fn spiffe(names: &[GeneralName<'_>]) -> Result<Option<Principal>, PrincipalError> {
+    let mut uris = names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) if is_spiffe_scheme(uri) => Some(*uri),
+        _ => None,
+    });
+    let Some(uri) = uris.next() else { return Ok(None) };
+    if uris.next().is_some() {
+        return Err(PrincipalError::Ambiguous);
+    }
+    let usable = is_spiffe_id(uri).then(|| Principal::new(PrincipalKind::Spiffe, uri));
+    usable.map(Some).ok_or(PrincipalError::Spiffe)
+}
+
+fn dns(names: &[GeneralName<'_>]) -> Result<Option<Principal>, PrincipalError> {
+    let host = names.iter().find_map(|name| match name {
+        GeneralName::DNSName(host) => Some(*host),
+        _ => None,
+    });
+    let Some(host) = host else { return Ok(None) };
+    // Host names are the same in any case, so the principal is, too.
+    let usable = is_host_name(host).then(|| Principal::new(PrincipalKind::Dns, &host.to_ascii_lowercase()));
+    usable.map(Some).ok_or(PrincipalError::Dns)
+}
+
+fn common_name(certificate: &X509Certificate<'_>) -> Result<Option<Principal>, PrincipalError> {
     let mut names = certificate.subject().iter_common_name();
-    let name = names.next().ok_or(PrincipalError::Nameless)?;
+    let Some(name) = names.next() else { return Ok(None) };
     let name = name.as_str().map_err(|_| PrincipalError::CommonName)?;
-    let usable = names.next().is_none()
-        && (1..=COMMON_NAME_MAX).contains(&name.chars().count())
+    let usable = names.next().is_none() && is_common_name(name);
+    let usable = usable.then(|| Principal::new(PrincipalKind::CommonName, name));
+    usable.map(Some).ok_or(PrincipalError::CommonName)
+}
+
+fn is_common_name(name: &str) -> bool {
+    (1..=COMMON_NAME_MAX).contains(&name.chars().count())
         && name.chars().all(is_plain)
         && name.trim() == name
-        && !is_spiffe_scheme(name);
-    usable.then(|| Principal::new(PrincipalKind::CommonName, name)).ok_or(PrincipalError::CommonName)
+        && !is_spiffe_scheme(name)
 }
 
 /// Letters and digits of any script, and printable ASCII. No control, no bidirectional override, no invisible space.
@@ -160,8 +233,8 @@ fn is_spiffe_id(uri: &str) -> bool {
         })
 }
 
-/// RFC 1035 labels of letters, digits and hyphens. No wildcard, no trailing dot.
-pub(super) fn is_host_name(host: &str) -> bool {
+/// Whether that is a host name: RFC 1035 labels of letters, digits and hyphens. No wildcard, no trailing dot.
+pub fn is_host_name(host: &str) -> bool {
     (1..=HOST_BYTES_MAX).contains(&host.len())
         && host.split('.').all(|label| {
             (1..=63).contains(&label.len())
@@ -187,6 +260,10 @@ mod tests {
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
     }
 
+    fn named(der: &[u8]) -> Result<Principal, PrincipalError> {
+        Principal::from_certificate(der, &Identity::default())
+    }
+
     fn uri(text: &str) -> SanType {
         SanType::URI(text.try_into().unwrap())
     }
@@ -206,8 +283,48 @@ mod tests {
             (None, vec![dns("only")], Dns, "only"),
         ];
         for (common_name, names, kind, name) in cases {
-            let principal = Principal::from_certificate(&certificate(common_name, names)).unwrap();
+            let principal = named(&certificate(common_name, names)).unwrap();
             assert_eq!((principal.kind(), principal.as_str()), (kind, name));
+        }
+    }
+
+    #[test]
+    fn the_order_is_the_operators_and_a_kind_left_out_names_nobody() {
+        use PrincipalError::{Dns, Nameless};
+        let all = || certificate(Some("cn"), vec![dns("a.example"), uri("spiffe://org/relay")]);
+        let broken = || certificate(Some("cn"), vec![dns("*.example"), uri("spiffe://org/relay")]);
+        let cases = [
+            (vec!["spiffe", "dns", "cn"], all(), Ok("spiffe://org/relay")),
+            (vec!["cn", "dns", "spiffe"], all(), Ok("cn:cn")),
+            (vec!["dns"], all(), Ok("a.example")),
+            (vec!["cn"], all(), Ok("cn:cn")),
+            (vec!["dns", "cn"], broken(), Err(Dns)),
+            (vec!["spiffe"], broken(), Ok("spiffe://org/relay")),
+            (vec!["cn", "dns"], broken(), Ok("cn:cn")),
+            (vec!["spiffe"], certificate(Some("cn"), vec![dns("a.example")]), Err(Nameless)),
+            (vec!["spiffe", "dns"], certificate(Some("cn"), vec![]), Err(Nameless)),
+        ];
+        for (order, der, expected) in cases {
+            let identity = Identity::from_names(order.iter().copied()).unwrap();
+            let named = Principal::from_certificate(&der, &identity).map(|principal| principal.to_text());
+            assert_eq!(named.as_deref().map_err(|error| *error), expected, "{order:?}");
+        }
+        for none in [vec![], vec!["dns", "dns"], vec!["DNS"], vec!["spiffe", "dns", "cn", "cn"], vec!["ip"]] {
+            assert_eq!(Identity::from_names(none.iter().copied()), None, "{none:?}");
+        }
+        assert_eq!(Identity::from_names(["spiffe", "dns", "cn"]), Some(Identity::default()));
+    }
+
+    #[test]
+    fn an_operator_writes_only_what_a_certificate_could_say() {
+        for text in ["relay.internal", "cn:relay 7", "cn:relay.internal", "spiffe://org/relay"] {
+            assert_eq!(Principal::from_text(text).unwrap().to_text(), text);
+        }
+        assert_eq!(Principal::from_text("Relay.INTERNAL"), Principal::from_text("relay.internal"));
+        assert_ne!(Principal::from_text("cn:relay"), Principal::from_text("relay"));
+        for none in ["", "cn:", "cn: x", "cn:a\nb", "cn:spiffe://org/x", "a b", "*.x", "spiffe://org", "SPIFFE://org/x"]
+        {
+            assert_eq!(Principal::from_text(none), None, "{none}");
         }
     }
 
@@ -241,7 +358,7 @@ mod tests {
         ];
         for (common_name, names, expected) in cases {
             let case = format!("{common_name:?} {names:?}");
-            let error = Principal::from_certificate(&certificate(common_name, names)).unwrap_err();
+            let error = named(&certificate(common_name, names)).unwrap_err();
             assert_eq!(error, expected, "{case}");
         }
     }
@@ -250,14 +367,14 @@ mod tests {
     fn bytes_that_are_no_certificate_are_refused() {
         let good = certificate(Some("cn"), vec![]);
         for bytes in [&b""[..], b"0", &good[..good.len() / 2], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]] {
-            assert_eq!(Principal::from_certificate(bytes), Err(PrincipalError::NotACertificate));
+            assert_eq!(named(bytes), Err(PrincipalError::NotACertificate));
         }
     }
 
     #[test]
     fn a_long_name_is_whole_in_policies_and_cut_in_logs() {
         let id = format!("spiffe://org/{}", "a".repeat(1_000));
-        let principal = Principal::from_certificate(&certificate(None, vec![uri(&id)])).unwrap();
+        let principal = named(&certificate(None, vec![uri(&id)])).unwrap();
         assert_eq!(principal.as_str(), id);
         assert_eq!(principal.to_string().chars().count(), SHOWN_MAX + 3);
         assert!(format!("{principal:?}").starts_with("Spiffe(spiffe://org/"));
@@ -265,8 +382,8 @@ mod tests {
 
     #[test]
     fn the_same_name_of_another_kind_is_another_principal() {
-        let host = Principal::from_certificate(&certificate(None, vec![dns("relay")])).unwrap();
-        let common = Principal::from_certificate(&certificate(Some("relay"), vec![])).unwrap();
+        let host = named(&certificate(None, vec![dns("relay")])).unwrap();
+        let common = named(&certificate(Some("relay"), vec![])).unwrap();
         assert_ne!(host, common);
     }
 }

@@ -1,0 +1,195 @@
+//! Decisions in tables, and beside the plainest model of them.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+
+use super::*;
+use crate::role::{ADMINISTRATOR, Names};
+
+fn names(names: &[&str]) -> Names {
+    Names::of(names.iter().copied()).unwrap()
+}
+
+fn grant(operations: &[&str], apps: &[&str], collections: &[&str], reason: bool) -> Grant {
+    let set = operations.iter().map(|text| Operations::from_text(text).unwrap());
+    let operations = set.fold(Operations::NONE, Operations::and);
+    Grant { operations, apps: names(apps), collections: names(collections), reason }
+}
+
+fn role(name: &str, grants: Vec<Grant>) -> Arc<Role> {
+    Arc::new(Role::new(name, grants).unwrap())
+}
+
+fn ask<'a>(operation: &str, app: Option<&'a str>, collection: Option<&'a str>) -> Ask<'a> {
+    Ask::new(Operation::from_name(operation).unwrap(), app, collection)
+}
+
+#[test]
+fn what_is_not_granted_is_missing() {
+    let grants = Grants::of([
+        role("relay", vec![grant(&["encrypt", "tokenize"], &["shop"], &["people", "cards"], false)]),
+        role("support", vec![grant(&["decrypt", "detokenize"], &["shop"], &["people"], true)]),
+        role("lister", vec![grant(&["apps.*", "collections.list"], &["*"], &["people"], false)]),
+        role("owner", vec![grant(&["apps.rotate", "collections.*"], &["shop"], &["*"], false)]),
+        role("empty", vec![]),
+    ]);
+    use Missing::{App, Collection, Operation, Reason};
+    let (shop, other) = (Some("shop"), Some("other"));
+    for (operation, app, collection, reason, expected) in [
+        ("encrypt", shop, None, None, Ok("relay")),
+        ("encrypt", other, None, None, Err(App)),
+        ("rewrap", shop, None, None, Err(Operation)),
+        ("tokenize", shop, Some("people"), None, Ok("relay")),
+        ("tokenize", shop, Some("files"), None, Err(Collection)),
+        ("tokenize", other, Some("people"), None, Err(App)),
+        ("decrypt", shop, None, None, Err(Reason)),
+        ("decrypt", shop, None, Some("ticket 7"), Ok("support")),
+        ("decrypt", other, None, Some("ticket 7"), Err(App)),
+        ("detokenize", shop, Some("cards"), Some("ticket 7"), Err(Collection)),
+        ("detokenize", shop, Some("people"), None, Err(Reason)),
+        ("tokens.get", shop, Some("people"), None, Err(Operation)),
+        // About everything: a grant on one app is not enough.
+        ("apps.list", None, None, None, Ok("lister")),
+        ("instances.list", None, None, None, Err(Operation)),
+        // About all collections of an app: a grant on some is not enough.
+        ("collections.list", shop, None, None, Ok("owner")),
+        ("collections.list", other, None, None, Err(Collection)),
+        ("collections.create", shop, Some("any"), None, Ok("owner")),
+        ("collections.create", other, Some("any"), None, Err(App)),
+        ("apps.rotate", other, None, None, Ok("lister")),
+    ] {
+        let ask = ask(operation, app, collection).because(reason);
+        let case = format!("{operation} {app:?} {collection:?} {reason:?}");
+        assert_eq!(grants.judge(&ask).map(RoleName::as_str), expected, "{case}");
+        let permit = grants.decide(ask);
+        assert_eq!(permit.is_ok(), expected.is_ok(), "{case}");
+        if let Ok(permit) = permit {
+            assert_eq!((permit.operation().name(), permit.app()), (operation, app), "{case}");
+        }
+    }
+    assert_eq!(Grants::default().judge(&ask("encrypt", shop, None)), Err(Missing::Role));
+}
+
+#[test]
+fn an_administrator_reads_no_value() {
+    let grants = Grants::of([Arc::new(Role::administrator())]);
+    for operation in Operation::ALL {
+        let permitted = grants.decide(Ask::new(operation, Some("shop"), Some("people"))).is_ok();
+        assert_eq!(permitted, Operations::CONTROL.contains(operation), "{operation}");
+    }
+    assert_eq!(grants.role_for(&ask("apps.create", Some("new"), None)).unwrap().as_str(), ADMINISTRATOR);
+}
+
+#[test]
+fn the_refusal_names_what_was_asked_for_and_nothing_else_that_is_there() {
+    let secret = role("hidden-role", vec![grant(&["encrypt", "tokenize"], &["hidden-app"], &["hidden"], false)]);
+    let widely = role("wide", vec![grant(&["tokenize", "collections.list"], &["*"], &["hidden"], false)]);
+    let reasoned = role("why", vec![grant(&["decrypt"], &["*"], &["*"], true)]);
+    let grants = Grants::of([secret, widely, reasoned]);
+    let shop = Some("shop");
+    for (operation, app, collection, text) in [
+        ("encrypt", shop, None, "no role of this principal grants encrypt on app shop"),
+        ("rewrap", shop, None, "no role of this principal grants rewrap"),
+        (
+            "tokenize",
+            shop,
+            Some("people"),
+            "no role of this principal grants tokenize on collection people of app shop",
+        ),
+        (
+            "collections.list",
+            shop,
+            None,
+            "no role of this principal grants collections.list on app shop with all collections",
+        ),
+        ("decrypt", shop, None, "decrypt on app shop needs a reason"),
+    ] {
+        let denied = grants.decide(ask(operation, app, collection)).unwrap_err();
+        assert_eq!(denied.to_string(), text);
+        assert!(!denied.to_string().contains("hidden"));
+    }
+    let nobody = Grants::default().decide(ask("encrypt", shop, None)).unwrap_err();
+    assert_eq!(nobody.to_string(), "no role grants encrypt on app shop: this principal has none");
+}
+
+#[test]
+fn a_mode_decides_what_becomes_of_it() {
+    let grants = Grants::of([role("relay", vec![grant(&["encrypt"], &["shop"], &["*"], false)])]);
+    let may = || ask("encrypt", Some("shop"), None);
+    let may_not = || ask("decrypt", Some("shop"), None);
+    for (mode, grants, ask, passes, observed) in [
+        (Mode::Enforce, Some(&grants), may(), true, None),
+        (Mode::Enforce, Some(&grants), may_not(), false, None),
+        (Mode::Enforce, None, may(), false, None),
+        (Mode::Observe, Some(&grants), may(), true, None),
+        (Mode::Observe, Some(&grants), may_not(), true, Some(Missing::Operation)),
+        (Mode::Observe, None, may(), true, Some(Missing::Role)),
+        (Mode::Off, Some(&grants), may_not(), true, None),
+        (Mode::Off, None, may(), true, None),
+    ] {
+        let case = format!("{mode:?} {ask:?}");
+        let decision = mode.decide(grants, ask);
+        assert_eq!(decision.is_ok(), passes, "{case}");
+        let seen = decision.ok().and_then(|decision| decision.observed).map(|denied| denied.missing);
+        assert_eq!(seen, observed, "{case}");
+        assert_eq!(mode.unknown(ask).is_some(), mode != Mode::Enforce);
+    }
+}
+
+const APPS: [&str; 3] = ["a", "b", "c"];
+
+fn some_names() -> impl Strategy<Value = Names> {
+    prop_oneof![Just(Names::All), subsequence(APPS.to_vec(), 1..=3).prop_map(|some| Names::of(some).unwrap())]
+}
+
+fn some_grant() -> impl Strategy<Value = Grant> {
+    let operations = subsequence(Operation::ALL.to_vec(), 1..6).prop_map(|some| some.into_iter().collect());
+    (operations, some_names(), some_names(), any::<bool>()).prop_map(
+        |(operations, apps, collections, reason): (Operations, _, _, _)| {
+            let of_control = operations.iter().any(|one| Operations::CONTROL.contains(one));
+            Grant { operations, apps, collections, reason: reason && !of_control }
+        },
+    )
+}
+
+/// A call is permitted if some grant of some role has its operation, reaches as far, and gets a reason where it wants one.
+fn model(roles: &[Arc<Role>], operation: Operation, app: &str, collection: &str, reason: bool) -> bool {
+    let reaches = |names: &Names, name: &str, all: bool| match names {
+        Names::All => true,
+        Names::Only(names) => !all && names.iter().any(|one| &**one == name),
+    };
+    let text = operation.name();
+    let whole = ["apps.list", "apps.export", "instances.list"].contains(&text)
+        || ["roles.", "principals."].iter().any(|group| text.starts_with(group));
+    let with_collection = text.contains("token") || text.starts_with("collections.");
+    let grants = roles.iter().flat_map(|role| role.grants());
+    grants.filter(|grant| grant.operations.contains(operation)).any(|grant| {
+        reaches(&grant.apps, app, whole)
+            && (!with_collection || reaches(&grant.collections, collection, text == "collections.list"))
+            && (reason || !grant.reason)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_decision_is_what_the_model_says(
+        of in vec(vec(some_grant(), 0..4), 0..4),
+        app in select(APPS.to_vec()),
+        collection in select(APPS.to_vec()),
+        reason in any::<bool>(),
+    ) {
+        let roles: Vec<_> = of.into_iter().enumerate().map(|(n, grants)| role(&format!("r{n}"), grants)).collect();
+        let grants = Grants::of(roles.iter().cloned());
+        for operation in Operation::ALL {
+            let ask = Ask::new(operation, Some(app), Some(collection)).because(reason.then_some("why"));
+            let decided = grants.decide(ask);
+            prop_assert_eq!(decided.is_ok(), model(&roles, operation, app, collection, reason), "{}", operation);
+            // Another grant never takes one away.
+            let more = Grants::of(roles.iter().cloned().chain([Arc::new(Role::administrator())]));
+            prop_assert!(decided.is_err() || more.decide(ask).is_ok());
+        }
+    }
+}

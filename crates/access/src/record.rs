@@ -1,0 +1,215 @@
+//! Roles and bindings as records: JSON with a number for its shape, in which nothing unknown is overlooked.
+
+use serde::{Deserialize, Serialize};
+
+use crate::operation::{Operation, Operations};
+use crate::principal::{Principal, PrincipalKind};
+use crate::role::{Grant, Names, Role, RoleName};
+
+/// The shape of records.
+const FORMAT: u32 = 1;
+/// Roles of one principal at most.
+pub const ROLES_MAX: usize = 64;
+
+/// A record that is not one of this program. Its text quotes no more of it than a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RecordError(String);
+
+/// Where a role rests.
+pub fn role_key(name: &RoleName) -> String {
+    format!("role/{name}")
+}
+
+/// Where it rests which roles a principal has. The kind is part of it, so that no name is mistaken for another's.
+pub fn principal_key(principal: &Principal) -> String {
+    let kind = match principal.kind() {
+        PrincipalKind::Spiffe => "spiffe",
+        PrincipalKind::Dns => "dns",
+        PrincipalKind::CommonName => "cn",
+    };
+    format!("principal/{kind}/{}", principal.as_str())
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoleRecord {
+    format: u32,
+    role: String,
+    grants: Vec<GrantRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GrantRecord {
+    operations: Vec<String>,
+    /// `*` alone is all.
+    apps: Vec<String>,
+    collections: Vec<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    reason: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BindingRecord {
+    format: u32,
+    principal: String,
+    roles: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Shape {
+    format: u32,
+}
+
+fn read<'a, T: Deserialize<'a>>(record: &'a [u8]) -> Result<T, RecordError> {
+    // Serde's text may quote what it found, which is an operator's own.
+    let malformed = |error: serde_json::Error| RecordError(error.to_string());
+    let Shape { format } = serde_json::from_slice(record).map_err(malformed)?;
+    if format != FORMAT {
+        return Err(RecordError(format!("format {format} is not {FORMAT}")));
+    }
+    serde_json::from_slice(record).map_err(malformed)
+}
+
+impl Role {
+    /// The record of it.
+    pub fn to_record(&self) -> Vec<u8> {
+        let texts = |names: &Names| names.texts().into_iter().map(str::to_owned).collect();
+        let grant = |grant: &Grant| GrantRecord {
+            operations: grant.operations.iter().map(|operation| operation.name().to_owned()).collect(),
+            apps: texts(&grant.apps),
+            collections: texts(&grant.collections),
+            reason: grant.reason,
+        };
+        let grants = self.grants().iter().map(grant).collect();
+        let record = RoleRecord { format: FORMAT, role: self.name().as_str().into(), grants };
+        serde_json::to_vec(&record).expect("lists of text are JSON")
+    }
+
+    /// The role of a record at that key.
+    ///
+    /// # Errors
+    /// [`RecordError`]; also where it names an operation that this program does not know, because a role that means
+    /// less than it says would be changed by whoever looks at it.
+    pub fn from_record(key: &str, record: &[u8]) -> Result<Self, RecordError> {
+        let RoleRecord { role, grants, .. } = read(record)?;
+        let refuse = |error: crate::RoleError| RecordError(error.to_string());
+        let grant = |grant: &GrantRecord| {
+            let mut operations = Operations::NONE;
+            for name in &grant.operations {
+                let known = Operation::from_name(name);
+                let known = known.ok_or_else(|| RecordError(format!("{name:?} is no operation of this program")))?;
+                operations = operations.and(known.into());
+            }
+            let names = |names: &[String]| Names::of(names.iter().map(String::as_str)).map_err(refuse);
+            let (apps, collections) = (names(&grant.apps)?, names(&grant.collections)?);
+            Ok(Grant { operations, apps, collections, reason: grant.reason })
+        };
+        let role = Self::new(&role, grants.iter().map(grant).collect::<Result<_, RecordError>>()?).map_err(refuse)?;
+        if role_key(role.name()) == key { Ok(role) } else { Err(RecordError("the key is not its role's".into())) }
+    }
+}
+
+/// Which roles a principal has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Who.
+    pub principal: Principal,
+    /// Its roles, whether they are there or not; sorted, 1 to [`ROLES_MAX`].
+    pub roles: Vec<RoleName>,
+}
+
+impl Binding {
+    /// The record of it.
+    pub fn to_record(&self) -> Vec<u8> {
+        let roles = self.roles.iter().map(|role| role.as_str().to_owned()).collect();
+        let record = BindingRecord { format: FORMAT, principal: self.principal.to_text(), roles };
+        serde_json::to_vec(&record).expect("lists of text are JSON")
+    }
+
+    /// The binding of a record at that key.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn from_record(key: &str, record: &[u8]) -> Result<Self, RecordError> {
+        let BindingRecord { principal, roles, .. } = read(record)?;
+        let principal = Principal::from_text(&principal).ok_or_else(|| RecordError("not a principal's name".into()))?;
+        if principal_key(&principal) != key {
+            return Err(RecordError("the key is not its principal's".into()));
+        }
+        if !(1..=ROLES_MAX).contains(&roles.len()) {
+            return Err(RecordError(format!("a principal has 1 to {ROLES_MAX} roles")));
+        }
+        let roles = roles.iter().map(|role| RoleName::new(role)).collect::<Result<_, _>>();
+        Ok(Self { principal, roles: roles.map_err(|error| RecordError(error.to_string()))? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_rests_as_json_and_comes_back() {
+        let grant = |names: &[&str], reason| Grant {
+            operations: [Operation::Decrypt, Operation::Encrypt].into_iter().collect(),
+            apps: Names::of(names.iter().copied()).unwrap(),
+            collections: Names::All,
+            reason,
+        };
+        let role = Role::new("support", vec![grant(&["shop"], true), grant(&["*"], false)]).unwrap();
+        let text = String::from_utf8(role.to_record()).unwrap();
+        assert_eq!(
+            text,
+            "{\"format\":1,\"role\":\"support\",\"grants\":[\
+             {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"shop\"],\"collections\":[\"*\"],\"reason\":true},\
+             {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"]}]}"
+        );
+        assert_eq!(Role::from_record("role/support", text.as_bytes()), Ok(role));
+    }
+
+    #[test]
+    fn what_a_role_cannot_be_is_damaged() {
+        let record = |grant: &str| format!("{{\"format\":1,\"role\":\"r\",\"grants\":[{grant}]}}");
+        let good = "{\"operations\":[\"encrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"]}";
+        assert!(Role::from_record("role/r", record(good).as_bytes()).is_ok());
+        for (key, text) in [
+            ("role/x", record(good)),
+            ("role/r", record(good).replace(":1", ":2")),
+            ("role/r", record(&good.replace("encrypt", "fly"))),
+            ("role/r", record(&good.replace("encrypt", "tokens.*"))),
+            ("role/r", record(&good.replacen("[\"*\"]", "[]", 1))),
+            ("role/r", record(&good.replacen("[\"encrypt\"]", "[]", 1))),
+            ("role/r", record(&good.replace("}", ",\"deny\":true}"))),
+            ("role/r", record("{\"operations\":[\"encrypt\"],\"apps\":[\"*\"]}")),
+            ("role/administrator", record(good).replace("\"r\"", "\"administrator\"")),
+            ("role/r", "{".into()),
+        ] {
+            assert!(Role::from_record(key, text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_binding_is_of_its_key_alone() {
+        let spiffe = Principal::from_text("spiffe://org/relay").unwrap();
+        let relay = Principal::from_text("relay").unwrap();
+        let same = Principal::from_text("cn:relay").unwrap();
+        let roles = vec![RoleName::new("a").unwrap(), RoleName::new("b").unwrap()];
+        for (principal, key) in [
+            (&relay, "principal/dns/relay"),
+            (&same, "principal/cn/relay"),
+            (&spiffe, "principal/spiffe/spiffe://org/relay"),
+        ] {
+            assert_eq!(principal_key(principal), key);
+            let binding = Binding { principal: principal.clone(), roles: roles.clone() };
+            assert_eq!(Binding::from_record(key, &binding.to_record()), Ok(binding.clone()));
+            for other in [&relay, &same, &spiffe].into_iter().filter(|other| *other != principal) {
+                assert!(Binding::from_record(&principal_key(other), &binding.to_record()).is_err(), "{key}");
+            }
+        }
+        let none = Binding { principal: relay, roles: vec![] };
+        assert!(Binding::from_record("principal/dns/relay", &none.to_record()).is_err());
+    }
+}

@@ -1,0 +1,342 @@
+//! Roles and what they grant.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::operation::{Operation, Operations};
+
+/// Longest name of a role, app or collection, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+/// Grants of one role at most.
+pub const GRANTS_MAX: usize = 64;
+/// Apps, or collections, that one grant names at most. One that is for more is for all.
+pub const NAMES_MAX: usize = 1_000;
+
+/// The role that every engine has: all control operations on everything, and no data operation. Whoever administers
+/// keys and access does not thereby read values.
+pub const ADMINISTRATOR: &str = "administrator";
+
+/// The name of a role: 1 to 64 letters, digits, dots, underscores and hyphens, no dot in front.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RoleName(Box<str>);
+
+/// What no role can be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RoleError {
+    /// Of another alphabet or length.
+    #[error("a role's name must be 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front")]
+    Name,
+    /// It is there already, and stays as it is.
+    #[error("role administrator is built in: give yours another name")]
+    BuiltIn,
+    /// Too many grants.
+    #[error("a role has at most {GRANTS_MAX} grants")]
+    Grants,
+    /// A grant without an operation.
+    #[error("a grant must name an operation")]
+    NoOperation,
+    /// Too many names, or none.
+    #[error("a grant must name 1 to {NAMES_MAX} apps and as many collections, or all with \"*\"")]
+    Names,
+    /// A name that no app or collection can have.
+    #[error("\"{0}\" is not the name of an app or a collection")]
+    NotAName(String),
+    /// A word that is the name of none.
+    #[error("\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like")]
+    NoSuchOperation(String),
+    /// A word that has no place in a grant, or comes twice.
+    #[error("\"{0}\" has no place there: after the operations come apps=, collections= and reason, each once")]
+    Part(String),
+    /// A grant on no app.
+    #[error("a grant must say on which apps: apps=NAME,NAME, or apps=* for all")]
+    NoApps,
+    /// Control calls carry none, so nothing would be granted.
+    #[error("a reason can be demanded of data operations only")]
+    ReasonOfControl,
+}
+
+impl RoleName {
+    /// Of that text.
+    ///
+    /// # Errors
+    /// [`RoleError::Name`].
+    pub fn new(name: &str) -> Result<Self, RoleError> {
+        if is_name(name) { Ok(Self(name.into())) } else { Err(RoleError::Name) }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RoleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && !name.starts_with('.')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// Which apps, or which collections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// All there are and will be.
+    All,
+    /// These, whether they are there or not.
+    Only(BTreeSet<Box<str>>),
+}
+
+impl Names {
+    /// Of names as an operator writes them; `*` alone is all.
+    ///
+    /// # Errors
+    /// [`RoleError::Names`] or [`RoleError::NotAName`].
+    pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, RoleError> {
+        let names: BTreeSet<Box<str>> = names.into_iter().map(Into::into).collect();
+        if names.len() == 1 && names.contains("*") {
+            return Ok(Self::All);
+        }
+        if !(1..=NAMES_MAX).contains(&names.len()) {
+            return Err(RoleError::Names);
+        }
+        match names.iter().find(|name| !is_name(name)) {
+            Some(other) => Err(RoleError::NotAName(shown(other))),
+            None => Ok(Self::Only(names)),
+        }
+    }
+
+    /// As an operator writes them.
+    pub fn texts(&self) -> Vec<&str> {
+        match self {
+            Self::All => vec!["*"],
+            Self::Only(names) => names.iter().map(|name| &**name).collect(),
+        }
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(name),
+        }
+    }
+}
+
+/// Some operations on some apps and collections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What may be done.
+    pub operations: Operations,
+    /// On which apps. Operations on the whole engine are granted by [`Names::All`] only.
+    pub apps: Names,
+    /// On which of their collections, for operations that are about one.
+    pub collections: Names,
+    /// Whether each call must say why it is made.
+    pub reason: bool,
+}
+
+impl Grant {
+    /// What an operator writes: `encrypt,tokens.* apps=shop,web collections=people reason`, in any order after the
+    /// operations. All collections, where none are named.
+    ///
+    /// # Errors
+    /// [`RoleError`], which names the part that is wrong.
+    pub fn from_text(text: &str) -> Result<Self, RoleError> {
+        let mut parts = text.split_ascii_whitespace();
+        let mut operations = Operations::NONE;
+        for name in parts.next().unwrap_or_default().split(',') {
+            let known = Operations::from_text(name).ok_or_else(|| RoleError::NoSuchOperation(shown(name)))?;
+            operations = operations.and(known);
+        }
+        let (mut apps, mut collections, mut reason) = (None, None, false);
+        for part in parts {
+            let (place, names) = match part.split_once('=') {
+                Some(("apps", names)) => (&mut apps, names),
+                Some(("collections", names)) => (&mut collections, names),
+                None if part == "reason" && !reason => {
+                    reason = true;
+                    continue;
+                }
+                _ => return Err(RoleError::Part(shown(part))),
+            };
+            if place.replace(Names::of(names.split(','))?).is_some() {
+                return Err(RoleError::Part(shown(part)));
+            }
+        }
+        let apps = apps.ok_or(RoleError::NoApps)?;
+        Ok(Self { operations, apps, collections: collections.unwrap_or(Names::All), reason })
+    }
+}
+
+impl fmt::Display for Grant {
+    /// As [`Grant::from_text`] reads it, every operation by its own name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operations: Vec<_> = self.operations.iter().map(Operation::name).collect();
+        write!(f, "{} apps={}", operations.join(","), self.apps.texts().join(","))?;
+        if self.collections != Names::All {
+            write!(f, " collections={}", self.collections.texts().join(","))?;
+        }
+        if self.reason { f.write_str(" reason") } else { Ok(()) }
+    }
+}
+
+/// An operator's word in an error: cut, and without what a terminal would obey.
+fn shown(word: &str) -> String {
+    word.chars().filter(|c| !c.is_control()).take(80).collect()
+}
+
+/// A name for what somebody may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    name: RoleName,
+    grants: Box<[Grant]>,
+}
+
+impl Role {
+    /// A role of these grants; without any it permits nothing.
+    ///
+    /// # Errors
+    /// [`RoleError`]; of the built-in name too.
+    pub fn new(name: &str, grants: Vec<Grant>) -> Result<Self, RoleError> {
+        let name = RoleName::new(name)?;
+        if name.as_str() == ADMINISTRATOR {
+            return Err(RoleError::BuiltIn);
+        }
+        if grants.len() > GRANTS_MAX {
+            return Err(RoleError::Grants);
+        }
+        if grants.iter().any(|grant| grant.operations.is_empty()) {
+            return Err(RoleError::NoOperation);
+        }
+        let of_control = |grant: &Grant| Operations::CONTROL.iter().any(|one| grant.operations.contains(one));
+        if grants.iter().any(|grant| grant.reason && of_control(grant)) {
+            return Err(RoleError::ReasonOfControl);
+        }
+        Ok(Self { name, grants: grants.into() })
+    }
+
+    /// The role [`ADMINISTRATOR`].
+    pub fn administrator() -> Self {
+        let grant = Grant { operations: Operations::CONTROL, apps: Names::All, collections: Names::All, reason: false };
+        Self { name: RoleName(ADMINISTRATOR.into()), grants: Box::new([grant]) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &RoleName {
+        &self.name
+    }
+
+    /// What it grants.
+    pub fn grants(&self) -> &[Grant] {
+        &self.grants
+    }
+
+    /// Every operation that some grant of it names.
+    pub fn operations(&self) -> Operations {
+        self.grants.iter().fold(Operations::NONE, |all, grant| all.and(grant.operations))
+    }
+
+    /// Whether some grant of it names that operation.
+    pub fn has(&self, operation: Operation) -> bool {
+        self.operations().contains(operation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_of_the_alphabet_of_apps_or_a_star_alone() {
+        assert_eq!(Names::of(["*"]), Ok(Names::All));
+        assert_eq!(Names::of(["shop", "shop", "a.b_c-d"]).unwrap().texts(), ["a.b_c-d", "shop"]);
+        let not_a_name = |name: &str| Err(RoleError::NotAName(name.into()));
+        assert_eq!(Names::of([]), Err(RoleError::Names));
+        for (names, error) in [
+            (vec!["*", "shop"], not_a_name("*")),
+            (vec![""], not_a_name("")),
+            (vec!["sh*"], not_a_name("sh*")),
+            (vec![".shop"], not_a_name(".shop")),
+            (vec!["a\u{1b}[2Jb"], not_a_name("a[2Jb")),
+        ] {
+            assert_eq!(Names::of(names.iter().copied()), error, "{names:?}");
+        }
+        let many: Vec<String> = (0..=NAMES_MAX).map(|n| format!("app{n}")).collect();
+        assert_eq!(Names::of(many.iter().map(|name| &**name)), Err(RoleError::Names));
+        assert!(Names::of(many[1..].iter().map(|name| &**name)).is_ok());
+    }
+
+    #[test]
+    fn a_grant_is_read_as_it_is_written() {
+        for (text, written) in [
+            ("encrypt apps=shop", "encrypt apps=shop"),
+            ("decrypt,encrypt apps=b,a,b reason", "encrypt,decrypt apps=a,b reason"),
+            ("  tokenize   collections=people apps=* ", "tokenize apps=* collections=people"),
+            ("encrypt reason apps=* collections=*", "encrypt apps=* reason"),
+            (
+                "collections.*,encrypt apps=*",
+                "encrypt,collections.list,collections.create,collections.set,collections.delete apps=*",
+            ),
+        ] {
+            let grant = Grant::from_text(text).unwrap();
+            assert_eq!(grant.to_string(), written);
+            assert_eq!(Grant::from_text(written), Ok(grant));
+        }
+        let part = |word: &str| RoleError::Part(word.into());
+        let operation = |word: &str| RoleError::NoSuchOperation(word.into());
+        for (text, error) in [
+            ("", operation("")),
+            ("encrypt", RoleError::NoApps),
+            ("apps=shop", operation("apps=shop")),
+            ("encrypt, apps=shop", operation("")),
+            ("encrypt,fly apps=shop", operation("fly")),
+            ("* apps=shop", operation("*")),
+            ("encrypt apps=", RoleError::NotAName(String::new())),
+            ("encrypt apps=shop apps=web", part("apps=web")),
+            ("encrypt apps=shop reason reason", part("reason")),
+            ("encrypt apps=shop reason=yes", part("reason=yes")),
+            ("encrypt app=shop", part("app=shop")),
+            ("encrypt apps=shop collections=../x", RoleError::NotAName("../x".into())),
+        ] {
+            assert_eq!(Grant::from_text(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_role_has_a_name_of_its_own_and_no_empty_grant() {
+        let grant = |operations| Grant { operations, apps: Names::All, collections: Names::All, reason: false };
+        let encrypt = || grant(Operation::Encrypt.into());
+        let long = "r".repeat(65);
+        for (name, grants, outcome) in [
+            ("relay", vec![encrypt()], Ok(())),
+            ("relay", vec![], Ok(())),
+            (&long[1..], vec![encrypt(); GRANTS_MAX], Ok(())),
+            (&long, vec![], Err(RoleError::Name)),
+            ("", vec![], Err(RoleError::Name)),
+            ("a/b", vec![], Err(RoleError::Name)),
+            (ADMINISTRATOR, vec![encrypt()], Err(RoleError::BuiltIn)),
+            ("relay", vec![encrypt(); GRANTS_MAX + 1], Err(RoleError::Grants)),
+            ("relay", vec![encrypt(), grant(Operations::NONE)], Err(RoleError::NoOperation)),
+            ("relay", vec![Grant { reason: true, ..encrypt() }], Ok(())),
+            (
+                "relay",
+                vec![Grant { reason: true, ..grant(Operations::CONTROL.and(Operation::Encrypt.into())) }],
+                Err(RoleError::ReasonOfControl),
+            ),
+        ] {
+            assert_eq!(Role::new(name, grants).map(drop), outcome, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_administrator_may_change_everything_and_read_no_value() {
+        let role = Role::administrator();
+        for operation in Operation::ALL {
+            assert_eq!(role.has(operation), Operations::CONTROL.contains(operation), "{operation}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `principals`: who has which role, over an engine's control listener or in a file.
+
+use clap::Subcommand;
+use sealwire_wire::control::{CheckCall, Principal, PrincipalAsk, PrincipalCall};
+
+use super::Failure;
+use super::operator::Place;
+
+/// Arguments of `principals`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the principals that have a role
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Give a role to a principal
+    Grant {
+        /// The name in its certificate: a DNS name, a spiffe:// URI, or cn: and a common name
+        principal: String,
+        /// The role
+        role: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take a role from a principal, or all of them. No call that begins after this passes by it on that engine
+    Revoke {
+        /// The name in its certificate
+        principal: String,
+        /// The role [default: all]
+        role: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Say whether a principal may do something, and by which role; fails if it may not
+    Check {
+        /// The name in its certificate
+        principal: String,
+        /// What is to be done, such as encrypt or tokens.list
+        operation: String,
+        /// On which app [default: all]
+        app: Option<String>,
+        /// On which collection [default: all]
+        collection: Option<String>,
+        /// Why, as a call would say it
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::List { place } => print(place.at.json, &place.run(async |desk| desk.principals().await)?),
+        Command::Grant { principal, role, place } => change(principal, PrincipalAsk::Grant { role }, place),
+        Command::Revoke { principal, role, place } => {
+            change(principal, PrincipalAsk::Revoke { role: role.as_deref() }, place)
+        }
+        Command::Check { principal, operation, app, collection, reason, place } => {
+            let (app, collection, reason) = (app.as_deref(), collection.as_deref(), reason.as_deref());
+            check(CheckCall { principal, operation, app, collection, reason }, place)
+        }
+    }
+}
+
+fn change(principal: &str, ask: PrincipalAsk<'_>, place: &Place) -> Result<(), Failure> {
+    let call = PrincipalCall { principal, ask };
+    let changed = place.run(async |desk| desk.change_principal(call).await)?;
+    print(place.at.json, changed.principal.as_slice())
+}
+
+fn check(call: CheckCall<'_>, place: &Place) -> Result<(), Failure> {
+    let checked = place.run(async |desk| desk.check(call).await)?;
+    if place.at.json {
+        println!("{}", serde_json::to_string(&checked)?);
+    } else if let Some(role) = &checked.role {
+        println!("yes, by role {role}");
+    }
+    match checked.missing {
+        None => Ok(()),
+        Some(missing) => Err(format!("no: {missing}").into()),
+    }
+}
+
+fn print(as_json: bool, principals: &[Principal]) -> Result<(), Failure> {
+    if as_json {
+        println!("{}", serde_json::to_string(principals)?);
+        return Ok(());
+    }
+    if principals.is_empty() {
+        return Ok(());
+    }
+    println!("{:<48} ROLES", "PRINCIPAL");
+    for found in principals {
+        println!("{:<48} {}", found.principal, found.roles.join(","));
+    }
+    Ok(())
+}
