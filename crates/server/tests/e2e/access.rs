@@ -21,6 +21,8 @@ use sealwire_store::{Commit, ControlStore};
 use sealwire_wire::{Ask, Call, TokensCall, request};
 use tokio::time::Instant;
 
+use crate::audit::records;
+use crate::certificates::revoke;
 use crate::harness::{APP, Harness, Machine, fields, leaf, rpc_error, run};
 use crate::raw::{Heard, Raw};
 
@@ -191,11 +193,13 @@ fn missing(error: &RpcError) -> Option<String> {
 #[test]
 fn every_operation_under_every_certificate_and_role() {
     run(Machine::Shared, 300, async {
-        let harness = start().await;
+        let mut harness = start().await;
         let stranger = Authority::create("e2e", Validity::days(1)).unwrap();
         let stranger = stranger.issue(&leaf(Usage::Client, FULL)).unwrap();
         let expired = harness.expired_caller();
-        let [nobody, full, elsewhere] = [NOBODY, FULL, ELSEWHERE].map(|name| harness.another_caller(name));
+        let [nobody, full, elsewhere, revoked] =
+            [NOBODY, FULL, ELSEWHERE, FULL].map(|name| harness.another_caller(name));
+        revoke(&mut harness, &[&revoked]).await;
         let forbidden = |missing: &str| Outcome::Refused(ErrorCode::Forbidden, Some(missing.to_owned()));
         for operation in Operation::ALL {
             let with_role = match permitted(operation) {
@@ -206,6 +210,7 @@ fn every_operation_under_every_certificate_and_role() {
                 ("no certificate", None, Outcome::Out),
                 ("another authority's", Some(&stranger), Outcome::Out),
                 ("expired", Some(&expired), Outcome::Out),
+                ("revoked", Some(&revoked), Outcome::Out),
                 ("without a role", Some(&nobody), forbidden("role")),
                 ("with a role on another app", Some(&elsewhere), forbidden("app")),
                 ("with a role", Some(&full), with_role),
@@ -326,6 +331,53 @@ fn a_role_may_demand_a_reason() {
         );
         let checked = operator.check(CheckCall { reason: Some("why"), ..check }).await.unwrap();
         assert_eq!((checked.permitted, checked.role.as_deref()), (true, Some("support")));
+    });
+}
+
+#[test]
+fn what_was_decided_and_why_is_in_the_audit_trail() {
+    run(Machine::Shared, 60, async {
+        let mut harness = Harness::prepared(
+            |config| {
+                enforcing(config);
+                config.audit.folder = Some(config.state.folder.with_file_name("audit"));
+            },
+            async |control| everything_on(&**control.store(), FULL, "*").await,
+        )
+        .await;
+        let operator = connect(&harness, harness.control_address(), FULL).await;
+        let grants = ["encrypt apps=shop reason", "decrypt apps=shop"];
+        operator.change_role(RoleCall { role: "relay", ask: RoleAsk::Set { grants: grants.into() } }).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "relay" })).await.unwrap();
+        let (client, payload) = (connect(&harness, harness.address, NOBODY).await, fields(1));
+        rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
+        client.encrypt(Encrypt { reason: Some("ticket 7"), ..Encrypt::new(APP, &payload) }).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalAsk::Revoke { role: None })).await.unwrap();
+        harness.take_server().shutdown().await;
+
+        let said: Vec<_> = records(harness.config.audit.folder.as_ref().unwrap())
+            .into_iter()
+            .filter(|record| record.event == "call")
+            .map(|call| {
+                let change = call.change.map(|change| serde_json::Value::from(change).to_string());
+                format!(
+                    "{} {} {} {} {}",
+                    call.principal.unwrap(),
+                    call.method.unwrap(),
+                    call.outcome.unwrap(),
+                    call.reason.unwrap_or_default(),
+                    change.unwrap_or_default()
+                )
+            })
+            .collect();
+        let expected = [
+            r#"full roles.set ok  {"grants":["encrypt apps=shop reason","decrypt apps=shop"],"role":"relay"}"#,
+            r#"full principals.grant ok  {"principal":"nobody","role":"relay"}"#,
+            "nobody encrypt forbidden  ",
+            "nobody encrypt ok ticket 7 ",
+            r#"full principals.revoke ok  {"principal":"nobody","role":null}"#,
+        ];
+        assert_eq!(said, expected);
     });
 }
 

@@ -41,7 +41,7 @@ fn folder(harness: &Harness) -> PathBuf {
     harness.config.audit.folder.clone().unwrap()
 }
 
-fn records(folder: &Path) -> Vec<Shown> {
+pub(crate) fn records(folder: &Path) -> Vec<Shown> {
     let (filter, mut found) = (Filter::default(), Vec::new());
     let mut take = |line: &[u8]| {
         found.extend(filter.take(line));

@@ -48,7 +48,7 @@ fn list(authority: &Authority, revoked: &[&Issued]) -> String {
 }
 
 /// Revokes callers of the server's authority.
-async fn revoke(harness: &mut Harness, revoked: &[&Issued]) {
+pub(crate) async fn revoke(harness: &mut Harness, revoked: &[&Issued]) {
     let file = harness.config.tls.client_ca.with_file_name("crl.pem");
     std::fs::write(&file, list(&harness.authority, revoked)).unwrap();
     harness.config.tls.client_crl = Some(file);

@@ -166,9 +166,14 @@ fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
         let folder = tempfile::tempdir().unwrap();
         let dev =
             ["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
-        let file = ["apps", "create", "demo", "--file", "sealwire-dev/apps.json"];
-        for arguments in [&dev[..], &file] {
-            assert!(sealwire(folder.path(), arguments).stderr(Stdio::null()).status().unwrap().success());
+        let in_file: [&[&str]; 3] = [
+            &["apps", "create", "demo"],
+            &["roles", "set", "relay", "encrypt apps=demo"],
+            &["principals", "grant", "dev-client", "relay"],
+        ];
+        let in_file = in_file.map(|command| [command, &["--file", "sealwire-dev/apps.json"]].concat());
+        for arguments in [dev.to_vec()].into_iter().chain(in_file) {
+            assert!(sealwire(folder.path(), &arguments).stderr(Stdio::null()).status().unwrap().success());
         }
         let mut engines = [Engine::start(folder.path()), Engine::start(folder.path())];
         let file = |name: &str| Pem::File(folder.path().join("sealwire-dev").join(name));

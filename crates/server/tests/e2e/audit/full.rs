@@ -37,7 +37,7 @@ impl Engine {
         let text = format!(
             "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
              [tls]\ncertificate = {:?}\nkey = {:?}\nclient_ca = {:?}\n[state]\nmode = \"stateless\"\nfile = {:?}\n\
-             [kek]\nfile = {kek:?}\n[audit]\nfolder = {folder:?}\non_failure = {on_failure:?}\nqueue_records = 64\n",
+             [kek]\nfile = {kek:?}\n[access]\nmode = \"off\"\n[audit]\nfolder = {folder:?}\non_failure = {on_failure:?}\nqueue_records = 64\n",
             tls.certificate, tls.key, tls.client_ca, harness.config.state.file,
         );
         let config = folder.with_extension("toml");

@@ -44,7 +44,7 @@ async fn looking_at_a_database_makes_nothing_there() {
     let database = server.database().unwrap();
     for (url, tls) in [(database.socket_url(), false), (database.tls_url(), true)] {
         let found = examine(options(&server, url)).await.unwrap();
-        assert_eq!((found.schema, found.schema_known, found.may_create, found.tls), (0, 1, true, tls));
+        assert_eq!((found.schema, found.schema_known, found.may_create, found.tls), (0, 2, true, tls));
         assert_eq!((&*found.synchronous_commit, found.fsync, found.full_page_writes), ("off", false, true));
         assert!(found.clock_ahead_s.abs() < 60.0 && found.latency < std::time::Duration::from_secs(5), "{found:?}");
         assert!(found.connections >= 1 && found.connections_max >= found.connections, "{found:?}");
