@@ -325,7 +325,7 @@ fn print(out: &mut impl Write, line: &[u8], shown: &Shown, json: bool) -> io::Re
     if let Some(collection) = &shown.collection {
         write!(out, "/{collection}")?;
     }
-    write!(out, ", {} fields", shown.fields)?;
+    write!(out, ", {} field{}", shown.fields, if shown.fields == 1 { "" } else { "s" })?;
     if shown.errors > 0 {
         write!(out, ", {} refused", shown.errors)?;
     }
