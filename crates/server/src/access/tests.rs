@@ -14,13 +14,16 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::config::Config;
 
+/// A key and the record that it gets; `None`: it is removed.
+type Change = (&'static str, Option<Vec<u8>>);
+
 /// A store that can be down, counts what it is asked, and may be changed by others between two questions.
 struct Faulty {
     store: Arc<dyn ControlStore>,
     down: AtomicBool,
     reads: AtomicU64,
     /// What others change just after the next read: they come in this order.
-    after_read: Mutex<Vec<(&'static str, Option<Vec<u8>>)>>,
+    after_read: Mutex<Vec<Change>>,
 }
 
 impl Faulty {
