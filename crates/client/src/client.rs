@@ -108,11 +108,15 @@ impl Client {
     /// server that answers, if only with an error of its own such as `overloaded`, is connected; of several, one is enough.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call but [`Error::Rpc`].
+    /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call; [`Error::Rpc`] only where the
+    /// server turns this certificate away, with `forbidden` or `unauthenticated`.
     pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
         let client = tokio::task::spawn_blocking(|| Self::lazy(config)).await;
         let client = client.map_err(|panicked| Error::Config(panicked.to_string().into()))??;
         match client.health().await {
+            Err(Error::Rpc(error)) if matches!(error.code, ErrorCode::Forbidden | ErrorCode::Unauthenticated) => {
+                Err(Error::Rpc(error))
+            }
             Ok(_) | Err(Error::Rpc(_)) => Ok(client),
             Err(error) => Err(error),
         }

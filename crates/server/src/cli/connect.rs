@@ -48,9 +48,7 @@ impl Connect {
     pub(super) async fn operator(&self) -> Result<Client, Failure> {
         let listens = |config: &Config| config.control.as_ref().map(|control| control.address);
         let addresses = self.addresses(listens, "--connect, or change a file of apps with --file")?;
-        let client = Client::lazy(self.config(&addresses, folder::OPERATOR))?;
-        // Whoever is no operator is told so in answer to the first call, and to no other.
-        client.health().await.map_err(|error| {
+        Client::connect(self.config(&addresses, folder::OPERATOR)).await.map_err(|error| {
             let (at, why) = (addresses.join(", "), super::chain(&error));
             let what = "start it with `sealwire serve` or `sealwire dev`, name another with --connect";
             match error {
@@ -58,8 +56,7 @@ impl Connect {
                 Error::Connect(_) => format!("no engine answers at {at} ({why}): {what}").into(),
                 _ => Failure::from(format!("{at}: {why}")),
             }
-        })?;
-        Ok(client)
+        })
     }
 
     /// How to reach those addresses under the certificate of that name.

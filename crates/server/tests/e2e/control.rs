@@ -311,6 +311,12 @@ fn who_is_not_listed_keeps_no_operator_out() {
             assert!(code.is_none() || relay.hear().await == Heard::End, "{case}");
             assert!(begun.elapsed() < Duration::from_secs(10), "{case}");
         }
+        // Our client says so when it connects, and not only that its first call was lost.
+        let turned_away = client(&harness, "relay").await.map(drop);
+        assert!(
+            matches!(&turned_away, Err(Error::Rpc(error)) if error.code == ErrorCode::Forbidden),
+            "{turned_away:?}"
+        );
         // As many as the listener takes, under names enough: the operator still gets in, and at once.
         let mut strangers = Vec::new();
         for name in ["a", "b", "c", "d", "e"] {
