@@ -121,7 +121,9 @@ function loop(step, scenario, classes, weight) {
   const { loop: steps, ...rest } = step;
   const { count, seconds } = readKeys(rest, keys, where);
   if ((count === undefined) === (seconds === undefined)) throw new Error(`${where} takes either count or seconds`);
-  return { kind: 'loop', steps: read(steps, scenario, classes, weight), count, seconds };
+  const within = read(steps, scenario, classes, weight);
+  if (seconds !== undefined) noMeeting(within, where, 'users go round it more or less often');
+  return { kind: 'loop', steps: within, count, seconds };
 }
 
 /**
@@ -141,6 +143,7 @@ function mix(step, scenario, classes) {
     const card = readStep(rest, scenario, classes, weight / total);
     return new Array(weight / divisor).fill(card);
   });
+  noMeeting(cards, where, 'users draw different cards');
   return { kind: 'mix', cards, deck: [] };
 }
 
@@ -157,6 +160,11 @@ function meet(step, scenario) {
   only(Object.keys(step), ['meet'], `${scenario}: meet`);
   const { users } = readKeys(step.meet, { users: [whole(1, 10_000), 1] }, `${scenario}: meet`);
   return { kind: 'meet', users, here: 0, waiting: [] };
+}
+
+/** Refuses a meeting among steps that not every user comes by as often. */
+function noMeeting(steps, where, why) {
+  if (unmet(steps, NaN) !== null) throw new Error(`${where} has a meeting: ${why}, and some would wait for ever`);
 }
 
 /** Why users who go through these steps, so many of them, would wait at a meeting for ever; null if they would not. */

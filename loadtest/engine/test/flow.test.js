@@ -53,6 +53,9 @@ test('what is misspelt or out of range is refused by name', () => {
     [{ mix: [{ weight: 1, sned: {} }] }, /no step is called sned/],
     [{ think: '1s' }, /think must be/],
     [{ meet: { user: 3 } }, /no key user/],
+    [{ mix: [{ weight: 1, send: {} }, { weight: 1, meet: { users: 2 } }] }, /mix has a meeting/],
+    [{ mix: [{ weight: 1, loop: [{ meet: { users: 2 } }], count: 1 }] }, /mix has a meeting/],
+    [{ loop: [{ meet: { users: 2 } }], seconds: 1 }, /loop has a meeting/],
   ];
   for (const [step, why] of rows) assert.throws(() => read(step), why, JSON.stringify(step));
   const twice = [{ send: { name: 'a' } }, { send: { name: 'a', numEncrypts: 31 } }];
