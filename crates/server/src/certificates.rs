@@ -100,8 +100,8 @@ impl Certificates {
         self.control_gate.clone()
     }
 
-    /// Keeps them until dropped.
-    pub(crate) async fn keep(mut self) {
+    /// Keeps them until dropped. `reloaded` hears `ok` or `refused` of files that were put in service or did not load.
+    pub(crate) async fn keep(mut self, reloaded: impl Fn(&'static str)) {
         let mut ends = interval(END_PERIOD);
         ends.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut looked = Instant::now();
@@ -110,27 +110,31 @@ impl Certificates {
             tokio::select! {
                 _ = ends.tick() => self.look_at_ends().await,
                 () = sleep_until(looked + watch), if !watch.is_zero() => {
-                    self.look_at_files().await;
+                    if let Some(outcome) = self.look_at_files().await {
+                        reloaded(outcome);
+                    }
                     looked = Instant::now();
                 }
                 Some(Asked { tls, control, done }) = self.asked.recv() => {
+                    let outcome = self.reload(tls, control).await;
+                    reloaded(if outcome.is_ok() { "ok" } else { "refused" });
                     // Whoever asked may have gone; it is done all the same.
-                    let _ = done.send(self.reload(tls, control).await);
+                    let _ = done.send(outcome);
                     looked = Instant::now();
                 }
             }
         }
     }
 
-    /// One look, and what follows from it.
-    async fn look_at_files(&mut self) {
-        let Some(files) = look(&self.tls, self.control.as_ref()).await else { return };
+    /// One look, and what follows from it. Gives what became of other files than before.
+    async fn look_at_files(&mut self) -> Option<&'static str> {
+        let files = look(&self.tls, self.control.as_ref()).await?;
         if files.digest() == self.in_service {
             if self.refused.take().is_some() {
                 tracing::info!("the certificate files are those in service again");
                 self.metrics().certificate_files_back();
             }
-            return;
+            return None;
         }
         // Files that were refused may have become good by themselves: a certificate's time may have come.
         let known = self.refused.as_ref().is_some_and(|(digest, _)| *digest == files.digest());
@@ -140,9 +144,13 @@ impl Certificates {
             Err(error) => ([0; 32], Err(error)),
         };
         match loaded {
-            (digest, Ok(loaded)) => self.put_in_service(digest, loaded).await,
+            (digest, Ok(loaded)) => {
+                self.put_in_service(digest, loaded).await;
+                Some("ok")
+            }
             (digest, Err(error)) => {
-                if self.refuse(digest, &error) {
+                let is_news = self.refuse(digest, &error);
+                if is_news {
                     let (why, again_s) = (error.with_cause(), self.tls.watch_s);
                     tracing::warn!(
                         why,
@@ -150,6 +158,7 @@ impl Certificates {
                         "the certificate files do not load and those from before stay in service; once mended they are found"
                     );
                 }
+                is_news.then_some("refused")
             }
         }
     }

@@ -192,7 +192,8 @@ impl Server {
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
-        let keeping = tokio::spawn(certificates.keep());
+        let recorder = Arc::clone(&engine);
+        let keeping = tokio::spawn(certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)));
         state.readiness.enter(Phase::Ready);
         tracing::info!(%address, admin = %admin.address(), generation = engine.apps.generation(), "ready");
         Ok(Self {
@@ -244,9 +245,7 @@ impl Server {
             Some(new) => ControlListen { client_ca: new.client_ca.clone(), client_crl: new.client_crl.clone(), ..own },
             None => own,
         });
-        let asked = self.certificates.ask(config.tls.clone(), control).await;
-        self.engine.audit.reloaded("certificates", if asked.is_ok() { "ok" } else { "refused" });
-        asked?;
+        self.certificates.ask(config.tls.clone(), control).await?;
         Ok(self.config.needs_restart_for(config))
     }
 

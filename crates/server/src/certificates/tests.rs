@@ -30,7 +30,7 @@ impl Kept {
         let admin = Arc::<AdminState>::default();
         let (certificates, reload) = Certificates::load(&config, &admin).unwrap();
         let gate = certificates.data_gate();
-        tokio::spawn(certificates.keep());
+        tokio::spawn(certificates.keep(|_| ()));
         Self { folder, admin, gate, reload }
     }
 

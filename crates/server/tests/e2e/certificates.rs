@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::audit::records;
 use crate::harness::{APP, Harness, Machine, fields, leaf, patient, private, run};
 use crate::raw::{Heard, Raw, encrypt, health, heavy};
 
@@ -124,7 +125,11 @@ fn shown(raw: &Raw) -> CertificateDer<'static> {
 #[test]
 fn certificates_rotate_under_load_and_nothing_is_dropped() {
     run(Machine::Alone, 120, async {
-        let mut harness = Harness::with(|config| config.tls.watch_s = 1).await;
+        let mut harness = Harness::with(|config| {
+            config.tls.watch_s = 1;
+            config.audit.folder = Some(config.state.folder.with_file_name("audit"));
+        })
+        .await;
         let relay = harness.another_caller("relay");
         let old = Load::start(&harness, &relay).await;
         reaches(&harness, "sealwire_connections_open", 2.0).await;
@@ -176,6 +181,11 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         println!("{sum} calls over five rotations, none failed, none tried again");
         // Two pools of two, and the three raw ones that were heard.
         assert_eq!(harness.metric(ACCEPTED).await, 7.0, "no caller had to connect again");
+        harness.take_server().shutdown().await;
+        let records = records(harness.config.audit.folder.as_ref().unwrap());
+        let reloads =
+            records.iter().filter(|record| record.event == "reload" && record.outcome.as_deref() == Some("ok"));
+        assert_eq!(reloads.count(), 5, "those found by the watch and the one that was asked for");
     });
 }
 
