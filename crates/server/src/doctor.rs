@@ -3,6 +3,7 @@
 //! Nothing is changed: no folder is made, no schema brought forward, no port kept. What a running engine holds is asked of
 //! that engine. A finding never repeats a value of the configuration or a secret.
 
+mod audit;
 mod certificates;
 mod engine;
 mod files;

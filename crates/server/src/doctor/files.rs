@@ -63,7 +63,7 @@ fn written_by_others(metadata: &Metadata) -> Option<u32> {
 }
 
 /// Whether there is room where the engine writes.
-pub(super) fn room(report: &mut Report, key: &str, folder: &Path) {
+pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static str) {
     const CHECK: &str = "disk";
     /// Below this the store soon fails: its journal alone takes 64 MiB.
     const BYTES_MIN: u64 = 256 << 20;
@@ -75,13 +75,13 @@ pub(super) fn room(report: &mut Report, key: &str, folder: &Path) {
         return report.warn(
             CHECK,
             format!("{key}: nothing is said of the room at {}", folder.display()),
-            "a full disk fails every write of a token",
+            why,
             "look at it with `df`",
         );
     };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let what = format!("{key}: {} MiB are free at {}", free >> 20, folder.display());
-    let (why, remedy) = ("a full disk fails every write of a token", "make room, or move the folder to a larger disk");
+    let remedy = "make room, or move the folder to a larger disk";
     if free < BYTES_MIN {
         report.wrong(CHECK, what, why, remedy);
     } else if free < BYTES_FEW {

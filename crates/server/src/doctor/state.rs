@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_store::{Control, Examined, StoreError, examine_postgres};
+use sealwire_audit::AuditKey;
+use sealwire_store::{Control, ControlStore, Examined, StoreError, examine_postgres};
 
-use super::{Report, files};
-use crate::config::{Config, Mode};
+use super::{Report, audit, files};
+use crate::config::{AccessMode, Config, Mode};
 use crate::server::kek;
 use crate::stores::{Access, Stores, postgres_options};
 
@@ -23,10 +24,12 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
         Err(error) => {
             let remedy = "put 64 hexadecimal digits there (32 random bytes), or the key that the state was made under";
             report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
+            audit::examine(report, config, None);
             place(report, config, engine_runs).await;
             return;
         }
     };
+    audit::examine(report, config, Some(&AuditKey::new(kek.audit_secret())));
     report.good(CHECK, "it is there, and has the form of one");
     if !place(report, config, engine_runs).await {
         return;
@@ -34,6 +37,7 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     match Stores::open(config, Access::Serve).await {
         Ok(stores) => {
             let loaded = Control::new(Arc::clone(&stores.control), kek).load().await;
+            roles(report, config, &*stores.control).await;
             stores.close().await;
             match loaded {
                 Ok(state) => report.good("state", format!("{} apps are there, and their keys open", state.apps.len())),
@@ -45,6 +49,39 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
             report.good("state", format!("the folder is in use by the engine that runs{by}"));
         }
         Err(error) => refused(report, &error),
+    }
+}
+
+/// Whether anybody may call.
+async fn roles(report: &mut Report, config: &Config, store: &dyn ControlStore) {
+    const CHECK: &str = "roles";
+    match config.access.mode {
+        AccessMode::Off => report.warn(
+            CHECK,
+            "access.mode is \"off\"",
+            "whoever has a certificate of tls.client_ca may use every app",
+            "give callers their roles under \"observe\", then \"enforce\": docs/operations.md",
+        ),
+        AccessMode::Observe => report.warn(
+            CHECK,
+            "access.mode is \"observe\"",
+            "calls that no role grants pass",
+            "set \"enforce\" once sealwire_access_denied_total stands still",
+        ),
+        AccessMode::Enforce => match store.singles(None, 1).await {
+            Ok(page) if page.records.is_empty() && config.access.administrators.is_empty() => report.wrong(
+                CHECK,
+                "nobody has a role, and access.administrators is empty",
+                "every call but `health`, `info` and `inspect` is refused",
+                "name an operator in access.administrators; the next start makes it administrator",
+            ),
+            Ok(page) if page.records.is_empty() => {
+                report.good(CHECK, "nobody has one yet; the next start makes the administrators");
+            }
+            Ok(_) => report.good(CHECK, "principals have roles"),
+            // Said of the state already.
+            Err(_) => (),
+        },
     }
 }
 
@@ -105,7 +142,7 @@ async fn place(report: &mut Report, config: &Config, engine_runs: bool) -> bool 
 
 fn embedded(report: &mut Report, folder: &Path, engine_runs: bool) -> bool {
     let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    files::room(report, "state.folder", there);
+    files::room(report, "state.folder", there, "a full disk fails every write of a token");
     if !engine_runs && rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_err() {
         report.wrong(
             "state",

@@ -25,8 +25,9 @@ impl Deployment {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("doctor", Validity::days(900)).unwrap();
         // Ports that nobody has while the deployment is made; each test has its own.
-        let config =
-            "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n[schedule]\nmemory_mib = 700\n";
+        let config = "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n\
+                      [access]\nadministrators = [\"operator\"]\n[audit]\nfolder = \"audit\"\n\
+                      [schedule]\nmemory_mib = 700\n";
         let config = config.to_owned();
         let deployment = Self { folder, authority, config };
         fs::create_dir(deployment.path("tls")).unwrap();
@@ -110,6 +111,8 @@ async fn a_good_deployment_has_nothing_wrong() {
     let bad: Vec<_> = report.findings.iter().filter(|it| it.level != Level::Good).collect();
     assert!(bad.iter().all(|it| OF_THE_MACHINE.contains(&it.check)), "{bad:#?}");
     deployment.finds(Level::Good, "state", "0 apps are there").await;
+    deployment.finds(Level::Good, "roles", "the next start makes the administrators").await;
+    deployment.finds(Level::Good, "audit trail", "is made at the first start").await;
     deployment.finds(Level::Good, "core dumps", "switches its own off").await;
     deployment.finds(Level::Good, "entropy", "seeded").await;
 }
@@ -129,6 +132,33 @@ async fn what_is_broken_is_found() {
         (|d| d.mode("kek.key", 0o640), Level::Good, "files", "2 files"),
         (|d| d.mode("kek.key", 0o664), Wrong, "files", "kek.file"),
         (|d| d.mode("state", 0o777), Wrong, "files", "state.folder"),
+        (|d| d.config = d.config.replace("folder = \"audit\"", ""), Warning, "audit trail", "no records are kept"),
+        (
+            |d| {
+                fs::create_dir(d.path("audit")).unwrap();
+                d.write("audit/audit-0000000000000001.jsonl", "");
+            },
+            Wrong,
+            "audit trail",
+            "head.json is missing",
+        ),
+        (
+            |d| {
+                fs::create_dir(d.path("audit")).unwrap();
+                d.write("audit/head.json", "{}");
+            },
+            Wrong,
+            "audit trail",
+            "head.json is damaged",
+        ),
+        (|d| d.config = d.config.replace("[\"operator\"]", "[]"), Wrong, "roles", "nobody has a role"),
+        (|d| d.config = d.config.replace("[access]", "[access]\nmode = \"off\""), Warning, "roles", "is \"off\""),
+        (
+            |d| d.config = d.config.replace("[access]", "[access]\nmode = \"observe\""),
+            Warning,
+            "roles",
+            "no role grants",
+        ),
         (|d| d.certify(Validity::days(5)), Warning, "certificates", "ends in"),
         (
             |d| {
