@@ -157,7 +157,7 @@ async fn what_is_broken_is_found() {
             |d| d.config = d.config.replace("[access]", "[access]\nmode = \"observe\""),
             Warning,
             "roles",
-            "no role grants",
+            "is \"observe\"",
         ),
         (|d| d.certify(Validity::days(5)), Warning, "certificates", "ends in"),
         (
