@@ -5,6 +5,7 @@ use tokio::task::JoinSet;
 
 use super::options;
 use crate::postgres::examine;
+use crate::postgres::migrate::KNOWN;
 use crate::suite::tokens::{fresh, id, print, printed, row, scanned, write};
 use crate::{ControlStore, Filter, Group, PostgresOptions, PostgresStore, Row, StoreError, TokenStore, Written};
 
@@ -33,7 +34,7 @@ async fn a_newer_schema_is_left_alone() {
     PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
     database.sql("INSERT INTO sealwire.migrations (version) VALUES (99)").unwrap();
     let error = PostgresStore::connect(options(server, database.socket_url())).await.err().unwrap();
-    assert!(matches!(error, StoreError::Newer { found: 99, known: 2 }), "{error:?}");
+    assert!(matches!(error, StoreError::Newer { found: 99, known: KNOWN }), "{error:?}");
     assert!(error.to_string().contains("upgrade the program"));
 }
 
@@ -44,7 +45,7 @@ async fn looking_at_a_database_makes_nothing_there() {
     let database = server.database().unwrap();
     for (url, tls) in [(database.socket_url(), false), (database.tls_url(), true)] {
         let found = examine(options(&server, url)).await.unwrap();
-        assert_eq!((found.schema, found.schema_known, found.may_create, found.tls), (0, 2, true, tls));
+        assert_eq!((found.schema, found.schema_known, found.may_create, found.tls), (0, KNOWN, true, tls));
         assert_eq!((&*found.synchronous_commit, found.fsync, found.full_page_writes), ("off", false, true));
         assert!(found.clock_ahead_s.abs() < 60.0 && found.latency < std::time::Duration::from_secs(5), "{found:?}");
         assert!(found.connections >= 1 && found.connections_max >= found.connections, "{found:?}");
@@ -52,10 +53,10 @@ async fn looking_at_a_database_makes_nothing_there() {
     }
     assert_eq!(database.sql("SELECT to_regnamespace('sealwire') IS NULL").unwrap(), "t");
     PostgresStore::connect(options(&server, database.socket_url())).await.unwrap();
-    assert_eq!(examine(options(&server, database.socket_url())).await.unwrap().schema, 1);
+    assert_eq!(examine(options(&server, database.socket_url())).await.unwrap().schema, KNOWN);
     database.sql("INSERT INTO sealwire.migrations (version) VALUES (99)").unwrap();
     let newer = examine(options(&server, database.socket_url())).await.unwrap_err();
-    assert!(matches!(newer, StoreError::Newer { found: 99, known: 1 }), "{newer:?}");
+    assert!(matches!(newer, StoreError::Newer { found: 99, known: KNOWN }), "{newer:?}");
 }
 
 /// Uses every kind of statement; each row of `map` must be there.
