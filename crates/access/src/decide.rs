@@ -250,7 +250,7 @@ impl Mode {
 
 /// The proof that a decision was made and what it was about. Only a decision makes one, and handlers take the names from
 /// it, so that what is done is what was permitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Permit<'a> {
     operation: Operation,
     app: Option<&'a str>,

@@ -23,7 +23,7 @@ use crate::config;
 use crate::error::CallFailure;
 use crate::metrics::Metrics;
 use crate::seldom::Seldom;
-pub(crate) use ask::{of_call, of_control};
+pub(crate) use ask::{Named, of_call, of_control};
 pub(crate) use changes::{change_principal, change_role, check, principals, roles};
 pub(crate) use first::first_start;
 

@@ -14,36 +14,59 @@ fn operation(method: Method) -> Option<Operation> {
     OPERATIONS[method as usize]
 }
 
+/// What a call names, in its own words: what is decided on, and what is recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Named<'a> {
+    pub(crate) app: Option<&'a str>,
+    pub(crate) collection: Option<&'a str>,
+    pub(crate) reason: Option<&'a str>,
+}
+
+impl<'a> Named<'a> {
+    pub(crate) fn by_call(call: &Call<'a>) -> Self {
+        let (app, collection, reason) = match call {
+            Call::Encrypt(call) | Call::Rewrap(call) => (call.app, None, call.reason),
+            Call::Decrypt(call) => (call.app, None, call.reason),
+            Call::Tokenize(call) => (call.app, Some(call.writing.collection), call.reason),
+            Call::Detokenize(call) => (call.app, Some(call.writing.collection), call.reason),
+            Call::Tokens(call) => (call.map.app, Some(call.map.collection), call.map.reason),
+            Call::Control(call) => return Self::by_control(call),
+            Call::Inspect(_) | Call::Info | Call::Health => return Self::default(),
+        };
+        Self { app: Some(app), collection, reason }
+    }
+
+    pub(crate) fn by_control(call: &Control<'a>) -> Self {
+        let (app, collection) = match call {
+            Control::App(call) => (Some(call.app), None),
+            Control::Collections { app, .. } => (Some(*app), None),
+            Control::Collection(call) => (Some(call.app), Some(call.collection)),
+            // The question names an app too, which it is not about.
+            Control::Apps(_)
+            | Control::Export(_)
+            | Control::Instances
+            | Control::Roles(_)
+            | Control::Role(_)
+            | Control::Principals(_)
+            | Control::Principal(_)
+            | Control::Check(_) => (None, None),
+        };
+        Self { app, collection, reason: None }
+    }
+
+    fn ask(self, method: Method) -> Option<Ask<'a>> {
+        Some(Ask::new(operation(method)?, self.app, self.collection).because(self.reason))
+    }
+}
+
 /// What a data call has to be permitted; `None`: nothing.
 pub(crate) fn of_call<'a>(call: &Call<'a>) -> Option<Ask<'a>> {
-    let (app, collection, reason) = match call {
-        Call::Encrypt(call) | Call::Rewrap(call) => (call.app, None, call.reason),
-        Call::Decrypt(call) => (call.app, None, call.reason),
-        Call::Tokenize(call) => (call.app, Some(call.writing.collection), call.reason),
-        Call::Detokenize(call) => (call.app, Some(call.writing.collection), call.reason),
-        Call::Tokens(call) => (call.map.app, Some(call.map.collection), call.map.reason),
-        Call::Control(call) => return of_control(call),
-        Call::Inspect(_) | Call::Info | Call::Health => return None,
-    };
-    Some(Ask::new(operation(call.method())?, Some(app), collection).because(reason))
+    Named::by_call(call).ask(call.method())
 }
 
 /// What a control call has to be permitted. `None` is for no method that there is.
 pub(crate) fn of_control<'a>(call: &Control<'a>) -> Option<Ask<'a>> {
-    let (app, collection) = match call {
-        Control::App(call) => (Some(call.app), None),
-        Control::Collections { app, .. } => (Some(*app), None),
-        Control::Collection(call) => (Some(call.app), Some(call.collection)),
-        Control::Apps(_)
-        | Control::Export(_)
-        | Control::Instances
-        | Control::Roles(_)
-        | Control::Role(_)
-        | Control::Principals(_)
-        | Control::Principal(_)
-        | Control::Check(_) => (None, None),
-    };
-    Some(Ask::new(operation(call.method())?, app, collection))
+    Named::by_control(call).ask(call.method())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use sealwire_wire::{Boundary, Call, Method, reply};
 use tokio::time::Instant;
 
 use super::Connection;
+use crate::access::Named;
 use crate::audit::{Recording, kind};
 use crate::error::CallFailure;
 use crate::metrics::{CallCode, MethodLabel};
@@ -24,16 +25,9 @@ pub(super) struct Subject {
 
 impl Subject {
     pub(super) fn of(call: &Call<'_>, frame: &Bytes) -> Self {
-        let (app, collection, reason) = match call {
-            Call::Encrypt(call) | Call::Rewrap(call) => (call.app, None, call.reason),
-            Call::Decrypt(call) => (call.app, None, call.reason),
-            Call::Tokenize(call) => (call.app, Some(call.writing.collection), call.reason),
-            Call::Detokenize(call) => (call.app, Some(call.writing.collection), call.reason),
-            Call::Tokens(call) => (call.map.app, Some(call.map.collection), call.map.reason),
-            Call::Inspect(_) | Call::Info | Call::Health | Call::Control(_) => return Self::default(),
-        };
+        let Named { app, collection, reason } = Named::by_call(call);
         let part = |text: &str| frame.slice_ref(text.as_bytes());
-        Self { app: Some(part(app)), collection: collection.map(part), reason: reason.map(part) }
+        Self { app: app.map(part), collection: collection.map(part), reason: reason.map(part) }
     }
 
     /// Of a message that was refused, if it can be understood.

@@ -6,6 +6,7 @@ use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
 use super::Desk;
+use crate::access::Named;
 use crate::audit::{Recording, kind};
 use crate::metrics::{CallCode, MethodLabel};
 use crate::pki::Principal;
@@ -40,7 +41,7 @@ impl Desk {
         if !self.engine.audit.is_on() {
             return Recording::none();
         }
-        let (app, collection) = heard.call.map_or((None, None), subject);
+        let Named { app, collection, reason } = heard.call.map_or_else(Named::default, Named::by_control);
         let key = done.ok().and_then(|done| done.key.as_deref());
         self.engine.audit.record(&Record {
             principal: heard.principal.as_str(),
@@ -48,7 +49,7 @@ impl Desk {
             method: heard.method.as_str(),
             app,
             collection,
-            reason: None,
+            reason,
             change: &heard.call.map_or_else(Vec::new, |call| changes(call, key)),
             fields: 0,
             errors: 0,
@@ -64,23 +65,6 @@ impl Desk {
 pub(super) fn unrecorded() -> RpcError {
     // Without a time to come again: a change is not to be repeated blindly.
     RpcError::new(ErrorCode::Unavailable, "the audit trail cannot be written; the change may have been made")
-}
-
-fn subject<'a>(call: &'a Call<'a>) -> (Option<&'a str>, Option<&'a str>) {
-    match call {
-        Call::App(call) => (Some(call.app), None),
-        Call::Collections { app, .. } => (Some(app), None),
-        Call::Collection(call) => (Some(call.app), Some(call.collection)),
-        // The question has an app too, which it is not about.
-        Call::Apps(_)
-        | Call::Export(_)
-        | Call::Instances
-        | Call::Roles(_)
-        | Call::Role(_)
-        | Call::Principals(_)
-        | Call::Principal(_)
-        | Call::Check(_) => (None, None),
-    }
 }
 
 fn changes<'a>(call: &'a Call<'a>, made: Option<&'a str>) -> Vec<(&'static str, Change<'a>)> {
