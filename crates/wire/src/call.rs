@@ -85,6 +85,18 @@ impl<'a> Call<'a> {
         Ok(call)
     }
 
+    /// The caller's span, if it named one as a `traceparent`; whether that is valid is still to be seen.
+    pub const fn traceparent(&self) -> Option<&'a str> {
+        match self {
+            Self::Encrypt(call) | Self::Rewrap(call) => call.traceparent,
+            Self::Decrypt(call) => call.traceparent,
+            Self::Tokenize(call) => call.traceparent,
+            Self::Detokenize(call) => call.traceparent,
+            Self::Tokens(call) => call.map.traceparent,
+            Self::Inspect(_) | Self::Control(_) | Self::Info | Self::Health => None,
+        }
+    }
+
     /// Which method it calls.
     pub const fn method(&self) -> Method {
         match self {

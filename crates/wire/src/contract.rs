@@ -163,6 +163,7 @@ fn limits() {
             ("select_path_bytes_max", SELECT_PATH_BYTES_MAX as u64),
             ("context_bytes_max", CONTEXT_BYTES_MAX as u64),
             ("reason_bytes_max", REASON_BYTES_MAX as u64),
+            ("traceparent_bytes_max", TRACEPARENT_BYTES_MAX as u64),
             ("deadline_ms_max", u64::from(DEADLINE_MS_MAX)),
             ("role_bytes_max", ROLE_BYTES_MAX as u64),
             ("tags_max", TAGS_MAX as u64),

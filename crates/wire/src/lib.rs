@@ -22,6 +22,7 @@ pub mod reply;
 pub mod request;
 mod results;
 mod scan;
+mod trace;
 
 /// The control methods: what they ask for and what they give.
 pub mod control {
@@ -52,7 +53,7 @@ pub use limits::{
     EXPIRES_S_MAX, FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX,
     LONG_CURSOR_BYTES_MAX, Limits, METHOD_BYTES_MAX, PRINCIPAL_BYTES_MAX, PRIVATE_KEY_BYTES_MAX, REASON_BYTES_MAX,
     ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX, TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX,
-    TOKENS_MAX, VALUE_BYTES_MAX,
+    TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
 pub use method::{Method, Methods, Notice};
 pub use params::{
@@ -61,6 +62,7 @@ pub use params::{
 };
 pub use results::{Counted, Found, Health, Info, Inspection, Token, Tokens, ValueKind};
 pub use scan::Scanner;
+pub use trace::TraceContext;
 
 /// Bytes that are not the value they should be, from the decoders of replies.
 pub use sealwire_msgpack::Malformed;

@@ -38,6 +38,8 @@ pub const SELECT_PATH_BYTES_MAX: usize = 1_024;
 pub const CONTEXT_BYTES_MAX: usize = 4_096;
 /// Longest `reason`, in bytes.
 pub const REASON_BYTES_MAX: usize = 256;
+/// Longest `traceparent`, in bytes. The W3C's first version has 55; later ones may add to it.
+pub const TRACEPARENT_BYTES_MAX: usize = 256;
 /// Longest name of a principal, in bytes: that of a SPIFFE ID.
 pub const PRINCIPAL_BYTES_MAX: usize = 2_048;
 /// Longest `after` that names a principal or a record of one.

@@ -135,6 +135,9 @@ pub struct DocumentCall<'a, W> {
     pub min_generation: Option<u64>,
     /// Why the call is made, for who looks at it later: 1 to 256 bytes without control characters. A role may demand it.
     pub reason: Option<&'a str>,
+    /// The caller's span, as a W3C `traceparent` of at most 256 bytes: an engine that keeps traces puts its own beneath. One
+    /// that is not valid is as good as none.
+    pub traceparent: Option<&'a str>,
     /// What is written, and how.
     pub writing: W,
 }
@@ -179,6 +182,7 @@ impl<'a, W: Default> DocumentCall<'a, W> {
             deadline_ms: None,
             min_generation: None,
             reason: None,
+            traceparent: None,
             writing: W::default(),
         }
     }

@@ -291,6 +291,7 @@ proptest! {
             deadline_ms,
             min_generation,
             reason: role.as_deref(),
+            traceparent: role.as_deref(),
             writing: Writing {
                 curve: Curve::ALL[curve],
                 key_scope: KeyScope::ALL[key_scope],
@@ -394,7 +395,7 @@ proptest! {
             asks.push(Ask::Find { value: &payload, context: &context });
         }
         for ask in asks {
-            let map = TokenMap { deadline_ms: limit, min_generation: number, reason: tag.as_deref(), ..TokenMap::new("a", "people") };
+            let map = TokenMap { deadline_ms: limit, min_generation: number, reason: tag.as_deref(), traceparent: tag.as_deref(), ..TokenMap::new("a", "people") };
             let sent = TokensCall { map, ask };
             bytes.clear();
             request::tokens(&mut bytes, 1, &sent);

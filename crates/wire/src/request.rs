@@ -68,6 +68,7 @@ fn document<W>(
     map.number("deadline_ms", call.deadline_ms.map(u64::from));
     map.number("min_generation", call.min_generation);
     map.optional_text("reason", call.reason);
+    map.optional_text("traceparent", call.traceparent);
     map.payload(call.payload);
 }
 
@@ -89,6 +90,7 @@ pub fn tokens(out: &mut Vec<u8>, msgid: u32, call: &TokensCall<'_>) {
     map.number("deadline_ms", call.map.deadline_ms.map(u64::from));
     map.number("min_generation", call.map.min_generation);
     map.optional_text("reason", call.map.reason);
+    map.optional_text("traceparent", call.map.traceparent);
     let (sweep, older) = match &call.ask {
         Ask::Get(tokens) | Ask::Delete(tokens) => return map.texts("tokens", tokens),
         Ask::Expire { tokens, expires_s } => {

@@ -2,7 +2,7 @@
 
 use super::reading::{Params, breaks};
 use crate::call_error::CallError;
-use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX};
+use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, TRACEPARENT_BYTES_MAX};
 use crate::params::{
     Curve, DocumentCall, Encoding, Format, KeyScope, Minting, OnError, Param, Unbound, Within, Writing,
 };
@@ -20,6 +20,7 @@ pub(super) fn document<'a, W: Own<'a>>(params: &mut Params<'a>) -> Result<Docume
             "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),
             "min_generation" => call.min_generation = Some(params.integer(param)?),
             "reason" => call.reason = Some(params.reason(param)?),
+            "traceparent" => call.traceparent = Some(params.text(param, TRACEPARENT_BYTES_MAX)?),
             _ => call.writing.read(param, params)?,
         }
     }

@@ -60,6 +60,7 @@ fn every_key_is_read() {
         deadline_ms: Some(3_600_000),
         min_generation: Some(u64::MAX),
         reason: Some("ticket 7: café"),
+        traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
         writing: Writing {
             curve: Curve::K1,
             key_scope: KeyScope::Field,
@@ -279,6 +280,14 @@ fn rules_of_the_methods_on_tokens() {
         one(method, "reason", &[&[0xda, 1, 0][..], &[b'x'; 256]].concat(), Ok(()));
         one(method, "reason", &[&[0xda, 1, 1][..], &[b'x'; 257]].concat(), reason);
         one(method, "reason", b"\xc4\x01x", Err("reason must be of type string"));
+        // What is no trace context is for whoever keeps traces to pass over, and no reason to refuse a call.
+        one(method, "traceparent", b"\xa8whatever", Ok(()));
+        one(method, "traceparent", b"\xa0", Ok(()));
+        one(method, "traceparent", &[&[0xda, 1, 0][..], &[b'0'; 256]].concat(), Ok(()));
+        let long = Err("traceparent must be at most 256 bytes");
+        one(method, "traceparent", &[&[0xda, 1, 1][..], &[b'0'; 257]].concat(), long);
+        one(method, "traceparent", b"\xa1\xff", Err("traceparent is not UTF-8"));
+        one(method, "traceparent", b"\xc4\x01x", Err("traceparent must be of type string"));
         one(method, "deadline_ms", b"\x00", Err("deadline_ms must be 1 to 3600000"));
     }
     let tags = Err("tags must be 1 to 16 tags of 1 to 64 bytes of visible ASCII");

@@ -2,7 +2,10 @@
 
 use super::reading::Params;
 use crate::call_error::CallError;
-use crate::limits::{CURSOR_BYTES_MAX, EXPIRES_S_MAX, SWEEP_ROWS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, VALUE_BYTES_MAX};
+use crate::limits::{
+    CURSOR_BYTES_MAX, EXPIRES_S_MAX, SWEEP_ROWS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX,
+    VALUE_BYTES_MAX,
+};
 use crate::method::Method;
 use crate::params::{Ask, Listing, Sweep, TokenMap, TokensCall};
 
@@ -45,6 +48,7 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<Said<'a>, CallErr
             "deadline_ms" => said.map.deadline_ms = Some(params.deadline(param)?),
             "min_generation" => said.map.min_generation = Some(params.integer(param)?),
             "reason" => said.map.reason = Some(params.reason(param)?),
+            "traceparent" => said.map.traceparent = Some(params.text(param, TRACEPARENT_BYTES_MAX)?),
             "tokens" => said.tokens = params.texts(param, TOKENS_MAX, TOKEN_BYTES_MAX)?,
             "value" => said.value = params.value(param, VALUE_BYTES_MAX)?,
             "context" => said.context = params.context(param)?,

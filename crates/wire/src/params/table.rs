@@ -4,7 +4,7 @@ use crate::limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,
     EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, PRINCIPAL_BYTES_MAX,
     PRIVATE_KEY_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX,
-    TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, VALUE_BYTES_MAX,
+    TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use crate::method::Method;
 
@@ -38,6 +38,7 @@ const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at m
 const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
 const MIN_GENERATION: Param = param("min_generation", "integer", Some("0"), "0 or more");
 const REASON: Param = param("reason", "string", Some("none"), "1 to 256 bytes without control characters");
+const TRACEPARENT: Param = param("traceparent", "string", Some("none"), "at most 256 bytes");
 const ROLE_NAME: Param = param("role", "string", None, NAME);
 const PRINCIPAL: Param = param("principal", "string", None, "1 to 2048 bytes");
 const LONG_AFTER: Param = param("after", "string", Some("the beginning"), "the next of an answer, at most 2112 bytes");
@@ -72,6 +73,7 @@ const _: () = assert!(
         && DELAY_S_DEFAULT == 604_800
         && EPOCH_MS_MAX == 15_000
         && REASON_BYTES_MAX == 256
+        && TRACEPARENT_BYTES_MAX == 256
         && PRINCIPAL_BYTES_MAX == 2_048
         && LONG_CURSOR_BYTES_MAX == 2_112
         && GRANTS_MAX == 64
@@ -84,12 +86,12 @@ const fn document<const N: usize>(every: &'static str, own: &[Param]) -> [Param;
     let select = param("select", "array of strings", Some(every), "1 to 64 paths of 1 to 1024 bytes");
     let head = [APP, param("payload", "any value", None, "one MessagePack value"), select];
     let on_error = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
-    joined([&head, own, &[CONTEXT, on_error, DEADLINE_MS, MIN_GENERATION, REASON]])
+    joined([&head, own, &[CONTEXT, on_error, DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT]])
 }
 
 /// A method on tokens without a document.
 const fn tokens<const N: usize>(own: &[Param]) -> [Param; N] {
-    joined([&[APP, COLLECTION], own, &[DEADLINE_MS, MIN_GENERATION, REASON]])
+    joined([&[APP, COLLECTION], own, &[DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT]])
 }
 
 const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
@@ -107,16 +109,16 @@ const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
     table
 }
 
-const ENCRYPT: [Param; 13] = document(
+const ENCRYPT: [Param; 14] = document(
     "every leaf",
     &[CURVE, KEY_SCOPE, FORMAT, param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"), ENCODING],
 );
-const DECRYPT: [Param; 8] = document("every envelope", &[]);
-const REWRAP: [Param; 13] = document(
+const DECRYPT: [Param; 9] = document("every envelope", &[]);
+const REWRAP: [Param; 14] = document(
     "every envelope",
     &[CURVE, KEY_SCOPE, FORMAT, ENCODING, param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\"")],
 );
-const TOKENIZE: [Param; 12] = document(
+const TOKENIZE: [Param; 13] = document(
     "every leaf",
     &[
         COLLECTION,
@@ -125,22 +127,22 @@ const TOKENIZE: [Param; 12] = document(
         param("idempotency_key", "string or binary", Some("none"), "1 to 64 bytes"),
     ],
 );
-const DETOKENIZE: [Param; 9] = document("every token", &[COLLECTION]);
+const DETOKENIZE: [Param; 10] = document("every token", &[COLLECTION]);
 const INSPECT: [Param; 1] = [param("envelope", "string or binary", None, "one envelope in either encoding")];
-const TOKENS_NAMED: [Param; 6] = tokens(&[TOKENS]);
-const TOKENS_FIND: [Param; 7] =
+const TOKENS_NAMED: [Param; 7] = tokens(&[TOKENS]);
+const TOKENS_FIND: [Param; 8] =
     tokens(&[param("value", "any value", None, "one MessagePack value of at most 65536 bytes"), CONTEXT]);
-const TOKENS_LIST: [Param; 10] = tokens(&[
+const TOKENS_LIST: [Param; 11] = tokens(&[
     param("tag", "string", Some("any"), "1 to 64 bytes of visible ASCII"),
     param("expired_before", "integer", Some("expired or not"), "0 or more"),
     param("archived", "boolean", Some("false"), "true or false"),
     AFTER,
     LIMIT,
 ]);
-const TOKENS_EXPIRE: [Param; 7] = tokens(&[TOKENS, EXPIRES_OR_NEVER]);
-const TOKENS_ARCHIVE: [Param; 9] =
+const TOKENS_EXPIRE: [Param; 8] = tokens(&[TOKENS, EXPIRES_OR_NEVER]);
+const TOKENS_ARCHIVE: [Param; 10] =
     tokens(&[param("expired_s", "integer", Some("0"), "0 or more"), DRY_RUN, AFTER, ROWS]);
-const TOKENS_PRUNE: [Param; 9] =
+const TOKENS_PRUNE: [Param; 10] =
     tokens(&[param("archived_s", "integer", Some("2592000"), "0 or more"), DRY_RUN, AFTER, ROWS]);
 const PAGE: [Param; 2] = [AFTER, LIMIT];
 const APP_ONLY: [Param; 1] = [APP];

@@ -44,6 +44,8 @@ pub struct TokenMap<'a> {
     pub min_generation: Option<u64>,
     /// Why the call is made, as in [`DocumentCall::reason`](crate::DocumentCall::reason).
     pub reason: Option<&'a str>,
+    /// The caller's span, as in [`DocumentCall::traceparent`](crate::DocumentCall::traceparent).
+    pub traceparent: Option<&'a str>,
 }
 
 impl<'a> TokenMap<'a> {
