@@ -18,6 +18,7 @@ mod reader;
 mod recorded;
 mod replies;
 mod request;
+mod traced;
 mod turns;
 
 use std::sync::Arc;
@@ -175,6 +176,7 @@ impl Connection {
         let mut out = Vec::new();
         reply::error(&mut out, msgid, &failure.answer());
         let recording = self.record_refused(call, failure.code().into());
+        self.end_span_refused(call, failure.code().into());
         self.send_recorded(msgid, out, recording).await;
     }
 

@@ -28,6 +28,7 @@ use crate::tokens::ask::{FRAME_BYTES, Tokens};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::{Minting, TOKEN_BYTES};
 use crate::tokens::{self, Bounds, Collection};
+use crate::traces::Traces;
 use crate::work::{MakeWriter, Reading, Task};
 use crate::writer::Writer;
 
@@ -54,6 +55,8 @@ pub struct Engine {
     pub tokens: Option<Tokens>,
     /// Where calls are recorded.
     pub audit: Audit,
+    /// Where spans of calls go.
+    pub traces: Traces,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Why the token store fails, for the log.

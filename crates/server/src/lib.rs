@@ -37,6 +37,7 @@ pub mod supervise;
 pub mod ticket;
 pub mod tls;
 pub mod tokens;
+pub mod traces;
 pub mod transform;
 pub mod work;
 pub mod writer;

@@ -11,6 +11,7 @@ pub mod exposition;
 mod labels;
 mod process;
 mod reference;
+mod traces;
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -32,13 +33,14 @@ use crate::ticket::StopReason;
 
 pub use access::AccessMetrics;
 use process::Process;
+pub use traces::TraceMetrics;
 
 /// Reads what the audit trail says of itself, at each scrape.
 type AuditProbe = Box<dyn Fn() -> sealwire_audit::State + Send + Sync>;
 
 pub use labels::{
     CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel, LookupLabel,
-    MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, WaitingLabel,
+    MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, TraceLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -355,6 +357,18 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &[],
         help: "The first 48 bits of that record's hash, as a number",
     },
+    MetricDoc {
+        name: "sealwire_spans_total",
+        kind: "counter",
+        labels: &["outcome"],
+        help: "Spans of calls: sent to the collector, dropped for want of room, given up because the collector did not take them, or not made because a second had enough",
+    },
+    MetricDoc {
+        name: "sealwire_spans_waiting",
+        kind: "gauge",
+        labels: &[],
+        help: "Spans that wait to be sent or are on their way, against traces.queue_spans",
+    },
     MetricDoc { name: "sealwire_build_info", kind: "info", labels: &["version"], help: "The version that runs" },
     MetricDoc {
         name: "process_cpu_seconds_total",
@@ -588,6 +602,8 @@ pub struct Metrics {
     audit: OnceLock<AuditProbe>,
     /// Who may do what.
     pub access: AccessMetrics,
+    /// Spans of calls.
+    pub traces: TraceMetrics,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,
     /// Open connections.
@@ -687,6 +703,7 @@ impl Metrics {
         let audit_sequence = register(&mut registry, "sealwire_audit_sequence", Gauge::default());
         let audit_head = register(&mut registry, "sealwire_audit_head", Gauge::default());
         let access = AccessMetrics::new(&mut registry);
+        let traces = TraceMetrics::new(&mut registry);
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
@@ -724,6 +741,7 @@ impl Metrics {
             fields_saved: CancelReason::ALL.map(|reason| saved.get_or_create_owned(&of_reason(reason))),
             cpu_saved: CancelReason::ALL.map(|reason| cpu_saved.get_or_create_owned(&of_reason(reason))),
             access,
+            traces,
             registry,
             request_bytes,
             reply_bytes,

@@ -35,6 +35,7 @@ use crate::scheduler::Scheduler;
 use crate::seldom::Seldom;
 use crate::stores::{Access, Stores};
 use crate::tls::TlsError;
+use crate::traces::Traces;
 
 /// Why the engine did not start. Each names what to mend.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,9 @@ pub enum StartError {
     /// The audit trail cannot be kept.
     #[error("audit.folder: {0}")]
     Audit(#[from] JournalError),
+    /// No thread for spans.
+    #[error("the thread that sends traces cannot start: {0}")]
+    Traces(#[source] io::Error),
     /// Certificates or keys.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -146,6 +150,7 @@ impl Server {
 
         let admin = AdminServer::start(config.admin.address, Arc::clone(&state))?;
         let audit = Audit::open(&config.audit, audit_key, apps.instance(), &state)?;
+        let traces = Traces::start(&config.traces, apps.instance(), &state.metrics).map_err(StartError::Traces)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
         let ahead = Ahead::new(&config.crypto);
@@ -165,6 +170,7 @@ impl Server {
             tokens: stores.joined(config.limits.token_value_bytes_max, &metrics),
             turns: connection::Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             audit,
+            traces,
             metrics,
             limits: config.limits.clone(),
             evervault: Arc::new(config.evervault.clone()),
@@ -280,6 +286,7 @@ impl Server {
         let (admin, engine) = (self.admin, self.engine);
         let _ = tokio::task::spawn_blocking(move || {
             engine.audit.close();
+            engine.traces.close();
             admin.shutdown();
         })
         .await;

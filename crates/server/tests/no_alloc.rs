@@ -1,7 +1,10 @@
-//! Sealing, opening and rewrapping allocate per document, never per field: 20 fields cost as much as 2,000.
+//! Sealing, opening and rewrapping allocate per document, never per field: 20 fields cost as much as 2,000. A call that is not
+//! traced allocates nothing for that.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which lints only know in unit tests")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests, which lints only know in unit tests")]
 
+use std::hint::black_box;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,11 +15,13 @@ use sealwire_crypto::{
 };
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
+use sealwire_server::config::{self, Config, Endpoint};
 use sealwire_server::faults::{Faults, FieldFault};
 use sealwire_server::reader::{Evervault, Reader};
+use sealwire_server::traces::Traces;
 use sealwire_server::transform::{OpenFields, RewrapFields, SealFields};
 use sealwire_server::writer::Writer;
-use sealwire_wire::OnError;
+use sealwire_wire::{Call, Encrypt, OnError};
 
 /// An app with an old and a new key.
 fn app() -> Arc<AppKeys> {
@@ -115,4 +120,34 @@ fn nor_do_evervault_strings_cost_more_of_them() {
         [sealing, open]
     });
     assert_eq!(allocations[0], allocations[1]);
+}
+
+/// Times are printed and judged by nobody.
+#[test]
+fn a_call_that_is_not_traced_allocates_nothing_for_that() {
+    let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let mut config = Config::defaults(Path::new("")).traces;
+    let traces = |config: &config::Traces| Traces::start(config, "test".into(), &Arc::default()).unwrap();
+    let off = traces(&config);
+    config.endpoint = Endpoint::parse("http://127.0.0.1:1/v1/traces");
+    let on = traces(&config);
+    config.ratio_ppm = 1;
+    let by_chance = traces(&config);
+    for (name, traces, traceparent) in [
+        ("off", &off, None),
+        ("off", &off, Some(sampled)),
+        ("on", &on, None),
+        ("on", &on, Some(unsampled)),
+        ("by chance", &by_chance, None),
+    ] {
+        let call = Call::Encrypt(Encrypt { traceparent, ..Encrypt::new("shop", &[0xc0]) });
+        let (mut kept, begun) = (0, Instant::now());
+        let count = measure(|| kept = (0..100_000).filter(|_| traces.sample(black_box(&call)).is_some()).count());
+        println!("{name}, {traceparent:?}: {} ns", begun.elapsed().as_nanos() / 100_000);
+        // One in a million by chance.
+        assert!(count.count_total == 0 && kept < 100, "{name}: {} allocations, {kept} kept", count.count_total);
+    }
+    let call = Call::Encrypt(Encrypt { traceparent: Some(sampled), ..Encrypt::new("shop", &[0xc0]) });
+    assert!(on.sample(&call).is_some());
 }

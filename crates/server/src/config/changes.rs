@@ -22,6 +22,7 @@ impl Config {
             schedule,
             limits,
             audit,
+            traces,
             log: Log { format, filter: _ },
         } = self;
         let fixed = |control: &Option<ControlListen>| {
@@ -41,6 +42,7 @@ impl Config {
             ("schedule", *schedule == other.schedule),
             ("limits", *limits == other.limits),
             ("audit", *audit == other.audit),
+            ("traces", *traces == other.traces),
             ("log.format", *format == other.log.format),
         ];
         same.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
@@ -76,6 +78,7 @@ mod tests {
             (|c| c.access.stale_s = 60, &["access"]),
             (|c| c.listen.address.set_port(1), &["listen"]),
             (|c| c.audit.sync = true, &["audit"]),
+            (|c| c.traces.ratio_ppm = 1, &["traces"]),
             (|c| (c.limits.depth_max, c.crypto.threads) = (9, 9), &["crypto", "limits"]),
         ];
         for (change, names) in cases {

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use super::Caller;
+use super::{Caller, Endpoint};
 use crate::limits;
 use crate::pki::{Identity, Principal, PrincipalKind};
 
@@ -48,6 +48,8 @@ pub enum Kind {
     Path,
     /// A path or the empty string, which means none.
     OptionalPath,
+    /// A URL in plain HTTP or the empty string, which means none.
+    OptionalUrl,
     /// The name of an environment variable.
     Variable,
     /// Any text.
@@ -323,6 +325,26 @@ pub(crate) const SECTIONS: &[Section] = &[
         ),
     },
     Section {
+        name: "traces",
+        doc: "Spans of calls for an OpenTelemetry collector (OTLP/HTTP in JSON). Names, counts and times, never a value or a key.",
+        keys: keys!("traces":
+            "endpoint", Kind::OptionalUrl, Literal::Text(""),
+                "Where the collector takes traces, in plain HTTP: one beside the engine, such as\nhttp://127.0.0.1:4318/v1/traces. Empty: no spans are made.";
+            "ratio_ppm", Kind::Number { unit: "calls of a million", min: 0, max: 1_000_000 }, Literal::Number(0),
+                "How many calls are traced of those that name no trace context. One that does is traced if its `traceparent` says\nsampled, and else not.";
+            "spans_per_s_max", Kind::Number { unit: "spans", min: 1, max: 10_000 }, Literal::Number(100),
+                "Most spans in a second, whoever asks for them. Calls beyond that are not traced, and counted.";
+            "queue_spans", Kind::Number { unit: "spans", min: 1, max: 1 << 16 }, Literal::Number(2_048),
+                "Most spans that wait to be sent, about half a KiB each. Those beyond are dropped, and counted: calls never wait.";
+            "batch_spans", Kind::Number { unit: "spans", min: 1, max: 4_096 }, Literal::Number(512),
+                "Most spans sent together, in about 1 KiB each.";
+            "batch_ms", Kind::Number { unit: "ms", min: 1, max: 60_000 }, Literal::Number(1_000),
+                "How long a span waits for others to be sent with it.";
+            "timeout_ms", Kind::Number { unit: "ms", min: 10, max: 30_000 }, Literal::Number(2_000),
+                "How long the collector may take for one batch. At a stop, how long it may take for all that is left.";
+        ),
+    },
+    Section {
         name: "log",
         doc: "What is written to standard error. Never a value, a key or a payload.",
         keys: keys!("log":
@@ -350,6 +372,10 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
             Err("must not contain a NUL".into())
         }
         (Kind::Path | Kind::OptionalPath | Kind::Text, Value::Text(_)) | (Kind::Flag, Value::Flag(_)) => Ok(()),
+        (Kind::OptionalUrl, Value::Text(text)) if text.is_empty() || Endpoint::parse(text).is_some() => Ok(()),
+        (Kind::OptionalUrl, Value::Text(_)) => {
+            Err("must be a URL in plain HTTP without a user, such as http://127.0.0.1:4318/v1/traces".into())
+        }
         (Kind::Roles, Value::List(roles)) if roles.iter().all(|role| (1..=ROLE_BYTES_MAX).contains(&role.len())) => {
             Ok(())
         }

@@ -83,6 +83,7 @@ fn takes(kind: Kind) -> String {
         Kind::OptionalAddress => "Takes ip:port, or \"\" for none.".into(),
         Kind::Path => "Takes a path.".into(),
         Kind::OptionalPath => "Takes a path, or \"\" for none.".into(),
+        Kind::OptionalUrl => "Takes http://host:port/path, or \"\" for none.".into(),
         Kind::Variable => "Takes the name of an environment variable.".into(),
         Kind::Text => "Takes text.".into(),
         Kind::Flag => "Takes true or false.".into(),

@@ -68,6 +68,7 @@ fn the_environment_overrides_every_key() {
             Kind::Identity => ("dns, cn".to_owned(), Value::List(vec!["dns".into(), "cn".into()])),
             Kind::Principals => ("a, cn:b".to_owned(), Value::List(vec!["a".into(), "cn:b".into()])),
             Kind::Address | Kind::OptionalAddress => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
+            Kind::OptionalUrl => ("http://a:1/b".to_owned(), Value::Text("http://a:1/b".into())),
             _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
         };
         let environment = Environment::from_pairs([(key.variable(), text)]);
@@ -196,6 +197,13 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[access]\nadministrators = [\"no host\"]", "access.administrators: must be a list of names"),
         ("[access]\nidentity = [\"dns\", \"dns\"]", "access.identity: must be a list of"),
         ("[access]\nidentity = [\"ip\"]", "access.identity: must be a list of"),
+        ("[traces]\nendpoint = \"https://collector/v1/traces\"", "traces.endpoint: must be a URL in plain HTTP"),
+        ("[traces]\nendpoint = \"http://me:secret@collector/\"", "traces.endpoint: must be a URL in plain HTTP"),
+        ("[traces]\nendpoint = \"127.0.0.1:4318\"", "traces.endpoint: must be a URL in plain HTTP"),
+        ("[traces]\nendpoint = \"http://collector:0/\"", "traces.endpoint: must be a URL in plain HTTP"),
+        ("[traces]\nendpoint = \"http://collector:70000/\"", "traces.endpoint: must be a URL in plain HTTP"),
+        ("[traces]\nendpoint = \"/v1/traces\"", "traces.endpoint: must be a URL in plain HTTP"),
+        ("[traces]\nratio_ppm = 1000001", "traces.ratio_ppm: must be in 0..=1000000 calls of a million"),
         ("[tls]\n\ntls12 = \"yes\"", "tls.tls12: must be true or false (line 3)"),
         ("[tls]\nkey = \"\"", "tls.key: must not be empty (line 2)"),
         ("[tls]\nkey = \"a\\u0000b\"", "tls.key: must not contain a NUL (line 2)"),
@@ -331,4 +339,18 @@ fn files_that_cannot_be_read_are_said() {
     assert!(load().unwrap_err().to_string().contains("at most"));
     std::fs::write(&file, "[state]\nfolder = \"data\"").unwrap();
     assert_eq!(load().unwrap().state.folder, folder.path().join("data"));
+}
+
+#[test]
+fn a_collector_is_a_host_a_port_and_a_path() {
+    for (text, authority, path) in [
+        ("http://127.0.0.1:4318/v1/traces", "127.0.0.1:4318", "/v1/traces"),
+        ("http://collector", "collector:80", "/"),
+        ("http://[::1]:4318/otlp/v1/traces?team=a", "[::1]:4318", "/otlp/v1/traces?team=a"),
+    ] {
+        let config = parse(&format!("[traces]\nendpoint = \"{text}\""), &[]).unwrap();
+        let expected = Endpoint { authority: authority.into(), path: path.into() };
+        assert_eq!(config.traces.endpoint, Some(expected), "{text}");
+    }
+    assert_eq!(parse("", &[]).unwrap().traces.endpoint, None);
 }

@@ -23,6 +23,7 @@ use crate::seldom::Seldom;
 use crate::ticket::{StopReason, Ticket};
 use crate::tokens::ask::Resumed;
 use crate::tokens::calls::{TOKEN_ANSWER_BYTES, TokensCall, answers_max};
+use crate::traces::Traced;
 use crate::work::{Finished, Order, Outcome, Work};
 
 /// A call that may begin, or waits for that.
@@ -33,6 +34,8 @@ pub(super) struct Begun {
     /// When it was offered, if it was whole by then.
     offered: Option<Instant>,
     subject: Subject,
+    /// Of a call that is kept as a span.
+    traced: Option<Traced>,
 }
 
 /// What is to be done for a call.
@@ -63,7 +66,6 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
     engine.audit.ready()?;
     let Boundary { bytes, leaves, .. } = request.boundary;
     let call = Call::decode(&request.frame, &request.boundary)?; // 1. bytes become types
-    let subject = if engine.audit.is_on() { Subject::of(&call, &request.frame) } else { Subject::default() };
     let wanted = Wanted::of(&call);
     let (kind, shape) = (request.kind(&wanted), request.shape(&wanted));
     let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
@@ -94,7 +96,10 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
         },
         None => Todo::Undecided,
     };
-    Ok(Begun { place, todo, deadline, offered, subject })
+    let traced = engine.traces.sample(&call);
+    let named = engine.audit.is_on() || traced.is_some();
+    let subject = if named { Subject::of(&call, &request.frame) } else { Subject::default() };
+    Ok(Begun { place, todo, deadline, offered, subject, traced })
 }
 
 /// What a call has to be permitted.
@@ -159,17 +164,18 @@ pub(super) async fn answer(
     let _counted = InFlight::new(engine);
     let (msgid, method) = (request.msgid, MethodLabel::from(request.method));
     let mut report = CallReport { method, code: CallCode::OK, times: None };
-    let subject = std::mem::take(&mut begun.subject);
+    let (subject, traced) = (std::mem::take(&mut begun.subject), begun.traced.take());
     let came_to = run(&connection, &request, begun, &mut report).await;
     let code = came_to.as_ref().map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
-    let recording = connection.record(&Facts {
+    let mut facts = Facts {
         method,
         subject: &subject,
         bytes: request.boundary.bytes,
         ticket: Some(&**request.ticket.ticket()),
         code,
         arrived: request.arrived,
-    });
+    };
+    let recording = connection.record(&facts);
     // Whatever it came to, its caller learns of it once it is recorded.
     let came_to = match recording.kept().await {
         Ok(()) => came_to,
@@ -186,6 +192,10 @@ pub(super) async fn answer(
         }
     };
     engine.metrics.call_done(&report);
+    if let Some(traced) = traced {
+        facts.code = report.code;
+        connection.end_span(traced, &facts, report.times);
+    }
     drop(request); // Its msgid may be used again from when the reply can be read.
     let _ = connection.replies.send(Outgoing { bytes, _place: place, _seat: Some(seat) }).await;
 }

@@ -30,6 +30,14 @@ impl Subject {
         Self { app: app.map(part), collection: collection.map(part), reason: reason.map(part) }
     }
 
+    pub(super) fn app(&self) -> Option<&str> {
+        text(&self.app)
+    }
+
+    pub(super) fn collection(&self) -> Option<&str> {
+        text(&self.collection)
+    }
+
     /// Of a message that was refused, if it can be understood.
     fn of_message(frame: &Bytes, boundary: &Boundary) -> Self {
         Call::decode(frame, boundary).map_or_else(|_| Self::default(), |call| Self::of(&call, frame))
@@ -64,16 +72,12 @@ impl Connection {
         let Facts { method, subject, bytes, ticket, code, arrived } = facts;
         let (fields, errors) = ticket.map_or((0, 0), Ticket::done);
         let planned = ticket.and_then(Ticket::planned_under);
-        // All are parts of a text that was checked.
-        fn text(part: &Option<Bytes>) -> Option<&str> {
-            part.as_deref().and_then(|part| std::str::from_utf8(part).ok())
-        }
         self.engine.audit.record(&Record {
             principal: self.principal.as_str(),
             kind: kind(self.principal.kind()),
             method: method.as_str(),
-            app: text(&subject.app),
-            collection: text(&subject.collection),
+            app: subject.app(),
+            collection: subject.collection(),
             reason: text(&subject.reason),
             change: &[],
             fields,
@@ -111,6 +115,11 @@ impl Connection {
             }
         }
     }
+}
+
+/// All parts are of a text that was checked.
+fn text(part: &Option<Bytes>) -> Option<&str> {
+    part.as_deref().and_then(|part| std::str::from_utf8(part).ok())
 }
 
 /// `health` and `info` say nothing of anybody's data.

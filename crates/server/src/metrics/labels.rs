@@ -113,6 +113,20 @@ label! {
 }
 
 label! {
+    /// What became of a span.
+    TraceLabel {
+        /// The collector has it.
+        Sent = "sent",
+        /// The queue was full.
+        NoRoom = "no_room",
+        /// The collector did not take it.
+        Undelivered = "undelivered",
+        /// Not made: the second had as many as there may be.
+        OverRate = "over_rate",
+    }
+}
+
+label! {
     /// What the token store was asked.
     StoreLabel {
         /// To take new rows.

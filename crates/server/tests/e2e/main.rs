@@ -30,3 +30,4 @@ mod rewrap;
 mod state;
 mod tls;
 mod tokens;
+mod traces;

@@ -3,9 +3,11 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use sealwire_server::config::Config;
 use sealwire_server::limits::Limits;
 
 use crate::guide::free_ports;
@@ -48,7 +50,8 @@ fn the_unit_names_what_the_program_has() {
     assert_eq!(value(&unit, "WorkingDirectory"), format!("/var/lib/{}", value(&unit, "StateDirectory")));
     let seconds = |key| value(&unit, key).parse::<u64>().unwrap();
     let limits = Limits::default();
-    let drain_ms = limits.drain_ms_max + 2 * limits.write_stall_ms_max;
+    let traces = Config::defaults(Path::new("")).traces;
+    let drain_ms = limits.drain_ms_max + 2 * limits.write_stall_ms_max + traces.timeout.as_millis() as u64;
     assert!(seconds("TimeoutStopSec") * 1_000 > drain_ms, "the unit kills an engine that drains as it may");
     assert!(seconds("LimitNOFILE") >= limits.connections_max as u64 + 256);
     assert_eq!((value(&unit, "Type"), seconds("LimitCORE")), ("notify".to_owned(), 0));

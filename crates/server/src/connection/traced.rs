@@ -1,0 +1,42 @@
+//! What of a call goes into its span.
+
+use sealwire_wire::Call;
+
+use super::Connection;
+use super::recorded::{Facts, Refused, Subject};
+use super::request::needs_place;
+use crate::metrics::{CallCode, CallTimes};
+use crate::ticket::Ticket;
+use crate::traces::{Ended, Traced};
+
+impl Connection {
+    /// Ends the span of a call that is kept.
+    pub(super) fn end_span(&self, traced: Traced, facts: &Facts<'_>, times: Option<CallTimes>) {
+        let Facts { method, subject, bytes, ticket, code, arrived } = facts;
+        let ended = Ended {
+            method: *method,
+            code: *code,
+            principal: &self.principal,
+            app: subject.app(),
+            collection: subject.collection(),
+            fields: ticket.map_or((0, 0), Ticket::done),
+            bytes: *bytes as u64,
+            times,
+            took: arrived.elapsed(),
+        };
+        self.engine.traces.ended(traced, ended);
+    }
+
+    /// The same for a request that did not begin. One that cannot be read names no trace, and has no span.
+    pub(super) fn end_span_refused(&self, call: &Refused<'_>, code: CallCode) {
+        let Some((frame, boundary)) = call.message.filter(|_| self.engine.traces.is_on()) else { return };
+        let Ok(decoded) = Call::decode(frame, boundary) else { return };
+        if !needs_place(decoded.method()) {
+            return;
+        }
+        let Some(traced) = self.engine.traces.sample(&decoded) else { return };
+        let (Refused { method, bytes, arrived, .. }, subject) = (call, &Subject::of(&decoded, frame));
+        let facts = Facts { method: *method, subject, bytes: *bytes, ticket: None, code, arrived: *arrived };
+        self.end_span(traced, &facts, None);
+    }
+}

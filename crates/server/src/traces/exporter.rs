@@ -1,0 +1,262 @@
+//! Takes spans to a collector: OTLP/HTTP in JSON, from a thread of its own, so that neither making JSON nor a slow name server
+//! takes time of the network threads.
+//!
+//! Written here and not taken from `opentelemetry-otlp`: that and its SDK are eleven crates, of which the encoding would be used. Its
+//! processor counts what it drops where only its own log sees it, keeps a batch for no second attempt, and lets `OTEL_` variables
+//! of the environment change limits and headers that our configuration states. The JSON of OTLP is specified, stable and small.
+//!
+//! Everything has a bound: the queue, a batch, the time for one attempt, attempts, the answer that is read, the stop. A connection
+//! carries one batch. A batch of which an attempt was cut off may arrive twice, with the same ids. Plain HTTP to a
+//! collector beside the engine; HTTPS is that collector's to speak.
+
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::chance;
+use super::span::{self, Span};
+use crate::config::{self, Endpoint};
+use crate::metrics::{Metrics, TraceLabel};
+use crate::seldom::Seldom;
+
+/// How often a batch is sent, if the collector may take it another time.
+const ATTEMPTS_MAX: u32 = 4;
+/// The first pause between two; the next are twice as long each, and each is cut by up to a half by chance.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest that a collector may ask for.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How much of an answer is read. A full one has some hundred bytes.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// The way to the collector.
+pub(super) struct Exporter {
+    queue: mpsc::Sender<Span>,
+    batch_spans: usize,
+    /// A batch is there.
+    full: Arc<Notify>,
+    metrics: Arc<Metrics>,
+    /// To stop the thread, and to wait for it.
+    thread: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
+}
+
+impl Exporter {
+    /// Starts the thread `sealwire-traces`.
+    pub(super) fn start(
+        config: &config::Traces,
+        endpoint: Endpoint,
+        instance: String,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Self> {
+        let (queue, spans) = mpsc::channel(config.queue_spans);
+        let (stop, stopped) = oneshot::channel();
+        let full = Arc::<Notify>::default();
+        let sender = Sender {
+            endpoint,
+            instance,
+            config: config.clone(),
+            full: Arc::clone(&full),
+            metrics: Arc::clone(&metrics),
+            failures: Seldom::default(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = thread::Builder::new().name("sealwire-traces".into()).spawn(move || {
+            runtime.block_on(sender.run(spans, stopped));
+            // A name server that does not answer is not waited for.
+            runtime.shutdown_background();
+        })?;
+        let batch_spans = config.batch_spans.min(config.queue_spans);
+        Ok(Self { queue, batch_spans, full, metrics, thread: Mutex::new(Some((stop, thread))) })
+    }
+
+    /// Queues a span, or drops it where there is no room.
+    pub(super) fn take(&self, span: Span) {
+        // The first of a batch is out of the queue already.
+        let waiting = self.metrics.traces.waits();
+        if self.queue.try_send(span).is_err() {
+            self.metrics.traces.over(TraceLabel::NoRoom, 1);
+        } else if waiting >= self.batch_spans {
+            self.full.notify_one();
+        }
+    }
+
+    /// Has what is left sent, and waits for it, no longer than one attempt may take.
+    pub(super) fn close(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((stop, thread)) = thread {
+            let _ = stop.send(());
+            // A panic there was printed there.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's half.
+struct Sender {
+    endpoint: Endpoint,
+    instance: String,
+    config: config::Traces,
+    full: Arc<Notify>,
+    metrics: Arc<Metrics>,
+    failures: Seldom,
+}
+
+/// Why spans did not arrive.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("no connection: {0}")]
+    Connect(#[source] io::Error),
+    #[error("the connection broke: {0}")]
+    Broken(#[from] hyper::Error),
+    #[error("no answer in time")]
+    Slow,
+    #[error("the collector answers {status}")]
+    Status { status: StatusCode, retry_after: Option<Duration> },
+    #[error("the collector's answer cannot be read")]
+    Unreadable,
+}
+
+impl Fault {
+    /// Whether the same may be taken later, as OTLP says of answers.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Connect(_) | Self::Broken(_) | Self::Slow => true,
+            Self::Status { status, .. } => matches!(status.as_u16(), 429 | 502..=504),
+            Self::Unreadable => false,
+        }
+    }
+}
+
+impl Sender {
+    /// Sends batches until it is stopped, then what is left.
+    async fn run(self, mut queue: mpsc::Receiver<Span>, stopped: oneshot::Receiver<()>) {
+        let mut batch = Vec::new();
+        tokio::select! {
+            // An engine that goes without a word stops it too.
+            _ = stopped => (),
+            () = self.work(&mut queue, &mut batch) => (),
+        }
+        queue.close();
+        let left = async {
+            loop {
+                self.fill(&mut queue, &mut batch);
+                if batch.is_empty() {
+                    return;
+                }
+                self.deliver(&mut batch, 1).await;
+            }
+        };
+        let in_time = timeout(self.config.timeout, left).await.is_ok();
+        let mut lost = batch.len() as u64;
+        while queue.try_recv().is_ok() {
+            lost += 1;
+        }
+        self.metrics.traces.over(TraceLabel::Undelivered, lost);
+        if !in_time {
+            tracing::warn!(lost, "spans are left at the stop; the collector did not take them in time");
+        }
+    }
+
+    /// One batch after another. What is not sent stays in `batch`, when this is dropped midway.
+    async fn work(&self, queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
+        while let Some(first) = queue.recv().await {
+            batch.push(first);
+            tokio::select! {
+                () = sleep(self.config.batch) => (),
+                () = self.full.notified() => (),
+            }
+            self.fill(queue, batch);
+            self.deliver(batch, ATTEMPTS_MAX).await;
+        }
+    }
+
+    fn fill(&self, queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
+        while batch.len() < self.config.batch_spans {
+            let Ok(span) = queue.try_recv() else { return };
+            batch.push(span);
+        }
+    }
+
+    /// Sends a batch and empties it, whatever comes of it.
+    async fn deliver(&self, batch: &mut Vec<Span>, attempts: u32) {
+        let (count, body) = (batch.len() as u64, Bytes::from(span::request(&self.instance, batch)));
+        let mut refused = count;
+        for attempt in 1..=attempts {
+            let answer = timeout(self.config.timeout, self.post(body.clone())).await;
+            let fault = match answer.unwrap_or(Err(Fault::Slow)) {
+                Ok(some) => {
+                    refused = some.min(count);
+                    break;
+                }
+                Err(fault) => fault,
+            };
+            if let Some(unsaid) = self.failures.due(Instant::now()) {
+                tracing::warn!(%fault, spans = count, unsaid, "spans do not reach the collector");
+            }
+            if !fault.may_pass() || attempt == attempts {
+                break;
+            }
+            sleep(match fault {
+                Fault::Status { retry_after: Some(asked), .. } => asked,
+                _ => pause_after(attempt),
+            })
+            .await;
+        }
+        batch.clear();
+        self.metrics.traces.over(TraceLabel::Sent, count - refused);
+        self.metrics.traces.over(TraceLabel::Undelivered, refused);
+    }
+
+    /// One attempt. How many of the spans the collector refused.
+    async fn post(&self, body: Bytes) -> Result<u64, Fault> {
+        let stream = TcpStream::connect(&*self.endpoint.authority).await.map_err(Fault::Connect)?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let request = Request::post(&*self.endpoint.path)
+            .header(HOST, &*self.endpoint.authority)
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, concat!("sealwire/", env!("CARGO_PKG_VERSION")))
+            .header(CONNECTION, "close")
+            .body(Full::new(body))
+            .map_err(|_| Fault::Unreadable)?;
+        let mut answer = pin!(async {
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            if !status.is_success() {
+                let seconds = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+                let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(PAUSE_MAX));
+                return Err(Fault::Status { status, retry_after });
+            }
+            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+            Ok(rejected(&body.map_err(|_| Fault::Unreadable)?.to_bytes()))
+        });
+        tokio::select! {
+            answer = &mut answer => answer,
+            // What it has read is still there.
+            _ = connection => answer.await,
+        }
+    }
+}
+
+/// How long to wait after an attempt, by chance, so that engines do not come in step.
+fn pause_after(attempt: u32) -> Duration {
+    let longest = PAUSE * (1 << (attempt - 1));
+    longest.mul_f64(1.0 - f64::from(chance() as u32) / f64::from(u32::MAX) / 2.0)
+}
+
+/// The spans that an `ExportTraceServiceResponse` says were refused. One that says nothing refused none.
+fn rejected(answer: &[u8]) -> u64 {
+    let answer: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
+    let rejected = &answer["partialSuccess"]["rejectedSpans"];
+    rejected.as_u64().or_else(|| rejected.as_str()?.parse().ok()).unwrap_or(0)
+}
