@@ -18,7 +18,7 @@ mod transform;
 mod walk;
 
 pub use limits::{Budget, Limits};
-pub use path::Path;
+pub use path::{Path, push_name};
 pub use select::{SelectError, Selection};
 pub use transform::{Containers, Field, Outcome, Transform};
 pub use walk::{Progress, Walk, WalkError};
