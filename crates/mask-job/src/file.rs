@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
 use crate::output::{Draft, Input, Output};
-use crate::pipeline::{self, Format, Shared};
+use crate::pipeline::{self, Done, Format, Shared, Sink};
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress, Report};
 use crate::scan::csv::{self, Columns};
@@ -124,20 +124,15 @@ pub async fn mask_file<E: Engine>(
     let reading = spawn_blocking(move || read(reader, name, &header, &chunks));
     let (to_write, done) = mpsc::channel::<Vec<u8>>(2);
     let writing = spawn_blocking(move || write(draft, done));
-    let mut bytes_out = 0;
-    let outcome = pipeline::run(&shared, source, async |done| {
-        bytes_out += done.bytes.len() as u64;
-        // The writer has failed when nobody takes it, and says why below.
-        let _ = to_write.send(done.bytes).await;
-        Ok(())
-    })
-    .await;
-    drop(to_write);
+    let mut writer = Writer { to_write, bytes: 0 };
+    let outcome = pipeline::run(&shared, source, &mut writer).await;
+    let bytes_out = writer.bytes;
+    drop(writer);
     // Nothing of the output is seen until the whole pipeline has succeeded.
-    let draft = writing.await?;
+    // A writer that failed says more than a pipeline that found it gone.
+    let draft = writing.await??;
     outcome?;
     reading.await?;
-    let draft = draft?;
     spawn_blocking(move || draft.finish()).await??;
 
     for memory in &mut *shared.memories.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
@@ -152,6 +147,20 @@ pub async fn mask_file<E: Engine>(
         peak_memory_bytes: crate::report::peak_memory(),
         fields: ledger.rows(),
     })
+}
+
+/// Hands chunks to the thread that writes.
+struct Writer {
+    to_write: mpsc::Sender<Vec<u8>>,
+    bytes: u64,
+}
+
+impl Sink for Writer {
+    async fn take(&mut self, done: Done) -> Result<(), JobError> {
+        self.bytes += done.bytes.len() as u64;
+        let closed = |_| JobError::Panicked("the writer ended".to_owned());
+        self.to_write.send(done.bytes).await.map_err(closed)
+    }
 }
 
 enum Reader {

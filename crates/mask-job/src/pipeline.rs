@@ -4,6 +4,7 @@
 //! is dropped, what waits for the engine is dropped too, and what runs on a thread ends with its chunk.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sealwire_msgpack::Token;
@@ -56,11 +57,17 @@ pub(crate) struct Done {
     pub(crate) records: u64,
 }
 
+/// Who takes masked chunks, in their order.
+pub(crate) trait Sink: Send {
+    /// Takes one.
+    fn take(&mut self, done: Done) -> impl Future<Output = Result<(), JobError>> + Send;
+}
+
 /// Takes chunks from `source` until it ends, and hands each to `sink` when it is masked.
 pub(crate) async fn run<F: Format, E: Engine>(
     shared: &Arc<Shared<F, E>>,
     mut source: mpsc::Receiver<Result<Chunk, JobError>>,
-    mut sink: impl AsyncFnMut(Done) -> Result<(), JobError>,
+    sink: &mut impl Sink,
 ) -> Result<(), JobError> {
     let mut under_way: VecDeque<Task> = VecDeque::with_capacity(shared.limits.in_flight());
     let mut is_over = false;
@@ -75,7 +82,7 @@ pub(crate) async fn run<F: Format, E: Engine>(
                 under_way.pop_front();
                 let done = done??;
                 shared.progress.add(done.bytes_in, done.records);
-                sink(done).await?;
+                sink.take(done).await?;
             }
             else => return Ok(()),
         }

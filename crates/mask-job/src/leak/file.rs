@@ -15,7 +15,7 @@ use crate::file::FileFormat;
 use crate::limits::Limits;
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress};
-use crate::scan::csv::{self, Columns};
+use crate::scan::csv::Columns;
 use crate::scan::json::{Memory, Scan};
 use crate::scan::text::unescaped;
 use crate::scan::tree::{NodeId, Tree, Verdict};

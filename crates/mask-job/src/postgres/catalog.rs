@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 use super::connect::Endpoint;
 use crate::error::JobError;
@@ -112,8 +112,7 @@ pub(crate) fn quoted(name: &str) -> String {
 impl Catalog {
     /// By a connection that is in the snapshot.
     pub(crate) async fn read(client: &Client, source: &Endpoint) -> Result<Self, JobError> {
-        let query = async |sql: &str| client.query(sql, &[]).await.map_err(|error| source.error(&error));
-        let rows = query(&format!(
+        let rows = query(client, source, &format!(
             "SELECT c.oid::bigint, n.nspname, c.relname, c.relkind = 'p', greatest(c.reltuples, 0)::bigint, \
              CASE WHEN c.relkind = 'p' THEN 0 ELSE pg_catalog.pg_table_size(c.oid) END \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -136,10 +135,12 @@ impl Catalog {
                 foreign_keys: Vec::new(),
             });
         }
-        Self::columns(&query(COLUMNS).await?, &by_oid, &mut tables);
-        Self::uniques(&query(UNIQUES).await?, &by_oid, &mut tables);
-        Self::foreign_keys(&query(FOREIGN_KEYS).await?, &by_oid, &mut tables);
+        Self::columns(&query(client, source, COLUMNS).await?, &by_oid, &mut tables);
+        Self::uniques(&query(client, source, UNIQUES).await?, &by_oid, &mut tables);
+        Self::foreign_keys(&query(client, source, FOREIGN_KEYS).await?, &by_oid, &mut tables);
         let views = query(
+            client,
+            source,
             "SELECT pg_catalog.format('%I.%I', m.schemaname, m.matviewname) FROM pg_catalog.pg_matviews m \
              JOIN pg_catalog.pg_class c ON c.relname = m.matviewname \
              JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = m.schemaname \
@@ -150,7 +151,7 @@ impl Catalog {
         Ok(Self { tables, sequences, views: views.iter().map(|row| row.get(0)).collect() })
     }
 
-    fn columns(rows: &[tokio_postgres::Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
+    fn columns(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         for row in rows {
             let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else { continue };
             let base: String = row.get(5);
@@ -176,14 +177,14 @@ impl Catalog {
         }
     }
 
-    fn uniques(rows: &[tokio_postgres::Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
+    fn uniques(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         for row in rows {
             let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else { continue };
             tables[*at].uniques.push(Unique { name: row.get(1), columns: row.get(2) });
         }
     }
 
-    fn foreign_keys(rows: &[tokio_postgres::Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
+    fn foreign_keys(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         let name_of = |table: &Table, number: &i16| {
             table.columns.iter().find(|column| column.number == *number).map(|column| column.name.clone())
         };
@@ -217,6 +218,10 @@ impl Catalog {
         }
         Ok(sequences)
     }
+}
+
+async fn query(client: &Client, source: &Endpoint, sql: &str) -> Result<Vec<Row>, JobError> {
+    client.query(sql, &[]).await.map_err(|error| source.error(&error))
 }
 
 /// A domain counts as what it is made of; its own modifier is the one that limits.

@@ -15,7 +15,7 @@ use crate::cut::Chunk;
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
-use crate::pipeline::{self, Shared};
+use crate::pipeline::{self, Done, Shared, Sink};
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress};
 
@@ -62,20 +62,14 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
     });
     let (chunks, source) = mpsc::channel(1);
     let reading = read(&reader, &run.source, &from, run.limits, chunks);
-    let mut target = Target { client: &writer, endpoint: &run.target, table: &table, into, rows: 0, bytes: 0, sink: None };
-    let (mut bytes_in, mut bytes_out) = (0, 0);
+    let mut target = Target { client: &writer, endpoint: &run.target, table: &table, into, rows: 0, bytes: 0, sink: None, bytes_in: 0, bytes_out: 0 };
     let writing = async {
-        pipeline::run(&shared, source, async |done| {
-            bytes_in += done.bytes_in;
-            bytes_out += done.bytes.len() as u64;
-            target.write(done.bytes, done.records).await
-        })
-        .await?;
+        pipeline::run(&shared, source, &mut target).await?;
         target.end().await
     };
     tokio::try_join!(reading, writing)?;
     writer.batch_execute("COMMIT").await.map_err(|error| run.target.error(&error))?;
-    Ok((bytes_in, bytes_out))
+    Ok((target.bytes_in, target.bytes_out))
 }
 
 /// Takes part in the snapshot.
@@ -138,6 +132,16 @@ struct Target<'t> {
     rows: u64,
     bytes: u64,
     sink: Option<(std::pin::Pin<Box<CopyInSink<Bytes>>>, u64)>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+impl Sink for Target<'_> {
+    async fn take(&mut self, done: Done) -> Result<(), JobError> {
+        self.bytes_in += done.bytes_in;
+        self.bytes_out += done.bytes.len() as u64;
+        self.write(done.bytes, done.records).await
+    }
 }
 
 impl Target<'_> {

@@ -88,7 +88,7 @@ async fn is_marked(client: &Client, to: &Endpoint) -> Result<bool, JobError> {
 /// Names what is left, and says what to do.
 pub(crate) async fn clean(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let sql = format!("SELECT drop FROM {MARK}.before");
-    let before = match client.query(&sql, &[]).await {
+    let before: Vec<String> = match client.query(&sql, &[]).await {
         Ok(rows) => rows.iter().map(|row| row.get(0)).collect(),
         Err(_) => Vec::new(),
     };
@@ -105,7 +105,7 @@ pub(crate) async fn clean(client: &Client, to: &Endpoint) -> Result<(), JobError
 }
 
 /// Everything that is not in `before`, by the statement that drops it.
-async fn drop_all(client: &Client, to: &Endpoint, before: &Vec<String>) -> Result<(), JobError> {
+async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
     let mark = format!("DROP SCHEMA IF EXISTS {} CASCADE", quoted_literally(MARK));
     let rows = client.query(INVENTORY, &[]).await.map_err(|error| to.error(&error))?;
     for row in rows {

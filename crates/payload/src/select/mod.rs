@@ -18,6 +18,9 @@ pub(crate) type States = u128;
 /// This value and everything beneath it is selected, leaf by leaf.
 pub(crate) const EVERYTHING: States = 1 << 127;
 
+/// On at every value of a ranked selection, so that leaves which no path selects are fields too. Above the bits of paths.
+const VISITED: States = 1 << 126;
+
 /// No select path reaches this value or anything beneath it.
 pub(crate) const NOTHING: States = 0;
 
@@ -49,6 +52,8 @@ pub struct Selection {
     names: Vec<(Box<[u8]>, States)>,
     /// Index to the states whose next segment matches it; sorted by index.
     indexes: Vec<(u32, States)>,
+    /// Whether fields are told which path selected them.
+    is_ranked: bool,
 }
 
 /// Why a list of select paths was refused. The caller's bug; retrying will not help.
@@ -85,10 +90,14 @@ impl Selection {
     /// # Errors
     /// [`SelectError`] names the first path refused, the byte, and what was expected there.
     pub fn parse<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self, SelectError> {
+        Self::of(paths, STEPS_MAX)
+    }
+
+    fn of<'p>(paths: impl IntoIterator<Item = &'p str>, steps_max: u32) -> Result<Self, SelectError> {
         let mut selection = Self::starting_with(NOTHING);
         let mut bits_used = 0;
         for path in paths {
-            selection.add(path, &mut bits_used)?;
+            selection.add(path, &mut bits_used, steps_max)?;
         }
         selection.names.sort_unstable();
         selection.names.dedup_by(merge_same);
@@ -99,23 +108,48 @@ impl Selection {
         Ok(selection)
     }
 
+    /// Every leaf of the document is a field, and each is told the first of `paths` that selects it or a container around
+    /// it, or that none does. Takes one step less than [`Selection::parse`].
+    ///
+    /// # Errors
+    /// As [`Selection::parse`].
+    pub fn ranked<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self, SelectError> {
+        let mut selection = Self::of(paths, VISITED.trailing_zeros())?;
+        // A complete path holds beneath its value too, where an earlier one may still complete.
+        selection.descend |= selection.accept | VISITED;
+        selection.start |= VISITED;
+        selection.accept |= VISITED;
+        selection.is_ranked = true;
+        Ok(selection)
+    }
+
     /// Whether no document can have a field: parsed from no paths.
     pub const fn is_empty(&self) -> bool {
         self.start == NOTHING
     }
 
     const fn starting_with(start: States) -> Self {
-        Self { start, accept: 0, descend: 0, wild: 0, named: 0, indexed: 0, names: Vec::new(), indexes: Vec::new() }
+        Self {
+            start,
+            accept: 0,
+            descend: 0,
+            wild: 0,
+            named: 0,
+            indexed: 0,
+            names: Vec::new(),
+            indexes: Vec::new(),
+            is_ranked: false,
+        }
     }
 
-    fn add(&mut self, path: &str, bits_used: &mut u32) -> Result<(), SelectError> {
+    fn add(&mut self, path: &str, bits_used: &mut u32, steps_max: u32) -> Result<(), SelectError> {
         let segments = parse::segments(path)?;
         let first = *bits_used;
         let last = u32::try_from(segments.len())
             .ok()
             .and_then(|len| first.checked_add(len))
-            .filter(|last| *last < STEPS_MAX)
-            .ok_or_else(|| SelectError::TooManySteps { path: path.to_owned(), steps_max: STEPS_MAX })?;
+            .filter(|last| *last < steps_max)
+            .ok_or_else(|| SelectError::TooManySteps { path: path.to_owned(), steps_max })?;
         *bits_used = last + 1;
         self.start |= 1 << first;
         self.accept |= 1 << last;
@@ -145,6 +179,27 @@ impl Selection {
     #[inline]
     pub(crate) const fn accepts(&self, states: States) -> bool {
         states & self.accept != 0
+    }
+
+    /// Whether fields are told which path selected them.
+    #[inline]
+    pub(crate) const fn is_ranked(&self) -> bool {
+        self.is_ranked
+    }
+
+    /// The first path that is complete at a leaf with these states.
+    #[inline]
+    pub(crate) const fn rank(&self, states: States) -> Option<u32> {
+        if !self.is_ranked {
+            return Some(0);
+        }
+        let complete = states & self.accept;
+        let first = complete & complete.wrapping_neg();
+        if first == VISITED {
+            return None;
+        }
+        // Each path has one such bit, in the order of paths.
+        Some((self.accept & first.wrapping_sub(1)).count_ones())
     }
 
     /// States of an array's child.
