@@ -267,7 +267,7 @@ mod tests {
         let check = |text: &str, cut, expected: &[&str]| assert_eq!(texts(text, cut), expected, "{text}");
         check("", Cut::Lines, &[""]);
         check("a\nb\n", Cut::Lines, &["a\n", "b\n", ""]);
-        check("a\r\n\nb", Cut::Lines, &["a\r\n", "\n", "b"]);
+        check("a\r\n\nb", Cut::Lines, &["a\r\n\n", "b"]);
         check("a,\"x\ny\"\"\n\"\nb\n", Cut::QuotedLines, &["a,\"x\ny\"\"\n\"\n", "b\n", ""]);
         check("[1,[2,3],\"],\\\",\",{\"a\":[1,2]} ] ", Cut::Elements, &["[1,", "[2,3],", "\"],\\\",\",", "{\"a\":[1,2]} ] "]);
         check("{\"a\":[1,2]}", Cut::Elements, &["{\"a\":[1,2]}"]);

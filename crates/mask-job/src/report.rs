@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 /// Paths or columns that a report lists each; the rest are counted together.
-pub const FIELDS_MAX: usize = 10_000;
+const FIELDS_MAX: usize = 10_000;
 
 /// What those are counted under.
 const OTHERS: &str = "(other fields)";
