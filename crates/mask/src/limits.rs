@@ -31,6 +31,9 @@ pub const EMAIL_BYTES_MAX: usize = 320;
 /// Longest string that `card`, `phone`, dates and numbers take, separators included.
 pub const SHORT_BYTES_MAX: usize = 64;
 
+/// Longest string that `fpe` takes, separators included.
+pub const FPE_BYTES_MAX: usize = 128;
+
 /// Longest string that is looked at for kinds.
 pub const KIND_BYTES_MAX: usize = 320;
 

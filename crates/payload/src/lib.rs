@@ -20,7 +20,7 @@ mod walk;
 
 pub use beside::EnclosingMap;
 pub use limits::{Budget, Limits};
-pub use path::Path;
+pub use path::{Path, push_name};
 pub use select::{SelectError, Selection};
 pub use transform::{Containers, Field, Outcome, Transform};
 pub use walk::{Progress, Walk, WalkError};

@@ -1,13 +1,21 @@
 //! The functions themselves: one value in, one MessagePack value out.
 
 mod bytes;
+mod card;
+mod date;
+mod digits;
+mod email;
+mod ff1;
+mod fpe;
 mod hash;
+mod number;
+mod phone;
+mod pseudonym;
 mod text;
 
 use sealwire_msgpack::write;
 
-use crate::function::{Literal, Recipe};
-use crate::keys::Keyed;
+use crate::function::{Literal, Period, Recipe};
 use crate::rules::Lists;
 use crate::{Function, MaskSecret, Value};
 
@@ -21,7 +29,7 @@ pub enum Unfit {
     #[error("not {0}")]
     Shape(&'static str),
     /// The value is longer than it takes.
-    #[error("longer than the {0} bytes that the mask takes")]
+    #[error("longer than the {0} characters or bytes that the mask takes")]
     TooLong(usize),
     /// Too few values look like this one for it to be hidden among them.
     #[error("too short: fewer than 1,000,000 values have its form")]
@@ -45,38 +53,71 @@ pub(crate) enum Applied {
     Fixed(Literal),
     Null,
     Partial(text::Partial),
+    Email(email::Email),
+    Phone(phone::Phone),
+    Card(card::Card),
     Hash(hash::Hash),
-    None,
+    Pseudonym(pseudonym::Pseudonym),
+    Fpe(fpe::Fpe),
+    Shift(date::Shift),
+    Step(u64),
+    Truncate(u16),
+    Coarsen(Period),
+    Noise(number::Noise),
 }
 
 impl Applied {
     /// `None`: there is no such list.
     pub(crate) fn new(function: &Function, lists: &Lists, secret: &MaskSecret) -> Option<Self> {
-        let keyed = || secret.keyed(function.domain());
-        let _ = lists;
+        let domain = function.domain();
+        let keyed = || secret.keyed(domain);
+        let has_subject = function.subject().is_some();
+        let noise = |reach| Self::Noise(number::Noise { keyed: keyed(), reach, has_subject });
         Some(match &function.recipe {
             Recipe::Keep => Self::Keep,
             Recipe::Redact { with } => Self::Redact(with.clone()),
             Recipe::Fixed(value) => Self::Fixed(value.clone()),
             Recipe::Null => Self::Null,
             Recipe::Partial { first, last, with } => Self::Partial(text::Partial::new(*first, *last, *with)),
+            Recipe::Email { keeps_domain } => Self::Email(email::Email::new(keyed(), *keeps_domain)),
+            Recipe::Phone { last } => Self::Phone(phone::Phone::new(secret, domain, *last)),
+            Recipe::Card { first, last, is_valid } => {
+                Self::Card(card::Card::new(secret, domain, *first, *last, *is_valid))
+            }
             Recipe::Hash { length } => Self::Hash(hash::Hash::new(keyed(), *length)),
-            _ => Self::None,
+            Recipe::Pseudonym { list } => Self::Pseudonym(pseudonym::Pseudonym::new(keyed(), list, lists.find(list)?)),
+            Recipe::Fpe(alphabet) => Self::Fpe(fpe::Fpe::new(secret, domain, *alphabet)),
+            Recipe::ShiftBy { days } => Self::Shift(date::Shift::By(*days)),
+            Recipe::ShiftWithin { days } => {
+                Self::Shift(date::Shift::Within { days: *days, keyed: keyed(), has_subject })
+            }
+            Recipe::Step { step } => Self::Step(*step),
+            Recipe::Truncate { keep } => Self::Truncate(*keep),
+            Recipe::Coarsen(period) => Self::Coarsen(*period),
+            Recipe::NoisePercent { millionths } => noise(number::Reach::Of(*millionths)),
+            Recipe::NoiseBy { by } => noise(number::Reach::Fixed(*by)),
         })
     }
 
     /// For a value that is not nil.
     pub(crate) fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
-        let _ = subject;
         match self {
-            Self::Keep => value.write(out),
-            Self::Redact(with) => text::redact(with.as_deref(), value, out),
-            Self::Fixed(value) => text::fixed(value, out),
-            Self::Null => write::nil(out),
-            Self::Partial(partial) => return partial.apply(value, out),
-            Self::Hash(hash) => return hash.apply(value, out),
-            Self::None => return Err(Unfit::Type),
+            Self::Keep => Ok(value.write(out)),
+            Self::Redact(with) => Ok(text::redact(with.as_deref(), value, out)),
+            Self::Fixed(value) => Ok(text::fixed(value, out)),
+            Self::Null => Ok(write::nil(out)),
+            Self::Partial(partial) => partial.apply(value, out),
+            Self::Email(email) => email.apply(value, out),
+            Self::Phone(phone) => phone.apply(value, out),
+            Self::Card(card) => card.apply(value, out),
+            Self::Hash(hash) => hash.apply(value, out),
+            Self::Pseudonym(pseudonym) => pseudonym.apply(value, out),
+            Self::Fpe(fpe) => fpe.apply(value, out),
+            Self::Shift(shift) => shift.apply(value, subject, out),
+            Self::Step(step) => number::step(*step, value, out),
+            Self::Truncate(keep) => text::truncate(*keep, value, out),
+            Self::Coarsen(period) => date::coarsen(*period, value, out),
+            Self::Noise(noise) => noise.apply(value, subject, out),
         }
-        Ok(())
     }
 }

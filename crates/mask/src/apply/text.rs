@@ -26,6 +26,14 @@ pub(super) fn fixed(literal: &Literal, out: &mut Vec<u8>) {
     }
 }
 
+/// `generalize(keep=...)`: the first characters alone.
+pub(super) fn truncate(keep: u16, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    let Value::Str(text) = value else { return Err(Unfit::Type) };
+    let end = text.grapheme_indices(true).nth(keep.into()).map_or(text.len(), |(at, _)| at);
+    write::str(out, &text[..end]);
+    Ok(())
+}
+
 /// `partial`: characters at the ends stay, as readers see them: a letter with its accents, a flag, a family.
 #[derive(Debug)]
 pub(crate) struct Partial {

@@ -8,10 +8,7 @@ use crate::limits::TEXT_BYTES_MAX;
 
 /// Arguments that were not taken yet.
 pub(super) struct Arguments<'t> {
-    function: &'static str,
     left: Vec<Argument<'t>>,
-    /// Names that were asked for.
-    known: Vec<&'static str>,
     /// Behind the function's name.
     pub(super) end: usize,
 }
@@ -24,16 +21,49 @@ pub(super) struct Taken {
 }
 
 impl<'t> Arguments<'t> {
-    pub(super) fn new(function: &'static str, left: Vec<Argument<'t>>, end: usize) -> Self {
-        Self { function, left, known: Vec::new(), end }
+    /// Those of `function`, which takes `known`; one of them without its name, if it is `positional`. `end` is behind the
+    /// function's name.
+    ///
+    /// # Errors
+    /// Refuses any other, and one that is there twice.
+    pub(super) fn new(
+        function: &str,
+        known: &[&str],
+        is_positional: bool,
+        left: Vec<Argument<'t>>,
+        end: usize,
+    ) -> Result<Self, FunctionError> {
+        let takes = match known {
+            [] => format!("`{function}` takes no arguments"),
+            known => format!("`{function}` takes {}", list(known)),
+        };
+        for (at, argument) in left.iter().enumerate() {
+            let message = match argument.name {
+                Some(name) if !known.contains(&name) => format!("`{name}` is unknown: {takes}"),
+                Some(name) if left[..at].iter().any(|other| other.name == Some(name)) => {
+                    format!("`{name}` is there twice")
+                }
+                None if at > 0 || !is_positional => format!("an argument has a name, as in name=value: {takes}"),
+                _ => continue,
+            };
+            return Err(FunctionError::new(argument.at, message));
+        }
+        Ok(Self { left, end })
     }
 
     /// The argument `name`, if it is there.
     pub(super) fn take(&mut self, name: &'static str) -> Option<Taken> {
-        self.known.push(name);
         let at = self.left.iter().position(|argument| argument.name == Some(name))?;
         let argument = self.left.remove(at);
         Some(Taken { name, at: argument.value_at, value: argument.value })
+    }
+
+    /// Refuses what is left.
+    pub(super) fn finish(self) -> Result<(), FunctionError> {
+        self.left.first().map_or(Ok(()), |argument| {
+            let name = argument.name.unwrap_or("value");
+            Err(FunctionError::new(argument.at, format!("`{name}` does not go with the other arguments")))
+        })
     }
 
     /// The first argument without a name.
@@ -60,22 +90,6 @@ impl<'t> Arguments<'t> {
     /// One of `words`, or the first of them: its place among them.
     pub(super) fn word(&mut self, name: &'static str, words: &[&str]) -> Result<usize, FunctionError> {
         self.take(name).map_or(Ok(0), |taken| taken.word(words))
-    }
-
-    /// Refuses what is left.
-    pub(super) fn finish(self) -> Result<(), FunctionError> {
-        let Some(argument) = self.left.first() else { return Ok(()) };
-        let function = self.function;
-        let known = match &self.known[..] {
-            [] => format!("`{function}` takes no arguments"),
-            known => format!("`{function}` takes {}", list(known)),
-        };
-        let message = match argument.name {
-            Some(name) if self.known.contains(&name) => format!("`{name}` is there twice"),
-            Some(name) => format!("`{name}` is unknown: {known}"),
-            None => format!("an argument has a name, as in name=value: {known}"),
-        };
-        Err(FunctionError::new(argument.at, message))
     }
 }
 

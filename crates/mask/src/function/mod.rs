@@ -10,6 +10,8 @@ mod read;
 mod scan;
 
 pub use error::FunctionError;
+#[cfg(test)]
+pub(crate) use read::NAMES;
 
 pub(crate) use scan::Literal;
 

@@ -37,7 +37,8 @@ impl FromStr for Function {
             let message = format!("`{name}` is no function: write one of {}", alternatives(&NAMES));
             return Err(FunctionError::new(at, message));
         };
-        let mut arguments = Arguments::new(name, arguments, at + name.len());
+        let end = at + name.len();
+        let mut arguments = Arguments::new(name, known(name), *name == "fixed", arguments, end)?;
         let recipe = recipe(name, &mut arguments)?;
         let mut function = Self { recipe, domain: None, subject: None };
         if function.is_keyed() {
@@ -50,6 +51,25 @@ impl FromStr for Function {
         }
         arguments.finish()?;
         Ok(function)
+    }
+}
+
+/// The arguments of each function.
+fn known(name: &str) -> &'static [&'static str] {
+    match name {
+        "redact" => &["with"],
+        "fixed" => &["value"],
+        "partial" => &["first", "last", "with"],
+        "email" => &["keep", "domain"],
+        "phone" => &["last", "domain"],
+        "card" => &["first", "last", "luhn", "domain"],
+        "hash" => &["length", "domain"],
+        "pseudonym" => &["list", "domain"],
+        "fpe" => &["alphabet", "domain"],
+        "date_shift" => &["days", "within", "subject", "domain"],
+        "generalize" => &["step", "keep", "date"],
+        "noise" => &["percent", "by", "subject", "domain"],
+        _ => &[],
     }
 }
 

@@ -97,7 +97,8 @@ fn all_else_is_refused_where_it_goes_wrong() {
     refused("date_shift", 10, "either `days`");
     refused("date_shift(days=1, within=2)", 10, "either `days`");
     refused("date_shift(days=0)", 16, "not 0");
-    refused("date_shift(days=1, subject=x)", 19, "`subject` is unknown");
+    refused("date_shift(days=1, subject=x)", 19, "`subject` does not go with");
+    refused("fixed(1, value=2)", 9, "`value` does not go with");
     refused("date_shift(within=0)", 18, "from 1 to 36500");
     refused("generalize", 10, "one of `step`");
     refused("generalize(step=0)", 16, "from 1");

@@ -12,7 +12,9 @@ mod phone;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-pub(crate) use card::{check_digit, luhn};
+pub(crate) use card::check_digit;
+#[cfg(test)]
+pub(crate) use card::luhn;
 pub(crate) use phone::calling_code_digits;
 
 use crate::limits::KIND_BYTES_MAX;

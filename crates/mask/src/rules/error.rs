@@ -49,8 +49,8 @@ pub(super) enum Place {
     Target(usize, usize),
     /// A rule's mask, from this byte of it on.
     Mask(usize, usize),
-    /// A list, by name.
-    List(String),
+    /// A list.
+    List,
     /// Bytes of the text.
     Text(Range<usize>),
 }
@@ -74,7 +74,7 @@ impl Fault {
     }
 
     pub(super) fn list(name: &str, message: String) -> Self {
-        Self { place: Place::List(name.to_owned()), message: format!("list `{name}`: {message}") }
+        Self { place: Place::List, message: format!("list `{name}`: {message}") }
     }
 
     pub(super) fn no_list(at: usize, list: &str, lists: &Lists) -> Self {
@@ -98,7 +98,7 @@ impl Fault {
             Place::Rule(at) => format!("rule {}: {}", at + 1, self.message),
             Place::Target(at, _) => format!("rule {}: {}", at + 1, self.message),
             Place::Mask(at, byte) => format!("rule {}: mask: {}, at column {}", at + 1, self.message, byte + 1),
-            Place::List(_) | Place::Text(_) => self.message,
+            Place::List | Place::Text(_) => self.message,
         };
         RulesError { line: 0, column: 0, message }
     }

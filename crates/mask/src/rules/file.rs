@@ -9,7 +9,6 @@ use toml::Spanned;
 use super::error::{Fault, Place};
 use super::{Lists, Rule, Rules, RulesError, Target, Unknown};
 use crate::Function;
-use crate::kinds::Kind;
 use crate::limits::FILE_BYTES_MAX;
 
 #[derive(Deserialize)]
@@ -122,7 +121,7 @@ fn located(text: &str, spans: &[Spans], fault: Fault) -> RulesError {
         Place::Rule(rule) => spans.get(rule).map_or(0, |spans| spans.rule),
         Place::Target(rule, byte) => spans.get(rule).map_or(0, |spans| inside(text, &spans.target, byte)),
         Place::Mask(rule, byte) => spans.get(rule).map_or(0, |spans| inside(text, &spans.mask, byte)),
-        Place::List(_) => 0,
+        Place::List => 0,
         Place::Text(span) => span.start,
     };
     RulesError::at(text, at, fault.message)

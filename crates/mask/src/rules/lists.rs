@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sealwire_msgpack::write;
+
 use crate::limits::{LIST_ENTRIES_MAX, LIST_ENTRY_BYTES_MAX, LISTS_MAX, TEXT_BYTES_MAX};
 use crate::lists;
 
@@ -65,6 +67,22 @@ impl Entries {
         match self {
             Self::Own(entries) => entries.len(),
             Self::Bundled(entries) => entries.len(),
+        }
+    }
+
+    /// Appends entry `at`, which is below their number, as a string.
+    pub(crate) fn write(&self, at: usize, out: &mut Vec<u8>) {
+        match self {
+            Self::Own(entries) => write::str(out, &entries[at]),
+            Self::Bundled(entries) => match entries.get(at) {
+                (entry, "") => write::str(out, entry),
+                (first, second) => {
+                    write::str_header(out, first.len() + 1 + second.len());
+                    out.extend_from_slice(first.as_bytes());
+                    out.push(b' ');
+                    out.extend_from_slice(second.as_bytes());
+                }
+            },
         }
     }
 }

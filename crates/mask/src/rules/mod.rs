@@ -13,7 +13,7 @@ use std::sync::Arc;
 use sealwire_payload::{Field, Selection};
 
 pub use error::RulesError;
-pub(crate) use lists::Lists;
+pub(crate) use lists::{Entries, Lists};
 
 use crate::kinds::Kind;
 use crate::limits::RULES_MAX;
