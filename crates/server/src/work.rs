@@ -279,6 +279,13 @@ impl Work {
             | Task::Again(TokenFields::Detokenize(_)) => Containers::Descend,
         };
         order.ticket.plan_under(order.generation);
+        let shown = match &task {
+            Task::Open(_, shown) | Task::Detokenize(Looking { shown, .. }, _) => shown.mask(),
+            Task::Seal { .. } | Task::Mask(..) | Task::Rewrap(..) | Task::Tokenize(..) | Task::Again(_) => None,
+        };
+        if let Some(mask) = shown {
+            order.ticket.show_through(mask);
+        }
         let (done, finished) = oneshot::channel();
         let work = Self {
             stage: Stage::New(task),
