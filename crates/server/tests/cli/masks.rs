@@ -41,7 +41,8 @@ heroes = "heroes.txt"
 fn orders(count: usize) -> String {
     let mut text = String::new();
     for n in 0..count {
-        let (name, tail) = (["Zoë", "Åsa", "Bob", "Eve"][n % 4], if n % 3 == 0 { "null" } else { "\"+49 30 5550123\"" });
+        let (name, tail) =
+            (["Zoë", "Åsa", "Bob", "Eve"][n % 4], if n % 3 == 0 { "null" } else { "\"+49 30 5550123\"" });
         let email = n % 50;
         writeln!(
             text,
@@ -63,7 +64,11 @@ fn run(folder: &Path, arguments: &[&str]) -> (String, String, i32) {
 /// The words of a line that begins so.
 fn row<'t>(table: &'t str, field: &str) -> Vec<&'t str> {
     let line = table.lines().find(|line| line.split_whitespace().next() == Some(field));
-    line.unwrap_or_else(|| panic!("{field} is not in\n{table}")).split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
+    line.unwrap_or_else(|| panic!("{field} is not in\n{table}"))
+        .split("  ")
+        .map(str::trim)
+        .filter(|cell| !cell.is_empty())
+        .collect()
 }
 
 #[test]
@@ -148,8 +153,14 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     // Another run and another format give the same masks.
     dev.ok(&[&file[..], &["--out", "again.ndjson"]].concat());
     assert_eq!(read("again.ndjson"), masked);
-    let csv = original.lines().take(50).map(|line| serde_json::from_str::<Value>(line).unwrap()["email"].as_str().unwrap().to_owned());
-    dev.write("users.csv", &format!("email,note\r\n{}", csv.map(|email| format!("{email},\"a, b\"\r\n")).collect::<String>()));
+    let csv = original
+        .lines()
+        .take(50)
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["email"].as_str().unwrap().to_owned());
+    dev.write(
+        "users.csv",
+        &format!("email,note\r\n{}", csv.map(|email| format!("{email},\"a, b\"\r\n")).collect::<String>()),
+    );
     dev.write("csv.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
     let json = dev.ok(&["mask", "file", "users.csv", "--out", "users-masked.csv", "--rules", "csv.toml", "--json"]);
     let report: Value = serde_json::from_str(&json).unwrap();
@@ -167,9 +178,8 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     assert_ne!(read("other.csv"), read("users-masked.csv"));
 
     // The leak check is not fooled by rules that name less.
-    let verify = |masked: &str| {
-        run(dev.path(), &["mask", "verify", "file", "orders.ndjson", masked, "--rules", "rules.toml"])
-    };
+    let verify =
+        |masked: &str| run(dev.path(), &["mask", "verify", "file", "orders.ndjson", masked, "--rules", "rules.toml"]);
     let (table, said, status) = verify("masked.ndjson");
     assert_eq!(status, 0, "{table}{said}");
     let fewer = RULES.replacen("mask = \"email\"", "mask = \"keep\"", 1);
