@@ -21,9 +21,7 @@ mod scan;
 pub use engine::{Column, Engine, EngineError, VALUE_KEY, answers, payload, place};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
 pub use file::{FileFormat, FileJob, mask_file};
-pub use leak::{
-    ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files,
-};
+pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files};
 pub use limits::Limits;
 pub use output::{Input, Output};
 pub use postgres::{Database, DatabaseJob, mask_database};

@@ -50,8 +50,16 @@ pub(crate) enum Draft {
     Stdout(io::Stdout),
     /// Without a name.
     #[cfg(target_os = "linux")]
-    Unnamed { file: BufWriter<File>, path: PathBuf, replace: bool },
-    Named { file: BufWriter<NamedTempFile>, path: PathBuf, replace: bool },
+    Unnamed {
+        file: BufWriter<File>,
+        path: PathBuf,
+        replace: bool,
+    },
+    Named {
+        file: BufWriter<NamedTempFile>,
+        path: PathBuf,
+        replace: bool,
+    },
 }
 
 impl Draft {

@@ -97,7 +97,10 @@ fn ndjson_keeps_all_else_byte_for_byte() {
         ("", ""),
         ("\n\n", "\n\n"),
         (r#"{"secret":"a"}"#, r#"{"secret":"[redacted]"}"#),
-        ("{\"a\" :1.00 ,\"secret\":\t\"\\u00e4\\/\"}\r\n \r\n{}\n", "{\"a\" :1.00 ,\"secret\":\t\"[redacted]\"}\r\n \r\n{}\n"),
+        (
+            "{\"a\" :1.00 ,\"secret\":\t\"\\u00e4\\/\"}\r\n \r\n{}\n",
+            "{\"a\" :1.00 ,\"secret\":\t\"[redacted]\"}\r\n \r\n{}\n",
+        ),
         ("\u{feff}{\"secret\":\"x\"}\n", "\u{feff}{\"secret\":\"[redacted]\"}\n"),
         (
             "{\"n\":123456789012345678901234567890.5e+400,\"secret\":null,\"s\":\"\\ud800 \\ud83d\\ude00 😀\"}\n",
@@ -121,7 +124,10 @@ fn json_documents_are_streamed_or_read_whole() {
         ("[]", "[]"),
         (" [ ] \n", " [ ] \n"),
         ("{\"secret\":\n\"a\"}\n", "{\"secret\":\n\"[redacted]\"}\n"),
-        ("[{\"secret\":\"a,]\"},\n {\"secret\":\"\\\"]\"} ,[],1.0e0\n]\n", "[{\"secret\":\"[redacted]\"},\n {\"secret\":\"[redacted]\"} ,[],1.0e0\n]\n"),
+        (
+            "[{\"secret\":\"a,]\"},\n {\"secret\":\"\\\"]\"} ,[],1.0e0\n]\n",
+            "[{\"secret\":\"[redacted]\"},\n {\"secret\":\"[redacted]\"} ,[],1.0e0\n]\n",
+        ),
     ] {
         assert_eq!(masked(text, SECRET, FileFormat::Json), expected);
     }
@@ -216,7 +222,11 @@ fn unknown_fields_are_refused_by_name() {
     let refuse = SECRET.replace("keep", "refuse");
     let many: Vec<String> = (0..25).map(|at| format!("\"k{at}\":1")).collect();
     for (text, format, expected) in [
-        ("{\"secret\":\"a\"}\n{\"secret\":\"a\",\"x y\":[{\"b\":1}]}\n".to_owned(), FileFormat::Ndjson, "FILE, line 2: no rule names $['x y'][*].b; "),
+        (
+            "{\"secret\":\"a\"}\n{\"secret\":\"a\",\"x y\":[{\"b\":1}]}\n".to_owned(),
+            FileFormat::Ndjson,
+            "FILE, line 2: no rule names $['x y'][*].b; ",
+        ),
         (format!("{{{}}}\n", many.join(",")), FileFormat::Ndjson, "FILE, line 1: no rule names $.k0, $.k1, "),
         ("id,secret,b\n".to_owned(), CSV, "FILE, line 1: no rule names id, b; "),
     ] {
@@ -234,7 +244,9 @@ fn unknown_fields_are_refused_by_name() {
 fn rules_that_fit_no_csv_are_refused() {
     let path = "unknown = \"keep\"\n[[rule]]\npath = \"$.a\"\nmask = \"redact\"\n";
     assert!(refused(b"a\n1\n", path, CSV).contains("rule 1 names a path ($.a): CSV has columns"));
-    assert!(refused(b"a,b\n1,2\n", SECRET, CSV).contains("rule 1 names column secret, and there is none: there are a, b"));
+    assert!(
+        refused(b"a,b\n1,2\n", SECRET, CSV).contains("rule 1 names column secret, and there is none: there are a, b")
+    );
 }
 
 #[test]
@@ -329,7 +341,10 @@ fn the_leak_check_finds_a_rule_that_was_left_out() {
     let less = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"hash\"\n";
     let note = |at: usize| if at == 17 { "write to user17@example.com, please" } else { "nothing" };
     let line = |at: usize| {
-        format!("{{\"email\":\"user{at}@example.com\",\"card\":\"{}\",\"note\":\"\"}}\n", 4_000_000_000_000_000_u64 + at as u64)
+        format!(
+            "{{\"email\":\"user{at}@example.com\",\"card\":\"{}\",\"note\":\"\"}}\n",
+            4_000_000_000_000_000_u64 + at as u64
+        )
     };
     let clean: String = (0..200).map(line).collect();
     let leaky: String = (0..200).map(|at| line(at).replace("\"\"", &format!("\"{}\"", note(at)))).collect();

@@ -117,7 +117,8 @@ impl Endpoint {
         command.env("PGHOST", host).env("PGUSER", self.config.get_user().unwrap_or_default());
         command.env("PGPORT", self.config.get_ports().first().unwrap_or(&5432).to_string());
         command.env("PGDATABASE", self.config.get_dbname().unwrap_or_default());
-        command.env("PGSSLMODE", if self.options.ca.is_some() && !self.options.plain { "verify-full" } else { "disable" });
+        command
+            .env("PGSSLMODE", if self.options.ca.is_some() && !self.options.plain { "verify-full" } else { "disable" });
         if matches!(self.config.get_hosts()[0], Host::Unix(_)) {
             command.env("PGSSLMODE", "disable");
         }
@@ -186,10 +187,7 @@ fn connector(options: &Database, whence: &'static str) -> Result<MakeRustlsConne
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn certificates(
-    path: &Path,
-    bad: &impl Fn(&Path, &str) -> JobError,
-) -> Result<Vec<CertificateDer<'static>>, JobError> {
+fn certificates(path: &Path, bad: &impl Fn(&Path, &str) -> JobError) -> Result<Vec<CertificateDer<'static>>, JobError> {
     let pem = std::fs::read(path).map_err(JobError::io(path))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     found.ok().filter(|found| !found.is_empty()).ok_or_else(|| bad(path, "holds no PEM certificate"))

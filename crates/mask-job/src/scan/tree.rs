@@ -110,11 +110,8 @@ impl Tree {
     fn other_key(&mut self, parent: NodeId, raw: &[u8], plan: &Plan) -> NodeId {
         let node = &self.nodes[parent];
         let is = |id: &NodeId| matches!(&self.nodes[*id].step, RawStep::Key(key) if key.as_ref() == raw);
-        let known = if node.by_key.is_empty() {
-            node.children.iter().copied().find(is)
-        } else {
-            node.by_key.get(raw).copied()
-        };
+        let known =
+            if node.by_key.is_empty() { node.children.iter().copied().find(is) } else { node.by_key.get(raw).copied() };
         if let Some(id) = known {
             return id;
         }
