@@ -15,6 +15,7 @@ mod output;
 mod pipeline;
 mod plan;
 mod postgres;
+mod progress_bar;
 mod report;
 mod scan;
 
@@ -25,4 +26,5 @@ pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdi
 pub use limits::Limits;
 pub use output::{Input, Output};
 pub use postgres::{Database, DatabaseJob, mask_database};
+pub use progress_bar::with_progress_bar;
 pub use report::{FieldReport, Moment, Progress, Report, peak_memory};

@@ -267,8 +267,14 @@ impl<'a> Scan<'a> {
         if self.text.get(at) != Some(&b'"') {
             return Err(Fault::new(at, "a key in double quotes expected"));
         }
-        let (end, _) = string(self.text, at)?;
-        let node = self.memory.tree.key(frame.node, &self.text[at + 1..end - 1], cursor, self.plan);
+        let (node, end) = match self.memory.tree.expected_key(frame.node, self.text, at + 1, cursor) {
+            Some(expected) => expected,
+            None => {
+                let parent = frame.node;
+                let (end, _) = string(self.text, at)?;
+                (self.memory.tree.key(parent, &self.text[at + 1..end - 1], self.plan), end)
+            }
+        };
         let colon = self.blank(end);
         if self.text.get(colon) != Some(&b':') {
             return Err(Fault::new(colon, "`:` expected"));
