@@ -129,3 +129,6 @@ impl<E, F: FnMut(Found<'_>) -> Result<(), E>> Transform for Finding<'_, F> {
         Err(error)
     }
 }
+
+#[cfg(test)]
+mod tests;

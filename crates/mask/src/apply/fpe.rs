@@ -71,6 +71,10 @@ impl Fpe {
         if self.alphabet != Alphabet::Digits {
             return Err(Unfit::Type);
         }
+        // Has no integer on the other side of 0.
+        if value == i64::MIN {
+            return Err(Unfit::Range);
+        }
         let mut numerals = [0; 20];
         let len = value.unsigned_abs().checked_ilog10().map_or(1, |log| log as usize + 1);
         if len < INT_DIGITS_MIN {

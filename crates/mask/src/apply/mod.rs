@@ -121,3 +121,8 @@ impl Applied {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod vectors;

@@ -7,6 +7,8 @@
 //! something slower.
 
 mod parse;
+#[cfg(test)]
+mod ranked_tests;
 
 pub(crate) use parse::is_bare_name;
 
