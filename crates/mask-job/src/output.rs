@@ -23,6 +23,8 @@ pub enum Output {
     },
     /// Standard output; what was written before a failure cannot be taken back.
     Stdout,
+    /// Nowhere: for who wants the report alone.
+    Nowhere,
 }
 
 /// Where a job reads.
@@ -48,6 +50,7 @@ impl Input {
 /// What is being written.
 pub(crate) enum Draft {
     Stdout(io::Stdout),
+    Nowhere,
     /// Without a name.
     #[cfg(target_os = "linux")]
     Unnamed {
@@ -65,7 +68,11 @@ pub(crate) enum Draft {
 impl Draft {
     /// Begins the output. `input` is the open input file, if it is one: the output must be another.
     pub(crate) fn begin(output: &Output, input: Option<&File>) -> Result<Self, JobError> {
-        let Output::File { path, replace } = output else { return Ok(Self::Stdout(io::stdout())) };
+        let (path, replace) = match output {
+            Output::File { path, replace } => (path, replace),
+            Output::Stdout => return Ok(Self::Stdout(io::stdout())),
+            Output::Nowhere => return Ok(Self::Nowhere),
+        };
         if let Some(input) = input
             && is_same(path, input).map_err(JobError::io(path))?
         {
@@ -89,6 +96,7 @@ impl Draft {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), JobError> {
         let written = match self {
             Self::Stdout(out) => out.write_all(bytes),
+            Self::Nowhere => Ok(()),
             #[cfg(target_os = "linux")]
             Self::Unnamed { file, .. } => file.write_all(bytes),
             Self::Named { file, .. } => file.write_all(bytes),
@@ -108,6 +116,7 @@ impl Draft {
     fn finished(self) -> io::Result<()> {
         match self {
             Self::Stdout(mut out) => out.flush(),
+            Self::Nowhere => Ok(()),
             #[cfg(target_os = "linux")]
             Self::Unnamed { file, path, replace } => {
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -128,6 +137,7 @@ impl Draft {
     fn path(&self) -> &Path {
         match self {
             Self::Stdout(_) => Path::new("standard output"),
+            Self::Nowhere => Path::new("nowhere"),
             #[cfg(target_os = "linux")]
             Self::Unnamed { path, .. } => path,
             Self::Named { path, .. } => path,
