@@ -80,9 +80,12 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
     if !source.exists() {
         generate(&source, megabytes * 1_000_000)?;
     }
-    for (name, text, workers) in
-        [("one redact", TRIVIAL, 1), ("one redact", TRIVIAL, 2), ("five functions", FULL, 1), ("five functions", FULL, 2)]
-    {
+    for (name, text, workers) in [
+        ("one redact", TRIVIAL, 1),
+        ("one redact", TRIVIAL, 2),
+        ("five functions", FULL, 1),
+        ("five functions", FULL, 2),
+    ] {
         let rules = Arc::new(Rules::from_toml(text)?);
         let target = folder.join("masked.ndjson");
         let job = FileJob {
@@ -106,7 +109,8 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn generate(path: &Path, bytes: u64) -> std::io::Result<()> {
-    const NAMES: [&str; 6] = ["Anna Müller", "Bob O'Neil", "Chloé Ångström", "Дмитрий Иванов", "美咲 田中", "Eve Smith"];
+    const NAMES: [&str; 6] =
+        ["Anna Müller", "Bob O'Neil", "Chloé Ångström", "Дмитрий Иванов", "美咲 田中", "Eve Smith"];
     let mut out = BufWriter::new(File::create(path)?);
     let (mut written, mut at) = (0, 0_u64);
     while written < bytes {

@@ -66,7 +66,7 @@ fn line(moment: Moment, elapsed: Duration) -> String {
         let left = (seconds / done - seconds).ceil() as u64;
         let _ = match left {
             ..120 => write!(text, "  {left} s left"),
-            ..7_200 => write!(text, "  {} min left", left / 60),
+            120..7_200 => write!(text, "  {} min left", left / 60),
             _ => write!(text, "  {} h left", left / 3_600),
         };
     }
@@ -76,7 +76,7 @@ fn line(moment: Moment, elapsed: Duration) -> String {
 fn bytes(count: f64) -> String {
     match count {
         ..1e6 => format!("{:.0} kB", count / 1e3),
-        ..1e9 => format!("{:.0} MB", count / 1e6),
+        1e6..1e9 => format!("{:.0} MB", count / 1e6),
         _ => format!("{:.1} GB", count / 1e9),
     }
 }

@@ -339,8 +339,16 @@ fn values_of_every_type_stay_as_they_are() {
              '(1,\"x,y\")', '<a>&amp;</a>', '10.0.0.1/8', 4000000000, B'10101', 'z', '10:00+02', '12.34'); \
          INSERT INTO \"we\"\"ird.schema\".\"ta\tble\" (\"se\"\"cret\") VALUES (NULL), (''), (E'\\\\N'), (E'\\\\.')",
     );
-    let text = "unknown = \"keep\"\n[[rule]]\ncolumn = 'se\"cret'\nmask = \"redact\"\n";
-    pair.mask(&rules(text)).expect("masks");
+    let rules = rules("unknown = \"keep\"\n[[rule]]\ncolumn = 'se\"cret'\nmask = \"redact\"\n");
+    // By TLS, pg_dump too.
+    let server = Postgres::shared();
+    let by_tls = |database: &Database<'_>| sealwire_mask_job::Database {
+        url: database.tls_url(),
+        ca: Some(server.certificates().ca.clone()),
+        ..shop::reached(server, database)
+    };
+    let job = DatabaseJob { source: by_tls(&pair.source), target: by_tls(&pair.target), ..pair.job() };
+    pair.run(job, &rules, Local::new(&rules)).expect("masks");
     pair.same(
         "SELECT (row(i, f, d, n, b, j::text, jb, a, iv, r, p, x::text, ip, o, bits, c, tz, m))::text \
          FROM \"we\"\"ird.schema\".\"ta\tble\" WHERE i IS NOT NULL",
@@ -362,4 +370,39 @@ fn kinds_are_found_in_text_columns() {
     assert_eq!((hits.field.as_str(), hits.kind.as_deref(), hits.masked), ("public.t.note", Some("email"), 4));
     assert_eq!(pair.target.sql("SELECT count(*) FROM t WHERE note LIKE '%@example.%'").expect("counts"), "4");
     assert!(pair.verify(rules(text), 1_000).passed);
+}
+
+#[test]
+fn two_jobs_never_fill_one_target() {
+    let pair = Pair::shop();
+    let rules = rules(shop::RULES);
+    let error = block_on(async {
+        let progress = Arc::new(Progress::default());
+        let first = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::clone(&progress), pending());
+        let mut first = std::pin::pin!(first);
+        let some = async {
+            while progress.moment().records == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! { _ = &mut first => panic!("was too fast"), () = some => {} }
+        // The first one stands still meanwhile, and then ends well.
+        let second = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::default(), pending()).await;
+        first.await.expect("masks");
+        second.expect_err("refused").to_string()
+    });
+    assert!(error.contains("another job is filling this target"), "{error}");
+    pair.same("SELECT count(*) FROM shop.orders");
+}
+
+#[test]
+fn tables_without_columns_or_rows_pass() {
+    let pair = Pair::with(
+        "CREATE TABLE none (); CREATE TABLE empty (a text); CREATE TABLE heir (b int) INHERITS (empty); \
+        INSERT INTO heir VALUES ('x', 1)",
+    );
+    let report = pair.mask(&rules(&keep(&[("a", "redact")]))).expect("masks");
+    assert_eq!(report.records, 1);
+    pair.same("SELECT (SELECT count(*) FROM none), (SELECT count(*) FROM ONLY empty), (SELECT count(*) FROM empty)");
+    assert_eq!(pair.target.sql("SELECT a FROM heir").expect("reads"), "[redacted]");
 }

@@ -114,6 +114,9 @@ impl Endpoint {
             Host::Tcp(name) => PathBuf::from(name),
             Host::Unix(folder) => folder.clone(),
         };
+        for name in ["PGHOSTADDR", "PGSERVICE", "PGOPTIONS", "PGTARGETSESSIONATTRS"] {
+            command.env_remove(name);
+        }
         command.env("PGHOST", host).env("PGUSER", self.config.get_user().unwrap_or_default());
         command.env("PGPORT", self.config.get_ports().first().unwrap_or(&5432).to_string());
         command.env("PGDATABASE", self.config.get_dbname().unwrap_or_default());
@@ -138,9 +141,12 @@ impl Endpoint {
     }
 }
 
-/// What the server said, without its details, which may hold values.
+/// What the server said, without what may hold values: its details, and messages about data.
 pub(crate) fn described(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
+        Some(said) if said.code().code().starts_with("22") => {
+            format!("a value was refused (SQLSTATE {})", said.code().code())
+        }
         Some(said) => format!("{} ({})", said.message(), said.code().code()),
         None => {
             let mut text = error.to_string();

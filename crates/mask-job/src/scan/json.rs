@@ -306,7 +306,8 @@ impl<'a> Scan<'a> {
             let Some(name) = self.plan.subject(leaf.rule) else { continue };
             let beside = subjects[frame.subjects_before..].iter().filter(|subject| subject.depth == depth);
             // Of a key that occurs twice the last counts, as with most readers.
-            leaf.subject = beside.filter(|subject| tree.is_key(subject.node, name)).last().map(|it| it.span.clone());
+            leaf.subject =
+                beside.filter(|subject| tree.is_key(subject.node, name)).next_back().map(|it| it.span.clone());
         }
         subjects.truncate(frame.subjects_before);
     }

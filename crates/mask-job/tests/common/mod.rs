@@ -11,20 +11,20 @@ use sealwire_msgpack::Reader;
 use zeroize::Zeroizing;
 
 /// Masks where it is called.
-pub struct Local {
+pub(crate) struct Local {
     masks: Masks,
-    pub calls: AtomicUsize,
+    pub(crate) calls: AtomicUsize,
     /// Values from which on it fails; for tests of failures midway.
-    pub fails_after: usize,
+    pub(crate) fails_after: usize,
     values: AtomicUsize,
 }
 
 impl Local {
-    pub fn new(rules: &Rules) -> Arc<Self> {
+    pub(crate) fn new(rules: &Rules) -> Arc<Self> {
         Self::failing(rules, usize::MAX)
     }
 
-    pub fn failing(rules: &Rules, fails_after: usize) -> Arc<Self> {
+    pub(crate) fn failing(rules: &Rules, fails_after: usize) -> Arc<Self> {
         let masks = Masks::new(rules, &MaskSecret::new(Zeroizing::new([7; 32])));
         Arc::new(Self { masks, calls: AtomicUsize::new(0), fails_after, values: AtomicUsize::new(0) })
     }
@@ -55,6 +55,6 @@ impl Engine for Local {
     }
 }
 
-pub fn rules(text: &str) -> Arc<Rules> {
+pub(crate) fn rules(text: &str) -> Arc<Rules> {
     Arc::new(Rules::from_toml(text).expect("rules"))
 }
