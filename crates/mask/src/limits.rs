@@ -9,8 +9,8 @@ pub const TEXT_BYTES_MAX: usize = 256;
 /// Longest rules file.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Most rules. What a select path may take in all bounds the path and column rules of one document further:
-/// [`sealwire_payload::SelectError::TooManySteps`].
+/// Most rules. Those with paths are bounded further, by the steps of all paths together:
+/// [`sealwire_payload::Selection::ranked`].
 pub const RULES_MAX: usize = 1_000;
 
 /// Most lists of one's own.

@@ -169,7 +169,7 @@ pub(crate) const ROWS: [Row; 23] = [
     },
     Row {
         function: "fpe",
-        takes: "strings of 6 to 56 characters of `alphabet`, which is `digits`, and separators ` -_./:()+,#`; integers of 7 digits or more",
+        takes: "strings of 6 to 56 characters of `alphabet`, which is `digits`, and separators ` -_./:()+,#`; integers of 7 digits or more, which are masked otherwise than their digits as a string",
         is_consistent: true,
         unique: Unique::Yes,
         unique_for: "",

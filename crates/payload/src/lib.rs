@@ -21,6 +21,6 @@ mod walk;
 pub use beside::EnclosingMap;
 pub use limits::{Budget, Limits};
 pub use path::{Path, push_name};
-pub use select::{SelectError, Selection};
+pub use select::{Ranked, SelectError, Selection};
 pub use transform::{Containers, Field, Outcome, Transform};
 pub use walk::{Progress, Walk, WalkError};

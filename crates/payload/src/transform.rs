@@ -37,8 +37,7 @@ pub struct Field<'a> {
     pub token: Token<'a>,
     /// The whole value as it stands in the document.
     pub raw: &'a [u8],
-    /// The first path, counted from 0, that a [ranked](crate::Selection::ranked) selection selected it by; `None` if none did. 0 under
-    /// every other selection.
+    /// What of a [ranked](crate::Selection::ranked) selection selected it; `None`: nothing did. 0 under every other selection.
     pub rank: Option<u32>,
     /// Where it sits.
     pub path: Path<'a>,

@@ -19,8 +19,7 @@ pub(crate) struct Card {
 
 impl Card {
     pub(super) fn new(secret: &MaskSecret, domain: &str, first: u16, last: u16, is_valid: bool) -> Self {
-        let ff1 = Ff1::new(secret.ff1(domain, 10), 10);
-        let replacing = Replacing { ff1, keyed: secret.keyed(domain), purpose: b"card" };
+        let replacing = Replacing { ff1: Ff1::new(secret.ff1(domain, 10), 10), keyed: secret.keyed(domain) };
         Self { replacing, first: first.into(), last: last.into(), is_valid }
     }
 
@@ -37,7 +36,7 @@ impl Card {
         let made = all.len() - self.last - 1;
         // It takes no part in what the others become: it follows from them.
         all[made] = b'0';
-        self.replacing.replace(all, self.first, made, |_| true)?;
+        self.replacing.replace(b"card", all, (self.first, made), |_| true)?;
         let check = check_digit(all, made);
         all[made] = if self.is_valid { check } else { b'0' + (check - b'0' + 5) % 10 };
         digits.write_into(text, out);

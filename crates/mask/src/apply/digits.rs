@@ -54,7 +54,6 @@ impl Digits {
 pub(super) struct Replacing {
     pub(super) ff1: Ff1,
     pub(super) keyed: Keyed,
-    pub(super) purpose: &'static [u8],
 }
 
 impl Replacing {
@@ -62,17 +61,17 @@ impl Replacing {
     /// are of the form that they had; it holds for what comes in, and for a good part of what may come out.
     pub(super) fn replace(
         &self,
+        purpose: &[u8],
         digits: &mut [u8],
-        from: usize,
-        to: usize,
+        (from, to): (usize, usize),
         is_right: impl Fn(&[u8]) -> bool,
     ) -> Result<(), Unfit> {
         if to - from < ENCRYPTED_MIN {
-            self.hash(digits, from, to);
+            self.hash(purpose, digits, from, to);
             return Ok(());
         }
         let mut tweak = [0; 64];
-        let tweak = self.tweak(&mut tweak, &digits[..from], &digits[to..]);
+        let tweak = join(&mut tweak, [purpose, &digits[..from], &digits[to..]]);
         for _ in 0..TRIES_MAX {
             let mut numerals = [0; 24];
             let numerals = &mut numerals[..to - from];
@@ -86,20 +85,9 @@ impl Replacing {
         Err(Unfit::Range)
     }
 
-    /// Purpose, and what stays on either side, each with its length.
-    fn tweak<'t>(&self, tweak: &'t mut [u8; 64], before: &[u8], behind: &[u8]) -> &'t [u8] {
-        let mut len = 0;
-        for part in [self.purpose, before, behind] {
-            tweak[len] = part.len() as u8;
-            tweak[len + 1..=len + part.len()].copy_from_slice(part);
-            len += 1 + part.len();
-        }
-        &tweak[..len]
-    }
-
     /// Of few digits each comes from the hash of all; never the same ones as before.
-    fn hash(&self, digits: &mut [u8], from: usize, to: usize) {
-        let hash = self.keyed.hash(self.purpose, &[&[from as u8, to as u8], digits]);
+    fn hash(&self, purpose: &[u8], digits: &mut [u8], from: usize, to: usize) {
+        let hash = self.keyed.hash(purpose, &[&[from as u8, to as u8], digits]);
         let mut is_same = true;
         for (digit, byte) in digits[from..to].iter_mut().zip(hash.chunks_exact(4)) {
             let drawn = byte.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte)) % 10;
@@ -112,4 +100,15 @@ impl Replacing {
             *last = b'0' + (*last - b'0' + 1) % 10;
         }
     }
+}
+
+/// The parts, each with its length in front: purpose, and what stays on either side.
+fn join<'t>(tweak: &'t mut [u8; 64], parts: [&[u8]; 3]) -> &'t [u8] {
+    let mut len = 0;
+    for part in parts {
+        tweak[len] = part.len() as u8;
+        tweak[len + 1..=len + part.len()].copy_from_slice(part);
+        len += 1 + part.len();
+    }
+    &tweak[..len]
 }

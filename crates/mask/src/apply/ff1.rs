@@ -17,7 +17,8 @@ pub(super) const NUMERALS_MAX: usize = 56;
 
 /// A permutation of the numeral strings of each length, one for each tweak.
 pub(super) struct Ff1 {
-    cipher: FF1<Aes256Enc>,
+    /// In its own allocation, so that a move leaves no copy of the key behind.
+    cipher: Box<FF1<Aes256Enc>>,
     radix: u32,
     len_min: usize,
     len_max: usize,
@@ -26,7 +27,7 @@ pub(super) struct Ff1 {
 impl Ff1 {
     /// `cipher` was made for `radix`, which is 10 to 62.
     pub(super) fn new(cipher: FF1<Aes256Enc>, radix: u32) -> Self {
-        Self { cipher, radix, len_min: len_min(radix), len_max: len_max(radix) }
+        Self { cipher: Box::new(cipher), radix, len_min: len_min(radix), len_max: len_max(radix) }
     }
 
     /// Whether there are enough strings of `len` numerals, and not more than fit.

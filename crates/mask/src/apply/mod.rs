@@ -102,23 +102,24 @@ impl Applied {
     /// For a value that is not nil.
     pub(crate) fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         match self {
-            Self::Keep => Ok(value.write(out)),
-            Self::Redact(with) => Ok(text::redact(with.as_deref(), value, out)),
-            Self::Fixed(value) => Ok(text::fixed(value, out)),
-            Self::Null => Ok(write::nil(out)),
-            Self::Partial(partial) => partial.apply(value, out),
-            Self::Email(email) => email.apply(value, out),
-            Self::Phone(phone) => phone.apply(value, out),
-            Self::Card(card) => card.apply(value, out),
-            Self::Hash(hash) => hash.apply(value, out),
-            Self::Pseudonym(pseudonym) => pseudonym.apply(value, out),
-            Self::Fpe(fpe) => fpe.apply(value, out),
-            Self::Shift(shift) => shift.apply(value, subject, out),
-            Self::Step(step) => number::step(*step, value, out),
-            Self::Truncate(keep) => text::truncate(*keep, value, out),
-            Self::Coarsen(period) => date::coarsen(*period, value, out),
-            Self::Noise(noise) => noise.apply(value, subject, out),
+            Self::Keep => value.write(out),
+            Self::Redact(with) => text::redact(with.as_deref(), value, out),
+            Self::Fixed(value) => text::fixed(value, out),
+            Self::Null => write::nil(out),
+            Self::Partial(partial) => return partial.apply(value, out),
+            Self::Email(email) => return email.apply(value, out),
+            Self::Phone(phone) => return phone.apply(value, out),
+            Self::Card(card) => return card.apply(value, out),
+            Self::Hash(hash) => return hash.apply(value, out),
+            Self::Pseudonym(pseudonym) => return pseudonym.apply(value, out),
+            Self::Fpe(fpe) => return fpe.apply(value, out),
+            Self::Shift(shift) => return shift.apply(value, subject, out),
+            Self::Step(step) => return number::step(*step, value, out),
+            Self::Truncate(keep) => return text::truncate(*keep, value, out),
+            Self::Coarsen(period) => return date::coarsen(*period, value, out),
+            Self::Noise(noise) => return noise.apply(value, subject, out),
         }
+        Ok(())
     }
 }
 

@@ -178,12 +178,15 @@ impl Noise {
             Number::Decimal(decimal, form) => {
                 let mut text = [0; 48];
                 let drawn = self.draw(decimal.print(&mut text).as_bytes(), subject)?;
-                self.moved(decimal, drawn)?.write(form, out).or_else(|unfit| match form {
+                let moved = self.moved(decimal, drawn)?;
+                match (moved.write(form, out), form) {
                     // Beyond the greatest integer: that one.
-                    Form::Signed => Ok(write::int(out, if decimal.is_negative { i64::MIN } else { i64::MAX })),
-                    Form::Unsigned => Ok(write::uint(out, u64::MAX)),
-                    Form::Single | Form::Float | Form::Text => Err(unfit),
-                })
+                    (Err(Unfit::Range), Form::Signed) if decimal.is_negative => write::int(out, i64::MIN),
+                    (Err(Unfit::Range), Form::Signed) => write::int(out, i64::MAX),
+                    (Err(Unfit::Range), Form::Unsigned) => write::uint(out, u64::MAX),
+                    (written, _) => return written,
+                }
+                Ok(())
             }
             Number::Binary(value, form) => {
                 let drawn = self.draw(&value.to_bits().to_be_bytes(), subject)?;

@@ -12,18 +12,13 @@ const NOT_A_PHONE: Unfit = Unfit::Shape("a telephone number: 3 to 20 digits, wit
 #[derive(Debug)]
 pub(crate) struct Phone {
     replacing: Replacing,
-    /// The same behind a `+`, where a number means something else.
-    international: Replacing,
     last: usize,
 }
 
 impl Phone {
     pub(super) fn new(secret: &MaskSecret, domain: &str, last: u16) -> Self {
-        let replacing = |purpose| {
-            let ff1 = Ff1::new(secret.ff1(domain, 10), 10);
-            Replacing { ff1, keyed: secret.keyed(domain), purpose }
-        };
-        Self { replacing: replacing(b"phone"), international: replacing(b"phone/international"), last: last.into() }
+        let replacing = Replacing { ff1: Ff1::new(secret.ff1(domain, 10), 10), keyed: secret.keyed(domain) };
+        Self { replacing, last: last.into() }
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
@@ -41,9 +36,10 @@ impl Phone {
         let kept = prefix(is_international, all).ok_or(NOT_A_PHONE)?;
         // All would stay: hide all.
         let (from, to) = if kept + self.last < all.len() { (kept, all.len() - self.last) } else { (0, all.len()) };
-        let replacing = if is_international { &self.international } else { &self.replacing };
+        // Behind a `+` the same digits are another number.
+        let purpose: &[u8] = if is_international { b"phone/international" } else { b"phone" };
         let is_right = |digits: &[u8]| from < kept || prefix(is_international, digits) == Some(kept);
-        replacing.replace(all, from, to, is_right)?;
+        self.replacing.replace(purpose, all, (from, to), is_right)?;
         digits.write_into(text.as_bytes(), out);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sealwire_payload::SelectError;
 
-use super::Lists;
+use super::{Lists, Rule, Target};
 use crate::FunctionError;
 
 /// Rules that were refused. Their author's to mend.
@@ -83,13 +83,13 @@ impl Fault {
     }
 
     /// The paths of all rules together do not fit.
-    pub(super) fn too_many(error: &SelectError, paths: &[String], ranked: &[usize]) -> Self {
-        let SelectError::TooManySteps { path, .. } = error else {
-            return Self::rule(0, error.to_string());
+    pub(super) fn too_many(error: &SelectError, rules: &[Rule]) -> Self {
+        let is_first = |rule: &Rule| match (error, &rule.target) {
+            (SelectError::TooManySteps { path, .. }, Target::Path(other)) => path == other,
+            _ => false,
         };
-        let at = paths.iter().rposition(|other| other == path).and_then(|at| ranked.get(at)).copied();
-        let message = format!("{error}; each segment counts, and one for each rule: name fewer fields, or containers");
-        Self::rule(at.unwrap_or(0), message)
+        let message = format!("{error}: name containers instead, or columns, which take none");
+        Self::rule(rules.iter().rposition(is_first).unwrap_or(0), message)
     }
 
     /// For rules that are no text.

@@ -10,7 +10,13 @@ use crate::lists;
 /// Lists of one's own, by name; they come before those that come along.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lists {
-    own: Vec<(Box<str>, Arc<[Box<str>]>)>,
+    own: Vec<Own>,
+}
+
+#[derive(Clone, Debug)]
+struct Own {
+    name: Box<str>,
+    entries: Arc<[Box<str>]>,
 }
 
 /// Entries of one list.
@@ -29,7 +35,7 @@ impl Lists {
         if !(1..=TEXT_BYTES_MAX).contains(&name.len()) {
             return Err(format!("its name is not 1 to {TEXT_BYTES_MAX} bytes"));
         }
-        if self.own.iter().any(|(other, _)| **other == *name) {
+        if self.own.iter().any(|own| *own.name == *name) {
             return Err("is there twice".to_owned());
         }
         if !(2..=LIST_ENTRIES_MAX).contains(&entries.len()) {
@@ -38,24 +44,24 @@ impl Lists {
         if let Some(at) = entries.iter().position(|entry| !(1..=LIST_ENTRY_BYTES_MAX).contains(&entry.len())) {
             return Err(format!("entry {} is not 1 to {LIST_ENTRY_BYTES_MAX} bytes", at + 1));
         }
-        self.own.push((name.into(), entries.into_iter().map(String::into_boxed_str).collect()));
+        self.own.push(Own { name: name.into(), entries: entries.into_iter().map(String::into_boxed_str).collect() });
         Ok(())
     }
 
     /// The entries of a list.
     pub(crate) fn find(&self, name: &str) -> Option<Entries> {
-        let own = self.own.iter().find(|(other, _)| **other == *name);
-        own.map(|(_, entries)| Entries::Own(Arc::clone(entries))).or_else(|| lists::find(name).map(Entries::Bundled))
+        let own = self.own.iter().find(|own| *own.name == *name);
+        own.map(|own| Entries::Own(Arc::clone(&own.entries))).or_else(|| lists::find(name).map(Entries::Bundled))
     }
 
     /// Names and entries of one's own.
     pub(super) fn own(&self) -> impl Iterator<Item = (&str, impl ExactSizeIterator<Item = &str>)> {
-        self.own.iter().map(|(name, entries)| (&**name, entries.iter().map(|entry| &**entry)))
+        self.own.iter().map(|own| (&*own.name, own.entries.iter().map(|entry| &**entry)))
     }
 
     /// All names, for messages.
     pub(super) fn names(&self) -> String {
-        let own = self.own.iter().map(|(name, _)| &**name);
+        let own = self.own.iter().map(|own| &*own.name);
         let all: Vec<String> = own.chain(lists::NAMES).map(|name| format!("`{name}`")).collect();
         all.join(", ")
     }

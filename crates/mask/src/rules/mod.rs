@@ -10,7 +10,7 @@ mod lists;
 
 use std::sync::Arc;
 
-use sealwire_payload::{Field, Selection};
+use sealwire_payload::{Field, Ranked, Selection};
 
 pub use error::RulesError;
 pub(crate) use lists::{Entries, Lists};
@@ -122,7 +122,7 @@ impl Rules {
         if rules.len() > RULES_MAX {
             return Err(Fault::rule(RULES_MAX, format!("more than {RULES_MAX} rules")));
         }
-        let (mut ranked, mut paths, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ranked, mut named, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
         for (at, rule) in rules.iter().enumerate() {
             if let Some(list) = rule.function.list()
                 && lists.find(list).is_none()
@@ -132,21 +132,20 @@ impl Rules {
             match &rule.target {
                 Target::Path(path) => {
                     Selection::parse([path.as_str()]).map_err(|error| Fault::path(at, &error))?;
-                    paths.push(path.clone());
+                    named.push(Ranked::Path(path));
                     ranked.push(at);
                 }
                 Target::Column(name) if name.is_empty() => {
                     return Err(Fault::target(at, "a column has a name".to_owned()));
                 }
                 Target::Column(name) => {
-                    paths.push(key_at_any_depth(name));
+                    named.push(Ranked::Key(name));
                     ranked.push(at);
                 }
                 Target::Kind(kind) => kinds.push((at, *kind)),
             }
         }
-        let selection = Selection::ranked(paths.iter().map(String::as_str))
-            .map_err(|error| Fault::too_many(&error, &paths, &ranked))?;
+        let selection = Selection::ranked(named.iter().copied()).map_err(|error| Fault::too_many(&error, &rules))?;
         Ok(Self { unknown, rules, ranked, kinds, selection: Arc::new(selection), lists })
     }
 
@@ -236,20 +235,6 @@ fn is_joined(column: &str, names: &[&str]) -> bool {
         rest.strip_prefix(name)
     });
     rest == Some("")
-}
-
-/// A select path for a key.
-fn key_at_any_depth(key: &str) -> String {
-    let mut path = String::from("$..['");
-    for c in key.chars() {
-        match c {
-            '\'' | '\\' => path.extend(['\\', c]),
-            c if c < ' ' => path.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => path.push(c),
-        }
-    }
-    path.push_str("']");
-    path
 }
 
 #[cfg(test)]

@@ -7,11 +7,14 @@
 //! something slower.
 
 mod parse;
+mod ranked;
 #[cfg(test)]
 mod ranked_tests;
 
 pub(crate) use parse::is_bare_name;
+pub use ranked::Ranked;
 
+use ranked::Ranks;
 use thiserror::Error;
 
 /// Where each select path stands at one value: a set of automaton states.
@@ -19,9 +22,6 @@ pub(crate) type States = u128;
 
 /// This value and everything beneath it is selected, leaf by leaf.
 pub(crate) const EVERYTHING: States = 1 << 127;
-
-/// On at every value of a ranked selection, so that leaves which no path selects are fields too. Above the bits of paths.
-const VISITED: States = 1 << 126;
 
 /// No select path reaches this value or anything beneath it.
 pub(crate) const NOTHING: States = 0;
@@ -54,8 +54,8 @@ pub struct Selection {
     names: Vec<(Box<[u8]>, States)>,
     /// Index to the states whose next segment matches it; sorted by index.
     indexes: Vec<(u32, States)>,
-    /// Whether fields are told which path selected them.
-    is_ranked: bool,
+    /// Where fields are told what selected them.
+    ranks: Option<Box<Ranks>>,
 }
 
 /// Why a list of select paths was refused. The caller's bug; retrying will not help.
@@ -110,21 +110,6 @@ impl Selection {
         Ok(selection)
     }
 
-    /// Every leaf of the document is a field, and each is told the first of `paths` that selects it or a container around
-    /// it, or that none does. Takes one step less than [`Selection::parse`].
-    ///
-    /// # Errors
-    /// As [`Selection::parse`].
-    pub fn ranked<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self, SelectError> {
-        let mut selection = Self::of(paths, VISITED.trailing_zeros())?;
-        // A complete path holds beneath its value too, where an earlier one may still complete.
-        selection.descend |= selection.accept | VISITED;
-        selection.start |= VISITED;
-        selection.accept |= VISITED;
-        selection.is_ranked = true;
-        Ok(selection)
-    }
-
     /// Whether no document can have a field: parsed from no paths.
     pub const fn is_empty(&self) -> bool {
         self.start == NOTHING
@@ -140,7 +125,7 @@ impl Selection {
             indexed: 0,
             names: Vec::new(),
             indexes: Vec::new(),
-            is_ranked: false,
+            ranks: None,
         }
     }
 
@@ -183,27 +168,6 @@ impl Selection {
         states & self.accept != 0
     }
 
-    /// Whether fields are told which path selected them.
-    #[inline]
-    pub(crate) const fn is_ranked(&self) -> bool {
-        self.is_ranked
-    }
-
-    /// The first path that is complete at a leaf with these states.
-    #[inline]
-    pub(crate) const fn rank(&self, states: States) -> Option<u32> {
-        if !self.is_ranked {
-            return Some(0);
-        }
-        let complete = states & self.accept;
-        let first = complete & complete.wrapping_neg();
-        if first == VISITED {
-            return None;
-        }
-        // Each path has one such bit, in the order of paths.
-        Some((self.accept & first.wrapping_sub(1)).count_ones())
-    }
-
     /// States of an array's child.
     #[inline]
     pub(crate) fn at_index(&self, states: States, index: u32) -> States {
@@ -227,7 +191,8 @@ impl Selection {
         if states & self.named != 0 {
             matched |= lookup(&self.names, |other| other.as_ref().cmp(key));
         }
-        self.moved(states, matched)
+        let moved = self.moved(states, matched);
+        self.ranks.as_ref().map_or(moved, |ranks| ranks.at_key(moved, key))
     }
 
     /// States of a map's value under a key that is not a string.

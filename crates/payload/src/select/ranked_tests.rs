@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::testing::{doc, fields};
-use crate::{Budget, Containers, Field, Limits, Outcome, Path, Selection, Transform, Walk};
+use crate::{Budget, Containers, Field, Limits, Outcome, Path, Ranked, SelectError, Selection, Transform, Walk};
 
 /// Paths and ranks of all fields.
 #[derive(Default)]
@@ -32,11 +32,21 @@ fn ranks(selection: Selection, input: &[u8]) -> Vec<(String, Option<u32>)> {
     ranks.0
 }
 
+/// A text that begins with `$` is a path, another one a key.
+fn ranked<'p>(texts: impl IntoIterator<Item = &'p str>) -> Result<Selection, SelectError> {
+    Selection::ranked(
+        texts.into_iter().map(|text| if text.starts_with('$') { Ranked::Path(text) } else { Ranked::Key(text) }),
+    )
+}
+
 /// What a path alone selects, with all beneath it, says it too.
 fn expected(paths: &[String], input: &[u8]) -> Vec<(String, Option<u32>)> {
     let alone: Vec<Vec<String>> = paths
         .iter()
-        .map(|path| fields(Selection::parse([path.as_str()]).expect("parses"), Containers::Descend, input))
+        .map(|text| {
+            let path = if text.starts_with('$') { text.clone() } else { format!("$..['{text}']") };
+            fields(Selection::parse([path.as_str()]).expect("parses"), Containers::Descend, input)
+        })
         .collect();
     let rank = |leaf: &String| alone.iter().position(|selected| selected.contains(leaf)).map(|at| at as u32);
     fields(Selection::everything(), Containers::Descend, input)
@@ -57,8 +67,8 @@ const DOC: &str = r#"{
 
 #[test]
 fn the_first_path_around_a_leaf_is_its_rank() {
-    let ranked = |paths: &[&str]| ranks(Selection::ranked(paths.iter().copied()).expect("parses"), &doc(DOC));
-    let of = |paths: &[&str], leaf: &str| ranked(paths).into_iter().find(|(path, _)| path == leaf).expect("a leaf").1;
+    let all = |paths: &[&str]| ranks(ranked(paths.iter().copied()).expect("parses"), &doc(DOC));
+    let of = |paths: &[&str], leaf: &str| all(paths).into_iter().find(|(path, _)| path == leaf).expect("a leaf").1;
     assert_eq!(of(&["$.a", "$.a.b"], "$.a.b"), Some(0));
     assert_eq!(of(&["$.a.b", "$.a"], "$.a.b"), Some(0));
     assert_eq!(of(&["$.a.b", "$.a"], "$.a.c[0]"), Some(1));
@@ -66,8 +76,8 @@ fn the_first_path_around_a_leaf_is_its_rank() {
     assert_eq!(of(&["$..b", "$"], "$.list[2]"), Some(1));
     assert_eq!(of(&["$..a", "$..b"], "$.a.c[1].b"), Some(0));
     assert_eq!(of(&["$.x", "$.y", "$..*"], "$.b"), Some(2));
-    assert_eq!(ranked(&[]).len(), 12);
-    assert!(ranked(&[]).iter().all(|(_, rank)| rank.is_none()));
+    assert_eq!(all(&[]).len(), 12);
+    assert!(all(&[]).iter().all(|(_, rank)| rank.is_none()));
 }
 
 #[test]
@@ -79,22 +89,43 @@ fn under_other_selections_every_field_has_rank_0() {
 }
 
 #[test]
-fn it_takes_one_step_less() {
-    let name = |count: usize| (0..count).map(|at| format!("$.k{at}")).collect::<Vec<_>>();
-    let ranked = |paths: &[String]| Selection::ranked(paths.iter().map(String::as_str));
-    let last = ranks(ranked(&name(63)).expect("126 steps"), &doc(r#"{"k62": 1, "other": 2}"#));
-    assert_eq!(last, [("$.k62".to_owned(), Some(62)), ("$.other".to_owned(), None)]);
-    let refused = ranked(&[name(63), vec!["$".to_owned()]].concat()).expect_err("127 steps");
-    assert_eq!(refused.to_string(), "select paths have more than 126 steps in all, from `$` on");
+fn a_key_holds_for_what_is_beneath_it_until_one_before_it() {
+    let of = |texts: &[&str], leaf: &str| {
+        let ranks = ranks(ranked(texts.iter().copied()).expect("parses"), &doc(DOC));
+        ranks.into_iter().find(|(path, _)| path == leaf).expect("a leaf").1
+    };
+    assert_eq!(of(&["a"], "$.a.c[1].b"), Some(0));
+    assert_eq!(of(&["a", "b"], "$.a.c[1].b"), Some(0));
+    assert_eq!(of(&["b", "a"], "$.a.c[1].b"), Some(0));
+    assert_eq!(of(&["b", "a"], "$.a.c[0]"), Some(1));
+    assert_eq!(of(&["b", "a"], "$.list[2]"), None);
+    assert_eq!(of(&["x", "$.list", "a"], "$.list[0].x.a"), Some(0));
+    assert_eq!(of(&["y", "$.list", "a"], "$.list[0].x.a"), Some(1));
+    assert_eq!(of(&["a", "$.list", "a"], "$.list[1].a[1]"), Some(0));
+    assert_eq!(of(&["", "c"], "$[''].c[0][1]"), Some(0));
+}
+
+#[test]
+fn paths_have_110_steps_and_keys_none() {
+    let names: Vec<String> =
+        (0..55).map(|at| format!("$.k{at}")).chain((0..60_000).map(|at| format!("c{at}"))).collect();
+    let all = || names.iter().map(String::as_str);
+    let found = ranks(ranked(all()).expect("110 steps"), &doc(r#"{"k54": 1, "other": 2, "c59999": {"c0": 3}}"#));
+    let expected = [("$.k54", Some(54)), ("$.other", None), ("$.c59999.c0", Some(55))];
+    assert_eq!(found, expected.map(|(path, rank)| (path.to_owned(), rank)));
+    let refused = ranked(all().chain(["$"])).expect_err("111 steps");
+    assert_eq!(refused.to_string(), "select paths have more than 110 steps in all, from `$` on");
+    assert!(ranked(all().chain(std::iter::repeat_n("x", 65_535 - names.len()))).is_ok());
+    assert!(ranked(all().chain(std::iter::repeat_n("x", 65_536 - names.len()))).is_err());
 }
 
 proptest! {
     #[test]
     fn a_rank_is_the_first_path_that_would_select_the_leaf_alone(
-        paths in proptest::collection::vec("\\$((\\.|\\.\\.)(a|b|c|list|x|\\*)|\\[([0-2]|\\*|'a','b'|'')\\]){0,3}", 0..8),
+        paths in proptest::collection::vec("(a|b|c|x|list)|\\$((\\.|\\.\\.)(a|b|c|list|x|\\*)|\\[([0-2]|\\*|'a','b'|'')\\]){0,3}", 0..8),
     ) {
         let input = doc(DOC);
-        let selection = Selection::ranked(paths.iter().map(String::as_str)).expect("parses");
+        let selection = ranked(paths.iter().map(String::as_str)).expect("parses");
         prop_assert_eq!(ranks(selection, &input), expected(&paths, &input));
     }
 }
