@@ -29,6 +29,20 @@ impl Local {
         Arc::new(Self { masks, calls: AtomicUsize::new(0), fails_after, values: AtomicUsize::new(0) })
     }
 
+    /// A JSON document as the engine masks it in a call, printed without blanks.
+    pub(crate) fn document(&self, json: &str) -> Result<String, String> {
+        let limits = sealwire_payload::Limits::default();
+        let input = sealwire_payload::json::to_msgpack(json.as_bytes(), limits).map_err(|error| error.to_string())?;
+        let selection = Arc::clone(self.masks.rules().selection());
+        let mut walk = sealwire_payload::Walk::new(selection, sealwire_payload::Containers::Descend, limits);
+        let (mut out, mut text) = (Vec::new(), Vec::new());
+        let mut masking = sealwire_mask::Masking::new(&self.masks);
+        walk.advance(&input, &mut out, &mut masking, sealwire_payload::Budget::UNLIMITED)
+            .map_err(|error| error.to_string())?;
+        sealwire_payload::json::from_msgpack(&out, &mut text, false, limits).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8(text).expect("UTF-8"))
+    }
+
     fn answer(&self, at: usize, column: &Column) -> Result<Vec<u8>, EngineError> {
         let mut values = Reader::new(&column.values);
         let mut subjects = column.subjects.as_deref().map(Reader::new);
