@@ -24,9 +24,13 @@ pub(crate) struct Found {
 pub(crate) enum Form {
     Json,
     /// A field of CSV; whether it was quoted.
-    Csv { quoted: bool },
+    Csv {
+        quoted: bool,
+    },
     /// A field of COPY's text format; index of the column.
-    Copy { column: usize },
+    Copy {
+        column: usize,
+    },
 }
 
 /// Columns of one call to the engine.

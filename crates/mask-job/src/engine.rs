@@ -138,8 +138,7 @@ mod tests {
 
     #[test]
     fn a_call_keeps_the_order_of_columns_and_values() {
-        let columns =
-            [column(3, &["a", "b"], None), column(1, &["c"], Some(&["s"])), column(0, &[], None)];
+        let columns = [column(3, &["a", "b"], None), column(1, &["c"], Some(&["s"])), column(0, &[], None)];
         let (document, paths) = payload(&columns, |rule| (rule == 1).then_some("value"));
         assert_eq!(paths, ["$[0][*]", "$[1][*].masked", "$[2][*]"]);
         // An engine that masks nothing gives back what it got.

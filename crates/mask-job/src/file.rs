@@ -190,12 +190,7 @@ fn open(job: &FileJob) -> Result<(Reader, Draft), JobError> {
 }
 
 /// Reads until the end, or until nobody takes chunks any more.
-fn read<E>(
-    reader: Reader,
-    name: String,
-    shared: &Shared<FileText, E>,
-    chunks: &mpsc::Sender<Result<Chunk, JobError>>,
-) {
+fn read<E>(reader: Reader, name: String, shared: &Shared<FileText, E>, chunks: &mpsc::Sender<Result<Chunk, JobError>>) {
     let cut = shared.format.format.cut();
     let mut cutter = Cutter::new(reader, cut, shared.limits, name);
     loop {

@@ -15,16 +15,16 @@ mod output;
 mod pipeline;
 mod plan;
 mod postgres;
+mod progress_bar;
 mod report;
 mod scan;
 
 pub use engine::{Column, Engine, EngineError, VALUE_KEY, answers, payload, place};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
 pub use file::{FileFormat, FileJob, mask_file};
-pub use leak::{
-    ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files,
-};
+pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files};
 pub use limits::Limits;
 pub use output::{Input, Output};
 pub use postgres::{Database, DatabaseJob, mask_database};
+pub use progress_bar::with_progress_bar;
 pub use report::{FieldReport, Moment, Progress, Report, peak_memory};

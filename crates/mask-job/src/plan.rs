@@ -17,13 +17,6 @@ pub(crate) enum Step {
     Index(u32),
 }
 
-/// How text without types is told to a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
-    Text,
-    Numbers,
-}
-
 /// Rules, ready to be asked.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -65,10 +58,9 @@ impl Plan {
         });
         match path {
             None => Ok(()),
-            Some((at, path)) => Err(JobError::Plan(format!(
-                "rule {} names a path ({path}): {why}, so name a column instead",
-                at + 1
-            ))),
+            Some((at, path)) => {
+                Err(JobError::Plan(format!("rule {} names a path ({path}): {why}, so name a column instead", at + 1)))
+            }
         }
     }
 
@@ -160,9 +152,9 @@ impl Plan {
         }
     }
 
-    pub(crate) fn takes(&self, rule: usize) -> Takes {
-        let _ = rule;
-        Takes::Text
+    /// Whether its function takes decimal numbers as text too, and keeps their digits behind the point.
+    pub(crate) fn keeps_decimals(&self, rule: usize) -> bool {
+        matches!(self.name(rule), "noise" | "generalize")
     }
 
     /// A row of the report.

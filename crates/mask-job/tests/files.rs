@@ -97,7 +97,10 @@ fn ndjson_keeps_all_else_byte_for_byte() {
         ("", ""),
         ("\n\n", "\n\n"),
         (r#"{"secret":"a"}"#, r#"{"secret":"[redacted]"}"#),
-        ("{\"a\" :1.00 ,\"secret\":\t\"\\u00e4\\/\"}\r\n \r\n{}\n", "{\"a\" :1.00 ,\"secret\":\t\"[redacted]\"}\r\n \r\n{}\n"),
+        (
+            "{\"a\" :1.00 ,\"secret\":\t\"\\u00e4\\/\"}\r\n \r\n{}\n",
+            "{\"a\" :1.00 ,\"secret\":\t\"[redacted]\"}\r\n \r\n{}\n",
+        ),
         ("\u{feff}{\"secret\":\"x\"}\n", "\u{feff}{\"secret\":\"[redacted]\"}\n"),
         (
             "{\"n\":123456789012345678901234567890.5e+400,\"secret\":null,\"s\":\"\\ud800 \\ud83d\\ude00 😀\"}\n",
@@ -121,7 +124,10 @@ fn json_documents_are_streamed_or_read_whole() {
         ("[]", "[]"),
         (" [ ] \n", " [ ] \n"),
         ("{\"secret\":\n\"a\"}\n", "{\"secret\":\n\"[redacted]\"}\n"),
-        ("[{\"secret\":\"a,]\"},\n {\"secret\":\"\\\"]\"} ,[],1.0e0\n]\n", "[{\"secret\":\"[redacted]\"},\n {\"secret\":\"[redacted]\"} ,[],1.0e0\n]\n"),
+        (
+            "[{\"secret\":\"a,]\"},\n {\"secret\":\"\\\"]\"} ,[],1.0e0\n]\n",
+            "[{\"secret\":\"[redacted]\"},\n {\"secret\":\"[redacted]\"} ,[],1.0e0\n]\n",
+        ),
     ] {
         assert_eq!(masked(text, SECRET, FileFormat::Json), expected);
     }
@@ -216,7 +222,11 @@ fn unknown_fields_are_refused_by_name() {
     let refuse = SECRET.replace("keep", "refuse");
     let many: Vec<String> = (0..25).map(|at| format!("\"k{at}\":1")).collect();
     for (text, format, expected) in [
-        ("{\"secret\":\"a\"}\n{\"secret\":\"a\",\"x y\":[{\"b\":1}]}\n".to_owned(), FileFormat::Ndjson, "FILE, line 2: no rule names $['x y'][*].b; "),
+        (
+            "{\"secret\":\"a\"}\n{\"secret\":\"a\",\"x y\":[{\"b\":1}]}\n".to_owned(),
+            FileFormat::Ndjson,
+            "FILE, line 2: no rule names $['x y'][*].b; ",
+        ),
         (format!("{{{}}}\n", many.join(",")), FileFormat::Ndjson, "FILE, line 1: no rule names $.k0, $.k1, "),
         ("id,secret,b\n".to_owned(), CSV, "FILE, line 1: no rule names id, b; "),
     ] {
@@ -234,7 +244,9 @@ fn unknown_fields_are_refused_by_name() {
 fn rules_that_fit_no_csv_are_refused() {
     let path = "unknown = \"keep\"\n[[rule]]\npath = \"$.a\"\nmask = \"redact\"\n";
     assert!(refused(b"a\n1\n", path, CSV).contains("rule 1 names a path ($.a): CSV has columns"));
-    assert!(refused(b"a,b\n1,2\n", SECRET, CSV).contains("rule 1 names column secret, and there is none: there are a, b"));
+    assert!(
+        refused(b"a,b\n1,2\n", SECRET, CSV).contains("rule 1 names column secret, and there is none: there are a, b")
+    );
 }
 
 #[test]
@@ -329,7 +341,10 @@ fn the_leak_check_finds_a_rule_that_was_left_out() {
     let less = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"hash\"\n";
     let note = |at: usize| if at == 17 { "write to user17@example.com, please" } else { "nothing" };
     let line = |at: usize| {
-        format!("{{\"email\":\"user{at}@example.com\",\"card\":\"{}\",\"note\":\"\"}}\n", 4_000_000_000_000_000_u64 + at as u64)
+        format!(
+            "{{\"email\":\"user{at}@example.com\",\"card\":\"{}\",\"note\":\"\"}}\n",
+            4_000_000_000_000_000_u64 + at as u64
+        )
     };
     let clean: String = (0..200).map(line).collect();
     let leaky: String = (0..200).map(|at| line(at).replace("\"\"", &format!("\"{}\"", note(at)))).collect();
@@ -361,6 +376,85 @@ fn the_leak_check_finds_a_rule_that_was_left_out() {
     }
 }
 
+const EVERYTHING: &str = r#"
+unknown = "keep"
+[[rule]]
+path = "$.a[1].b"
+mask = "keep"
+[[rule]]
+path = "$.a[*]['b', 'c']"
+mask = "hash"
+[[rule]]
+path = "$.d"
+mask = "redact"
+[[rule]]
+column = "born"
+mask = "date_shift(within=300, subject=id)"
+[[rule]]
+column = "e"
+mask = "pseudonym(list=cities)"
+[[rule]]
+path = "$..f..g"
+mask = "partial(first=1)"
+[[rule]]
+kind = "email"
+mask = "email"
+[[rule]]
+column = "n"
+mask = "noise(percent=20)"
+"#;
+
+#[test]
+fn subjects_stand_beside_their_values_wherever_they_are() {
+    let rules = rules(EVERYTHING);
+    let engine = Local::new(&rules);
+    let dates: Vec<String> = [
+        r#"{"id":5,"born":"1950-01-11"}"#,
+        r#"{"born":"1950-01-11","x":{"id":6},"id":5}"#,
+        r#"{"id":5,"born":["1950-01-11",["1950-01-11",null]]}"#,
+        r#"[{"x":{"id":7,"born":"1950-01-11"},"born":"1950-01-11","id":5},{"id":6,"born":"1950-01-11"}]"#,
+        r#"{"id":5,"born":"1950-01-11"}"#,
+    ]
+    .iter()
+    .map(|text| {
+        let expected = engine.document(text).expect(text);
+        let masked = masked(text, EVERYTHING, FileFormat::Ndjson);
+        assert_eq!(masked.replace("i\\u0064", "id"), expected);
+        expected
+    })
+    .collect();
+    // One subject, one shift.
+    let shifted = dates[0].rsplit("born").next().expect("born").to_owned();
+    assert!(dates[4].ends_with(&shifted), "{dates:?}");
+    for text in
+        [r#"{"born":"1950-01-11"}"#, r#"{"id":5,"x":{"born":"1950-01-11"}}"#, r#"{"id":[5],"born":"1950-01-11"}"#]
+    {
+        assert!(engine.document(text).is_err());
+        assert!(refused(text.as_bytes(), EVERYTHING, FileFormat::Ndjson).contains("the subject is not there"));
+    }
+}
+
+/// Documents without blanks, of few keys, so that rules meet and cross.
+fn document() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::Value;
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (0_u64..1_000_000).prop_map(Value::from),
+        "[a-z]{0,3}".prop_map(Value::from),
+        "[a-z]{1,3}@mail[.]test".prop_map(Value::from),
+        "19[0-9]{2}-0[1-9]-1[0-9]".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 40, 5, |value| {
+        let key = prop_oneof!["[a-g]", Just("id".to_owned()), Just("born".to_owned()), Just("n".to_owned())];
+        prop_oneof![
+            proptest::collection::vec(value.clone(), 0..5).prop_map(Value::from),
+            proptest::collection::vec((key, value), 0..6)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
 /// Text of a line in pieces: what stays, and strings that are masked.
 fn line() -> impl Strategy<Value = (String, String)> {
     let blank = "[ \t]{0,2}";
@@ -378,7 +472,7 @@ fn line() -> impl Strategy<Value = (String, String)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn what_is_not_masked_is_not_changed(
@@ -394,6 +488,29 @@ proptest! {
         let json = array(&text);
         let (bytes, _) = Run::new(small(chunk_bytes)).mask(json.as_bytes(), &rules, FileFormat::Json).expect("masks");
         prop_assert_eq!(String::from_utf8(bytes).expect("UTF-8"), array(&expected));
+    }
+
+    #[test]
+    fn a_job_masks_as_a_call_does(documents in proptest::collection::vec(document(), 1..12), chunk_bytes in 1_usize..300) {
+        let rules = rules(EVERYTHING);
+        let engine = Local::new(&rules);
+        // Those that a call refuses, for a function that fits no number, are another matter.
+        let (mut text, mut expected) = (String::new(), String::new());
+        for document in documents {
+            let line = document.to_string();
+            match engine.document(&line) {
+                Ok(masked) => {
+                    text.push_str(&format!("{line}\n"));
+                    expected.push_str(&format!("{masked}\n"));
+                }
+                Err(_) => {
+                    let alone = Run::new(small(chunk_bytes)).mask(line.as_bytes(), &rules, FileFormat::Ndjson);
+                    prop_assert!(matches!(alone, Err(JobError::Unfit { .. })), "{} passes", line);
+                }
+            }
+        }
+        let (bytes, _) = Run::new(small(chunk_bytes)).mask(text.as_bytes(), &rules, FileFormat::Ndjson).expect("masks");
+        prop_assert_eq!(String::from_utf8(bytes).expect("UTF-8"), expected);
     }
 
     #[test]

@@ -42,13 +42,14 @@ const NAMED_MAX: usize = 5;
 /// Bounds of a leak check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeakLimits {
-    /// Values held at once, in each of two tables of some 40 bytes a value. Default 4,000,000.
+    /// Values held at once, in each of two tables. Default 3,600,000, which are 180 MB in both; a few more would double
+    /// that, for tables grow by doubling.
     pub values_max: usize,
 }
 
 impl Default for LeakLimits {
     fn default() -> Self {
-        Self { values_max: 4_000_000 }
+        Self { values_max: 3_600_000 }
     }
 }
 

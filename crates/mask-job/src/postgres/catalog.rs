@@ -8,11 +8,11 @@ use super::connect::Endpoint;
 use crate::error::JobError;
 
 /// Schemas of users: neither the system's nor a session's own.
-pub(crate) const OURS: &str = "n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'";
+pub(crate) const OURS: &str =
+    "n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'";
 
 /// Not made by an extension.
-const NO_EXTENSION: &str =
-    "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
+const NO_EXTENSION: &str = "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
      AND d.objid = c.oid AND d.deptype = 'e')";
 
 #[derive(Debug)]
@@ -112,13 +112,17 @@ pub(crate) fn quoted(name: &str) -> String {
 impl Catalog {
     /// By a connection that is in the snapshot.
     pub(crate) async fn read(client: &Client, source: &Endpoint) -> Result<Self, JobError> {
-        let rows = query(client, source, &format!(
-            "SELECT c.oid::bigint, n.nspname, c.relname, c.relkind = 'p', greatest(c.reltuples, 0)::bigint, \
+        let rows = query(
+            client,
+            source,
+            &format!(
+                "SELECT c.oid::bigint, n.nspname, c.relname, c.relkind = 'p', greatest(c.reltuples, 0)::bigint, \
              CASE WHEN c.relkind = 'p' THEN 0 ELSE pg_catalog.pg_table_size(c.oid) END \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND {OURS} AND {NO_EXTENSION} \
              ORDER BY n.nspname, c.relname"
-        ))
+            ),
+        )
         .await?;
         let mut tables = Vec::new();
         let mut by_oid = HashMap::new();

@@ -8,11 +8,12 @@ use super::catalog::{Catalog, ForeignKey, Table};
 use crate::error::{JobError, UNKNOWN_LISTED_MAX};
 use crate::plan::Plan;
 
-/// Hexadecimal digits of a hash from which a collision is out of the question: 64 bits.
-const HASH_DIGITS_MIN: usize = 16;
+/// Digits of most cards, and those that must be free for `card` to keep them apart.
+const CARD_DIGITS: usize = 16;
+const CARD_DIGITS_FREE_MIN: usize = 6;
 
 const UNIQUE_FUNCTIONS: &str =
-    "fpe, email, hash of 16 digits or more, or date_shift(days=...) keep values apart, or keep the column";
+    "fpe, email, phone, card, hash, or date_shift(days=...) keep values apart; or keep the column";
 
 /// Refuses what cannot end well; every finding at once, so that rules are mended in one go.
 pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
@@ -68,9 +69,8 @@ fn unnamed(catalog: &Catalog, plan: &Plan, findings: &mut Vec<String>) {
         return;
     }
     let columns = catalog.tables.iter().flat_map(|table| {
-        let unnamed = table.copied().filter(|column| {
-            plan.column_rule(&[&table.schema, &table.name, &column.name]).is_none()
-        });
+        let unnamed =
+            table.copied().filter(|column| plan.column_rule(&[&table.schema, &table.name, &column.name]).is_none());
         unnamed.map(|column| format!("{}.{}", table.title(), column.name))
     });
     let columns: Vec<String> = columns.collect();
@@ -115,19 +115,28 @@ fn uniques(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     }
 }
 
-/// Whether two values never, or never in practice, get one mask.
+/// Whether two values never, or never in practice, get one mask. What hangs on the values themselves, such as the length of
+/// a phone number, is left to the target's own constraint.
 fn keeps_apart(function: &Function) -> bool {
     let text = function.to_string();
+    let number = |name: &str| setting(&text, name).and_then(|value| value.parse::<usize>().ok());
     match function.name() {
-        "fpe" | "email" | "keep" => true,
-        "date_shift" => text.contains("days="),
-        "hash" => {
-            let length = text.split_once("length=").map(|(_, rest)| rest);
-            let digits = length.map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
-            digits.is_none_or(|digits| digits.parse::<usize>().is_ok_and(|digits| digits >= HASH_DIGITS_MIN))
+        "fpe" | "email" | "phone" | "keep" => true,
+        "date_shift" => setting(&text, "days").is_some(),
+        // At least 16 digits, which are 64 bits.
+        "hash" => true,
+        "card" => {
+            let free = CARD_DIGITS - 1 - number("first").unwrap_or(0) - number("last").unwrap_or(4);
+            setting(&text, "luhn") != Some("invalid") && free >= CARD_DIGITS_FREE_MIN
         }
         _ => false,
     }
+}
+
+/// What `name=` has in a function's text.
+fn setting<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let (_, arguments) = text.split_once('(')?;
+    arguments.trim_end_matches(')').split(',').find_map(|it| it.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
 fn foreign_key(catalog: &Catalog, table: &Table, key: &ForeignKey, plan: &Plan, findings: &mut Vec<String>) {
@@ -149,5 +158,32 @@ fn foreign_key(catalog: &Catalog, table: &Table, key: &ForeignKey, plan: &Plan, 
             said(from),
             said(referenced)
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_keep_values_apart_or_not() {
+        for (text, expected) in [
+            ("fpe", true),
+            ("email", true),
+            ("phone(last=2)", true),
+            ("card", true),
+            ("card(first=6)", false),
+            ("card(luhn=invalid)", false),
+            ("hash", true),
+            ("hash(length=16)", true),
+            ("date_shift(days=30)", true),
+            ("date_shift(within=30)", false),
+            ("pseudonym(list=cities)", false),
+            ("redact", false),
+            ("partial(first=1)", false),
+            ("noise(percent=10)", false),
+        ] {
+            assert_eq!(keeps_apart(&text.parse().expect(text)), expected, "{text}");
+        }
     }
 }

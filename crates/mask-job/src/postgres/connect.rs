@@ -114,10 +114,14 @@ impl Endpoint {
             Host::Tcp(name) => PathBuf::from(name),
             Host::Unix(folder) => folder.clone(),
         };
+        for name in ["PGHOSTADDR", "PGSERVICE", "PGOPTIONS", "PGTARGETSESSIONATTRS"] {
+            command.env_remove(name);
+        }
         command.env("PGHOST", host).env("PGUSER", self.config.get_user().unwrap_or_default());
         command.env("PGPORT", self.config.get_ports().first().unwrap_or(&5432).to_string());
         command.env("PGDATABASE", self.config.get_dbname().unwrap_or_default());
-        command.env("PGSSLMODE", if self.options.ca.is_some() && !self.options.plain { "verify-full" } else { "disable" });
+        command
+            .env("PGSSLMODE", if self.options.ca.is_some() && !self.options.plain { "verify-full" } else { "disable" });
         if matches!(self.config.get_hosts()[0], Host::Unix(_)) {
             command.env("PGSSLMODE", "disable");
         }
@@ -137,9 +141,12 @@ impl Endpoint {
     }
 }
 
-/// What the server said, without its details, which may hold values.
+/// What the server said, without what may hold values: its details, and messages about data.
 pub(crate) fn described(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
+        Some(said) if said.code().code().starts_with("22") => {
+            format!("a value was refused (SQLSTATE {})", said.code().code())
+        }
         Some(said) => format!("{} ({})", said.message(), said.code().code()),
         None => {
             let mut text = error.to_string();
@@ -186,10 +193,7 @@ fn connector(options: &Database, whence: &'static str) -> Result<MakeRustlsConne
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn certificates(
-    path: &Path,
-    bad: &impl Fn(&Path, &str) -> JobError,
-) -> Result<Vec<CertificateDer<'static>>, JobError> {
+fn certificates(path: &Path, bad: &impl Fn(&Path, &str) -> JobError) -> Result<Vec<CertificateDer<'static>>, JobError> {
     let pem = std::fs::read(path).map_err(JobError::io(path))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     found.ok().filter(|found| !found.is_empty()).ok_or_else(|| bad(path, "holds no PEM certificate"))

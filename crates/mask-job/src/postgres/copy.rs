@@ -62,7 +62,17 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
     });
     let (chunks, source) = mpsc::channel(1);
     let reading = read(&reader, &run.source, &from, run.limits, chunks);
-    let mut target = Target { client: &writer, endpoint: &run.target, table: &table, into, rows: 0, bytes: 0, sink: None, bytes_in: 0, bytes_out: 0 };
+    let mut target = Target {
+        client: &writer,
+        endpoint: &run.target,
+        table: &table,
+        into,
+        rows: 0,
+        bytes: 0,
+        sink: None,
+        bytes_in: 0,
+        bytes_out: 0,
+    };
     let writing = async {
         pipeline::run(&shared, source, &mut target).await?;
         target.end().await

@@ -69,7 +69,11 @@ impl Dump {
         };
         command.args(["--schema-only", section, "--no-owner", "--no-privileges", "--no-publications"]);
         command.args(["--no-subscriptions", "--no-security-labels", "--no-tablespaces", "--encoding=UTF8"]);
-        command.arg(format!("--snapshot={snapshot}")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .arg(format!("--snapshot={snapshot}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let failed = |said: String| JobError::Postgres { whence: "pg_dump", said };
         let output = Command::from(command).kill_on_drop(true).output().await;
         let output = output.map_err(JobError::io(&self.program))?;

@@ -49,16 +49,19 @@ pub(crate) async fn rehearse<E: Engine>(
                 (super::Class::Boolean, "false") => "f",
                 (_, text) => text,
             };
-            copy::value(text, column.class, &mut asked.values);
+            copy::value(text, column.class, plan.keeps_decimals(rule), &mut asked.values);
             match (row.get::<_, Option<&str>>(1), subject_class) {
-                (Some(text), Some(beside)) => copy::value(text, beside.class, &mut subjects),
+                (Some(text), Some(beside)) => copy::value(text, beside.class, false, &mut subjects),
                 _ => sealwire_msgpack::write::nil(&mut subjects),
             }
         }
         asked.subjects = subject.map(|_| subjects);
         let function = plan.function(rule);
         let unfit = |why: &str| {
-            JobError::Plan(format!("{field} ({}): {function} does not fit: {why}; nothing was copied", column.type_text))
+            JobError::Plan(format!(
+                "{field} ({}): {function} does not fit: {why}; nothing was copied",
+                column.type_text
+            ))
         };
         let answer = engine.mask(vec![asked]).await.map_err(|error| match error {
             EngineError::Unfit { why, .. } => unfit(&why),

@@ -54,8 +54,10 @@ impl Rows {
                 Some(subject) => {
                     let at = table.copied().position(|other| other.name == subject);
                     Some(at.ok_or_else(|| {
-                        JobError::Plan(format!("{field} is masked by {}, and its table has no column {subject}",
-                            rule.map_or("", |rule| plan.function(rule))))
+                        JobError::Plan(format!(
+                            "{field} is masked by {}, and its table has no column {subject}",
+                            rule.map_or("", |rule| plan.function(rule))
+                        ))
                     })?)
                 }
             };
@@ -72,28 +74,12 @@ impl Rows {
         Ok(Self { table: table.title(), plan: Arc::clone(plan), ledger: Arc::clone(ledger), columns, by_kind })
     }
 
-    /// Whether rows pass as they are.
-    pub(crate) fn is_kept(&self) -> bool {
-        !self.by_kind && self.columns.iter().all(|column| !matches!(column.verdict, Verdict::Mask(..)))
-    }
-
     fn error(&self, chunk: &Chunk, at: usize, column: &str, what: String) -> JobError {
         let before = memchr::memchr_iter(b'\n', &chunk.bytes[..at.min(chunk.bytes.len())]).count() as u64;
-        JobError::Row {
-            table: self.table.clone(),
-            column: column.to_owned(),
-            row: chunk.first_line + before,
-            what,
-        }
+        JobError::Row { table: self.table.clone(), column: column.to_owned(), row: chunk.first_line + before, what }
     }
 
-    fn value(
-        &self,
-        chunk: &Chunk,
-        at: usize,
-        fields: &[Range<usize>],
-        batch: &mut Batch,
-    ) -> Result<(), JobError> {
+    fn value(&self, chunk: &Chunk, at: usize, fields: &[Range<usize>], batch: &mut Batch) -> Result<(), JobError> {
         let (column, span) = (&self.columns[at], &fields[at]);
         let raw = &chunk.bytes[span.clone()];
         let not_text = || self.error(chunk, span.start, &column.name, "the value is not UTF-8".to_owned());
@@ -130,14 +116,14 @@ impl Rows {
                 let mut out = absent();
                 if !copy::is_null(raw) {
                     out.clear();
-                    copy::value(&copy::unescaped(raw).ok_or_else(not_text)?, self.columns[at].class, &mut out);
+                    copy::value(&copy::unescaped(raw).ok_or_else(not_text)?, self.columns[at].class, false, &mut out);
                 }
                 Some(out)
             }
         };
         let found = Found { span: span.clone(), rule, label, form: Form::Copy { column: at } };
         batch.push(found, subject.as_deref(), |out| {
-            copy::value(&text, column.class, out);
+            copy::value(&text, column.class, self.plan.keeps_decimals(rule), out);
             Ok(())
         })
     }

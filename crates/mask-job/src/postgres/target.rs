@@ -4,6 +4,7 @@
 //! killed leaves that behind, and the next one cleans up by it.
 
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::catalog::{OURS, quoted};
 use super::connect::Endpoint;
@@ -11,6 +12,9 @@ use crate::error::JobError;
 
 /// The schema that marks a target that a job is filling.
 const MARK: &str = "sealwire_mask_unfinished";
+
+/// The advisory lock of the job that fills a target.
+const LOCK: i64 = 0x5365_616c_4d61_736b;
 
 /// Refuses a target that is the source, by whatever address, or a copy of the same cluster that follows it.
 pub(crate) async fn refuse_same(
@@ -50,8 +54,10 @@ async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
     Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
 }
 
-/// Makes the target ready: refuses what is in it, unless a killed job left it or it is to be replaced; and marks it.
+/// Makes the target ready: refuses what is in it, unless a killed job left it or it is to be replaced; and marks it. It is
+/// this job's for as long as `client` lives.
 pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Result<(), JobError> {
+    lock(client, to).await?;
     if is_marked(client, to).await? {
         clean(client, to).await?;
     }
@@ -66,10 +72,23 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
                 if tables.len() > 5 { ", ..." } else { "" }
             )));
         }
-        drop_all(client, to, &[]).await?;
+        // Extensions are left: a schema asks for them only where they are not, and they may be somebody else's.
+        let extensions = inventory(client, to).await?.into_iter().filter(|it| it.starts_with("DROP EXTENSION"));
+        drop_all(client, to, &extensions.collect::<Vec<_>>()).await?;
     }
     let sql = format!("CREATE SCHEMA {MARK}; CREATE TABLE {MARK}.before AS {INVENTORY}");
     client.batch_execute(&sql).await.map_err(|error| to.error(&error))
+}
+
+/// Waits a little for a job that was killed a moment ago.
+async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+    let sql = format!("SET lock_timeout = '10s'; SELECT pg_catalog.pg_advisory_lock({LOCK}); SET lock_timeout = 0");
+    client.batch_execute(&sql).await.map_err(|error| match error.code() {
+        Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => {
+            JobError::Plan("another job is filling this target: wait for its end, or name another database".to_owned())
+        }
+        _ => to.error(&error),
+    })
 }
 
 /// The target is complete.
@@ -107,15 +126,18 @@ pub(crate) async fn clean(client: &Client, to: &Endpoint) -> Result<(), JobError
 /// Everything that is not in `before`, by the statement that drops it.
 async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
     let mark = format!("DROP SCHEMA IF EXISTS {} CASCADE", quoted_literally(MARK));
-    let rows = client.query(INVENTORY, &[]).await.map_err(|error| to.error(&error))?;
-    for row in rows {
-        let statement: String = row.get(0);
+    for statement in inventory(client, to).await? {
         if before.contains(&statement) || statement == mark {
             continue;
         }
         client.batch_execute(&statement).await.map_err(|error| to.error(&error))?;
     }
     Ok(())
+}
+
+async fn inventory(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
+    let rows = client.query(INVENTORY, &[]).await.map_err(|error| to.error(&error))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 fn quoted_literally(name: &str) -> String {

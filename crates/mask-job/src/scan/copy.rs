@@ -73,9 +73,10 @@ fn write_escaped(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a value of a column as MessagePack.
-pub(crate) fn value(text: &str, class: Class, out: &mut Vec<u8>) {
+/// Appends a value of a column as MessagePack; a decimal number as text if asked, for functions that keep its digits.
+pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut Vec<u8>) {
     match class {
+        Class::Decimal if decimals_as_text && !text.contains(['e', 'E']) => write::str(out, text),
         Class::Integer | Class::Decimal => {
             if let Ok(value) = text.parse() {
                 return write::uint(out, value);

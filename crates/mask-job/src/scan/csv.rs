@@ -11,7 +11,7 @@ use sealwire_msgpack::{Token, write};
 use super::json::Unknown;
 use super::{Fault, utf8};
 use crate::batch::{self, Batch, Form, Found, absent};
-use crate::plan::{Plan, Takes};
+use crate::plan::Plan;
 use crate::report::{Label, Ledger};
 use crate::scan::tree::Verdict;
 
@@ -164,9 +164,7 @@ impl Columns {
                     batch.counts.kept(column.kept, 1);
                     return Ok(());
                 }
-                Some(rule) => {
-                    (rule, ledger.label(plan.field(column.name.clone(), Some(rule), plan.kind_name(rule))))
-                }
+                Some(rule) => (rule, ledger.label(plan.field(column.name.clone(), Some(rule), plan.kind_name(rule)))),
                 None if plan.refuses_unknown() => {
                     unknown.add(field.span.start, column.name.clone());
                     return Ok(());
@@ -190,32 +188,12 @@ impl Columns {
             out
         });
         let value = inside(text, field);
-        let found =
-            Found { span: field.span.clone(), rule, label, form: Form::Csv { quoted: field.quoted } };
-        let takes = plan.takes(rule);
+        let found = Found { span: field.span.clone(), rule, label, form: Form::Csv { quoted: field.quoted } };
         batch.push(found, subject.as_deref(), |out| {
-            typed(&value, takes, out).map_err(|what| Fault::new(field.span.start, what))
+            write::str(out, &value);
+            Ok(())
         })
     }
-}
-
-/// Appends text as what a function takes: text, or the number that it is.
-pub(crate) fn typed(text: &str, takes: Takes, out: &mut Vec<u8>) -> Result<(), &'static str> {
-    match takes {
-        Takes::Text => write::str(out, text),
-        Takes::Numbers => {
-            if let Ok(value) = text.parse() {
-                write::uint(out, value);
-            } else if let Ok(value) = text.parse() {
-                write::int(out, value);
-            } else if let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) {
-                write::f64(out, value);
-            } else {
-                return Err("the rule's function takes numbers, and this is none");
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Reads one record's fields; gives the offset behind its end of line.

@@ -40,6 +40,8 @@ struct Frame {
     is_object: bool,
     /// Keys or elements so far.
     count: usize,
+    /// Containers down to the nearest object, this one or one around it; 0: there is none.
+    object_depth: usize,
     /// Leaves and subjects before this container began.
     leaves_before: usize,
     subjects_before: usize,
@@ -50,8 +52,8 @@ struct Leaf {
     span: Range<usize>,
     rule: usize,
     label: Label,
-    /// Containers around it.
-    depth: usize,
+    /// Containers down to the nearest object around it, whose values may be its subject.
+    object_depth: usize,
     subject: Option<Range<usize>>,
 }
 
@@ -267,8 +269,14 @@ impl<'a> Scan<'a> {
         if self.text.get(at) != Some(&b'"') {
             return Err(Fault::new(at, "a key in double quotes expected"));
         }
-        let (end, _) = string(self.text, at)?;
-        let node = self.memory.tree.key(frame.node, &self.text[at + 1..end - 1], cursor, self.plan);
+        let (node, end) = match self.memory.tree.expected_key(frame.node, self.text, at + 1, cursor) {
+            Some(expected) => expected,
+            None => {
+                let parent = frame.node;
+                let (end, _) = string(self.text, at)?;
+                (self.memory.tree.key(parent, &self.text[at + 1..end - 1], self.plan), end)
+            }
+        };
         let colon = self.blank(end);
         if self.text.get(colon) != Some(&b':') {
             return Err(Fault::new(colon, "`:` expected"));
@@ -281,14 +289,16 @@ impl<'a> Scan<'a> {
             return Err(Fault::new(at, format!("nested deeper than {DEPTH_MAX}")));
         }
         let (leaves_before, subjects_before) = (self.memory.leaves.len(), self.memory.subjects.len());
-        self.memory.frames.push(Frame { node, is_object, count: 0, leaves_before, subjects_before });
+        let around = self.memory.frames.last().map_or(0, |frame| frame.object_depth);
+        let object_depth = if is_object { self.memory.frames.len() + 1 } else { around };
+        self.memory.frames.push(Frame { node, is_object, count: 0, object_depth, leaves_before, subjects_before });
         Ok(())
     }
 
     fn close(&mut self) {
         let depth = self.memory.frames.len();
         let Some(frame) = self.memory.frames.pop() else { return };
-        if self.plan.has_subjects() {
+        if frame.is_object && self.plan.has_subjects() {
             self.settle_subjects(frame, depth);
         }
     }
@@ -296,11 +306,12 @@ impl<'a> Scan<'a> {
     /// Gives the values of the object that ended the subjects beside them.
     fn settle_subjects(&mut self, frame: Frame, depth: usize) {
         let Memory { tree, leaves, subjects, .. } = &mut *self.memory;
-        for leaf in leaves[frame.leaves_before..].iter_mut().filter(|leaf| leaf.depth == depth) {
+        for leaf in leaves[frame.leaves_before..].iter_mut().filter(|leaf| leaf.object_depth == depth) {
             let Some(name) = self.plan.subject(leaf.rule) else { continue };
-            let beside = subjects[frame.subjects_before..].iter().filter(|subject| subject.depth == depth);
-            // Of a key that occurs twice the last counts, as with most readers.
-            leaf.subject = beside.filter(|subject| tree.is_key(subject.node, name)).last().map(|it| it.span.clone());
+            let mut beside = subjects[frame.subjects_before..].iter().filter(|subject| subject.depth == depth);
+            // Of a key that occurs twice the first counts, as in the engine.
+            let subject = beside.find(|subject| tree.is_key(subject.node, name));
+            leaf.subject = subject.map(|subject| subject.span.clone());
         }
         subjects.truncate(frame.subjects_before);
     }
@@ -371,8 +382,8 @@ impl<'a> Scan<'a> {
     }
 
     fn found(&mut self, span: Range<usize>, rule: usize, label: Label) {
-        let depth = self.memory.frames.len();
-        self.memory.leaves.push(Leaf { span, rule, label, depth, subject: None });
+        let object_depth = self.memory.frames.last().map_or(0, |frame| frame.object_depth);
+        self.memory.leaves.push(Leaf { span, rule, label, object_depth, subject: None });
     }
 
     #[inline]

@@ -96,25 +96,29 @@ impl Tree {
         id
     }
 
-    /// The child under a key; `cursor` is the count of keys of this object so far and guesses which.
+    /// The child under the key whose text begins at `at`, if it is the one that came at this place before, and the offset
+    /// behind the key's closing quote. Keys that are met in their order are not scanned, only compared.
     #[inline]
-    pub(crate) fn key(&mut self, parent: NodeId, raw: &[u8], cursor: usize, plan: &Plan) -> NodeId {
-        if let Some(&guess) = self.nodes[parent].children.get(cursor)
-            && matches!(&self.nodes[guess].step, RawStep::Key(key) if key.as_ref() == raw)
-        {
-            return guess;
-        }
-        self.other_key(parent, raw, plan)
+    pub(crate) fn expected_key(
+        &self,
+        parent: NodeId,
+        text: &[u8],
+        at: usize,
+        cursor: usize,
+    ) -> Option<(NodeId, usize)> {
+        let guess = *self.nodes[parent].children.get(cursor)?;
+        let RawStep::Key(key) = &self.nodes[guess].step else { return None };
+        let end = at + key.len();
+        // A known key has no quote of its own but behind a backslash, so the first quote behind it is the closing one.
+        (text.get(at..end)? == key.as_ref() && text.get(end) == Some(&b'"')).then_some((guess, end + 1))
     }
 
-    fn other_key(&mut self, parent: NodeId, raw: &[u8], plan: &Plan) -> NodeId {
+    /// The child under a key.
+    pub(crate) fn key(&mut self, parent: NodeId, raw: &[u8], plan: &Plan) -> NodeId {
         let node = &self.nodes[parent];
         let is = |id: &NodeId| matches!(&self.nodes[*id].step, RawStep::Key(key) if key.as_ref() == raw);
-        let known = if node.by_key.is_empty() {
-            node.children.iter().copied().find(is)
-        } else {
-            node.by_key.get(raw).copied()
-        };
+        let known =
+            if node.by_key.is_empty() { node.children.iter().copied().find(is) } else { node.by_key.get(raw).copied() };
         if let Some(id) = known {
             return id;
         }

@@ -11,22 +11,36 @@ use sealwire_msgpack::Reader;
 use zeroize::Zeroizing;
 
 /// Masks where it is called.
-pub struct Local {
+pub(crate) struct Local {
     masks: Masks,
-    pub calls: AtomicUsize,
+    pub(crate) calls: AtomicUsize,
     /// Values from which on it fails; for tests of failures midway.
-    pub fails_after: usize,
+    pub(crate) fails_after: usize,
     values: AtomicUsize,
 }
 
 impl Local {
-    pub fn new(rules: &Rules) -> Arc<Self> {
+    pub(crate) fn new(rules: &Rules) -> Arc<Self> {
         Self::failing(rules, usize::MAX)
     }
 
-    pub fn failing(rules: &Rules, fails_after: usize) -> Arc<Self> {
+    pub(crate) fn failing(rules: &Rules, fails_after: usize) -> Arc<Self> {
         let masks = Masks::new(rules, &MaskSecret::new(Zeroizing::new([7; 32])));
         Arc::new(Self { masks, calls: AtomicUsize::new(0), fails_after, values: AtomicUsize::new(0) })
+    }
+
+    /// A JSON document as the engine masks it in a call, printed without blanks.
+    pub(crate) fn document(&self, json: &str) -> Result<String, String> {
+        let limits = sealwire_payload::Limits::default();
+        let input = sealwire_payload::json::to_msgpack(json.as_bytes(), limits).map_err(|error| error.to_string())?;
+        let selection = Arc::clone(self.masks.rules().selection());
+        let mut walk = sealwire_payload::Walk::new(selection, sealwire_payload::Containers::Descend, limits);
+        let (mut out, mut text) = (Vec::new(), Vec::new());
+        let mut masking = sealwire_mask::Masking::new(&self.masks);
+        walk.advance(&input, &mut out, &mut masking, sealwire_payload::Budget::UNLIMITED)
+            .map_err(|error| error.to_string())?;
+        sealwire_payload::json::from_msgpack(&out, &mut text, false, limits).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8(text).expect("UTF-8"))
     }
 
     fn answer(&self, at: usize, column: &Column) -> Result<Vec<u8>, EngineError> {
@@ -55,6 +69,6 @@ impl Engine for Local {
     }
 }
 
-pub fn rules(text: &str) -> Arc<Rules> {
+pub(crate) fn rules(text: &str) -> Arc<Rules> {
     Arc::new(Rules::from_toml(text).expect("rules"))
 }
