@@ -30,7 +30,7 @@ pub(crate) const NOBODY: &str = "nobody";
 pub(crate) const FULL: &str = "full";
 const ELSEWHERE: &str = "elsewhere";
 
-fn enforcing(config: &mut Config) {
+pub(crate) fn enforcing(config: &mut Config) {
     config.access.mode = AccessMode::Enforce;
     let name = |name: &str| (PrincipalKind::Dns, name.to_owned());
     let principals = [NOBODY, FULL, ELSEWHERE].map(name).into();

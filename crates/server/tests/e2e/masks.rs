@@ -11,7 +11,8 @@ use sealwire_payload::json;
 use sealwire_store::{CollectionKind, Rules, Scope};
 use sealwire_wire::{Limits, Scan, Scanner, request};
 
-use crate::access::{FULL, NOBODY, connect, everything_on, grant_role, put_role_record, start};
+use crate::access::{FULL, NOBODY, connect, enforcing, everything_on, grant_role, put_role_record, start};
+use crate::audit::records;
 use crate::documents::contains;
 use crate::harness::{APP, Harness, Machine, rpc_error, run};
 use crate::raw::{Raw, cancel};
@@ -472,6 +473,46 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         // On another app nothing is granted, masked or not.
         everything_on(&**harness.control().await.store(), "elsewhere", "elsewhere").await;
         assert_eq!(rpc_error(client.decrypt(Decrypt::new("elsewhere", &sealed)).await).code, ErrorCode::Forbidden);
+    });
+}
+
+#[test]
+fn the_audit_trail_says_who_saw_values_through_what() {
+    run(Machine::Shared, 60, async {
+        let mut harness = Harness::prepared(
+            |config| {
+                enforcing(config);
+                config.audit.folder = Some(config.state.folder.with_file_name("audit"));
+            },
+            async |control| everything_on(&**control.store(), FULL, "*").await,
+        )
+        .await;
+        let (operator, relay) =
+            (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
+        let grants = ["decrypt apps=shop mask=fixed(\"n/a\")", "mask apps=shop"];
+        grant_role(&operator, NOBODY, "support", &grants).await;
+        let sealed = relay.encrypt(Encrypt::new(APP, &canaries(false))).await.unwrap().payload;
+        relay.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
+        let client = connect(&harness, harness.address, NOBODY).await;
+        client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
+        mask(&client, APP, &canaries(false), masking(vec![at("$", "redact")])).await.unwrap();
+        harness.take_server().shutdown().await;
+        let folder = harness.config.audit.folder.as_ref().unwrap();
+        let said: Vec<_> = records(folder)
+            .into_iter()
+            .filter(|record| ["decrypt", "mask"].contains(&record.method.as_deref().unwrap_or_default()))
+            .map(|call| (call.principal.unwrap(), call.method.unwrap(), call.fields, call.mask))
+            .collect();
+        let expected = [
+            (FULL, "decrypt", 6, None),
+            (NOBODY, "decrypt", 6, Some("fixed(\"n/a\")".to_owned())),
+            (NOBODY, "mask", 6, None),
+        ];
+        assert_eq!(said, expected.map(|(who, what, fields, mask)| (who.to_owned(), what.to_owned(), fields, mask)));
+        for file in std::fs::read_dir(folder).unwrap() {
+            let bytes = std::fs::read(file.unwrap().path()).unwrap();
+            assert!(is_clean(&bytes), "a value is in the trail");
+        }
     });
 }
 
