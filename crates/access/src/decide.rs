@@ -1,10 +1,12 @@
 //! One decision for each call, and the proof that it was made.
 //!
 //! What is not granted is refused; grants of all roles add up; nothing denies. The answer names what was missing in the
-//! caller's own words, and never what else there is: whether an app exists plays no part in it.
+//! caller's own words, and never what else there is: whether an app exists plays no part in it. Where grants differ in
+//! what they let see, one without a mask wins, else the first of the first role.
 
 use std::sync::Arc;
 
+use crate::mask::MaskText;
 use crate::operation::{About, Operation, Operations};
 use crate::role::{Grant, Role, RoleName};
 
@@ -175,24 +177,25 @@ impl Grants {
         Self { roles, operations }
     }
 
-    /// The role that permits it, or what is missing.
-    fn judge(&self, ask: &Ask<'_>) -> Result<&RoleName, Missing> {
+    /// What permits it, or what is missing.
+    fn judge(&self, ask: &Ask<'_>) -> Result<Permitted<'_>, Missing> {
         if self.roles.is_empty() {
             return Err(Missing::Role);
         }
         if !self.operations.contains(ask.operation) {
             return Err(Missing::Operation);
         }
-        let mut closest = Missing::Operation;
+        let (mut closest, mut masked) = (Missing::Operation, None);
         for role in &self.roles {
             for grant in role.grants() {
-                match ask.lacks(grant) {
-                    None => return Ok(role.name()),
-                    Some(missing) => closest = closest.max(missing),
+                match (ask.lacks(grant), &grant.mask) {
+                    (None, None) => return Ok(Permitted { role: role.name(), mask: None }),
+                    (None, mask) => drop(masked.get_or_insert(Permitted { role: role.name(), mask: mask.as_ref() })),
+                    (Some(missing), _) => closest = closest.max(missing),
                 }
             }
         }
-        Err(closest)
+        masked.ok_or(closest)
     }
 
     /// Decides on a call, strictly.
@@ -201,18 +204,27 @@ impl Grants {
     /// [`Denied`].
     pub fn decide<'a>(&self, ask: Ask<'a>) -> Result<Permit<'a>, Denied> {
         match self.judge(&ask) {
-            Ok(_) => Ok(Permit::of(ask)),
+            Ok(permitted) => Ok(Permit::of(ask, permitted.mask)),
             Err(missing) => Err(Denied::of(&ask, missing)),
         }
     }
 
-    /// The role that permits a call.
+    /// What permits a call.
     ///
     /// # Errors
     /// [`Denied`].
-    pub fn role_for(&self, ask: &Ask<'_>) -> Result<&RoleName, Denied> {
+    pub fn permitted(&self, ask: &Ask<'_>) -> Result<Permitted<'_>, Denied> {
         self.judge(ask).map_err(|missing| Denied::of(ask, missing))
     }
+}
+
+/// What permits a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permitted<'a> {
+    /// The role.
+    pub role: &'a RoleName,
+    /// What values are shown through.
+    pub mask: Option<&'a MaskText>,
 }
 
 /// The decision on a call.
@@ -231,20 +243,22 @@ impl Mode {
     /// [`Denied`], where it is enforced.
     pub fn decide<'a>(self, grants: Option<&Grants>, ask: Ask<'a>) -> Result<Decision<'a>, Denied> {
         let judged = match (self, grants) {
-            (Self::Off, _) => Ok(()),
-            (_, Some(grants)) => grants.judge(&ask).map(drop),
+            (Self::Off, _) => Ok(None),
+            (_, Some(grants)) => grants.judge(&ask).map(|permitted| permitted.mask),
             (_, None) => Err(Missing::Role),
         };
         match judged.map_err(|missing| Denied::of(&ask, missing)) {
-            Ok(()) => Ok(Decision { permit: Permit::of(ask), observed: None }),
-            Err(denied) if self == Self::Observe => Ok(Decision { permit: Permit::of(ask), observed: Some(denied) }),
+            Ok(mask) => Ok(Decision { permit: Permit::of(ask, mask), observed: None }),
+            Err(denied) if self == Self::Observe => {
+                Ok(Decision { permit: Permit::of(ask, None), observed: Some(denied) })
+            }
             Err(denied) => Err(denied),
         }
     }
 
     /// The permit of a call that nothing is known about and that passes all the same; `None` where it does not.
     pub fn unknown(self, ask: Ask<'_>) -> Option<Permit<'_>> {
-        (self != Self::Enforce).then(|| Permit::of(ask))
+        (self != Self::Enforce).then(|| Permit::of(ask, None))
     }
 }
 
@@ -255,15 +269,32 @@ pub struct Permit<'a> {
     operation: Operation,
     app: Option<&'a str>,
     collection: Option<&'a str>,
+    mask: Option<MaskText>,
+}
+
+/// What of values a permit lets see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Sight<'p> {
+    /// The values.
+    Clear,
+    /// Every value through this, and none that it does not fit.
+    Masked(&'p MaskText),
 }
 
 impl<'a> Permit<'a> {
-    fn of(ask: Ask<'a>) -> Self {
+    fn of(ask: Ask<'a>, mask: Option<&MaskText>) -> Self {
         let name = |extent| match extent {
             Extent::One(name) => Some(name),
             Extent::None | Extent::Every => None,
         };
-        Self { operation: ask.operation, app: name(ask.app), collection: name(ask.collection) }
+        let mask = mask.cloned();
+        Self { operation: ask.operation, app: name(ask.app), collection: name(ask.collection), mask }
+    }
+
+    /// How values may be given.
+    pub fn sight(&self) -> Sight<'_> {
+        self.mask.as_ref().map_or(Sight::Clear, Sight::Masked)
     }
 
     /// What was permitted.

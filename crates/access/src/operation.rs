@@ -65,6 +65,8 @@ operations! {
     Tokenize = "tokenize" Data Collection,
     /// Tokens become values.
     Detokenize = "detokenize" Data Collection,
+    /// Values are masked.
+    Mask = "mask" Data App,
     /// What is known of tokens is read.
     TokensGet = "tokens.get" Data Collection,
     /// Whether a value has a token is found out.
@@ -159,6 +161,8 @@ impl Operations {
     pub const NONE: Self = Self(0);
     /// Every data operation.
     pub const DATA: Self = Self::of_group(Group::Data);
+    /// Those that give values, and so can be permitted under a mask.
+    pub const VALUES: Self = Self(1 << Operation::Decrypt as u32 | 1 << Operation::Detokenize as u32);
     /// Every control operation.
     pub const CONTROL: Self = Self::of_group(Group::Control);
 
@@ -195,6 +199,12 @@ impl Operations {
     /// Whether it holds none.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// Those that are not in `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// Those of both.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::mask::MaskText;
 use crate::operation::{Operation, Operations};
 use crate::principal::{Principal, PrincipalKind};
 use crate::role::{Grant, Names, Role, RoleName};
@@ -48,6 +49,8 @@ struct GrantRecord {
     collections: Vec<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     reason: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mask: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -82,6 +85,7 @@ impl Role {
             apps: texts(&grant.apps),
             collections: texts(&grant.collections),
             reason: grant.reason,
+            mask: grant.mask.as_ref().map(ToString::to_string),
         };
         let grants = self.grants().iter().map(grant).collect();
         let record = RoleRecord { format: FORMAT, role: self.name().as_str().into(), grants };
@@ -105,7 +109,8 @@ impl Role {
             }
             let names = |names: &[String]| Names::of(names.iter().map(String::as_str)).map_err(refuse);
             let (apps, collections) = (names(&grant.apps)?, names(&grant.collections)?);
-            Ok(Grant { operations, apps, collections, reason: grant.reason })
+            let mask = grant.mask.as_deref().map(MaskText::new).transpose().map_err(refuse)?;
+            Ok(Grant { operations, apps, collections, reason: grant.reason, mask })
         };
         let role = Self::new(&role, grants.iter().map(grant).collect::<Result<_, RecordError>>()?).map_err(refuse)?;
         if role_key(role.name()) == key { Ok(role) } else { Err(RecordError("the key is not its role's".into())) }
@@ -158,14 +163,18 @@ mod tests {
             apps: Names::of(names.iter().copied()).unwrap(),
             collections: Names::All,
             reason,
+            mask: None,
         };
-        let role = Role::new("support", vec![grant(&["shop"], true), grant(&["*"], false)]).unwrap();
+        let masked =
+            Grant { mask: Some(MaskText::new("fixed(\"n/a\")").unwrap()), ..Grant::on_all(Operation::Decrypt.into()) };
+        let role = Role::new("support", vec![grant(&["shop"], true), grant(&["*"], false), masked]).unwrap();
         let text = String::from_utf8(role.to_record()).unwrap();
         assert_eq!(
             text,
             "{\"format\":1,\"role\":\"support\",\"grants\":[\
              {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"shop\"],\"collections\":[\"*\"],\"reason\":true},\
-             {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"]}]}"
+             {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"]},\
+             {\"operations\":[\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"],\"mask\":\"fixed(\\\"n/a\\\")\"}]}"
         );
         assert_eq!(Role::from_record("role/support", text.as_bytes()), Ok(role));
     }
@@ -183,6 +192,8 @@ mod tests {
             ("role/r", record(&good.replacen("[\"*\"]", "[]", 1))),
             ("role/r", record(&good.replacen("[\"encrypt\"]", "[]", 1))),
             ("role/r", record(&good.replace("}", ",\"deny\":true}"))),
+            ("role/r", record(&good.replace("}", ",\"mask\":\"redact\"}"))),
+            ("role/r", record(&good.replace("encrypt", "decrypt").replace("}", ",\"mask\":\"\"}"))),
             ("role/r", record("{\"operations\":[\"encrypt\"],\"apps\":[\"*\"]}")),
             ("role/administrator", record(good).replace("\"r\"", "\"administrator\"")),
             ("role/r", "{".into()),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::mask::{MASK_BYTES_MAX, MaskText};
 use crate::operation::{Operation, Operations};
 
 /// Longest name of a role, app or collection, in bytes.
@@ -45,7 +46,7 @@ pub enum RoleError {
     #[error("\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like")]
     NoSuchOperation(String),
     /// A word that has no place in a grant, or comes twice.
-    #[error("\"{0}\" has no place there: after the operations come apps=, collections= and reason, each once")]
+    #[error("\"{0}\" has no place there: after the operations come apps=, collections=, mask= and reason, each once")]
     Part(String),
     /// A grant on no app.
     #[error("a grant must say on which apps: apps=NAME,NAME, or apps=* for all")]
@@ -53,6 +54,12 @@ pub enum RoleError {
     /// Control calls carry none, so nothing would be granted.
     #[error("a reason can be demanded of data operations only")]
     ReasonOfControl,
+    /// A mask that is none, as far as a grant can tell.
+    #[error("a mask must be a function of at most {MASK_BYTES_MAX} bytes, such as mask=partial(last=4)")]
+    Mask,
+    /// Operations that give no values.
+    #[error("a mask is for decrypt and detokenize alone: {0} needs a grant of its own")]
+    MaskOf(Operation),
 }
 
 impl RoleName {
@@ -137,23 +144,43 @@ pub struct Grant {
     pub collections: Names,
     /// Whether each call must say why it is made.
     pub reason: bool,
+    /// What values are shown through. Of operations that give values only.
+    pub mask: Option<MaskText>,
 }
 
 impl Grant {
-    /// What an operator writes: `encrypt,tokens.* apps=shop,web collections=people reason`, in any order after the
-    /// operations. All collections, where none are named.
+    /// These operations on everything, without a condition.
+    pub fn on_all(operations: Operations) -> Self {
+        Self { operations, apps: Names::All, collections: Names::All, reason: false, mask: None }
+    }
+
+    /// What an operator writes: `encrypt,tokens.* apps=shop,web collections=people reason`, or
+    /// `decrypt apps=shop mask=partial(last=4)`, in any order after the operations. All collections, where none are named.
     ///
     /// # Errors
     /// [`RoleError`], which names the part that is wrong.
     pub fn from_text(text: &str) -> Result<Self, RoleError> {
-        let mut parts = text.split_ascii_whitespace();
         let mut operations = Operations::NONE;
-        for name in parts.next().unwrap_or_default().split(',') {
+        let (names, mut rest) = next_part(text);
+        for name in names.split(',') {
             let known = Operations::from_text(name).ok_or_else(|| RoleError::NoSuchOperation(shown(name)))?;
             operations = operations.and(known);
         }
-        let (mut apps, mut collections, mut reason) = (None, None, false);
-        for part in parts {
+        let (mut apps, mut collections, mut reason, mut mask) = (None, None, false, None);
+        loop {
+            let (part, behind) = next_part(rest);
+            if part.is_empty() {
+                break;
+            }
+            if let Some(text) = rest.trim_ascii_start().strip_prefix("mask=") {
+                let (found, behind) = MaskText::split(text)?;
+                if mask.replace(found).is_some() || !(behind.is_empty() || behind.starts_with(is_space)) {
+                    return Err(RoleError::Part(shown(part)));
+                }
+                rest = behind;
+                continue;
+            }
+            rest = behind;
             let (place, names) = match part.split_once('=') {
                 Some(("apps", names)) => (&mut apps, names),
                 Some(("collections", names)) => (&mut collections, names),
@@ -168,8 +195,18 @@ impl Grant {
             }
         }
         let apps = apps.ok_or(RoleError::NoApps)?;
-        Ok(Self { operations, apps, collections: collections.unwrap_or(Names::All), reason })
+        Ok(Self { operations, apps, collections: collections.unwrap_or(Names::All), reason, mask })
     }
+}
+
+/// The first word, and what follows it.
+fn next_part(text: &str) -> (&str, &str) {
+    let text = text.trim_ascii_start();
+    text.split_at(text.find(is_space).unwrap_or(text.len()))
+}
+
+fn is_space(sign: char) -> bool {
+    sign.is_ascii_whitespace()
 }
 
 impl fmt::Display for Grant {
@@ -179,6 +216,9 @@ impl fmt::Display for Grant {
         write!(f, "{} apps={}", operations.join(","), self.apps.texts().join(","))?;
         if self.collections != Names::All {
             write!(f, " collections={}", self.collections.texts().join(","))?;
+        }
+        if let Some(mask) = &self.mask {
+            write!(f, " mask={mask}")?;
         }
         if self.reason { f.write_str(" reason") } else { Ok(()) }
     }
@@ -216,12 +256,17 @@ impl Role {
         if grants.iter().any(|grant| grant.reason && of_control(grant)) {
             return Err(RoleError::ReasonOfControl);
         }
+        for grant in grants.iter().filter(|grant| grant.mask.is_some()) {
+            if let Some(other) = grant.operations.without(Operations::VALUES).iter().next() {
+                return Err(RoleError::MaskOf(other));
+            }
+        }
         Ok(Self { name, grants: grants.into() })
     }
 
     /// The role [`ADMINISTRATOR`].
     pub fn administrator() -> Self {
-        let grant = Grant { operations: Operations::CONTROL, apps: Names::All, collections: Names::All, reason: false };
+        let grant = Grant::on_all(Operations::CONTROL);
         Self { name: RoleName(ADMINISTRATOR.into()), grants: Box::new([grant]) }
     }
 
@@ -281,6 +326,15 @@ mod tests {
                 "collections.*,encrypt apps=*",
                 "encrypt,collections.list,collections.create,collections.set,collections.delete apps=*",
             ),
+            ("decrypt apps=shop mask=partial(last=4)", "decrypt apps=shop mask=partial(last=4)"),
+            (
+                "decrypt  mask=\"partial(first=1, last=4)\"  apps=a reason",
+                "decrypt apps=a mask=partial(first=1, last=4) reason",
+            ),
+            (
+                "detokenize,decrypt mask=fixed(\"n a\") collections=x apps=*",
+                "decrypt,detokenize apps=* collections=x mask=fixed(\"n a\")",
+            ),
         ] {
             let grant = Grant::from_text(text).unwrap();
             assert_eq!(grant.to_string(), written);
@@ -300,6 +354,12 @@ mod tests {
             ("encrypt apps=shop reason reason", part("reason")),
             ("encrypt apps=shop reason=yes", part("reason=yes")),
             ("encrypt app=shop", part("app=shop")),
+            ("decrypt apps=shop mask=", RoleError::Mask),
+            ("decrypt apps=shop mask=partial(last=4", RoleError::Mask),
+            ("decrypt apps=shop mask=redact mask=hash", part("mask=hash")),
+            ("decrypt apps=shop mask=\"redact\"reason", part("mask=\"redact\"reason")),
+            ("decrypt apps=shop mask", part("mask")),
+            ("mask=redact apps=shop", operation("mask=redact")),
             ("encrypt apps=shop collections=../x", RoleError::NotAName("../x".into())),
         ] {
             assert_eq!(Grant::from_text(text), Err(error), "{text}");
@@ -308,8 +368,9 @@ mod tests {
 
     #[test]
     fn a_role_has_a_name_of_its_own_and_no_empty_grant() {
-        let grant = |operations| Grant { operations, apps: Names::All, collections: Names::All, reason: false };
+        let grant = Grant::on_all;
         let encrypt = || grant(Operation::Encrypt.into());
+        let redact = || Some(MaskText::new("redact").unwrap());
         let long = "r".repeat(65);
         for (name, grants, outcome) in [
             ("relay", vec![encrypt()], Ok(())),
@@ -327,6 +388,13 @@ mod tests {
                 vec![Grant { reason: true, ..grant(Operations::CONTROL.and(Operation::Encrypt.into())) }],
                 Err(RoleError::ReasonOfControl),
             ),
+            ("relay", vec![Grant { mask: redact(), ..grant(Operations::VALUES) }], Ok(())),
+            (
+                "relay",
+                vec![Grant { mask: redact(), ..grant(Operations::VALUES.and(Operation::TokensGet.into())) }],
+                Err(RoleError::MaskOf(Operation::TokensGet)),
+            ),
+            ("relay", vec![Grant { mask: redact(), ..encrypt() }], Err(RoleError::MaskOf(Operation::Encrypt))),
         ] {
             assert_eq!(Role::new(name, grants).map(drop), outcome, "{name}");
         }

@@ -35,6 +35,8 @@ pub struct Record<'a> {
     pub collection: Option<&'a str>,
     /// Why it was made, in its caller's words, if it said so.
     pub reason: Option<&'a str>,
+    /// The function that its caller saw values through, by its role.
+    pub mask: Option<&'a str>,
     /// What a control call was to change.
     pub change: &'a [(&'static str, Change<'a>)],
     /// Fields that the call's answer covers; of calls on tokens, tokens.
@@ -77,6 +79,7 @@ impl Record<'_> {
             ("app", self.app, TEXT_BYTES_MAX),
             ("collection", self.collection, TEXT_BYTES_MAX),
             ("reason", self.reason, REASON_BYTES_MAX),
+            ("mask", self.mask, TEXT_BYTES_MAX),
         ] {
             if let Some(text) = text {
                 json::text(out, name, cut(text, bytes_max));
@@ -231,6 +234,7 @@ mod tests {
             ];
             let record = Record {
                 principal: &texts[3], kind: "dns", method: "encrypt", app: some(0), collection: some(1), reason: some(2),
+                mask: some(2),
                 change: &change[..changes], fields: numbers[0], errors: numbers[1], bytes_in: numbers[2],
                 outcome: "ok", generation: numbers[3], took: Duration::from_micros(numbers[4] >> 1),
             };
@@ -253,6 +257,8 @@ mod tests {
             prop_assert_eq!(read.get("app").and_then(|app| app.as_str()), some(0).map(|app| cut(app, TEXT_BYTES_MAX)));
             let reason = read.get("reason").and_then(|reason| reason.as_str());
             prop_assert_eq!(reason, some(2).map(|reason| cut(reason, REASON_BYTES_MAX)));
+            let mask = read.get("mask").and_then(|mask| mask.as_str());
+            prop_assert_eq!(mask, some(2).map(|mask| cut(mask, TEXT_BYTES_MAX)));
             let kept = |name: &str| read["change"].get(name).cloned().unwrap_or_default();
             if changes > 1 && texts[5].len() + grants.concat().len() < CHANGE_BYTES_MAX {
                 prop_assert_eq!((kept("key"), kept("grants")), (serde_json::json!(texts[5]), serde_json::json!(grants)));

@@ -55,6 +55,8 @@ pub struct Shown {
     pub collection: Option<String>,
     /// Why, in the caller's words.
     pub reason: Option<String>,
+    /// The function that its caller saw values through.
+    pub mask: Option<String>,
     /// What a control call was to change.
     pub change: Option<serde_json::Map<String, serde_json::Value>>,
     /// Fields.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sealwire_wire::{
     DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentCall, Encrypt, ErrorCode, FieldError, Health, Info, Inspect,
-    Inspection, Malformed, Minting, Rewrap, Tokenize, request,
+    Inspection, Malformed, Mask, Minting, Rewrap, Tokenize, request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -194,6 +194,15 @@ impl Client {
     /// Any [`Error`] but `Value`.
     pub async fn detokenize(&self, call: Detokenize<'_>) -> Result<Document, Error> {
         self.document(call, Course::on_tokens(), request::detokenize).await
+    }
+
+    /// Masks the fields of a document by rules. Safe to repeat: equal calls have equal answers, but for functions that draw
+    /// at random.
+    ///
+    /// # Errors
+    /// Any [`Error`] but `Value`.
+    pub async fn mask(&self, call: Mask<'_>) -> Result<Document, Error> {
+        self.document(call, Course::default(), request::mask).await
     }
 
     async fn document<'a, W: Clone>(

@@ -30,7 +30,7 @@ pub use config::{ClientConfig, Endpoint, Pem};
 pub use error::Error;
 pub use sealwire_wire::{
     Counted, Curve, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,
-    FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Minting, OnError,
-    Rewrap, RpcError, ScanError, Sweep, Token, TokenMap, Tokenize, Tokens, Unbound, ValueKind, Within, Writing,
-    control,
+    FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Mask, MaskList,
+    MaskRule, Masking, Minting, OnError, Rewrap, RpcError, RuleFields, ScanError, Sweep, Token, TokenMap, Tokenize,
+    Tokens, Unbound, UnknownFields, ValueKind, Within, Writing, control,
 };

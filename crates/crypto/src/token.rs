@@ -3,8 +3,9 @@
 //! Symmetric and apart from the key pairs of envelopes. Each version is a 32-byte secret, from which HKDF-SHA256 makes
 //! one sub-key per purpose, once. `proto/token.md` gives the exact bytes.
 //!
-//! The fact a reader would get wrong: names and fingerprints come from version 1 for ever, whatever its state, because
-//! a row must be found again after a rotation. Rotating and disabling is about what seals and opens rows.
+//! The fact a reader would get wrong: names, fingerprints and masks come from version 1 for ever, whatever its state,
+//! because a row must be found again after a rotation and a value must mask as it did before. Rotating and disabling is
+//! about what seals and opens rows.
 
 mod format;
 mod hash;
@@ -28,6 +29,7 @@ const ID_LABEL: &[u8] = b"sealwire/token/id/1";
 const FINGERPRINT_LABEL: &[u8] = b"sealwire/token/fingerprint/1";
 const CONTEXT_LABEL: &[u8] = b"sealwire/token/context/1";
 const SEAL_LABEL: &[u8] = b"sealwire/token/seal/1";
+const MASK_LABEL: &[u8] = b"sealwire/mask/1";
 /// Its sub-key leaves no process; it tells two secrets apart without keeping them.
 const MARK_LABEL: &[u8] = b"sealwire/token/mark/1";
 
@@ -88,6 +90,7 @@ pub struct TokenKeys {
     id: Keyed,
     fingerprint: Keyed,
     context: Keyed,
+    mask: Zeroizing<[u8; 32]>,
     versions: Vec<Version>,
 }
 
@@ -111,8 +114,16 @@ impl TokenKeys {
         }
         let keyed = |label| Keyed::new(&first.secret.sub_key(label));
         let (id, fingerprint, context) = (keyed(ID_LABEL), keyed(FINGERPRINT_LABEL), keyed(CONTEXT_LABEL));
+        let mask = first.secret.sub_key(MASK_LABEL);
         let versions = versions.iter().map(Version::new).collect::<Result<_, _>>()?;
-        Ok(Self { app, id, fingerprint, context, versions })
+        Ok(Self { app, id, fingerprint, context, mask, versions })
+    }
+
+    /// The secret that the app's masks are derived from: of version 1, whatever its state, so that a value masks alike for
+    /// as long as there is the app. It names no token and opens no row.
+    #[must_use]
+    pub fn mask_secret(&self) -> Zeroizing<[u8; 32]> {
+        self.mask.clone()
     }
 
     /// The app's number.

@@ -7,6 +7,7 @@
 //!
 //! [`json`] is for the command line: JSON text to MessagePack and back without changing a value.
 
+mod beside;
 mod frame;
 pub mod json;
 mod limits;
@@ -17,8 +18,9 @@ mod testing;
 mod transform;
 mod walk;
 
+pub use beside::EnclosingMap;
 pub use limits::{Budget, Limits};
-pub use path::Path;
-pub use select::{SelectError, Selection};
+pub use path::{Path, push_name};
+pub use select::{Ranked, SelectError, Selection};
 pub use transform::{Containers, Field, Outcome, Transform};
 pub use walk::{Progress, Walk, WalkError};

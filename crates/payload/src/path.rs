@@ -91,6 +91,12 @@ fn write_key(f: &mut impl Write, input: &[u8], key_at: usize, key_bytes_max: usi
     }
 }
 
+/// Appends the segment for a string key to a path: `.name`, or `['any key']`.
+pub fn push_name(path: &mut String, key: &str) {
+    // Writing to a String cannot fail.
+    let _ = write_name(path, key);
+}
+
 /// Writes the segment for a string key: `.name` where the grammar allows it, else `['any key']`.
 pub(crate) fn write_name(f: &mut impl Write, key: &str) -> fmt::Result {
     if is_bare_name(key) {

@@ -31,12 +31,16 @@ pub trait Transform {
 }
 
 /// One selected value.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
     /// The value, or the header of a container that was selected whole. The bytes of a string are valid UTF-8.
     pub token: Token<'a>,
     /// The whole value as it stands in the document.
     pub raw: &'a [u8],
+    /// What of a [ranked](crate::Selection::ranked) selection selected it; `None`: nothing did. 0 under every other selection.
+    pub rank: Option<u32>,
+    /// Where it sits.
+    pub path: Path<'a>,
 }
 
 /// What a [`Transform`] did with a field.
@@ -48,7 +52,8 @@ pub enum Outcome {
     Keep,
 }
 
-/// What a selected array or map means. Under [`Selection::everything`](crate::Selection::everything) leaves are fields in either mode.
+/// What a selected array or map means. Under [`Selection::everything`](crate::Selection::everything) and
+/// [`Selection::ranked`](crate::Selection::ranked) leaves are fields in either mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containers {
     /// It is one field. The outermost selected container wins.

@@ -212,7 +212,7 @@ impl Walk {
         match token {
             Token::Array(_) | Token::Map(_) => self.enter(token, start, states),
             Token::Nil => Ok(()),
-            _ if states & EVERYTHING != 0 || self.selection.accepts(states) => self.field(pass, token, start),
+            _ if states & EVERYTHING != 0 || self.selection.accepts(states) => self.field(pass, token, start, states),
             _ => Ok(()),
         }
     }
@@ -222,7 +222,7 @@ impl Walk {
         if self.frames.len() >= self.limits.depth_max {
             return Err(WalkError::TooDeep { at: start, depth_max: self.limits.depth_max });
         }
-        let is_selected = states & EVERYTHING == 0 && self.selection.accepts(states);
+        let is_selected = states & EVERYTHING == 0 && !self.selection.is_ranked() && self.selection.accepts(states);
         let is_whole = is_selected && self.containers == Containers::Whole;
         let states = match (is_selected, is_whole) {
             (true, true) => NOTHING,
@@ -245,22 +245,25 @@ impl Walk {
             return Ok(());
         }
         self.whole_at = None;
-        self.field(pass, frame.token(), frame.start)
+        self.field(pass, frame.token(), frame.start, NOTHING)
     }
 
-    /// Hands over the value from `start` to the current position.
+    /// Hands over the value from `start` to the current position. `states` are those of a leaf.
     #[inline]
     fn field<T: Transform>(
         &mut self,
         pass: &mut Pass<'_, T>,
         token: Token<'_>,
         start: usize,
+        states: States,
     ) -> Result<(), WalkError<T::Error>> {
         pass.flush_to(start)?;
         self.fields += 1;
         let out_len = pass.out.len();
         let raw = pass.input.get(start..self.position).unwrap_or_default();
-        match pass.transform.field(Field { token, raw }, pass.out) {
+        let path = Path { frames: &self.frames, input: pass.input };
+        let rank = self.selection.rank(states);
+        match pass.transform.field(Field { token, raw, rank, path }, pass.out) {
             Ok(Outcome::Replaced) => {
                 pass.copied_to = self.position;
                 pass.check_out_len()
@@ -271,7 +274,6 @@ impl Walk {
             }
             Err(error) => {
                 pass.out.truncate(out_len);
-                let path = Path { frames: &self.frames, input: pass.input };
                 pass.transform.failed(&path, error).map_err(WalkError::Transform)
             }
         }

@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sealwire_access::Role;
+use sealwire_access::{Permit, Role};
 use sealwire_crypto::{AppKeys, OpenedSchedules};
 use sealwire_store::{self as store, App, AppState, Control, Instance, Scope, State, StoreError};
 use tokio::sync::Notify;
 
 use crate::admin::{AdminState, Condition};
+use crate::error::CallFailure;
+use crate::masks::sight::{RoleMasks, Shown};
 use crate::tokens::Collection;
 
 /// How often what is kept grows older.
@@ -59,9 +61,19 @@ pub type Roles = Arc<HashMap<Box<str>, Arc<Role>>>;
 pub struct Served {
     app: App,
     collections: HashMap<Box<str>, Arc<Collection>>,
+    masks: RoleMasks,
 }
 
 impl Served {
+    /// How the permit of a call lets its values be given.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::RoleMask`].
+    pub fn shown(&self, permit: &Permit<'_>) -> Result<Shown, CallFailure> {
+        self.masks.shown(permit, &self.app.token_keys)
+    }
+
     /// Its collection of that name.
     pub fn collection(&self, name: &str) -> Option<&Arc<Collection>> {
         self.collections.get(name)
@@ -89,7 +101,7 @@ impl From<App> for Served {
         let collections = app.collections.iter();
         let collections =
             collections.map(|(name, found)| (name.as_str().into(), Arc::new(collection(found)))).collect();
-        Self { app, collections }
+        Self { app, collections, masks: RoleMasks::default() }
     }
 }
 

@@ -18,6 +18,7 @@ mod doctor;
 mod documents;
 mod folder;
 mod instances;
+mod mask;
 mod operator;
 mod principals;
 mod reference;
@@ -65,6 +66,8 @@ enum Command {
     Tokenize(tokenize::TokenizeArgs),
     /// Replace the tokens in a JSON file by their values
     Detokenize(tokenize::DetokenizeArgs),
+    /// Mask files and databases by rules, and say what rules do
+    Mask(mask::Args),
     /// Say what an envelope says about itself, without opening it
     Inspect(calls::InspectArgs),
     /// Ask an engine whether it answers
@@ -120,6 +123,7 @@ pub fn run() -> ExitCode {
         Command::Principals(args) => principals::run(&args),
         Command::Tokenize(args) => tokenize::tokenize(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
+        Command::Mask(args) => mask::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::CheckConfig(args) => serve::check(&args),

@@ -43,30 +43,39 @@ enum Operation {
     Look,
     /// And behind that: rows are opened.
     Reveal,
+    /// Fields are masked, with one function or another.
+    Mask,
 }
 
 impl Kind {
     /// Those with curves and scopes.
     const OF_ENVELOPES: usize = 18;
-    const COUNT: usize = Self::OF_ENVELOPES + 4;
+    const COUNT: usize = Self::OF_ENVELOPES + 5;
 
     /// Tokens are made.
-    const MINT: Self = Self::of_tokens(Operation::Mint);
+    const MINT: Self = Self::without_curve(Operation::Mint);
     /// Tokens are hashed.
-    pub const LOOK: Self = Self::of_tokens(Operation::Look);
+    pub const LOOK: Self = Self::without_curve(Operation::Look);
     /// Rows are opened.
-    pub const REVEAL: Self = Self::of_tokens(Operation::Reveal);
+    pub const REVEAL: Self = Self::without_curve(Operation::Reveal);
+    /// Fields are masked.
+    const MASK: Self = Self::without_curve(Operation::Mask);
 
-    const fn of_tokens(operation: Operation) -> Self {
+    const fn without_curve(operation: Operation) -> Self {
         Self { operation, curve: Curve::R1, scope: KeyScope::Epoch }
     }
 
     /// What a call goes on with once the store has answered.
     pub fn behind(self) -> Option<Self> {
         match self.operation {
-            Operation::Mint => Some(Self::of_tokens(Operation::Settle)),
+            Operation::Mint => Some(Self::without_curve(Operation::Settle)),
             Operation::Look => Some(Self::REVEAL),
-            Operation::Seal | Operation::Open | Operation::Rewrap | Operation::Settle | Operation::Reveal => None,
+            Operation::Seal
+            | Operation::Open
+            | Operation::Rewrap
+            | Operation::Settle
+            | Operation::Reveal
+            | Operation::Mask => None,
         }
     }
 
@@ -77,6 +86,7 @@ impl Kind {
             Method::Encrypt => Self { operation: Operation::Seal, curve, scope },
             Method::Rewrap => Self { operation: Operation::Rewrap, curve, scope },
             Method::Tokenize => Self::MINT,
+            Method::Mask => Self::MASK,
             method if Methods::TOKENS.contains(method) => Self::LOOK,
             _ => Self { operation: Operation::Open, curve: Curve::R1, scope: KeyScope::Request },
         }
@@ -96,8 +106,8 @@ impl Kind {
                 KeyScope::ALL.iter().map(move |scope| Self { operation, curve: *curve, scope: *scope })
             })
         });
-        let of_tokens = [Operation::Mint, Operation::Settle, Operation::Look, Operation::Reveal];
-        of_envelopes.chain(of_tokens.map(Self::of_tokens))
+        let others = [Operation::Mint, Operation::Settle, Operation::Look, Operation::Reveal, Operation::Mask];
+        of_envelopes.chain(others.map(Self::without_curve))
     }
 
     /// What a whole message of so many scalars and bytes consists of.

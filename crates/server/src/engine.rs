@@ -20,6 +20,7 @@ use crate::error::CallFailure;
 use crate::faults::Faults;
 use crate::inspect;
 use crate::limits::Limits;
+use crate::masks::{self, Wanted};
 use crate::metrics::Metrics;
 use crate::reader::{Evervault, Reader};
 use crate::scheduler::Scheduler;
@@ -75,6 +76,8 @@ pub struct Plan {
     pub format: wire::Format,
     /// Bytes that the call takes beside its messages.
     pub beside_bytes: usize,
+    /// By how much masks may make the reply longer than a call of its method else has it.
+    pub growth_bytes: usize,
     /// The generation of the keys.
     pub generation: u64,
 }
@@ -85,6 +88,8 @@ pub struct Located {
     pub generation: u64,
     /// The collection.
     pub collection: Arc<Collection>,
+    /// Its app.
+    app: Arc<Served>,
 }
 
 impl Engine {
@@ -105,17 +110,34 @@ impl Engine {
             Call::Detokenize(call) => {
                 let located = self.locate(permit, call.min_generation)?;
                 let (collection, context) = (Arc::clone(&located.collection), call.context.into());
-                let looking = Looking { collection, context, bounds: self.token_bounds() };
+                let shown = located.app.shown(permit)?;
+                let looking = Looking { collection, context, bounds: self.token_bounds(), shown };
                 let beside = looking.entry_bytes(fields);
                 plan_on_tokens(frame, call, &located, Task::Detokenize(looking, call.on_error), beside)
             }
             Call::Encrypt(call) => self.plan_on(permit, frame, call, Some(&call.writing), |app, format| {
                 Ok(Task::Seal { writer: writer(app, call, format)?, on_error: call.on_error })
             }),
-            Call::Decrypt(call) => self.plan_on(permit, frame, call, None, |app, _| {
-                // What binds no context does not open for who asked for one.
-                Ok(Task::Open(self.reading(&app.keys, call, !call.context.is_empty())))
-            }),
+            Call::Decrypt(call) => {
+                let mut growth = 0;
+                let plan = self.plan_on(permit, frame, call, None, |app, _| {
+                    let shown = app.shown(permit)?;
+                    growth = shown.growth(fields, frame.len());
+                    // What binds no context does not open for who asked for one.
+                    Ok(Task::Open(self.reading(&app.keys, call, !call.context.is_empty()), shown))
+                });
+                Ok(Plan { growth_bytes: growth, ..plan? })
+            }
+            Call::Mask(call) => {
+                let wanted = Wanted::of(&call.writing)?;
+                let growth = wanted.growth(fields, call.payload.len());
+                let plan = self.plan_on(permit, frame, call, None, |app, _| {
+                    let keys = Arc::clone(&app.token_keys);
+                    let masks = Box::new(move || wanted.into_masks(&masks::secret(&keys)));
+                    Ok(Task::Mask(masks, call.on_error))
+                });
+                Ok(Plan { growth_bytes: growth, ..plan? })
+            }
             Call::Rewrap(call) => self.plan_on(permit, frame, call, Some(&call.writing), |app, format| {
                 let native_only = !call.context.is_empty() && call.writing.unbound == wire::Unbound::Refuse;
                 Ok(Task::Rewrap(self.reading(&app.keys, call, native_only), writer(app, call, format)?))
@@ -130,7 +152,7 @@ impl Engine {
         frame: &Bytes,
         call: &DocumentCall<'_, W>,
         writing: Option<&Writing<'_>>,
-        task: impl FnOnce(&App, wire::Format) -> Result<Task, CallFailure>,
+        task: impl FnOnce(&Served, wire::Format) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
         let (generation, app) = self.find(permit, call.min_generation)?;
         let format = match writing {
@@ -146,6 +168,7 @@ impl Engine {
             selection: Arc::new(selection(call.select.as_deref())?),
             format,
             beside_bytes: 0,
+            growth_bytes: 0,
             generation,
         })
     }
@@ -180,8 +203,8 @@ impl Engine {
     pub fn locate(&self, permit: &Permit<'_>, min_generation: Option<u64>) -> Result<Located, CallFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
         let collection = permit.collection().and_then(|name| app.collection(name));
-        let collection = collection.ok_or(CallFailure::NoCollection)?;
-        Ok(Located { generation, collection: Arc::clone(collection) })
+        let collection = Arc::clone(collection.ok_or(CallFailure::NoCollection)?);
+        Ok(Located { generation, collection, app })
     }
 
     /// The token store.
@@ -292,6 +315,7 @@ fn plan_on_tokens<W>(
         selection: Arc::new(selection(call.select.as_deref())?),
         format: wire::Format::Native,
         beside_bytes,
+        growth_bytes: 0,
         generation: located.generation,
     })
 }

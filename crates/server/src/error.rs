@@ -35,6 +35,12 @@ pub enum CallFailure {
     /// A `select` path that does not parse. The peer's bug.
     #[error("select: {0}")]
     Select(#[from] SelectError),
+    /// Rules of a `mask` that are none. The peer's bug.
+    #[error("rules: {0}")]
+    Rules(String),
+    /// The mask of the caller's role is none here: of a later version, or put into the store by other means.
+    #[error("the mask of this principal's role is not one of this engine: {0}")]
+    RoleMask(String),
     /// Params that are each fine and cannot stand together. The peer's bug.
     #[error("{name} {rule}")]
     Param {
@@ -136,11 +142,11 @@ impl CallFailure {
         match self {
             Self::Scan(error) => error.code(),
             Self::Call(error) => error.code(),
-            Self::Select(_) | Self::Param { .. } | Self::Payload(_) => ErrorCode::BadRequest,
+            Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::TooManyTokens { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
-            Self::NoEpoch | Self::AppDisabled | Self::Denied(_) => ErrorCode::Forbidden,
+            Self::NoEpoch | Self::AppDisabled | Self::Denied(_) | Self::RoleMask(_) => ErrorCode::Forbidden,
             Self::Unknown(_) => ErrorCode::Unavailable,
             Self::Exhausted => ErrorCode::Conflict,
             Self::Store(error) if passes(error) => ErrorCode::Unavailable,
@@ -198,6 +204,8 @@ impl CallFailure {
             }
             Self::Select(_)
             | Self::Param { .. }
+            | Self::Rules(_)
+            | Self::RoleMask(_)
             | Self::Payload(_)
             | Self::NoApp
             | Self::AppDisabled

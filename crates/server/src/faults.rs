@@ -1,5 +1,6 @@
 //! Fields that are not replaced: why, and what that does to their call.
 
+use sealwire_mask::MaskingError;
 use sealwire_payload::Path;
 use sealwire_wire::{ErrorCode, FieldError, OnError};
 
@@ -36,6 +37,9 @@ pub enum Refusal {
     /// A token that is not there, has expired, or was made under another context: nobody can tell which.
     #[error("no such token")]
     NoToken,
+    /// No rule names it, or its rule's function has nothing for it.
+    #[error("{0}")]
+    NotMasked(MaskingError),
     /// A token whose value was not kept.
     #[error("a one-way token leads back to nothing")]
     OneWay,
@@ -47,7 +51,9 @@ impl Refusal {
         match self {
             Self::CannotOpen => ErrorCode::CannotOpen,
             Self::Role | Self::OneWay => ErrorCode::Forbidden,
-            Self::NoForm | Self::FileRole | Self::NotDigits | Self::NotCard => ErrorCode::BadRequest,
+            Self::NoForm | Self::FileRole | Self::NotDigits | Self::NotCard | Self::NotMasked(_) => {
+                ErrorCode::BadRequest
+            }
             Self::TooLong | Self::ValueTooLong => ErrorCode::TooLarge,
             Self::NoToken => ErrorCode::NotFound,
         }

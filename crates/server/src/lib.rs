@@ -26,6 +26,7 @@ pub mod error;
 pub mod faults;
 mod inspect;
 pub mod limits;
+pub mod masks;
 pub mod metrics;
 pub mod pki;
 pub mod reader;

@@ -40,7 +40,7 @@ type AuditProbe = Box<dyn Fn() -> sealwire_audit::State + Send + Sync>;
 
 pub use labels::{
     CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel, LookupLabel,
-    MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, TraceLabel, WaitingLabel,
+    MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, TokenLabel, TraceLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -82,7 +82,13 @@ pub const METRICS: &[MetricDoc] = &[
         name: "sealwire_fields_total",
         kind: "counter",
         labels: &["method"],
-        help: "Fields sealed, opened, rewrapped, or turned into tokens or back",
+        help: "Fields sealed, opened, rewrapped, turned into tokens or back, or looked at for masks",
+    },
+    MetricDoc {
+        name: "sealwire_fields_masked_total",
+        kind: "counter",
+        labels: &["by"],
+        help: "Fields masked, by whose word: the call's rules, or the role that its caller may see values by",
     },
     MetricDoc {
         name: "sealwire_tokens_total",
@@ -421,6 +427,11 @@ struct TokenLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MaskLabels {
+    by: MaskLabel,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StoreLabels {
     question: StoreLabel,
 }
@@ -487,6 +498,7 @@ struct BuildLabels {
 
 const METHODS: usize = MethodLabel::ALL.len();
 const CODES: usize = CallCode::ALL.len();
+const MASKS: usize = MaskLabel::ALL.len();
 const TOKENS: usize = TokenLabel::ALL.len();
 const STORE: usize = StoreLabel::ALL.len();
 const WAITING: usize = WaitingLabel::ALL.len();
@@ -557,6 +569,7 @@ pub struct Metrics {
     registry: Registry,
     calls: [[Counter; CODES]; METHODS],
     fields: [Counter; METHODS],
+    masked: [Counter; MASKS],
     tokens: [Counter; TOKENS],
     store_seconds: [Histogram; STORE],
     store_failures: [Counter; STORE],
@@ -645,6 +658,8 @@ impl Metrics {
         let saved = Family::<ReasonLabels, Counter>::default();
         register(&mut registry, "sealwire_calls_total", calls.clone());
         register(&mut registry, "sealwire_fields_total", fields.clone());
+        let masked = Family::<MaskLabels, Counter>::default();
+        register(&mut registry, "sealwire_fields_masked_total", masked.clone());
         let tokens = Family::<TokenLabels, Counter>::default();
         let store = Family::<StoreLabels, Histogram>::new_with_constructor(seconds);
         let store_failures = Family::<StoreLabels, Counter>::default();
@@ -713,6 +728,7 @@ impl Metrics {
             calls: MethodLabel::ALL
                 .map(|method| CallCode::ALL.map(|code| calls.get_or_create_owned(&CallLabels { method, code }))),
             fields: MethodLabel::ALL.map(|method| fields.get_or_create_owned(&of_method(method))),
+            masked: MaskLabel::ALL.map(|by| masked.get_or_create_owned(&MaskLabels { by })),
             tokens: TokenLabel::ALL.map(|outcome| tokens.get_or_create_owned(&TokenLabels { outcome })),
             store_seconds: StoreLabel::ALL.map(|question| store.get_or_create_owned(&StoreLabels { question })),
             store_failures: StoreLabel::ALL
@@ -815,6 +831,11 @@ impl Metrics {
     /// That many fields were worked on, whatever became of their call.
     pub fn fields_done(&self, method: MethodLabel, fields: u64) {
         self.fields[method.index()].inc_by(fields);
+    }
+
+    /// That many fields were masked.
+    pub fn fields_masked(&self, by: MaskLabel, fields: u64) {
+        self.masked[by as usize].inc_by(fields);
     }
 
     /// That became of so many tokens.
@@ -1037,6 +1058,7 @@ mod tests {
             }),
         });
         metrics.fields_done(Method::Encrypt.into(), 30);
+        metrics.fields_masked(MaskLabel::Role, 6);
         metrics.tokens(TokenLabel::Reused, 4);
         metrics.store_answered(StoreLabel::Sweep, Duration::from_millis(2), false);
         metrics.landed(&Flight {
@@ -1087,6 +1109,7 @@ mod tests {
             ("sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}", 1.0),
             ("sealwire_calls_total{method=\"decrypt\",code=\"ok\"}", 0.0),
             ("sealwire_fields_total{method=\"encrypt\"}", 30.0),
+            ("sealwire_fields_masked_total{by=\"role\"}", 6.0),
             ("sealwire_tokens_total{outcome=\"reused\"}", 4.0),
             ("sealwire_store_seconds_count{question=\"write\"}", 1.0),
             ("sealwire_store_failures_total{question=\"write\"}", 1.0),

@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use sealwire_mask::Mask;
 use tokio::sync::Notify;
 
 /// Why a call is stopped before its end.
@@ -33,6 +34,8 @@ pub struct Ticket {
     done: [AtomicU64; 2],
     /// One more than the generation; 0: not planned yet.
     planned: AtomicU64,
+    /// The function that the caller sees values through, if it is not to see them.
+    mask: OnceLock<Box<str>>,
 }
 
 impl Ticket {
@@ -76,6 +79,16 @@ impl Ticket {
     /// That generation, once it was planned.
     pub fn planned_under(&self) -> Option<u64> {
         self.planned.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Notes that the caller sees values through a mask.
+    pub fn show_through(&self, mask: &Mask) {
+        let _ = self.mask.set(mask.function().to_string().into());
+    }
+
+    /// That function.
+    pub fn shown_through(&self) -> Option<&str> {
+        self.mask.get().map(|mask| &**mask)
     }
 
     /// Waits until the call is stopped. One waiter at a time. Safe to drop midway.

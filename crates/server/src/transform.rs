@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use sealwire_crypto::Datatype;
-use sealwire_msgpack::{Token, write};
+use sealwire_msgpack::Token;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 
 use crate::faults::{Faults, FieldFault};
+use crate::masks::sight::Shown;
 use crate::reader::{Found, Reader};
 use crate::ticket::Ticket;
 use crate::writer::Writer;
@@ -46,7 +47,7 @@ impl Transform for SealFields {
     }
 }
 
-/// Opens every field that claims to be an envelope, and keeps the others.
+/// How fields that claim to be envelopes are opened.
 #[derive(Debug)]
 pub struct OpenFields {
     /// The app's keys and the key schedules met so far.
@@ -73,31 +74,33 @@ impl OpenFields {
     }
 }
 
-impl Transform for OpenFields {
+/// Opens every field that claims to be an envelope and gives what its caller may see, and keeps the others.
+#[derive(Debug)]
+pub struct ShowFields {
+    /// What reads.
+    pub open: OpenFields,
+    /// What writes.
+    pub shown: Shown,
+}
+
+impl Transform for ShowFields {
     type Error = FieldFault;
 
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
-        let Some(found) = self.open(field.token)? else { return Ok(Outcome::Keep) };
+        let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
         found.without_role()?;
-        match found.datatype {
-            Datatype::String => {
-                write::str_header(out, found.plaintext.len());
-                out.extend_from_slice(found.plaintext);
-            }
-            Datatype::Binary => write::bin(out, found.plaintext),
-            Datatype::Value => out.extend_from_slice(found.plaintext),
-        }
+        self.shown.write(found.datatype, found.plaintext, out);
         Ok(Outcome::Replaced)
     }
 
     #[inline]
     fn pauses(&mut self) -> bool {
-        self.reader.pauses()
+        self.open.reader.pauses()
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
-        self.faults.decide(path, fault)
+        self.open.faults.decide(path, fault)
     }
 }
 
@@ -123,7 +126,7 @@ impl Transform for RewrapFields {
 
     #[inline]
     fn pauses(&mut self) -> bool {
-        self.open.pauses()
+        self.open.reader.pauses()
     }
 
     fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {

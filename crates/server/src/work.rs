@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use sealwire_mask::Masks;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
 use sealwire_schedule::{Shape, Work as Cost};
 use sealwire_wire::{OnError, reply};
@@ -16,12 +17,14 @@ use crate::cost::{Allowance, Kind, fields_max};
 use crate::error::CallFailure;
 use crate::faults::{Faults, FieldFault};
 use crate::limits::Limits;
-use crate::metrics::{MethodLabel, Metrics};
+use crate::masks::fields::MaskFields;
+use crate::masks::sight::Shown;
+use crate::metrics::{MaskLabel, MethodLabel, Metrics};
 use crate::reader::Reader;
 use crate::ticket::Ticket;
 use crate::tokens::look::{DetokenizeFields, Looking};
 use crate::tokens::mint::{Minting, TokenizeFields};
-use crate::transform::{OpenFields, RewrapFields, SealFields};
+use crate::transform::{OpenFields, RewrapFields, SealFields, ShowFields};
 use crate::writer::Writer;
 
 /// What to do with the fields. Key material is made in the first slice, never on a network thread.
@@ -33,10 +36,12 @@ pub enum Task {
         /// What one bad field does.
         on_error: OnError,
     },
-    /// Open them.
-    Open(Reading),
+    /// Open them, and give what their caller may see of them.
+    Open(Reading, Shown),
     /// Open them and seal them again.
     Rewrap(Reading, MakeWriter),
+    /// Mask them by rules.
+    Mask(MakeMasks, OnError),
     /// Make tokens of them.
     Tokenize(Minting, OnError),
     /// Make values of tokens.
@@ -80,6 +85,9 @@ impl TokenFields {
 
 /// Makes a call's writer: one key generation and one Diffie-Hellman.
 pub type MakeWriter = Box<dyn FnOnce() -> Result<Writer, sealwire_crypto::Error> + Send>;
+
+/// Reads a call's rules and derives their keys.
+pub type MakeMasks = Box<dyn FnOnce() -> Result<Masks, CallFailure> + Send>;
 
 /// How envelopes are opened.
 pub struct Reading {
@@ -215,7 +223,8 @@ pub struct Work {
 enum Stage {
     New(Task),
     Sealing(SealFields),
-    Opening(OpenFields),
+    Opening(ShowFields),
+    Masking(Box<MaskFields>),
     Rewrapping(Box<RewrapFields>),
     OnTokens(TokenFields),
     Over,
@@ -224,19 +233,30 @@ enum Stage {
 impl Stage {
     fn open(&mut self) -> Option<&mut OpenFields> {
         match self {
-            Self::Opening(open) => Some(open),
+            Self::Opening(show) => Some(&mut show.open),
             Self::Rewrapping(rewrap) => Some(&mut rewrap.open),
-            Self::New(_) | Self::Sealing(_) | Self::OnTokens(_) | Self::Over => None,
+            Self::New(_) | Self::Sealing(_) | Self::Masking(_) | Self::OnTokens(_) | Self::Over => None,
         }
     }
 
     fn faults(&self) -> Option<&Faults> {
         match self {
             Self::Sealing(seal) => Some(&seal.faults),
-            Self::Opening(open) => Some(&open.faults),
+            Self::Opening(show) => Some(&show.open.faults),
+            Self::Masking(mask) => Some(&mask.faults),
             Self::Rewrapping(rewrap) => Some(&rewrap.open.faults),
             Self::OnTokens(fields) => Some(fields.faults()),
             Self::New(_) | Self::Over => None,
+        }
+    }
+
+    /// Fields that were masked, and by whose word.
+    fn masked(&self) -> Option<(MaskLabel, u64)> {
+        match self {
+            Self::Opening(show) => Some((MaskLabel::Role, show.shown.masked())),
+            Self::Masking(mask) => Some((MaskLabel::Call, mask.masked)),
+            Self::OnTokens(TokenFields::Detokenize(fields)) => Some((MaskLabel::Role, fields.masked())),
+            Self::Sealing(_) | Self::Rewrapping(_) | Self::OnTokens(_) | Self::New(_) | Self::Over => None,
         }
     }
 }
@@ -251,17 +271,25 @@ impl Work {
     ) -> (Box<Self>, oneshot::Receiver<Finished>) {
         let containers = match task {
             Task::Seal { .. } | Task::Tokenize(..) | Task::Again(TokenFields::Tokenize(_)) => Containers::Whole,
-            Task::Open(_) | Task::Rewrap(..) | Task::Detokenize(..) | Task::Again(TokenFields::Detokenize(_)) => {
-                Containers::Descend
-            }
+            // Of a mask the rules say what its walk is, once they are read.
+            Task::Open(..)
+            | Task::Mask(..)
+            | Task::Rewrap(..)
+            | Task::Detokenize(..)
+            | Task::Again(TokenFields::Detokenize(_)) => Containers::Descend,
         };
-        let walk_limits =
-            sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max };
         order.ticket.plan_under(order.generation);
+        let shown = match &task {
+            Task::Open(_, shown) | Task::Detokenize(Looking { shown, .. }, _) => shown.mask(),
+            Task::Seal { .. } | Task::Mask(..) | Task::Rewrap(..) | Task::Tokenize(..) | Task::Again(_) => None,
+        };
+        if let Some(mask) = shown {
+            order.ticket.show_through(mask);
+        }
         let (done, finished) = oneshot::channel();
         let work = Self {
             stage: Stage::New(task),
-            walk: Walk::new(Arc::clone(&order.selection), containers, walk_limits),
+            walk: Walk::new(Arc::clone(&order.selection), containers, walk_limits(limits)),
             out: Vec::new(),
             document: None,
             started: None,
@@ -288,7 +316,16 @@ impl Work {
                 let (ticket, faults) = (Arc::clone(&self.order.ticket), self.faults(on_error));
                 Stage::Sealing(SealFields { writer, ticket, faults })
             }
-            Stage::New(Task::Open(reading)) => Stage::Opening(self.open_fields(reading)),
+            Stage::New(Task::Open(reading, shown)) => {
+                Stage::Opening(ShowFields { open: self.open_fields(reading), shown })
+            }
+            Stage::New(Task::Mask(masks, on_error)) => {
+                let masks = Arc::new(masks()?);
+                let selection = Arc::clone(masks.rules().selection());
+                self.walk = Walk::new(selection, Containers::Descend, walk_limits(&self.limits));
+                let (ticket, faults) = (Arc::clone(&self.order.ticket), self.faults(on_error));
+                Stage::Masking(Box::new(MaskFields { masks, ticket, faults, masked: 0 }))
+            }
             Stage::New(Task::Rewrap(reading, writer)) => {
                 let (open, writer) = (self.open_fields(reading), made(writer)?);
                 Stage::Rewrapping(Box::new(RewrapFields { open, writer }))
@@ -339,7 +376,8 @@ impl Work {
         let (walk, payload, out) = (&mut self.walk, &self.order.payload[..], &mut self.out);
         match &mut self.stage {
             Stage::Sealing(seal) => walk_on(walk, payload, out, seal, budget),
-            Stage::Opening(open) => walk_on(walk, payload, out, open, budget),
+            Stage::Opening(show) => walk_on(walk, payload, out, show, budget),
+            Stage::Masking(mask) => walk_on(walk, payload, out, &mut mask.in_slice(), budget),
             Stage::Rewrapping(rewrap) => walk_on(walk, payload, out, &mut **rewrap, budget),
             Stage::OnTokens(TokenFields::Tokenize(fields)) => walk_on(walk, payload, out, &mut **fields, budget),
             Stage::OnTokens(TokenFields::Detokenize(fields)) => walk_on(walk, payload, out, &mut **fields, budget),
@@ -362,6 +400,7 @@ impl Work {
 
     /// What a whole walk comes to.
     fn end(&mut self, document: reply::Document) -> Outcome {
+        self.count_masked();
         let mut out = std::mem::take(&mut self.out);
         let errors = self.stage.faults().map_or(0, Faults::count);
         self.order.ticket.did(self.walk.fields() as u64, errors);
@@ -382,6 +421,12 @@ impl Work {
         }
     }
 
+    fn count_masked(&self) {
+        if let Some((by, fields)) = self.stage.masked() {
+            self.metrics.fields_masked(by, fields);
+        }
+    }
+
     /// Counts what was done and, if the call was stopped, what was not.
     fn count(&self, completed: bool) {
         let fields = self.walk.fields() as u64;
@@ -389,6 +434,7 @@ impl Work {
         if completed {
             return;
         }
+        self.count_masked();
         self.order.ticket.did(fields, self.stage.faults().map_or(0, Faults::count));
         if let Some(reason) = self.order.ticket.stop_reason() {
             let all = fields_max(self.order.leaves);
@@ -458,6 +504,10 @@ impl Drop for Work {
 fn finish_document(document: reply::Document, out: &mut Vec<u8>, generation: u64, faults: Option<&Faults>) {
     let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
     document.finish(out, generation, listed, omitted);
+}
+
+fn walk_limits(limits: &Limits) -> sealwire_payload::Limits {
+    sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max }
 }
 
 fn made(writer: MakeWriter) -> Result<Writer, CallFailure> {

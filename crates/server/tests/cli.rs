@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // Clippy allows the first in tests, but not in helpers beside them.
 
+#[path = "cli/masks.rs"]
+mod masks;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

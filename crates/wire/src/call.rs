@@ -9,6 +9,7 @@
 
 mod control;
 mod document;
+mod masking;
 mod reading;
 mod tokens;
 
@@ -17,7 +18,7 @@ use sealwire_msgpack::{Reader, Token};
 use crate::call_error::CallError;
 use crate::frame::{Boundary, Head, Outlook};
 use crate::method::{Method, Notice};
-use crate::params::{Control, Decrypt, Detokenize, Encrypt, Envelope, Inspect, Rewrap, Tokenize, TokensCall};
+use crate::params::{Control, Decrypt, Detokenize, Encrypt, Envelope, Inspect, Mask, Rewrap, Tokenize, TokensCall};
 use document::document;
 use reading::{Params, cleaned};
 
@@ -36,6 +37,8 @@ pub enum Call<'a> {
     Tokenize(Tokenize<'a>),
     /// Replace tokens by their values.
     Detokenize(Detokenize<'a>),
+    /// Mask fields.
+    Mask(Mask<'a>),
     /// Something about the tokens of a collection.
     Tokens(TokensCall<'a>),
     /// A control method.
@@ -74,6 +77,7 @@ impl<'a> Call<'a> {
             Method::Inspect => Self::Inspect(inspect(&mut params)?),
             Method::Tokenize => Self::Tokenize(document(&mut params)?),
             Method::Detokenize => Self::Detokenize(document(&mut params)?),
+            Method::Mask => Self::Mask(document(&mut params)?),
             Method::Info => params.none().map(|()| Self::Info)?,
             Method::Health => params.none().map(|()| Self::Health)?,
             _ => match tokens::call(method, &mut params)? {
@@ -92,6 +96,7 @@ impl<'a> Call<'a> {
             Self::Decrypt(call) => call.traceparent,
             Self::Tokenize(call) => call.traceparent,
             Self::Detokenize(call) => call.traceparent,
+            Self::Mask(call) => call.traceparent,
             Self::Tokens(call) => call.map.traceparent,
             Self::Inspect(_) | Self::Control(_) | Self::Info | Self::Health => None,
         }
@@ -106,6 +111,7 @@ impl<'a> Call<'a> {
             Self::Inspect(_) => Method::Inspect,
             Self::Tokenize(_) => Method::Tokenize,
             Self::Detokenize(_) => Method::Detokenize,
+            Self::Mask(_) => Method::Mask,
             Self::Tokens(call) => call.ask.method(),
             Self::Control(call) => call.method(),
             Self::Info => Method::Info,

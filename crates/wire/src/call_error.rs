@@ -65,6 +65,14 @@ pub enum CallError {
         /// The rule.
         rule: &'static str,
     },
+    /// A rule of a `mask` that is none.
+    #[error("rules[{index}] {what}")]
+    Rule {
+        /// Which, from 0.
+        index: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// A string that is not UTF-8.
     #[error("{place} is not UTF-8")]
     NotUtf8 {
@@ -88,6 +96,7 @@ impl CallError {
             | Self::Missing { .. }
             | Self::WrongType { .. }
             | Self::BreaksRule { .. }
+            | Self::Rule { .. }
             | Self::NotUtf8 { .. }
             | Self::Malformed => ErrorCode::BadRequest,
         }

@@ -78,6 +78,7 @@ fn enumerated_params_list_every_name() {
     check(Methods::DATA, "format", of(Format::ALL, Format::name));
     check(Methods::ALL, "encoding", of(Encoding::ALL, Encoding::name));
     check(Methods::ALL, "unbound", of(Unbound::ALL, Unbound::name));
+    check(Methods::ALL, "unknown", of(UnknownFields::ALL, UnknownFields::name));
     check(Methods::ALL, "on_error", of(OnError::ALL, OnError::name));
     check(only(Method::AppsRotate), "kind", of(RotateKind::ALL, RotateKind::name));
     check(only(Method::AppsSet), "format", of(&[Format::Native, Format::Evervault], Format::name));
@@ -166,6 +167,12 @@ fn limits() {
             ("traceparent_bytes_max", TRACEPARENT_BYTES_MAX as u64),
             ("deadline_ms_max", u64::from(DEADLINE_MS_MAX)),
             ("role_bytes_max", ROLE_BYTES_MAX as u64),
+            ("mask_rules_max", MASK_RULES_MAX as u64),
+            ("mask_bytes_max", MASK_BYTES_MAX as u64),
+            ("mask_lists_max", MASK_LISTS_MAX as u64),
+            ("mask_entries_max", MASK_ENTRIES_MAX as u64),
+            ("mask_entry_bytes_max", MASK_ENTRY_BYTES_MAX as u64),
+            ("mask_lists_bytes_max", MASK_LISTS_BYTES_MAX as u64),
             ("tags_max", TAGS_MAX as u64),
             ("tag_bytes_max", TAG_BYTES_MAX as u64),
             ("expires_s_max", EXPIRES_S_MAX),
@@ -330,7 +337,7 @@ fn results_of_the_control_methods() {
     assert_eq!(column(&table("Principals result", "of a principal"), 0), entry(&principals));
     let changed = PrincipalChanged { principal: Some(principal), generation: 1 };
     check!("Principal change result", changed, PrincipalChanged);
-    let checked = Checked { permitted: true, role: some.clone(), missing: some, generation: 1 };
+    let checked = Checked { permitted: true, role: some.clone(), mask: some.clone(), missing: some, generation: 1 };
     check!("Check result", checked, Checked);
     let instance = Instance { id: text(), address: text(), version: text(), generation: 1, age_ms: 1 };
     let instances = check!("Instances result", Instances { instances: vec![instance], generation: 1 }, Instances);

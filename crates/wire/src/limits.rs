@@ -57,6 +57,18 @@ pub const FIELD_ERRORS_MAX: usize = 1_000;
 /// Longest `path` in a reply's `errors`, in bytes. A path repeats every key above its field, so without this bound
 /// one long key over many broken fields would multiply into a reply far larger than its request.
 pub const FIELD_PATH_BYTES_MAX: usize = 1_024;
+/// Most rules of a `mask`. They are read before the call is admitted.
+pub const MASK_RULES_MAX: usize = 256;
+/// Longest text in a rule of a `mask`, in bytes: a path, a column, a kind or a function.
+pub const MASK_BYTES_MAX: usize = 1_024;
+/// Most lists of a `mask`.
+pub const MASK_LISTS_MAX: usize = 16;
+/// Most texts in all lists of a `mask`.
+pub const MASK_ENTRIES_MAX: usize = 10_000;
+/// Longest text in a list of a `mask`, in bytes.
+pub const MASK_ENTRY_BYTES_MAX: usize = 256;
+/// Most bytes in all lists of a `mask`: 26 for each of the most texts.
+pub const MASK_LISTS_BYTES_MAX: usize = 262_144;
 /// Most tags of a token.
 pub const TAGS_MAX: usize = 16;
 /// Longest tag, in bytes of visible ASCII.

@@ -37,6 +37,8 @@ methods! {
     Tokenize = "tokenize",
     /// Replaces the tokens in a payload by their values.
     Detokenize = "detokenize",
+    /// Masks the fields of a payload.
+    Mask = "mask",
     /// Says what is known of tokens, without their values.
     TokensGet = "tokens.get",
     /// Finds the token of a value.
@@ -104,7 +106,7 @@ methods! {
 impl Method {
     /// Whether its params have a `payload`.
     pub const fn takes_document(self) -> bool {
-        matches!(self, Self::Encrypt | Self::Decrypt | Self::Rewrap | Self::Tokenize | Self::Detokenize)
+        matches!(self, Self::Encrypt | Self::Decrypt | Self::Rewrap | Self::Tokenize | Self::Detokenize | Self::Mask)
     }
 
     /// The method of that exact name.

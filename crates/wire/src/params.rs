@@ -4,6 +4,7 @@
 //! Defaults are part of the contract and filled in on decoding; an absent value and its default are the same call.
 
 mod control;
+mod masking;
 mod table;
 mod tokens;
 
@@ -11,6 +12,7 @@ pub use control::{
     AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Kind, Page, PrincipalAsk, PrincipalCall,
     RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
 };
+pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 pub use table::Param;
 pub use tokens::{Ask, Listing, Minting, Sweep, TokenMap, TokensCall, Within};
 
@@ -116,7 +118,8 @@ names! {
 }
 
 /// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of envelopes, [`Minting`] of
-/// tokens, [`Within`] which collection tokens are looked up, or `()` for envelopes that are only read.
+/// tokens, [`Within`] which collection tokens are looked up, [`Masking`] by which rules, or `()` for envelopes that are only
+/// read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentCall<'a, W> {
     /// The app whose keys open and seal, or whose tokens they are. `[A-Za-z0-9._-]`, 1 to 64 bytes.
@@ -169,6 +172,8 @@ pub type Rewrap<'a> = DocumentCall<'a, Writing<'a>>;
 pub type Tokenize<'a> = DocumentCall<'a, Minting<'a>>;
 /// The params of `detokenize`.
 pub type Detokenize<'a> = DocumentCall<'a, Within<'a>>;
+/// The params of `mask`. It takes neither `select` nor `context`: its rules say which fields.
+pub type Mask<'a> = DocumentCall<'a, Masking<'a>>;
 
 impl<'a, W: Default> DocumentCall<'a, W> {
     /// A call on all of `payload`, which is one MessagePack value, with the defaults.

@@ -404,6 +404,32 @@ proptest! {
     }
 
     #[test]
+    fn a_mask_comes_back_as_it_was_sent(
+        payload in value(),
+        rules in vec(("[$.a-z]{1,20}", "[a-z()=0-9]{1,20}", 0..3_usize), 1..6),
+        lists in prop::collection::btree_map("[a-z_]{1,9}", vec(".{1,9}", 1..5), 0..3),
+        (keep, report) in any::<(bool, bool)>(),
+        deadline_ms in prop::option::of(1..=DEADLINE_MS_MAX),
+        reason in prop::option::of("[ -~]{1,40}"),
+    ) {
+        let of = [RuleFields::Path, RuleFields::Column, RuleFields::Kind];
+        let rules = rules.iter().map(|(fields, mask, kind)| MaskRule { fields: of[*kind](fields), mask }).collect();
+        let list = |(name, entries): (&'_ String, &'_ Vec<String>)| (name.clone(), entries.clone());
+        let owned: Vec<_> = lists.iter().map(list).collect();
+        let lists = owned.iter().map(|(name, entries)| MaskList { name, entries: entries.iter().map(String::as_str).collect() });
+        let sent = Mask {
+            deadline_ms,
+            reason: reason.as_deref(),
+            on_error: OnError::ALL[usize::from(report)],
+            writing: Masking { rules, unknown: UnknownFields::ALL[usize::from(keep)], lists: lists.collect() },
+            ..Mask::new("a", &payload)
+        };
+        let mut bytes = Vec::new();
+        request::mask(&mut bytes, 1, &sent);
+        prop_assert_eq!(decode(&bytes), Ok(Call::Mask(sent)));
+    }
+
+    #[test]
     fn control_calls_come_back_as_they_were_sent(
         (app, collection) in ("[A-Za-z0-9._-]{1,64}", "[A-Za-z0-9._-]{1,64}"),
         (after, key) in (prop::option::of(".{0,30}"), prop::option::of("[0-9a-z-]{0,64}")),

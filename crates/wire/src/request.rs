@@ -10,8 +10,8 @@ use crate::map::Map;
 use crate::method::{Method, Notice};
 use crate::params::{
     AppAsk, Ask, CollectionAsk, Control, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format,
-    Inspect, KeyScope, Minting, OnError, Page, PrincipalAsk, Rewrap, RoleAsk, Scope, TokenFormat, Tokenize, TokensCall,
-    Unbound, Writing,
+    Inspect, KeyScope, Mask, Masking, Minting, OnError, Page, PrincipalAsk, Rewrap, RoleAsk, Scope, TokenFormat,
+    Tokenize, TokensCall, Unbound, UnknownFields, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -47,6 +47,31 @@ pub fn tokenize(out: &mut Vec<u8>, msgid: u32, call: &Tokenize<'_>) {
 /// Appends a `detokenize` request. `call.payload` must be one MessagePack value.
 pub fn detokenize(out: &mut Vec<u8>, msgid: u32, call: &Detokenize<'_>) {
     document(out, msgid, Method::Detokenize, call, |map| map.text("collection", call.writing.collection));
+}
+
+/// Appends a `mask` request. `call.payload` must be one MessagePack value.
+pub fn mask(out: &mut Vec<u8>, msgid: u32, call: &Mask<'_>) {
+    let Masking { rules, unknown, lists } = &call.writing;
+    document(out, msgid, Method::Mask, call, |map| {
+        map.key("rules");
+        // The server refuses many fewer, so a count that does not fit is refused as well.
+        write::array_len(map.out, u32::try_from(rules.len()).unwrap_or(u32::MAX));
+        for rule in rules {
+            let (key, text) = rule.fields.pair();
+            write::map_len(map.out, 2);
+            [key, text, "mask", rule.mask].iter().for_each(|text| write::str(map.out, text));
+        }
+        map.name("unknown", *unknown, UnknownFields::name);
+        if !lists.is_empty() {
+            map.key("lists");
+            write::map_len(map.out, u32::try_from(lists.len()).unwrap_or(u32::MAX));
+            for list in lists {
+                write::str(map.out, list.name);
+                write::array_len(map.out, u32::try_from(list.entries.len()).unwrap_or(u32::MAX));
+                list.entries.iter().for_each(|entry| write::str(map.out, entry));
+            }
+        }
+    });
 }
 
 fn document<W>(

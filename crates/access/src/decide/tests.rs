@@ -14,7 +14,7 @@ fn names(names: &[&str]) -> Names {
 fn grant(operations: &[&str], apps: &[&str], collections: &[&str], reason: bool) -> Grant {
     let set = operations.iter().map(|text| Operations::from_text(text).unwrap());
     let operations = set.fold(Operations::NONE, Operations::and);
-    Grant { operations, apps: names(apps), collections: names(collections), reason }
+    Grant { operations, apps: names(apps), collections: names(collections), reason, mask: None }
 }
 
 fn role(name: &str, grants: Vec<Grant>) -> Arc<Role> {
@@ -61,7 +61,7 @@ fn what_is_not_granted_is_missing() {
     ] {
         let ask = ask(operation, app, collection).because(reason);
         let case = format!("{operation} {app:?} {collection:?} {reason:?}");
-        assert_eq!(grants.judge(&ask).map(RoleName::as_str), expected, "{case}");
+        assert_eq!(grants.judge(&ask).map(|permitted| permitted.role.as_str()), expected, "{case}");
         let permit = grants.decide(ask);
         assert_eq!(permit.is_ok(), expected.is_ok(), "{case}");
         if let Ok(permit) = permit {
@@ -78,7 +78,7 @@ fn an_administrator_reads_no_value() {
         let permitted = grants.decide(Ask::new(operation, Some("shop"), Some("people"))).is_ok();
         assert_eq!(permitted, Operations::CONTROL.contains(operation), "{operation}");
     }
-    assert_eq!(grants.role_for(&ask("apps.create", Some("new"), None)).unwrap().as_str(), ADMINISTRATOR);
+    assert_eq!(grants.permitted(&ask("apps.create", Some("new"), None)).unwrap().role.as_str(), ADMINISTRATOR);
 }
 
 #[test]
@@ -114,6 +114,37 @@ fn the_refusal_names_what_was_asked_for_and_nothing_else_that_is_there() {
 }
 
 #[test]
+fn one_grant_without_a_mask_is_enough_to_see_and_else_the_first_holds() {
+    let masked = |collections: &[&str], mask: &str| Grant {
+        mask: Some(MaskText::new(mask).unwrap()),
+        ..grant(&["decrypt", "detokenize"], &["shop"], collections, false)
+    };
+    let grants = Grants::of([
+        role("a", vec![masked(&["*"], "partial(last=4)"), masked(&["people"], "redact")]),
+        role("b", vec![masked(&["*"], "hash"), grant(&["detokenize"], &["shop"], &["people"], true)]),
+    ]);
+    let shop = Some("shop");
+    for (operation, collection, reason, mask) in [
+        ("decrypt", None, None, Some("partial(last=4)")),
+        ("decrypt", None, Some("ticket 7"), Some("partial(last=4)")),
+        ("detokenize", Some("cards"), Some("ticket 7"), Some("partial(last=4)")),
+        ("detokenize", Some("people"), None, Some("partial(last=4)")),
+        ("detokenize", Some("people"), Some("ticket 7"), None),
+    ] {
+        let ask = ask(operation, shop, collection).because(reason);
+        let seen = |sight: Sight<'_>| match sight {
+            Sight::Clear => None,
+            Sight::Masked(mask) => Some(mask.to_string()),
+        };
+        assert_eq!(seen(grants.decide(ask).unwrap().sight()).as_deref(), mask, "{operation} {collection:?} {reason:?}");
+        for mode in [Mode::Enforce, Mode::Observe] {
+            assert_eq!(seen(mode.decide(Some(&grants), ask).unwrap().permit.sight()).as_deref(), mask, "{mode:?}");
+        }
+        assert_eq!(seen(Mode::Off.decide(Some(&grants), ask).unwrap().permit.sight()), None);
+    }
+}
+
+#[test]
 fn a_mode_decides_what_becomes_of_it() {
     let grants = Grants::of([role("relay", vec![grant(&["encrypt"], &["shop"], &["*"], false)])]);
     let may = || ask("encrypt", Some("shop"), None);
@@ -144,17 +175,29 @@ fn some_names() -> impl Strategy<Value = Names> {
 }
 
 fn some_grant() -> impl Strategy<Value = Grant> {
-    let operations = subsequence(Operation::ALL.to_vec(), 1..6).prop_map(|some| some.into_iter().collect());
-    (operations, some_names(), some_names(), any::<bool>()).prop_map(
-        |(operations, apps, collections, reason): (Operations, _, _, _)| {
+    let all = subsequence(Operation::ALL.to_vec(), 1..6);
+    let of_values = subsequence(vec![Operation::Decrypt, Operation::Detokenize], 1..3);
+    let operations = prop_oneof![all, of_values].prop_map(|some| some.into_iter().collect());
+    let mask = prop::option::of(select(vec!["redact", "hash"]));
+    (operations, some_names(), some_names(), any::<bool>(), mask).prop_map(
+        |(operations, apps, collections, reason, mask): (Operations, _, _, _, _)| {
             let of_control = operations.iter().any(|one| Operations::CONTROL.contains(one));
-            Grant { operations, apps, collections, reason: reason && !of_control }
+            let mask = mask.filter(|_| operations.without(Operations::VALUES).is_empty());
+            let mask = mask.map(|mask| MaskText::new(mask).unwrap());
+            Grant { operations, apps, collections, reason: reason && !of_control, mask }
         },
     )
 }
 
 /// A call is permitted if some grant of some role has its operation, reaches as far, and gets a reason where it wants one.
-fn model(roles: &[Arc<Role>], operation: Operation, app: &str, collection: &str, reason: bool) -> bool {
+/// These are the masks of those that do, in their order.
+fn model<'r>(
+    roles: &'r [Arc<Role>],
+    operation: Operation,
+    app: &str,
+    collection: &str,
+    reason: bool,
+) -> Vec<&'r Option<MaskText>> {
     let reaches = |names: &Names, name: &str, all: bool| match names {
         Names::All => true,
         Names::Only(names) => !all && names.iter().any(|one| &**one == name),
@@ -164,11 +207,13 @@ fn model(roles: &[Arc<Role>], operation: Operation, app: &str, collection: &str,
         || ["roles.", "principals."].iter().any(|group| text.starts_with(group));
     let with_collection = text.contains("token") || text.starts_with("collections.");
     let grants = roles.iter().flat_map(|role| role.grants());
-    grants.filter(|grant| grant.operations.contains(operation)).any(|grant| {
+    let permits = |grant: &&Grant| {
         reaches(&grant.apps, app, whole)
             && (!with_collection || reaches(&grant.collections, collection, text == "collections.list"))
             && (reason || !grant.reason)
-    })
+    };
+    let grants = grants.filter(|grant| grant.operations.contains(operation)).filter(permits);
+    grants.map(|grant| &grant.mask).collect()
 }
 
 proptest! {
@@ -186,7 +231,13 @@ proptest! {
         for operation in Operation::ALL {
             let ask = Ask::new(operation, Some(app), Some(collection)).because(reason.then_some("why"));
             let decided = grants.decide(ask);
-            prop_assert_eq!(decided.is_ok(), model(&roles, operation, app, collection, reason), "{}", operation);
+            let masks = model(&roles, operation, app, collection, reason);
+            prop_assert_eq!(decided.is_ok(), !masks.is_empty(), "{}", operation);
+            if let Ok(permit) = &decided {
+                let clear = masks.iter().any(|mask| mask.is_none());
+                let expected = masks[0].as_ref().filter(|_| !clear).map_or(Sight::Clear, Sight::Masked);
+                prop_assert_eq!(permit.sight(), expected);
+            }
             // Another grant never takes one away.
             let more = Grants::of(roles.iter().cloned().chain([Arc::new(Role::administrator())]));
             prop_assert!(decided.is_err() || more.decide(ask).is_ok());

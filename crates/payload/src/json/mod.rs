@@ -15,6 +15,7 @@ use json_event_parser::JsonSyntaxError;
 use sealwire_msgpack::Malformed;
 use thiserror::Error;
 
+pub use number::{append as append_number, write_float};
 pub use read::to_msgpack;
 pub use write::from_msgpack;
 

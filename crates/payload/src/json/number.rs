@@ -7,7 +7,7 @@ use sealwire_msgpack::write;
 
 /// Appends `text`, a number in JSON's grammar, as an integer or a 64-bit float; `false`, with `out` untouched, if
 /// neither holds its value.
-pub(super) fn append(text: &str, out: &mut Vec<u8>) -> bool {
+pub fn append(text: &str, out: &mut Vec<u8>) -> bool {
     let is_integer = !text.contains(['.', 'e', 'E']);
     if is_integer && text != "-0" {
         if let Ok(value) = text.parse() {
@@ -35,6 +35,11 @@ pub(super) fn append(text: &str, out: &mut Vec<u8>) -> bool {
 /// pass, and ours must be one of them.
 pub(super) fn shortest(value: f64, buffer: &mut zmij::Buffer) -> &str {
     buffer.format_finite(value)
+}
+
+/// Appends `value`, which is finite, as JSON text that reads back as the same float.
+pub fn write_float(value: f64, out: &mut Vec<u8>) {
+    out.extend_from_slice(shortest(value, &mut zmij::Buffer::new()).as_bytes());
 }
 
 /// A decimal value in its one normal form: 0.d1d2d3... times ten to the exponent, no zeros on either end.

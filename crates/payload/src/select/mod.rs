@@ -7,9 +7,14 @@
 //! something slower.
 
 mod parse;
+mod ranked;
+#[cfg(test)]
+mod ranked_tests;
 
 pub(crate) use parse::is_bare_name;
+pub use ranked::Ranked;
 
+use ranked::Ranks;
 use thiserror::Error;
 
 /// Where each select path stands at one value: a set of automaton states.
@@ -49,6 +54,8 @@ pub struct Selection {
     names: Vec<(Box<[u8]>, States)>,
     /// Index to the states whose next segment matches it; sorted by index.
     indexes: Vec<(u32, States)>,
+    /// Where fields are told what selected them.
+    ranks: Option<Box<Ranks>>,
 }
 
 /// Why a list of select paths was refused. The caller's bug; retrying will not help.
@@ -85,10 +92,14 @@ impl Selection {
     /// # Errors
     /// [`SelectError`] names the first path refused, the byte, and what was expected there.
     pub fn parse<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self, SelectError> {
+        Self::of(paths, STEPS_MAX)
+    }
+
+    fn of<'p>(paths: impl IntoIterator<Item = &'p str>, steps_max: u32) -> Result<Self, SelectError> {
         let mut selection = Self::starting_with(NOTHING);
         let mut bits_used = 0;
         for path in paths {
-            selection.add(path, &mut bits_used)?;
+            selection.add(path, &mut bits_used, steps_max)?;
         }
         selection.names.sort_unstable();
         selection.names.dedup_by(merge_same);
@@ -105,17 +116,27 @@ impl Selection {
     }
 
     const fn starting_with(start: States) -> Self {
-        Self { start, accept: 0, descend: 0, wild: 0, named: 0, indexed: 0, names: Vec::new(), indexes: Vec::new() }
+        Self {
+            start,
+            accept: 0,
+            descend: 0,
+            wild: 0,
+            named: 0,
+            indexed: 0,
+            names: Vec::new(),
+            indexes: Vec::new(),
+            ranks: None,
+        }
     }
 
-    fn add(&mut self, path: &str, bits_used: &mut u32) -> Result<(), SelectError> {
+    fn add(&mut self, path: &str, bits_used: &mut u32, steps_max: u32) -> Result<(), SelectError> {
         let segments = parse::segments(path)?;
         let first = *bits_used;
         let last = u32::try_from(segments.len())
             .ok()
             .and_then(|len| first.checked_add(len))
-            .filter(|last| *last < STEPS_MAX)
-            .ok_or_else(|| SelectError::TooManySteps { path: path.to_owned(), steps_max: STEPS_MAX })?;
+            .filter(|last| *last < steps_max)
+            .ok_or_else(|| SelectError::TooManySteps { path: path.to_owned(), steps_max })?;
         *bits_used = last + 1;
         self.start |= 1 << first;
         self.accept |= 1 << last;
@@ -170,7 +191,8 @@ impl Selection {
         if states & self.named != 0 {
             matched |= lookup(&self.names, |other| other.as_ref().cmp(key));
         }
-        self.moved(states, matched)
+        let moved = self.moved(states, matched);
+        self.ranks.as_ref().map_or(moved, |ranks| ranks.at_key(moved, key))
     }
 
     /// States of a map's value under a key that is not a string.

@@ -29,6 +29,7 @@ impl<'a> Named<'a> {
             Call::Decrypt(call) => (call.app, None, call.reason),
             Call::Tokenize(call) => (call.app, Some(call.writing.collection), call.reason),
             Call::Detokenize(call) => (call.app, Some(call.writing.collection), call.reason),
+            Call::Mask(call) => (call.app, None, call.reason),
             Call::Tokens(call) => (call.map.app, Some(call.map.collection), call.map.reason),
             Call::Control(call) => return Self::by_control(call),
             Call::Inspect(_) | Call::Info | Call::Health => return Self::default(),

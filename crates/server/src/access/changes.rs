@@ -7,8 +7,8 @@ use std::hash::BuildHasher as _;
 use std::time::Duration;
 
 use sealwire_access::{
-    ADMINISTRATOR, Ask, Binding, Grant, Grants, Operation, Principal, ROLES_MAX, RecordError, Role, RoleName,
-    principal_key, role_key,
+    ADMINISTRATOR, Ask, Binding, Grant, Grants, MaskText, Operation, Permitted, Principal, ROLES_MAX, RecordError,
+    Role, RoleName, principal_key, role_key,
 };
 use sealwire_store::{Commit, ControlStore, StoreError};
 use sealwire_wire::control::{
@@ -40,13 +40,24 @@ pub(crate) async fn roles(store: &dyn ControlStore, page: Page<'_>) -> Result<Ro
 pub(crate) async fn change_role(store: &dyn ControlStore, call: &RoleCall<'_>) -> Result<RoleChanged, RpcError> {
     match &call.ask {
         RoleAsk::Set { grants } => {
-            let grants = grants.iter().map(|text| Grant::from_text(text)).collect::<Result<_, _>>().map_err(bad)?;
+            let grants = grants.iter().enumerate().map(|(at, text)| grant(at, text)).collect::<Result<_, _>>()?;
             let role = Role::new(call.role, grants).map_err(bad)?;
             let generation = put(store, &role_key(role.name()), &role.to_record()).await.map_err(refused)?;
             Ok(RoleChanged { role: Some(view(&role)), generation })
         }
         RoleAsk::Delete => delete_role(store, call.role).await,
     }
+}
+
+/// A grant of that place, its mask in the words that all masks are listed in.
+fn grant(at: usize, text: &str) -> Result<Grant, RpcError> {
+    let mut grant = Grant::from_text(text).map_err(bad)?;
+    if let Some(mask) = &grant.mask {
+        let wrong = |what| bad(format!("mask of grant {}: {what}", at + 1));
+        let function = crate::masks::of_role(mask.as_str()).map_err(wrong)?;
+        grant.mask = Some(MaskText::new(&function.to_string()).map_err(bad)?);
+    }
+    Ok(grant)
 }
 
 async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged, RpcError> {
@@ -237,9 +248,17 @@ pub(crate) async fn check(store: &dyn ControlStore, call: &CheckCall<'_>) -> Res
             }
         }
         let grants = Grants::of(named);
-        return Ok(match grants.role_for(&ask) {
-            Ok(role) => Checked { permitted: true, role: Some(role.to_string()), missing: None, generation },
-            Err(denied) => Checked { permitted: false, role: None, missing: Some(denied.to_string()), generation },
+        return Ok(match grants.permitted(&ask) {
+            Ok(Permitted { role, mask }) => Checked {
+                permitted: true,
+                role: Some(role.to_string()),
+                mask: mask.map(ToString::to_string),
+                missing: None,
+                generation,
+            },
+            Err(denied) => {
+                Checked { permitted: false, role: None, mask: None, missing: Some(denied.to_string()), generation }
+            }
         });
     }
     Err(moved())

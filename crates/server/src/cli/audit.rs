@@ -329,6 +329,9 @@ fn print(out: &mut impl Write, line: &[u8], shown: &Shown, json: bool) -> io::Re
     if shown.errors > 0 {
         write!(out, ", {} refused", shown.errors)?;
     }
+    if let Some(mask) = &shown.mask {
+        write!(out, ", through {mask}")?;
+    }
     if let Some(reason) = &shown.reason {
         write!(out, ", because {reason:?}")?;
     }

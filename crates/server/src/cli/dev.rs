@@ -86,7 +86,7 @@ async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client
 }
 
 /// What the client may do.
-const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,tokens.* apps=*";
+const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.* apps=*";
 
 /// Makes the app, its collections and the client's role over the engine's own control listener; what is there stays.
 async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {

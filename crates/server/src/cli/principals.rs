@@ -81,7 +81,10 @@ fn check(call: CheckCall<'_>, place: &Place) -> Result<(), Failure> {
     if place.at.json {
         println!("{}", serde_json::to_string(&checked)?);
     } else if let Some(role) = &checked.role {
-        println!("yes, by role {role}");
+        match &checked.mask {
+            Some(mask) => println!("yes, by role {role}, values through {mask}"),
+            None => println!("yes, by role {role}"),
+        }
     }
     match checked.missing {
         None => Ok(()),

@@ -24,9 +24,9 @@ enum Command {
     Set {
         /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
         role: String,
-        /// Operations, then `apps=` and `collections=` with names or `*`, and `reason` if each call must say why:
-        /// 'encrypt,tokenize apps=shop collections=people', 'decrypt apps=* reason', 'apps.*,collections.* apps=*'; several
-        /// add up
+        /// Operations, then `apps=` and `collections=` with names or `*`, `reason` if each call must say why, and of decrypt and
+        /// detokenize a `mask=` if values are shown through a function only: 'encrypt,tokenize apps=shop collections=people',
+        /// 'decrypt apps=* reason', 'decrypt apps=shop mask=partial(last=4)', 'apps.*,collections.* apps=*'; several add up
         #[arg(required = true, value_name = "GRANT")]
         grants: Vec<String>,
         #[command(flatten)]

@@ -126,7 +126,8 @@ fn prepare(
         return Ok(Todo::Tokens(located));
     }
     let plan = engine.plan(permit, &request.frame, call, leaves)?; // 4. the same, with a document
-    let all = bytes + engine.reply_bytes(request.method, plan.format, bytes, leaves);
+    let reply = engine.reply_bytes(request.method, plan.format, bytes, leaves).saturating_add(plan.growth_bytes);
+    let all = bytes + reply.min(engine.limits.reply_bytes_max);
     if !place.resize(all.saturating_add(plan.beside_bytes)) {
         return Err(CallFailure::no_memory());
     }
@@ -313,7 +314,7 @@ async fn on_tokens(
     let Call::Tokens(call) = Call::decode(&request.frame, &request.boundary)? else {
         return Err(CallFailure::Internal("a message decodes to one call"));
     };
-    let Located { generation, collection } = located;
+    let Located { generation, collection, .. } = located;
     let (tokens, ticket) = (engine.tokens()?, request.ticket.ticket());
     let mut out = Vec::new();
     reply::begin(&mut out, request.msgid);

@@ -79,6 +79,7 @@ impl Connection {
             app: subject.app(),
             collection: subject.collection(),
             reason: text(&subject.reason),
+            mask: ticket.and_then(Ticket::shown_through),
             change: &[],
             fields,
             errors,

@@ -44,6 +44,7 @@ impl Wanted {
             Call::Decrypt(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
             Call::Tokenize(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
             Call::Detokenize(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
+            Call::Mask(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
             Call::Tokens(call) => return Self { deadline_ms: call.map.deadline_ms, ..Self::default() },
             Call::Inspect(_) | Call::Info | Call::Health | Call::Control(_) => return Self::default(),
         };

@@ -50,6 +50,7 @@ impl Desk {
             app,
             collection,
             reason,
+            mask: None,
             change: &heard.call.map_or_else(Vec::new, |call| changes(call, key)),
             fields: 0,
             errors: 0,

@@ -11,12 +11,14 @@ use sealwire_msgpack::write;
 use sealwire_payload::Selection;
 use sealwire_schedule::{Coefficients, CostModel, Work as Cost};
 use sealwire_store::{MapId, Written};
-use sealwire_wire::{Curve, Document, KeyScope, Method, OnError, Reply};
+use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields};
 use tokio::sync::oneshot::Receiver;
 
 use super::{Allowance, Costs, Kind, Operation, thread_cpu};
 use crate::error::CallFailure;
 use crate::limits::Limits;
+use crate::masks::sight::Shown;
+use crate::masks::{self, Wanted};
 use crate::reader::{Evervault, Reader};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::Minting;
@@ -37,7 +39,9 @@ const RUNS: usize = 5;
 ///
 /// The crypto library does not work here.
 pub fn calibrate() -> Result<Costs, CallFailure> {
-    let (r1, k1, tokens) = (Prices::on(Curve::R1)?, Prices::on(Curve::K1)?, token_prices()?);
+    let keys = token_keys()?;
+    let (r1, k1) = (Prices::on(Curve::R1)?, Prices::on(Curve::K1)?);
+    let (tokens, mask) = (token_prices(&keys)?, mask_price(&keys)?);
     let model = |kind: Kind| {
         let Prices { seal, open } = if kind.curve == Curve::R1 { r1 } else { k1 };
         CostModel::new(match kind.operation {
@@ -45,6 +49,7 @@ pub fn calibrate() -> Result<Costs, CallFailure> {
             Operation::Settle => tokens[1],
             Operation::Look => tokens[2],
             Operation::Reveal => tokens[3],
+            Operation::Mask => mask,
             Operation::Seal => seal,
             Operation::Open => open,
             Operation::Rewrap => Coefficients {
@@ -114,7 +119,7 @@ fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
     if !seals {
         let native = Opener::new(Arc::clone(&keys), b"");
         let reader = Reader::new(native, Evervault::new(keys, Arc::default()), Limits::default().depth_max as usize);
-        return Task::Open(Reading { reader: Box::new(reader), on_error: OnError::Fail });
+        return Task::Open(Reading { reader: Box::new(reader), on_error: OnError::Fail }, Shown::clear());
     }
     let curve = match curve {
         Curve::R1 => crypto::Curve::P256,
@@ -177,15 +182,33 @@ fn document_of(outcome: Outcome) -> Result<Bytes, CallFailure> {
     payload.ok_or(none)
 }
 
-/// What each of the walks over tokens costs, in the order of their kinds.
-fn token_prices() -> Result<[Coefficients; 4], CallFailure> {
+fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
     let made = TokenSecret::generate().and_then(|secret| {
         let version = TokenKeyVersion { number: 1, state: KeyState::Active, secret };
         TokenKeys::new(1, vec![version])
     });
-    let keys = made.map_err(|_| CallFailure::Internal("cannot make a key"))?;
+    made.map(Arc::new).map_err(|_| CallFailure::Internal("cannot make a key"))
+}
+
+/// What masking costs, by the function that stands in the middle: others take a tenth of a hash, or ten of them.
+fn mask_price(keys: &Arc<TokenKeys>) -> Result<Coefficients, CallFailure> {
+    let task = || {
+        let rule = MaskRule { fields: RuleFields::Path("$[*]"), mask: "hash" };
+        let wanted = Wanted::of(&Masking { rules: vec![rule], ..Masking::default() });
+        let keys = Arc::clone(keys);
+        Task::Mask(Box::new(move || wanted?.into_masks(&masks::secret(&keys))), OnError::Fail)
+    };
+    let took = |fields, bytes| best(task, &document(fields, bytes).into()).map(|(took, _)| took);
+    let (empty, short, long) = (took(0, 0)?, took(FIELDS, SHORT)?, took(FIELDS, LONG)?);
+    let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
+    let field = (short - empty) / f64::from(FIELDS) - byte * SHORT as f64;
+    Ok(Coefficients { call: empty, key: 0.0, field, byte })
+}
+
+/// What each of the walks over tokens costs, in the order of their kinds.
+fn token_prices(keys: &Arc<TokenKeys>) -> Result<[Coefficients; 4], CallFailure> {
     let collection = Arc::new(Collection {
-        keys: keys.into(),
+        keys: Arc::clone(keys),
         map: MapId { app: 1, collection: 1 },
         kind: tokens::Kind::Random,
         format: Format::Opaque,
@@ -219,7 +242,8 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes) -> Result<[f64; 4], Call
         idempotency_key: Some(Box::from(&b"calibration"[..])),
         bounds,
     };
-    let looking = Looking { collection: Arc::clone(collection), context: Box::default(), bounds };
+    let shown = Shown::clear();
+    let looking = Looking { collection: Arc::clone(collection), context: Box::default(), bounds, shown };
     let new = |task, payload| Work::new(task, order(payload), &Limits::default(), Arc::default());
     let (mint, outcome) = timed(new(Task::Tokenize(minting, OnError::Fail), payload))?;
     let (mut rows, mut settle) = (Vec::new(), mint);

@@ -97,6 +97,16 @@ wire_label! {
 }
 
 label! {
+    /// Whose word it was that a field is masked.
+    MaskLabel {
+        /// The call's, `mask`.
+        Call = "call",
+        /// The role's that its caller may see values by.
+        Role = "role",
+    }
+}
+
+label! {
     /// What became of a token in a call.
     TokenLabel {
         /// Made and kept.
@@ -337,6 +347,7 @@ mod tests {
         }
         check(&MethodLabel::ALL, MethodLabel::index);
         check(&CallCode::ALL, CallCode::index);
+        check(&MaskLabel::ALL, |v| v as usize);
         check(&TokenLabel::ALL, |v| v as usize);
         check(&StoreLabel::ALL, |v| v as usize);
         check(&WaitingLabel::ALL, |v| v as usize);

@@ -7,13 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_crypto::{Datatype, RowBuffer, TokenContext};
-use sealwire_msgpack::{Token, write};
+use sealwire_crypto::{RowBuffer, TokenContext};
+use sealwire_msgpack::Token;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::{MapId, Row, TokenId};
 
 use super::{Bounds, Collection};
 use crate::faults::{Faults, FieldFault, Refusal};
+use crate::masks::sight::Shown;
 use crate::ticket::Ticket;
 
 /// What a token takes until the store has answered: its key, its places, the row beside its sealed part.
@@ -28,6 +29,8 @@ pub struct Looking {
     pub context: Box<[u8]>,
     /// What the call may hold.
     pub bounds: Bounds,
+    /// What becomes of values.
+    pub shown: Shown,
 }
 
 impl Looking {
@@ -103,7 +106,13 @@ impl DetokenizeFields {
     /// The most by which the values may make the document longer.
     pub fn value_bytes(&self) -> usize {
         let sealed = |key: &u32| self.rows[*key as usize].as_ref().map_or(0, Bytes::len);
-        self.slots.iter().map(sealed).fold(0, usize::saturating_add)
+        let bytes = self.slots.iter().map(sealed).fold(0, usize::saturating_add);
+        bytes.saturating_add(self.looking.shown.growth(self.slots.len(), bytes))
+    }
+
+    /// Values masked so far.
+    pub fn masked(&self) -> u64 {
+        self.looking.shown.masked()
     }
 
     /// Begins the next walk.
@@ -135,14 +144,8 @@ impl DetokenizeFields {
         let opened = opened.map_err(|_| Refusal::CannotOpen)?;
         // Under another context it is as good as absent: that it is there is nothing for who cannot have it.
         let value = opened.value(&self.context).map_err(|_| Refusal::NoToken)?;
-        match value.ok_or(Refusal::OneWay)? {
-            (Datatype::String, text) => {
-                write::str_header(out, text.len());
-                out.extend_from_slice(text);
-            }
-            (Datatype::Binary, bytes) => write::bin(out, bytes),
-            (Datatype::Value, raw) => out.extend_from_slice(raw),
-        }
+        let (datatype, value) = value.ok_or(Refusal::OneWay)?;
+        self.looking.shown.write(datatype, value, out);
         Ok(())
     }
 }

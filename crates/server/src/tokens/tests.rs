@@ -13,6 +13,7 @@ use super::mint::{Minting, TOKEN_BYTES, TokenizeFields};
 use super::*;
 use crate::error::CallFailure;
 use crate::faults::{Faults, FieldFault, Refusal};
+use crate::masks::sight::Shown;
 
 const BOUNDS: Bounds = Bounds { fields_max: 100, value_bytes_max: 1_000 };
 
@@ -98,7 +99,7 @@ async fn detokenize(store: &MemoryStore, looking: Looking, on_error: OnError, pa
 }
 
 fn looking(collection: &Arc<Collection>) -> Looking {
-    Looking { collection: Arc::clone(collection), context: Box::default(), bounds: BOUNDS }
+    Looking { collection: Arc::clone(collection), context: Box::default(), bounds: BOUNDS, shown: Shown::clear() }
 }
 
 fn strings(document: &[u8]) -> Vec<String> {

@@ -12,8 +12,8 @@ use sealwire_client::control::{
     RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    Client, ClientConfig, Curve, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Minting, Pem,
-    Rewrap, RpcError, Sweep, TokenMap, Tokenize, Within,
+    Client, ClientConfig, Curve, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
+    Masking, Minting, Pem, Rewrap, RpcError, RuleFields, Sweep, TokenMap, Tokenize, Within,
 };
 use sealwire_server::config::{AccessMode, Config, ControlListen};
 use sealwire_server::pki::{Authority, Issued, PrincipalKind, Usage, Validity};
@@ -26,11 +26,11 @@ use crate::certificates::revoke;
 use crate::harness::{APP, Harness, Machine, fields, leaf, rpc_error, run};
 use crate::raw::{Heard, Raw};
 
-const NOBODY: &str = "nobody";
-const FULL: &str = "full";
+pub(crate) const NOBODY: &str = "nobody";
+pub(crate) const FULL: &str = "full";
 const ELSEWHERE: &str = "elsewhere";
 
-fn enforcing(config: &mut Config) {
+pub(crate) fn enforcing(config: &mut Config) {
     config.access.mode = AccessMode::Enforce;
     let name = |name: &str| (PrincipalKind::Dns, name.to_owned());
     let principals = [NOBODY, FULL, ELSEWHERE].map(name).into();
@@ -44,12 +44,11 @@ async fn put(store: &dyn ControlStore, key: &str, record: Vec<u8>) {
 }
 
 /// Gives a caller a role of its own that grants every operation on those apps.
-async fn everything_on(store: &dyn ControlStore, caller: &str, apps: &str) {
+pub(crate) async fn everything_on(store: &dyn ControlStore, caller: &str, apps: &str) {
     let grant = Grant {
         operations: Operations::DATA.and(Operations::CONTROL),
         apps: Names::of([apps]).unwrap(),
-        collections: Names::All,
-        reason: false,
+        ..Grant::on_all(Operations::NONE)
     };
     let role = Role::new(caller, vec![grant]).unwrap();
     put(store, &role_key(role.name()), role.to_record()).await;
@@ -59,12 +58,24 @@ async fn everything_on(store: &dyn ControlStore, caller: &str, apps: &str) {
 }
 
 /// A server that enforces: `full` may do everything, `elsewhere` everything on another app, `nobody` nothing.
-async fn start() -> Harness {
+pub(crate) async fn start() -> Harness {
     Harness::prepared(enforcing, async |control| {
         everything_on(&**control.store(), FULL, "*").await;
         everything_on(&**control.store(), ELSEWHERE, "elsewhere").await;
     })
     .await
+}
+
+/// Makes a role of these grants and gives it to a caller.
+pub(crate) async fn grant_role(operator: &Client, caller: &str, role: &str, grants: &[&str]) {
+    operator.change_role(RoleCall { role, ask: RoleAsk::Set { grants: grants.to_vec() } }).await.unwrap();
+    operator.change_principal(principal(caller, PrincipalAsk::Grant { role })).await.unwrap();
+}
+
+/// Puts a role into the store past everything that looks at it, and waits until the engine serves it.
+pub(crate) async fn put_role_record(harness: &Harness, role: &str, grant: &str) {
+    let role = Role::new(role, vec![Grant::from_text(grant).unwrap()]).unwrap();
+    harness.change(async |control, _| put(&**control.store(), &role_key(role.name()), role.to_record()).await).await;
 }
 
 /// A call of that operation on [`APP`] and its collection `people`, as bytes.
@@ -97,6 +108,12 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::Detokenize => {
             let writing = Within { collection: "people" };
             request::detokenize(&mut out, 1, &Detokenize { writing, ..Detokenize::new(APP, nil) });
+            return out;
+        }
+        Operation::Mask => {
+            let rules = vec![MaskRule { fields: RuleFields::Path("$"), mask: "redact" }];
+            let writing = Masking { rules, ..Masking::default() };
+            request::mask(&mut out, 1, &Mask { writing, ..Mask::new(APP, nil) });
             return out;
         }
         Operation::TokensGet => tokens(Ask::Get(vec!["tok"])),
@@ -226,7 +243,7 @@ fn every_operation_under_every_certificate_and_role() {
     });
 }
 
-async fn connect(harness: &Harness, address: SocketAddr, name: &str) -> Client {
+pub(crate) async fn connect(harness: &Harness, address: SocketAddr, name: &str) -> Client {
     let identity = harness.another_caller(name);
     let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
     let (ca, cert) = (bytes(harness.authority.cert_pem()), bytes(&identity.cert_pem));

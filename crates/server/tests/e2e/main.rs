@@ -21,6 +21,7 @@ mod health;
 mod instances;
 mod large;
 mod limits;
+mod masks;
 mod overload;
 mod pipelining;
 mod raw;

@@ -2,6 +2,7 @@
 
 use sealwire_msgpack::{Malformed, Reader, Token};
 
+use super::masking;
 use crate::call_error::CallError;
 use crate::frame::{Outlook, Span};
 use crate::limits::{
@@ -81,6 +82,8 @@ impl<'a> Params<'a> {
                 "format" => outlook.format = Some(self.name(param, Format::from_name)?),
                 "select" => drop(self.paths(param)?),
                 "tags" => drop(self.tags(param)?),
+                "rules" => drop(masking::rules(param, self)?),
+                "lists" => drop(masking::lists(param, self)?),
                 _ if self.reader.token()?.children() == 0 => (),
                 _ => return Err(CallError::Malformed),
             }
@@ -105,6 +108,19 @@ impl<'a> Params<'a> {
         } else {
             CallError::UnknownKey { method: self.method, key: cleaned(key) }
         }
+    }
+
+    /// The same of a key inside a value; cleaned before.
+    pub(super) fn unknown_in(&self, key: String) -> CallError {
+        CallError::UnknownKey { method: self.method, key }
+    }
+
+    pub(super) fn array_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
+        self.reader.array_len().map_err(|malformed| wrong(param, malformed))
+    }
+
+    pub(super) fn map_len(&mut self, param: &'static Param) -> Result<u32, CallError> {
+        self.reader.map_len().map_err(|malformed| wrong(param, malformed))
     }
 
     /// The document, whose end the scan knows: passing over it again would double what a large call costs before its
@@ -175,7 +191,7 @@ impl<'a> Params<'a> {
         count_max: usize,
         bytes_max: usize,
     ) -> Result<Vec<&'a str>, CallError> {
-        let count = self.reader.array_len().map_err(|malformed| wrong(param, malformed))?;
+        let count = self.array_len(param)?;
         if count == 0 || count as usize > count_max {
             return Err(breaks(param));
         }

@@ -220,6 +220,7 @@ fn with_required(method: Method, key: &str, pair: &[u8]) -> Vec<u8> {
         "payload" | "value" => &b"\x01"[..],
         "tokens" => b"\x91\xa1t",
         "grants" => b"\x91\xa1g",
+        "rules" => b"\x91\x82\xa4path\xa1$\xa4mask\xa6redact",
         "expires_s" => b"\xc0",
         "kind" if method == Method::AppsRotate => b"\xa2r1",
         "kind" => b"\xa6random",
@@ -331,6 +332,85 @@ fn rules_of_the_methods_on_tokens() {
     one(Method::TokensPrune, "dry_run", b"\x01", Err("dry_run must be of type boolean"));
     let after = [&[0xd9, 129][..], &[b'a'; 129]].concat();
     one(Method::TokensList, "after", &after, Err("after must be the next of an answer, at most 128 bytes"));
+}
+
+/// One rule: texts by key.
+fn rule(pairs: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    sealwire_msgpack::write::map_len(&mut out, pairs.len() as u32);
+    pairs.iter().flat_map(|(key, text)| [key, text]).for_each(|text| sealwire_msgpack::write::str(&mut out, text));
+    out
+}
+
+#[test]
+fn rules_of_mask_are_refused_by_place() {
+    let rules = |rules: &[Vec<u8>], expect: Result<(), &str>| {
+        let mut pair = b"\xa5rules".to_vec();
+        sealwire_msgpack::write::array_len(&mut pair, rules.len() as u32);
+        rules.iter().for_each(|rule| pair.extend_from_slice(rule));
+        check("mask", &with_required(Method::Mask, "rules", &pair), expect);
+    };
+    let good = || rule(&[("mask", "email(keep=domain)"), ("path", "$.email")]);
+    let bounds = Err("rules must be 1 to 256 rules, each a mask and one of path, column, kind, of 1 to 1024 bytes");
+    rules(&[good()], Ok(()));
+    rules(&[good(), rule(&[("kind", "card"), ("mask", "card")]), rule(&[("column", "a.b"), ("mask", "null")])], Ok(()));
+    rules(&vec![good(); 256], Ok(()));
+    rules(&vec![good(); 257], bounds);
+    rules(&[], bounds);
+    let long = "x".repeat(1_025);
+    rules(&[rule(&[("mask", &long[1..]), ("path", &long[1..])])], Ok(()));
+    rules(&[rule(&[("mask", &long), ("path", "$")])], bounds);
+    rules(&[rule(&[("mask", "null"), ("path", &long)])], bounds);
+    rules(&[rule(&[("mask", ""), ("path", "$")])], bounds);
+    let unknown = Err("mask has no parameter \"rules[1].colo?r\"");
+    rules(&[good(), rule(&[("mask", "null"), ("colo\u{1b}r", "$")])], unknown);
+    rules(&[good(), rule(&[("mask", "null")])], Err("rules[1] names no path, column or kind"));
+    rules(&[rule(&[("path", "$")])], Err("rules[0] has no mask"));
+    rules(&[rule(&[])], Err("rules[0] names no path, column or kind"));
+    let twice = Err("rules[0] must name one of path, column and kind, once, and one mask");
+    rules(&[rule(&[("mask", "null"), ("path", "$"), ("kind", "card")])], twice);
+    rules(&[rule(&[("mask", "null"), ("path", "$"), ("mask", "hash")])], twice);
+    rules(&[vec![0x07]], Err("rules must be of type array of maps"));
+    rules(&[b"\x82\x01\x02\x03\x04".to_vec()], Err("rules must be of type array of maps"));
+    rules(&[b"\x82\xa4mask\xa1\xff\xa4path\xa1$".to_vec()], Err("rules is not UTF-8"));
+    check("mask", &with_required(Method::Mask, "", b"\xa6select\x91\xa1$"), Err("mask has no parameter \"select\""));
+    check("mask", &with_required(Method::Mask, "", b"\xa7context\xa1$"), Err("mask has no parameter \"context\""));
+    let unknown = Err("unknown must be \"refuse\" or \"keep\"");
+    check("mask", &with_required(Method::Mask, "", b"\xa7unknown\xa4drop"), unknown);
+}
+
+#[test]
+fn lists_of_mask_have_bounds() {
+    let lists = |lists: &[(&str, Vec<&str>)], expect: Result<(), &str>| {
+        let mut pair = b"\xa5lists".to_vec();
+        sealwire_msgpack::write::map_len(&mut pair, lists.len() as u32);
+        for (name, entries) in lists {
+            sealwire_msgpack::write::str(&mut pair, name);
+            sealwire_msgpack::write::array_len(&mut pair, entries.len() as u32);
+            entries.iter().for_each(|entry| sealwire_msgpack::write::str(&mut pair, entry));
+        }
+        check("mask", &with_required(Method::Mask, "", &pair), expect);
+    };
+    let bounds = Err("lists must be at most 16 lists of 10000 texts of 1 to 256 bytes, 262144 bytes in all");
+    let long = "x".repeat(257);
+    let names: Vec<String> = (0..17).map(|n| format!("n{n}")).collect();
+    let of = |count: usize| names[..count].iter().map(|name| (&name[..], vec!["x"])).collect::<Vec<_>>();
+    lists(&of(16), Ok(()));
+    lists(&of(17), bounds);
+    lists(&[("a", vec!["x"; 6_000]), ("b", vec!["x"; 4_000])], Ok(()));
+    lists(&[("a", vec!["x"; 6_000]), ("b", vec!["x"; 4_001])], bounds);
+    lists(&[("a", vec![&long[1..]; 1_024])], Ok(()));
+    lists(&[("a", vec![&long[1..]; 1_025])], bounds);
+    lists(&[("a", vec![&long])], bounds);
+    lists(&[("a", vec![""])], bounds);
+    lists(&[("a", vec![])], bounds);
+    lists(&[("a", vec!["x"]), ("a", vec!["y"])], bounds);
+    lists(&[("a b", vec!["x"])], bounds);
+    check(
+        "mask",
+        &with_required(Method::Mask, "", b"\xa5lists\x90"),
+        Err("lists must be of type map of arrays of strings"),
+    );
 }
 
 #[test]

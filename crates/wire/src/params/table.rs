@@ -2,7 +2,8 @@
 
 use crate::limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,
-    EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, PRINCIPAL_BYTES_MAX,
+    EXPIRES_S_MAX, GRANT_BYTES_MAX, GRANTS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LONG_CURSOR_BYTES_MAX, MASK_BYTES_MAX,
+    MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX, MASK_RULES_MAX, PRINCIPAL_BYTES_MAX,
     PRIVATE_KEY_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX, SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, SWEEP_ROWS_MAX,
     TAG_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
@@ -34,6 +35,8 @@ const CURVE: Param = param("curve", "string", Some("\"r1\""), "\"r1\" or \"k1\""
 const KEY_SCOPE: Param = param("key_scope", "string", Some("\"request\""), "\"request\" or \"field\" or \"epoch\"");
 const FORMAT: Param = param("format", "string", Some("the app's"), "\"native\" or \"evervault\" or \"evervault-bare\"");
 const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
+const PAYLOAD: Param = param("payload", "any value", None, "one MessagePack value");
+const ON_ERROR: Param = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
 const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
 const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
 const MIN_GENERATION: Param = param("min_generation", "integer", Some("0"), "0 or more");
@@ -76,6 +79,12 @@ const _: () = assert!(
         && TRACEPARENT_BYTES_MAX == 256
         && PRINCIPAL_BYTES_MAX == 2_048
         && LONG_CURSOR_BYTES_MAX == 2_112
+        && MASK_RULES_MAX == 256
+        && MASK_BYTES_MAX == 1_024
+        && MASK_LISTS_MAX == 16
+        && MASK_ENTRIES_MAX == 10_000
+        && MASK_ENTRY_BYTES_MAX == 256
+        && MASK_LISTS_BYTES_MAX == 262_144
         && GRANTS_MAX == 64
         && GRANT_BYTES_MAX == 65_536,
     "the rules here quote these numbers"
@@ -84,9 +93,7 @@ const _: () = assert!(
 /// A method on a document: what all of them take, around its own keys.
 const fn document<const N: usize>(every: &'static str, own: &[Param]) -> [Param; N] {
     let select = param("select", "array of strings", Some(every), "1 to 64 paths of 1 to 1024 bytes");
-    let head = [APP, param("payload", "any value", None, "one MessagePack value"), select];
-    let on_error = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
-    joined([&head, own, &[CONTEXT, on_error, DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT]])
+    joined([&[APP, PAYLOAD, select], own, &[CONTEXT, ON_ERROR, DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT]])
 }
 
 /// A method on tokens without a document.
@@ -128,6 +135,25 @@ const TOKENIZE: [Param; 13] = document(
     ],
 );
 const DETOKENIZE: [Param; 10] = document("every token", &[COLLECTION]);
+const MASK: [Param; 10] = joined([
+    &[APP, PAYLOAD],
+    &[
+        param(
+            "rules",
+            "array of maps",
+            None,
+            "1 to 256 rules, each a mask and one of path, column, kind, of 1 to 1024 bytes",
+        ),
+        param("unknown", "string", Some("\"refuse\""), "\"refuse\" or \"keep\""),
+        param(
+            "lists",
+            "map of arrays of strings",
+            Some("none"),
+            "at most 16 lists of 10000 texts of 1 to 256 bytes, 262144 bytes in all",
+        ),
+    ],
+    &[ON_ERROR, DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT],
+]);
 const INSPECT: [Param; 1] = [param("envelope", "string or binary", None, "one envelope in either encoding")];
 const TOKENS_NAMED: [Param; 7] = tokens(&[TOKENS]);
 const TOKENS_FIND: [Param; 8] =
@@ -198,6 +224,7 @@ impl Method {
             Self::Inspect => &INSPECT,
             Self::Tokenize => &TOKENIZE,
             Self::Detokenize => &DETOKENIZE,
+            Self::Mask => &MASK,
             Self::TokensGet | Self::TokensDelete => &TOKENS_NAMED,
             Self::TokensFind => &TOKENS_FIND,
             Self::TokensList => &TOKENS_LIST,

@@ -246,6 +246,9 @@ pub struct Checked {
     /// Which role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
+    /// What values are shown through, if that role has a mask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mask: Option<String>,
     /// What is missing, in the words that the principal itself would hear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,

@@ -39,6 +39,18 @@ fn open(keys: &TokenKeys, collection: u32, id: [u8; 16], context: &[u8], row: &[
 }
 
 #[test]
+fn masks_are_of_version_one_whatever_becomes_of_it() {
+    // HKDF-SHA256 without salt of 32 times 01, info "sealwire/mask/1": by Python's hmac, as in proto/interop/tokens.py.
+    const OF_ONES: &str = "cc2d92c519b446b45b8ea67356a32d38ff44f7d65b274678079e716ce7cee270";
+    let hex = |keys: &TokenKeys| keys.mask_secret().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    for versions in [&[(1, ACTIVE, 1)][..], &[(1, DISABLED, 1)], &[(2, ACTIVE, 9), (1, DISABLED, 1)]] {
+        assert_eq!(hex(&keys(7, versions)), OF_ONES);
+    }
+    assert_ne!(hex(&keys(7, &[(1, ACTIVE, 2), (2, ACTIVE, 1)])), OF_ONES);
+    assert!(!format!("{:?}", keys(7, &[(1, ACTIVE, 1)])).contains("mask"), "it is not printed");
+}
+
+#[test]
 fn what_is_sealed_opens() {
     let keys = keys(7, &[(1, ACTIVE, 1)]);
     let long = "t".repeat(65_535);

@@ -1,0 +1,118 @@
+//! The mask of a grant: the text of a function, kept as it was written.
+//!
+//! What functions there are is for whoever masks to know. Here a text is checked to be one that fits in a grant, and found
+//! in it again: it ends at the first space outside of its brackets and quotes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::role::RoleError;
+
+/// Longest text of a mask, in bytes.
+pub const MASK_BYTES_MAX: usize = 1_024;
+
+/// What values are shown through, as text: `partial(last=4)`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MaskText(Arc<str>);
+
+impl MaskText {
+    /// Of that text: one word, where brackets and quotes hold together what has spaces in it.
+    ///
+    /// # Errors
+    /// [`RoleError::Mask`].
+    pub fn new(text: &str) -> Result<Self, RoleError> {
+        let printable = (1..=MASK_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+        if printable && word(text) == Some(text.len()) { Ok(Self(text.into())) } else { Err(RoleError::Mask) }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What `text` begins with, as an operator writes it: a mask as it is, or the whole of it in quotes, within which a
+    /// backslash takes the sign behind it as it is. Gives what follows, too.
+    pub(crate) fn split(text: &str) -> Result<(Self, &str), RoleError> {
+        if !text.starts_with('"') {
+            let (mask, rest) = text.split_at(word(text).ok_or(RoleError::Mask)?);
+            return Ok((Self::new(mask)?, rest));
+        }
+        let mut mask = String::new();
+        let mut signs = text.char_indices().skip(1);
+        while let Some((at, sign)) = signs.next() {
+            match sign {
+                '"' => return Ok((Self::new(&mask)?, &text[at + 1..])),
+                '\\' => mask.extend(signs.next().map(|(_, sign)| sign)),
+                sign => mask.push(sign),
+            }
+        }
+        Err(RoleError::Mask)
+    }
+}
+
+impl fmt::Display for MaskText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Bytes up to the first space outside of brackets and quotes; `None` where one of these does not end.
+fn word(text: &str) -> Option<usize> {
+    let (mut depth, mut quoted) = (0_u32, false);
+    let mut signs = text.char_indices();
+    while let Some((at, sign)) = signs.next() {
+        match sign {
+            '\\' if quoted => drop(signs.next()),
+            '"' => quoted = !quoted,
+            _ if quoted => (),
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            sign if sign.is_ascii_whitespace() && depth == 0 => return Some(at),
+            _ => (),
+        }
+    }
+    (depth == 0 && !quoted).then_some(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_ends_where_its_brackets_and_quotes_do() {
+        for (text, mask, rest) in [
+            ("redact", "redact", ""),
+            ("redact reason", "redact", " reason"),
+            ("partial(first=1, last=4) apps=*", "partial(first=1, last=4)", " apps=*"),
+            ("fixed(\"a ) b\") x", "fixed(\"a ) b\")", " x"),
+            ("fixed(\"a \\\" ( b\") x", "fixed(\"a \\\" ( b\")", " x"),
+            ("\"partial(last=4)\" reason", "partial(last=4)", " reason"),
+            ("\"fixed(\\\"n a\\\")\"", "fixed(\"n a\")", ""),
+        ] {
+            let (found, left) = MaskText::split(text).unwrap();
+            assert_eq!((found.as_str(), left), (mask, rest), "{text}");
+        }
+        let long = "x".repeat(MASK_BYTES_MAX + 1);
+        assert!(MaskText::new(&long[1..]).is_ok());
+        for none in [
+            "",
+            " ",
+            "a b",
+            "partial(last=4",
+            "partial)",
+            "fixed(\"x)",
+            "a\n",
+            "a\u{1b}[2J",
+            "\"a",
+            "\"\"",
+            "\"a b\"",
+            &long,
+        ] {
+            assert_eq!(
+                MaskText::split(none).map(drop).and(MaskText::new(none).map(drop)),
+                Err(RoleError::Mask),
+                "{none:?}"
+            );
+        }
+    }
+}

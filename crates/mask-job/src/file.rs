@@ -1,0 +1,294 @@
+//! The job over one file: NDJSON, JSON or CSV.
+//!
+//! Everything that is not masked stays byte for byte: white space, the spelling of numbers and strings, key order, line
+//! ends, quotes. A masked JSON string is written with the fewest escapes; a masked CSV field is quoted if it was, or if
+//! it must be.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use sealwire_mask::Rules;
+use sealwire_msgpack::Token;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::spawn_blocking;
+
+use crate::batch::{Batch, Form, Found};
+use crate::cut::{Chunk, Cut, Cutter};
+use crate::engine::Engine;
+use crate::error::JobError;
+use crate::limits::Limits;
+use crate::output::{Draft, Input, Output};
+use crate::pipeline::{self, Done, Format, Shared, Sink};
+use crate::plan::Plan;
+use crate::report::{Ledger, Progress, Report};
+use crate::scan::csv::{self, Columns};
+use crate::scan::json::{Memory, Scan, Unknown};
+use crate::scan::text::write_json;
+use crate::scan::{Fault, place};
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// One JSON document per line.
+    Ndjson,
+    /// One JSON document. The elements of an array are streamed; anything else is read whole.
+    Json,
+    /// Comma-separated values with a header.
+    Csv {
+        /// Such as `b','`, `b';'` or a tab.
+        delimiter: u8,
+    },
+}
+
+impl FileFormat {
+    /// By a file name's ending: `ndjson`, `jsonl`, `json`, `csv`, `tsv`.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        let (_, ending) = name.rsplit_once('.')?;
+        Some(match ending.to_ascii_lowercase().as_str() {
+            "ndjson" | "jsonl" => Self::Ndjson,
+            "json" => Self::Json,
+            "csv" => Self::Csv { delimiter: b',' },
+            "tsv" => Self::Csv { delimiter: b'\t' },
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn cut(self) -> Cut {
+        match self {
+            Self::Ndjson => Cut::Lines,
+            Self::Json => Cut::Elements,
+            Self::Csv { .. } => Cut::QuotedLines,
+        }
+    }
+}
+
+/// A job over one file.
+#[derive(Clone, Debug)]
+pub struct FileJob {
+    /// Where it reads.
+    pub input: Input,
+    /// Where it writes.
+    pub output: Output,
+    /// What the input holds.
+    pub format: FileFormat,
+    /// Its bounds.
+    pub limits: Limits,
+}
+
+/// Masks one file. The output is there when this returns, and after an error it is as it was before. Safe to drop
+/// midway: nothing is left then either.
+///
+/// # Errors
+/// [`JobError`].
+pub async fn mask_file<E: Engine>(
+    job: FileJob,
+    rules: Arc<Rules>,
+    engine: Arc<E>,
+    progress: Arc<Progress>,
+) -> Result<Report, JobError> {
+    let begun = Instant::now();
+    let plan = Arc::new(Plan::for_file(rules, job.format)?);
+    let ledger = Arc::new(Ledger::default());
+    let name = job.input.name();
+    let (reader, draft) = spawn_blocking({
+        let job = job.clone();
+        move || open(&job)
+    })
+    .await??;
+    if let Reader::File(_, length) = &reader {
+        progress.expect(*length, 0);
+    }
+    let format = FileText {
+        format: job.format,
+        name: name.clone(),
+        plan: Arc::clone(&plan),
+        ledger: Arc::clone(&ledger),
+        columns: OnceLock::new(),
+    };
+    let shared = Arc::new(Shared {
+        format,
+        engine,
+        plan,
+        ledger: Arc::clone(&ledger),
+        limits: job.limits,
+        progress: Arc::clone(&progress),
+        cpu: Arc::new(Semaphore::new(job.limits.workers.max(1))),
+        memories: Mutex::default(),
+    });
+
+    let (chunks, source) = mpsc::channel(1);
+    let header = Arc::clone(&shared);
+    let reading = spawn_blocking(move || read(reader, name, &header, &chunks));
+    let (to_write, done) = mpsc::channel::<Vec<u8>>(2);
+    let writing = spawn_blocking(move || write(draft, done));
+    let mut writer = Writer { to_write, bytes: 0 };
+    let outcome = pipeline::run(&shared, source, &mut writer).await;
+    let bytes_out = writer.bytes;
+    drop(writer);
+    // Nothing of the output is seen until the whole pipeline has succeeded.
+    // A writer that failed says more than a pipeline that found it gone.
+    let draft = writing.await??;
+    outcome?;
+    reading.await?;
+    spawn_blocking(move || draft.finish()).await??;
+
+    for memory in &mut *shared.memories.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        memory.tree.settle(&shared.plan, &shared.ledger);
+    }
+    let moment = progress.moment();
+    Ok(Report {
+        records: moment.records,
+        bytes_in: moment.bytes,
+        bytes_out,
+        elapsed_ms: begun.elapsed().as_millis() as u64,
+        peak_memory_bytes: crate::report::peak_memory(),
+        fields: ledger.rows(),
+    })
+}
+
+/// Hands chunks to the thread that writes.
+struct Writer {
+    to_write: mpsc::Sender<Vec<u8>>,
+    bytes: u64,
+}
+
+impl Sink for Writer {
+    async fn take(&mut self, done: Done) -> Result<(), JobError> {
+        self.bytes += done.bytes.len() as u64;
+        let closed = |_| JobError::Panicked("the writer ended".to_owned());
+        self.to_write.send(done.bytes).await.map_err(closed)
+    }
+}
+
+enum Reader {
+    File(File, u64),
+    Stdin(io::Stdin),
+}
+
+impl Read for Reader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file, _) => file.read(buffer),
+            Self::Stdin(stdin) => stdin.read(buffer),
+        }
+    }
+}
+
+fn open(job: &FileJob) -> Result<(Reader, Draft), JobError> {
+    match &job.input {
+        Input::Stdin => Ok((Reader::Stdin(io::stdin()), Draft::begin(&job.output, None)?)),
+        Input::File(path) => {
+            let file = File::open(path).map_err(JobError::io(path))?;
+            let length = file.metadata().map_err(JobError::io(path))?.len();
+            let draft = Draft::begin(&job.output, Some(&file))?;
+            Ok((Reader::File(file, length), draft))
+        }
+    }
+}
+
+/// Reads until the end, or until nobody takes chunks any more.
+fn read<E>(reader: Reader, name: String, shared: &Shared<FileText, E>, chunks: &mpsc::Sender<Result<Chunk, JobError>>) {
+    let cut = shared.format.format.cut();
+    let mut cutter = Cutter::new(reader, cut, shared.limits, name);
+    loop {
+        let next = cutter.next().and_then(|chunk| match chunk {
+            Some(mut chunk) if chunk.is_first => shared.format.begin(&mut chunk).map(|()| Some(chunk)),
+            chunk => Ok(chunk),
+        });
+        let Some(next) = next.transpose() else { return };
+        let is_over = next.is_err();
+        if chunks.blocking_send(next).is_err() || is_over {
+            return;
+        }
+    }
+}
+
+fn write(mut draft: Draft, mut done: mpsc::Receiver<Vec<u8>>) -> Result<Draft, JobError> {
+    while let Some(bytes) = done.blocking_recv() {
+        draft.write(&bytes)?;
+    }
+    Ok(draft)
+}
+
+/// The text of a file.
+struct FileText {
+    format: FileFormat,
+    name: String,
+    plan: Arc<Plan>,
+    ledger: Arc<Ledger>,
+    /// Of CSV, once the header is read.
+    columns: OnceLock<Columns>,
+}
+
+impl FileText {
+    /// Reads the header that the first chunk of CSV begins with.
+    fn begin(&self, chunk: &mut Chunk) -> Result<(), JobError> {
+        let FileFormat::Csv { delimiter } = self.format else { return Ok(()) };
+        let read = Columns::read(&chunk.bytes, chunk.skipped, delimiter, &self.plan, &self.ledger);
+        let (columns, end) = read.map_err(|fault| self.broken(chunk, &fault))?.map_err(JobError::Plan)?;
+        self.refused(chunk, columns.unknown(&self.plan))?;
+        chunk.skipped = end;
+        let _ = self.columns.set(columns);
+        Ok(())
+    }
+
+    fn broken(&self, chunk: &Chunk, fault: &Fault) -> JobError {
+        let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
+        JobError::Broken { name: self.name.clone(), line, column, what: fault.what.clone() }
+    }
+
+    fn refused(&self, chunk: &Chunk, unknown: Unknown) -> Result<(), JobError> {
+        let Unknown { first_at: Some(at), fields, more } = unknown else { return Ok(()) };
+        let (line, _) = place(&chunk.bytes, chunk.first_line, at);
+        Err(JobError::Unknown { name: self.name.clone(), line, fields, more })
+    }
+
+    fn json(&self, chunk: &Chunk, memory: &mut Memory, batch: &mut Batch) -> Result<Unknown, Fault> {
+        let mut scan = Scan::new(&chunk.bytes, &self.plan, &self.ledger, memory, batch)?;
+        match self.format {
+            FileFormat::Ndjson => scan.lines(chunk.skipped)?,
+            _ if chunk.is_array => scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)?,
+            _ => scan.document(chunk.skipped)?,
+        }
+        Ok(scan.unknown)
+    }
+}
+
+impl Format for FileText {
+    type Memory = Memory;
+
+    fn memory(&self) -> Memory {
+        Memory::new()
+    }
+
+    fn scan(&self, chunk: &Chunk, memory: &mut Memory, batch: &mut Batch) -> Result<(), JobError> {
+        let unknown = match self.columns.get() {
+            Some(columns) => columns.records(&chunk.bytes, chunk.skipped, &self.plan, &self.ledger, batch),
+            None => self.json(chunk, memory, batch),
+        };
+        self.refused(chunk, unknown.map_err(|fault| self.broken(chunk, &fault))?)
+    }
+
+    fn encode(&self, found: &Found, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+        let written = match (found.form, self.format) {
+            (Form::Csv { quoted }, FileFormat::Csv { delimiter }) => csv::write_field(answer, quoted, delimiter, out),
+            _ => write_json(answer, out),
+        };
+        written.ok_or_else(|| format!("its answer is {}, which this format cannot hold", answer.kind()))
+    }
+
+    fn unfit(&self, chunk: &Chunk, found: &Found, why: String) -> JobError {
+        let (line, column) = place(&chunk.bytes, chunk.first_line, found.span.start);
+        JobError::Unfit {
+            name: self.name.clone(),
+            line,
+            column,
+            field: self.ledger.field(found.label),
+            function: self.plan.function(found.rule).to_owned(),
+            why,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The leak check of one file against another of the same format.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use sealwire_mask::Rules;
+
+use super::{Check, LeakLimits, LeakReport};
+use crate::batch::Batch;
+use crate::cut::Cutter;
+use crate::error::JobError;
+use crate::file::FileFormat;
+use crate::limits::Limits;
+use crate::plan::Plan;
+use crate::report::{Ledger, Progress};
+use crate::scan::csv::Columns;
+use crate::scan::json::{Memory, Scan};
+use crate::scan::text::unescaped;
+use crate::scan::tree::{NodeId, Tree, Verdict};
+use crate::scan::{Fault, place};
+
+/// Checks `target` for originals of what `rules` mask in `source`. Blocks; runs as long as reading both once, or several
+/// times where values are many.
+///
+/// # Errors
+/// [`JobError`] when one cannot be read, or is not what `format` says.
+pub fn verify_files(
+    source: &Path,
+    target: &Path,
+    format: FileFormat,
+    rules: Arc<Rules>,
+    limits: Limits,
+    leak: LeakLimits,
+    progress: &Progress,
+) -> Result<LeakReport, JobError> {
+    let mut check = Check::new(Arc::new(Plan::for_file(rules, format)?), leak);
+    let length = |path: &Path| path.metadata().map(|it| it.len()).map_err(JobError::io(path));
+    let bytes = length(source)? + length(target)?;
+    for pass in 1.. {
+        progress.expect(bytes * u64::from(pass), 0);
+        let reading = Reading { format, limits, progress };
+        let ledger = Ledger::default();
+        let mut fields = Fields::default();
+        reading.read(source, &mut check, &ledger, |check, field, text| {
+            if let Some((rule, name)) = field.rule(check.plan(), text) {
+                let at = fields.of(&name, rule, check);
+                check.original(at, text);
+            }
+        })?;
+        let mut fields = Names::default();
+        reading.read(target, &mut check, &ledger, |check, field, text| {
+            let (name, numbers) = fields.of(&field, check);
+            check.seen(name, numbers, text);
+        })?;
+        if !check.end_pass() {
+            return Ok(check.report(pass));
+        }
+    }
+    Ok(LeakReport::default())
+}
+
+/// Where a value was met.
+struct Met<'t> {
+    /// Its rule by path or column, if that masks.
+    verdict: Verdict,
+    name: Name<'t>,
+    /// Equal for equal names.
+    label: u32,
+}
+
+enum Name<'t> {
+    Node(&'t Tree, NodeId),
+    Column(&'t str),
+}
+
+impl Met<'_> {
+    fn name(&self) -> String {
+        match self.name {
+            Name::Node(tree, node) => tree.path(node),
+            Name::Column(name) => name.to_owned(),
+        }
+    }
+
+    /// The rule that masks a value, and the field's name.
+    fn rule(&self, plan: &Plan, text: &str) -> Option<(usize, (u32, String))> {
+        let rule = match self.verdict {
+            Verdict::Mask(rule, _) => rule,
+            Verdict::Keep => return None,
+            Verdict::None => plan.kind_rule(text).filter(|rule| !plan.keeps(*rule))?,
+        };
+        Some((rule, (self.label, self.name())))
+    }
+}
+
+/// Numbers of fields by label and rule.
+#[derive(Default)]
+struct Fields {
+    known: std::collections::HashMap<(u32, usize), usize>,
+}
+
+impl Fields {
+    fn of(&mut self, (label, name): &(u32, String), rule: usize, check: &mut Check) -> usize {
+        *self.known.entry((*label, rule)).or_insert_with(|| check.field(name, rule))
+    }
+}
+
+/// Numbers of fields by label.
+#[derive(Default)]
+struct Names {
+    known: std::collections::HashMap<u32, (String, Vec<usize>)>,
+}
+
+impl Names {
+    fn of(&mut self, met: &Met<'_>, check: &Check) -> (&str, &[usize]) {
+        let entry = self.known.entry(met.label).or_insert_with(|| {
+            let name = met.name();
+            let numbers = check.fields_named(&name);
+            (name, numbers)
+        });
+        (&entry.0, &entry.1)
+    }
+}
+
+struct Reading<'p> {
+    format: FileFormat,
+    limits: Limits,
+    progress: &'p Progress,
+}
+
+impl Reading<'_> {
+    /// Shows every value of a file but nulls.
+    fn read(
+        &self,
+        path: &Path,
+        check: &mut Check,
+        ledger: &Ledger,
+        mut met: impl FnMut(&mut Check, Met<'_>, &str),
+    ) -> Result<(), JobError> {
+        let plan = Arc::clone(check.plan());
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(JobError::io(path))?;
+        let mut cutter = Cutter::new(file, self.format.cut(), self.limits, name.clone());
+        let (mut memory, mut columns) = (Memory::new(), None);
+        while let Some(chunk) = cutter.next()? {
+            let broken = |fault: Fault| {
+                let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
+                JobError::Broken { name: name.clone(), line, column, what: fault.what }
+            };
+            if let FileFormat::Csv { delimiter } = self.format {
+                let mut begin = chunk.skipped;
+                let columns = match &columns {
+                    Some(columns) => columns,
+                    None => {
+                        let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, ledger).map_err(broken)?;
+                        let (read, end) = read.map_err(JobError::Plan)?;
+                        begin = end;
+                        columns.insert(read)
+                    }
+                };
+                let mut show = |at: usize, name: &str, verdict: Verdict, text: &str| {
+                    met(check, Met { verdict, name: Name::Column(name), label: at as u32 }, text);
+                };
+                columns.values(&chunk.bytes, begin, &mut show).map_err(broken)?;
+            } else {
+                let mut batch = Batch::new(self.limits);
+                let mut show = |tree: &mut Tree, node: NodeId, raw: &[u8]| {
+                    let verdict = tree.verdict(node, &plan, ledger);
+                    let label = tree.name_label(node, &plan, ledger);
+                    met(check, Met { verdict, name: Name::Node(tree, node), label }, &text(raw));
+                };
+                let mut scan = Scan::new(&chunk.bytes, &plan, ledger, &mut memory, &mut batch).map_err(broken)?;
+                scan.visitor = Some(&mut show);
+                let scanned = match self.format {
+                    FileFormat::Ndjson => scan.lines(chunk.skipped),
+                    _ if chunk.is_array => scan.elements(chunk.skipped, chunk.first_record, chunk.is_last),
+                    _ => scan.document(chunk.skipped),
+                };
+                scanned.map_err(broken)?;
+            }
+            self.progress.add(chunk.bytes.len() as u64, 0);
+        }
+        Ok(())
+    }
+}
+
+/// What a JSON scalar says.
+fn text(raw: &[u8]) -> Cow<'_, str> {
+    match raw.first() {
+        Some(b'"') => unescaped(&raw[1..raw.len() - 1]).unwrap_or(String::from_utf8_lossy(raw)),
+        _ => String::from_utf8_lossy(raw),
+    }
+}

@@ -1,0 +1,155 @@
+//! The leak check of one database against another.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use sealwire_mask::Rules;
+use tokio_postgres::Client;
+
+use super::{Check, LeakLimits, LeakReport};
+use crate::error::JobError;
+use crate::plan::Plan;
+use crate::postgres::{Catalog, Class, Database, Endpoint, Table};
+use crate::report::Progress;
+use crate::scan::copy;
+
+/// Checks the target for originals of what `rules` mask in the source, each read in a snapshot of its own. Columns are
+/// known by schema, table and name. Safe to drop midway.
+///
+/// # Errors
+/// [`JobError`] when one cannot be read, or rules name paths or columns that the source does not have.
+pub async fn verify_databases(
+    source: Database,
+    target: Database,
+    rules: Arc<Rules>,
+    leak: LeakLimits,
+    progress: &Progress,
+) -> Result<LeakReport, JobError> {
+    Plan::without_paths(&rules, "tables have columns")?;
+    let mut check = Check::new(Arc::new(Plan::new(rules)), leak);
+    let endpoints = tokio::task::spawn_blocking(move || {
+        Ok::<_, JobError>((Endpoint::new(source, "source")?, Endpoint::new(target, "target")?))
+    });
+    let (source, target) = endpoints.await??;
+    let (reader, other) = (snapshot(&source).await?, snapshot(&target).await?);
+    let (from, to) = (Catalog::read(&reader, &source).await?, Catalog::read(&other, &target).await?);
+    crate::postgres::refuse_missing(&from, check.plan())?;
+    let estimate: u64 = from.tables.iter().chain(&to.tables).map(|table| table.rows_estimated).sum();
+    for pass in 1.. {
+        progress.expect(0, estimate * u64::from(pass));
+        for table in &from.tables {
+            originals(&reader, &source, table, &mut check, progress).await?;
+        }
+        for table in &to.tables {
+            seen(&other, &target, table, &mut check, progress).await?;
+        }
+        if !check.end_pass() {
+            return Ok(check.report(pass));
+        }
+    }
+    Ok(LeakReport::default())
+}
+
+async fn snapshot(of: &Endpoint) -> Result<Client, JobError> {
+    let client = of.connect().await?;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+    client.batch_execute(begin).await.map_err(|error| of.error(&error))?;
+    Ok(client)
+}
+
+/// What a column of the source is to the rules.
+enum Sensitive {
+    Field(usize),
+    /// Text without a rule, which is of a kind or not.
+    ByKind,
+    No,
+}
+
+async fn originals(
+    client: &Client,
+    source: &Endpoint,
+    table: &Table,
+    check: &mut Check,
+    progress: &Progress,
+) -> Result<(), JobError> {
+    let plan = Arc::clone(check.plan());
+    let mut columns = Vec::new();
+    for column in &table.columns {
+        let name = format!("{}.{}", table.title(), column.name);
+        columns.push(match plan.column_rule(&[&table.schema, &table.name, &column.name]) {
+            Some(rule) if plan.keeps(rule) => Sensitive::No,
+            Some(rule) => Sensitive::Field(check.field(&name, rule)),
+            None if plan.has_kinds() && matches!(column.class, Class::Text(_)) => Sensitive::ByKind,
+            None => Sensitive::No,
+        });
+    }
+    if columns.iter().all(|column| matches!(column, Sensitive::No)) {
+        return Ok(());
+    }
+    each_value(client, source, table, progress, |at, text| match columns[at] {
+        Sensitive::No => {}
+        Sensitive::Field(field) => check.original(field, text),
+        Sensitive::ByKind => {
+            if let Some(rule) = plan.kind_rule(text).filter(|rule| !plan.keeps(*rule)) {
+                let field = check.field(&format!("{}.{}", table.title(), table.columns[at].name), rule);
+                check.original(field, text);
+            }
+        }
+    })
+    .await
+}
+
+async fn seen(
+    client: &Client,
+    target: &Endpoint,
+    table: &Table,
+    check: &mut Check,
+    progress: &Progress,
+) -> Result<(), JobError> {
+    let columns: Vec<(String, Vec<usize>)> = table
+        .columns
+        .iter()
+        .map(|column| {
+            let name = format!("{}.{}", table.title(), column.name);
+            let fields = check.fields_named(&name);
+            (name, fields)
+        })
+        .collect();
+    each_value(client, target, table, progress, |at, text| {
+        let (name, fields) = &columns[at];
+        check.seen(name, fields, text);
+    })
+    .await
+}
+
+/// Shows every value of a table but nulls, computed ones too: the column's index, and the text.
+async fn each_value(
+    client: &Client,
+    of: &Endpoint,
+    table: &Table,
+    progress: &Progress,
+    mut show: impl FnMut(usize, &str),
+) -> Result<(), JobError> {
+    let columns: Vec<String> = table.columns.iter().map(|column| crate::postgres::quoted(&column.name)).collect();
+    let from = if table.is_partitioned { table.sql() } else { format!("ONLY {}", table.sql()) };
+    let sql = format!("COPY (SELECT {} FROM {from}) TO STDOUT", columns.join(", "));
+    let stream = client.copy_out(&sql).await.map_err(|error| of.error(&error))?;
+    let mut stream = pin!(stream);
+    let mut fields = Vec::new();
+    while let Some(row) = stream.next().await {
+        let row = row.map_err(|error| of.error(&error))?;
+        copy::row(&row, 0, &mut fields);
+        for (at, span) in fields.iter().enumerate().take(columns.len()) {
+            let raw = &row[span.clone()];
+            if copy::is_null(raw) {
+                continue;
+            }
+            if let Some(text) = copy::unescaped(raw) {
+                show(at, &text);
+            }
+        }
+        progress.add(row.len() as u64, 1);
+    }
+    Ok(())
+}

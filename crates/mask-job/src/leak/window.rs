@@ -1,0 +1,120 @@
+//! A table of hashes that never grows beyond its size: it covers as much of all hashes as fits, and the rest in turns.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Entries by hash, from `low` to `high`, both included.
+#[derive(Debug)]
+pub(crate) struct Window<V> {
+    entries: HashMap<u64, V, BuildHasherDefault<Itself>>,
+    entries_max: usize,
+    low: u64,
+    high: u64,
+    is_over: bool,
+}
+
+impl<V> Window<V> {
+    pub(crate) fn new(entries_max: usize) -> Self {
+        let entries_max = entries_max.max(1);
+        Self { entries: HashMap::default(), entries_max, low: 0, high: u64::MAX, is_over: false }
+    }
+
+    /// The entry of a hash, made if it is not there; `None`: it is another turn's.
+    pub(crate) fn entry(&mut self, hash: u64, fresh: V) -> Option<&mut V> {
+        if !self.covers(hash) {
+            return None;
+        }
+        while self.entries.len() >= self.entries_max && !self.entries.contains_key(&hash) {
+            // What was counted of the half that goes is counted from the start in its own turn.
+            self.high = self.low + (self.high - self.low) / 2;
+            let high = self.high;
+            self.entries.retain(|hash, _| *hash <= high);
+            if !self.covers(hash) {
+                return None;
+            }
+        }
+        Some(self.entries.entry(hash).or_insert(fresh))
+    }
+
+    pub(crate) fn find(&mut self, hash: u64) -> Option<&mut V> {
+        self.entries.get_mut(&hash)
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.entries.values()
+    }
+
+    /// On to the next turn; `false`: all hashes have had theirs.
+    pub(crate) fn advance(&mut self) -> bool {
+        self.entries.clear();
+        match self.high.checked_add(1) {
+            Some(low) if !self.is_over => {
+                let width = self.high - self.low;
+                // As wide as what fitted, so that little is read in vain.
+                (self.low, self.high) = (low, low.saturating_add(width));
+                true
+            }
+            _ => {
+                self.is_over = true;
+                false
+            }
+        }
+    }
+
+    fn covers(&self, hash: u64) -> bool {
+        !self.is_over && (self.low..=self.high).contains(&hash)
+    }
+}
+
+/// Hashes are hashes already.
+#[derive(Default)]
+pub(crate) struct Itself(u64);
+
+impl Hasher for Itself {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        // The table uses the topmost bits too, which are alike within a narrow window.
+        self.0 = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hash_has_exactly_one_turn() {
+        let hashes: Vec<u64> = (0..1_000_u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        for entries_max in [1, 7, 100, 999, 1_000, 5_000] {
+            let mut window = Window::new(entries_max);
+            let (mut counted, mut turns) = (HashMap::new(), 0);
+            loop {
+                for hash in hashes.iter().chain(&hashes) {
+                    if let Some(entry) = window.entry(*hash, (*hash, 0)) {
+                        entry.1 += 1;
+                    }
+                }
+                assert!(window.entries.len() <= entries_max);
+                for (hash, count) in window.values() {
+                    assert_eq!(*count, 2);
+                    assert_eq!(counted.insert(*hash, turns), None);
+                }
+                turns += 1;
+                if !window.advance() {
+                    break;
+                }
+            }
+            assert_eq!(counted.len(), hashes.len(), "{entries_max}");
+            assert!(entries_max < hashes.len() || turns == 1);
+        }
+    }
+}

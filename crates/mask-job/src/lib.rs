@@ -1,0 +1,30 @@
+//! Masking of whole files and PostgreSQL databases.
+//!
+//! A job finds the values that rules name, sends only these to the engine in batches, and puts the answers in their
+//! places; everything else stays byte for byte. It holds no key and opens no connection to the engine: [`Engine`] is who
+//! masks. Memory is bounded by [`Limits`], whatever the input's size, and an output appears only when it is complete.
+
+mod batch;
+mod cut;
+mod engine;
+mod error;
+mod file;
+mod leak;
+mod limits;
+mod output;
+mod pipeline;
+mod plan;
+mod postgres;
+mod progress_bar;
+mod report;
+mod scan;
+
+pub use engine::{Column, Engine, EngineError, VALUE_KEY, answers, payload, place};
+pub use error::{JobError, UNKNOWN_LISTED_MAX};
+pub use file::{FileFormat, FileJob, mask_file};
+pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files};
+pub use limits::Limits;
+pub use output::{Input, Output};
+pub use postgres::{Database, DatabaseJob, mask_database};
+pub use progress_bar::with_progress_bar;
+pub use report::{FieldReport, Moment, Progress, Report, peak_memory};

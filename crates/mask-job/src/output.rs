@@ -1,0 +1,196 @@
+//! The output: there when it is complete, and not before.
+//!
+//! On Linux what is being written has no name until then, so that not even a killed job leaves anything; where the file
+//! system cannot do that, it is a file with a name of its own beside the output, removed when the job fails.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::error::JobError;
+
+/// Where a job writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A file.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Whether a file that is there already gives way to a complete output.
+        replace: bool,
+    },
+    /// Standard output; what was written before a failure cannot be taken back.
+    Stdout,
+    /// Nowhere: for who wants the report alone.
+    Nowhere,
+}
+
+/// Where a job reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A file.
+    File(PathBuf),
+    /// Standard input.
+    Stdin,
+}
+
+impl Input {
+    /// How errors name it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Stdin => "standard input".to_owned(),
+        }
+    }
+}
+
+/// What is being written.
+pub(crate) enum Draft {
+    Stdout(io::Stdout),
+    Nowhere,
+    /// Without a name.
+    #[cfg(target_os = "linux")]
+    Unnamed {
+        file: BufWriter<File>,
+        path: PathBuf,
+        replace: bool,
+    },
+    Named {
+        file: BufWriter<NamedTempFile>,
+        path: PathBuf,
+        replace: bool,
+    },
+}
+
+impl Draft {
+    /// Begins the output. `input` is the open input file, if it is one: the output must be another.
+    pub(crate) fn begin(output: &Output, input: Option<&File>) -> Result<Self, JobError> {
+        let (path, replace) = match output {
+            Output::File { path, replace } => (path, replace),
+            Output::Stdout => return Ok(Self::Stdout(io::stdout())),
+            Output::Nowhere => return Ok(Self::Nowhere),
+        };
+        if let Some(input) = input
+            && is_same(path, input).map_err(JobError::io(path))?
+        {
+            return Err(JobError::SameFile { path: path.clone() });
+        }
+        if path.symlink_metadata().is_ok() && !replace {
+            return Err(JobError::Exists { path: path.clone() });
+        }
+        if path.is_dir() {
+            return Err(JobError::Io { path: path.clone(), source: io::ErrorKind::IsADirectory.into() });
+        }
+        let (path, replace) = (path.clone(), *replace);
+        #[cfg(target_os = "linux")]
+        if let Some(file) = unnamed(folder(&path)) {
+            return Ok(Self::Unnamed { file: BufWriter::new(file), path, replace });
+        }
+        let file = named(&path).map_err(JobError::io(&path))?;
+        Ok(Self::Named { file: BufWriter::new(file), path, replace })
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), JobError> {
+        let written = match self {
+            Self::Stdout(out) => out.write_all(bytes),
+            Self::Nowhere => Ok(()),
+            #[cfg(target_os = "linux")]
+            Self::Unnamed { file, .. } => file.write_all(bytes),
+            Self::Named { file, .. } => file.write_all(bytes),
+        };
+        written.map_err(JobError::io(self.path()))
+    }
+
+    /// Makes the output durable and visible, at once.
+    pub(crate) fn finish(self) -> Result<(), JobError> {
+        let path = self.path().to_owned();
+        self.finished().map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => JobError::Exists { path: path.clone() },
+            _ => JobError::Io { path: path.clone(), source },
+        })
+    }
+
+    fn finished(self) -> io::Result<()> {
+        match self {
+            Self::Stdout(mut out) => out.flush(),
+            Self::Nowhere => Ok(()),
+            #[cfg(target_os = "linux")]
+            Self::Unnamed { file, path, replace } => {
+                let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+                file.sync_all()?;
+                link(&file, &path, replace)?;
+                File::open(folder(&path))?.sync_all()
+            }
+            Self::Named { file, path, replace } => {
+                let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+                file.as_file().sync_all()?;
+                let kept = if replace { file.persist(&path) } else { file.persist_noclobber(&path) };
+                kept.map_err(|refused| refused.error)?;
+                File::open(folder(&path))?.sync_all()
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Stdout(_) => Path::new("standard output"),
+            Self::Nowhere => Path::new("nowhere"),
+            #[cfg(target_os = "linux")]
+            Self::Unnamed { path, .. } => path,
+            Self::Named { path, .. } => path,
+        }
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Beside `path`, with a name that says what it is.
+fn named(path: &Path) -> io::Result<NamedTempFile> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    tempfile::Builder::new().prefix(&format!(".{name}.")).suffix(".partial").tempfile_in(folder(path))
+}
+
+#[cfg(target_os = "linux")]
+fn unnamed(folder: &Path) -> Option<File> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    // Without /proc it could not be given its name.
+    proc_path(&file).exists().then_some(file)
+}
+
+#[cfg(target_os = "linux")]
+fn proc_path(file: &File) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+#[cfg(target_os = "linux")]
+fn link(file: &File, path: &Path, replace: bool) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD, linkat};
+    let give_name = |to: &Path| linkat(CWD, proc_path(file), CWD, to, AtFlags::SYMLINK_FOLLOW);
+    if !replace {
+        return Ok(give_name(path)?);
+    }
+    // A link cannot replace, a rename can: for a moment the output has both names.
+    let beside = named(path)?.into_temp_path();
+    fs::remove_file(&beside)?;
+    give_name(&beside)?;
+    beside.persist(path).map_err(|refused| refused.error)
+}
+
+/// Whether `path` is the open file `input`, whatever names lead to it.
+fn is_same(path: &Path, input: &File) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let input = input.metadata()?;
+    match fs::metadata(path) {
+        Ok(output) => Ok(input.is_file() && (output.dev(), output.ino()) == (input.dev(), input.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,183 @@
+//! Chunks in, chunks out, in the same order: scanned, masked and spliced several at once, never more than fit.
+//!
+//! Scanning and splicing are CPU work and go to blocking threads, as many at once as there are workers. When the future
+//! is dropped, what waits for the engine is dropped too, and what runs on a thread ends with its chunk.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sealwire_msgpack::Token;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+
+use crate::batch::{Answers, Batch, Found, splice};
+use crate::cut::Chunk;
+use crate::engine::{Engine, EngineError};
+use crate::error::JobError;
+use crate::limits::Limits;
+use crate::plan::Plan;
+use crate::report::{Ledger, Progress};
+
+/// How text of one format is scanned, and answers are written in it.
+pub(crate) trait Format: Send + Sync + 'static {
+    /// What a scan keeps for the next.
+    type Memory: Send + 'static;
+
+    fn memory(&self) -> Self::Memory;
+
+    /// What is to be masked in a chunk, into `batch`.
+    fn scan(&self, chunk: &Chunk, memory: &mut Self::Memory, batch: &mut Batch) -> Result<(), JobError>;
+
+    /// Appends one answer as text.
+    fn encode(&self, found: &Found, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String>;
+
+    /// The error that names the place of one value.
+    fn unfit(&self, chunk: &Chunk, found: &Found, why: String) -> JobError;
+}
+
+/// What all chunks of a job share.
+pub(crate) struct Shared<F: Format, E> {
+    pub(crate) format: F,
+    pub(crate) engine: Arc<E>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) limits: Limits,
+    pub(crate) progress: Arc<Progress>,
+    /// One permit per chunk that is worked on by a thread.
+    pub(crate) cpu: Arc<Semaphore>,
+    pub(crate) memories: Mutex<Vec<F::Memory>>,
+}
+
+/// A chunk that is masked.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes_in: u64,
+    pub(crate) records: u64,
+}
+
+/// Who takes masked chunks, in their order.
+pub(crate) trait Sink: Send {
+    /// Takes one.
+    fn take(&mut self, done: Done) -> impl Future<Output = Result<(), JobError>> + Send;
+}
+
+/// Takes chunks from `source` until it ends, and hands each to `sink` when it is masked.
+pub(crate) async fn run<F: Format, E: Engine>(
+    shared: &Arc<Shared<F, E>>,
+    mut source: mpsc::Receiver<Result<Chunk, JobError>>,
+    sink: &mut impl Sink,
+) -> Result<(), JobError> {
+    let mut under_way: VecDeque<Task> = VecDeque::with_capacity(shared.limits.in_flight());
+    let mut is_over = false;
+    loop {
+        tokio::select! {
+            biased;
+            next = source.recv(), if !is_over && under_way.len() < shared.limits.in_flight() => match next {
+                Some(chunk) => under_way.push_back(Task(tokio::spawn(process(Arc::clone(shared), chunk?)))),
+                None => is_over = true,
+            },
+            Some(done) = first(&mut under_way) => {
+                under_way.pop_front();
+                let done = done??;
+                shared.progress.add(done.bytes_in, done.records);
+                sink.take(done).await?;
+            }
+            else => return Ok(()),
+        }
+    }
+}
+
+/// What became of the first chunk under way; nothing when there is none. Safe to drop midway.
+async fn first(under_way: &mut VecDeque<Task>) -> Option<Result<Result<Done, JobError>, JoinError>> {
+    let task = under_way.front_mut()?;
+    Some((&mut task.0).await)
+}
+
+/// Ends with its owner.
+struct Task(JoinHandle<Result<Done, JobError>>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn process<F: Format, E: Engine>(shared: Arc<Shared<F, E>>, chunk: Chunk) -> Result<Done, JobError> {
+    let (chunk, mut batch) = on_thread(&shared, chunk, scan).await??;
+    let parts = std::mem::take(&mut batch.parts);
+    let mut answers = Answers::default();
+    let mut answered = Vec::new();
+    for part in parts {
+        let asked: Vec<(usize, usize)> = part.columns.iter().map(|column| (column.rule, column.count)).collect();
+        let outcome = shared.engine.mask(part.columns).await;
+        let outcome = outcome.and_then(|columns| answers.take(&asked, columns));
+        if let Err(error) = outcome {
+            return Err(named(&shared, &chunk, &batch, &answered, &asked, error));
+        }
+        answered.extend(asked);
+    }
+    let work = (chunk, batch, answers);
+    on_thread(&shared, work, |shared, (chunk, batch, answers)| put_back(shared, chunk, batch, &answers)).await?
+}
+
+/// Runs CPU work on a blocking thread, once it is its turn.
+async fn on_thread<F: Format, E: Engine, I: Send + 'static, O: Send + 'static>(
+    shared: &Arc<Shared<F, E>>,
+    input: I,
+    work: impl FnOnce(&Shared<F, E>, I) -> O + Send + 'static,
+) -> Result<O, JobError> {
+    let permit = Arc::clone(&shared.cpu).acquire_owned().await;
+    let shared = Arc::clone(shared);
+    let outcome = spawn_blocking(move || {
+        let _permit = permit;
+        work(&shared, input)
+    });
+    Ok(outcome.await?)
+}
+
+fn scan<F: Format, E>(shared: &Shared<F, E>, chunk: Chunk) -> Result<(Chunk, Batch), JobError> {
+    let kept = shared.memories.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let mut memory = kept.unwrap_or_else(|| shared.format.memory());
+    let mut batch = Batch::new(shared.limits);
+    let outcome = shared.format.scan(&chunk, &mut memory, &mut batch);
+    shared.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    outcome.map(|()| (chunk, batch))
+}
+
+fn put_back<F: Format, E>(
+    shared: &Shared<F, E>,
+    chunk: Chunk,
+    mut batch: Batch,
+    answers: &Answers,
+) -> Result<Done, JobError> {
+    let bytes_in = chunk.bytes.len() as u64;
+    let bytes = if batch.found.is_empty() {
+        chunk.bytes
+    } else {
+        let encode = |found: &Found, answer: Token<'_>, out: &mut Vec<u8>| shared.format.encode(found, answer, out);
+        let spliced = splice(&chunk.bytes, &batch.found, answers, &mut batch.counts, encode);
+        spliced.map_err(|(at, what)| shared.format.unfit(&chunk, &batch.found[at], what))?
+    };
+    shared.ledger.add(&batch.counts);
+    Ok(Done { bytes, bytes_in, records: batch.records })
+}
+
+/// The engine's error with the place of the value that it is about.
+fn named<F: Format, E>(
+    shared: &Shared<F, E>,
+    chunk: &Chunk,
+    batch: &Batch,
+    answered: &[(usize, usize)],
+    asked: &[(usize, usize)],
+    error: EngineError,
+) -> JobError {
+    let EngineError::Unfit { column, value, why } = error else { return JobError::Engine(error.to_string()) };
+    let Some((rule, _)) = asked.get(column) else { return JobError::Engine(why) };
+    let before: usize = answered.iter().filter(|(other, _)| other == rule).map(|(_, count)| count).sum();
+    match batch.found.iter().filter(|found| found.rule == *rule).nth(before + value) {
+        Some(found) => shared.format.unfit(chunk, found, why),
+        None => JobError::Engine(why),
+    }
+}

@@ -1,0 +1,298 @@
+//! Rules as a job asks them: by path, by column, by the look of a value.
+
+use std::sync::Arc;
+
+use sealwire_mask::{Function, Rules, Ruling, Target, Unknown};
+use sealwire_msgpack::write;
+use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Transform, Walk};
+
+use crate::error::JobError;
+use crate::file::FileFormat;
+use crate::report::FieldReport;
+
+/// One segment of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Key(String),
+    Index(u32),
+}
+
+/// Rules, ready to be asked.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    rules: Arc<Rules>,
+    /// Each rule's function as text.
+    functions: Vec<String>,
+    has_kinds: bool,
+    has_subjects: bool,
+    /// The greatest index of an element that a path names.
+    index_max: Option<u32>,
+}
+
+impl Plan {
+    pub(crate) fn new(rules: Arc<Rules>) -> Self {
+        let functions = rules.iter().map(|rule| rule.function.to_string()).collect();
+        let has_kinds = rules.iter().any(|rule| matches!(rule.target, Target::Kind(_)));
+        let has_subjects = rules.iter().any(|rule| rule.function.subject().is_some());
+        let indexes = rules.iter().filter_map(|rule| match &rule.target {
+            Target::Path(path) => indexes(path).into_iter().max(),
+            Target::Column(_) | Target::Kind(_) => None,
+        });
+        let index_max = indexes.max();
+        Self { functions, has_kinds, has_subjects, index_max, rules }
+    }
+
+    /// For a file of a format.
+    pub(crate) fn for_file(rules: Arc<Rules>, format: FileFormat) -> Result<Self, JobError> {
+        if let FileFormat::Csv { .. } = format {
+            Self::without_paths(&rules, "CSV has columns")?;
+        }
+        Ok(Self::new(rules))
+    }
+
+    /// Refuses path rules where there are no paths.
+    pub(crate) fn without_paths(rules: &Rules, why: &str) -> Result<(), JobError> {
+        let path = rules.iter().enumerate().find_map(|(at, rule)| match &rule.target {
+            Target::Path(path) => Some((at, path)),
+            Target::Column(_) | Target::Kind(_) => None,
+        });
+        match path {
+            None => Ok(()),
+            Some((at, path)) => {
+                Err(JobError::Plan(format!("rule {} names a path ({path}): {why}, so name a column instead", at + 1)))
+            }
+        }
+    }
+
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    pub(crate) fn has_kinds(&self) -> bool {
+        self.has_kinds
+    }
+
+    pub(crate) fn has_subjects(&self) -> bool {
+        self.has_subjects
+    }
+
+    pub(crate) fn index_max(&self) -> Option<u32> {
+        self.index_max
+    }
+
+    pub(crate) fn refuses_unknown(&self) -> bool {
+        self.rules.unknown() == Unknown::Refuse
+    }
+
+    pub(crate) fn is_subject(&self, key: &str) -> bool {
+        self.rules.iter().any(|rule| rule.function.subject() == Some(key))
+    }
+
+    fn of(&self, rule: usize) -> Option<&Function> {
+        self.rules.get(rule).map(|rule| &rule.function)
+    }
+
+    pub(crate) fn subject(&self, rule: usize) -> Option<&str> {
+        self.of(rule).and_then(Function::subject)
+    }
+
+    pub(crate) fn keeps(&self, rule: usize) -> bool {
+        self.of(rule).is_some_and(Function::is_keep)
+    }
+
+    /// Its function's text.
+    pub(crate) fn function(&self, rule: usize) -> &str {
+        self.functions.get(rule).map_or("", String::as_str)
+    }
+
+    /// Its function's name.
+    pub(crate) fn name(&self, rule: usize) -> &'static str {
+        self.of(rule).map_or("", Function::name)
+    }
+
+    /// The rule of a leaf at a path, as the walk over a document finds it.
+    pub(crate) fn path_rule(&self, path: &[Step]) -> Option<usize> {
+        let mut judge = Judge { rules: &self.rules, rule: None };
+        let limits = Limits { depth_max: usize::MAX, ..Limits::default() };
+        let mut walk = Walk::new(Arc::clone(self.rules.selection()), Containers::Descend, limits);
+        let probe = probe(path);
+        // The probe is well formed, and the judge never fails.
+        let _ = walk.advance(&probe, &mut Vec::new(), &mut judge, Budget::UNLIMITED);
+        judge.rule
+    }
+
+    /// The rule of a string that no path or column names.
+    pub(crate) fn kind_rule(&self, text: &str) -> Option<usize> {
+        self.rules.kind_of(text)
+    }
+
+    pub(crate) fn kind_name(&self, rule: usize) -> Option<String> {
+        match &self.rules.get(rule)?.target {
+            Target::Kind(kind) => Some(kind.name().to_owned()),
+            Target::Path(_) | Target::Column(_) => None,
+        }
+    }
+
+    /// The rule of a column; `names` are its name's parts.
+    pub(crate) fn column_rule(&self, names: &[&str]) -> Option<usize> {
+        self.rules.column(names)
+    }
+
+    /// Refuses column rules that name no column of a file.
+    pub(crate) fn all_columns_met(&self, names: &[String]) -> Result<(), String> {
+        let missing = self.rules.iter().enumerate().find_map(|(at, rule)| match &rule.target {
+            Target::Column(column) if !names.contains(column) => Some((at, column)),
+            _ => None,
+        });
+        match missing {
+            None => Ok(()),
+            Some((at, column)) => {
+                Err(format!("rule {} names column {column}, and there is none: there are {}", at + 1, names.join(", ")))
+            }
+        }
+    }
+
+    /// Whether its function takes decimal numbers as text too, and keeps their digits behind the point.
+    pub(crate) fn keeps_decimals(&self, rule: usize) -> bool {
+        matches!(self.name(rule), "noise" | "generalize")
+    }
+
+    /// A row of the report.
+    pub(crate) fn field(&self, field: String, rule: Option<usize>, kind: Option<String>) -> FieldReport {
+        let function = rule.map(|rule| self.function(rule).to_owned());
+        FieldReport { field, function, rule, kind, ..FieldReport::default() }
+    }
+}
+
+struct Judge<'r> {
+    rules: &'r Rules,
+    rule: Option<usize>,
+}
+
+impl Transform for Judge<'_> {
+    type Error = ();
+
+    fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
+        if let Ruling::Rule(rule) = self.rules.ruling(&field) {
+            self.rule = Some(rule);
+        }
+        Ok(Outcome::Keep)
+    }
+
+    fn failed(&mut self, _: &Path<'_>, (): ()) -> Result<(), ()> {
+        Ok(())
+    }
+}
+
+/// A document with one leaf, at `path`. The elements before one with an index are nil, which is nobody's field. The leaf
+/// is a boolean, so that it is of no kind.
+fn probe(path: &[Step]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for step in path {
+        match step {
+            Step::Key(key) => {
+                write::map_len(&mut out, 1);
+                write::str(&mut out, key);
+            }
+            Step::Index(index) => {
+                write::array_len(&mut out, index.saturating_add(1));
+                (0..*index).for_each(|_| write::nil(&mut out));
+            }
+        }
+    }
+    write::bool(&mut out, true);
+    out
+}
+
+/// Indexes in brackets of a select path, outside of quotes.
+fn indexes(path: &str) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut quote = None;
+    let mut digits = String::new();
+    let mut in_bracket = false;
+    let mut escaped = false;
+    for c in path.chars() {
+        if let Some(open) = quote {
+            if escaped {
+                escaped = false;
+            } else if c == '\\' {
+                escaped = true;
+            } else if c == open {
+                quote = None;
+            }
+            continue;
+        }
+        match c {
+            '[' => in_bracket = true,
+            '\'' | '"' if in_bracket => quote = Some(c),
+            _ if in_bracket && c.is_ascii_digit() => {
+                digits.push(c);
+                continue;
+            }
+            _ => {}
+        }
+        if let Ok(index) = std::mem::take(&mut digits).parse() {
+            found.push(index);
+        }
+        if c == ']' {
+            in_bracket = false;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_are_found_where_they_are_selectors() {
+        for (path, expected) in [
+            ("$.a", vec![]),
+            ("$[3].b[12]", vec![3, 12]),
+            ("$[0, 'x[7]', 5]", vec![0, 5]),
+            (r#"$["1"]['\'[2]']"#, vec![]),
+            ("$..[4]", vec![4]),
+            ("$.a1[*]", vec![]),
+        ] {
+            assert_eq!(indexes(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_leaf_gets_the_rule_that_the_walk_gives_it() {
+        let text = r#"
+            unknown = "keep"
+            [[rule]]
+            path = "$.items[1].pan"
+            mask = "keep"
+            [[rule]]
+            path = "$.items[*].pan"
+            mask = "redact"
+            [[rule]]
+            path = "$.customer"
+            mask = "redact"
+            [[rule]]
+            column = "email"
+            mask = "email"
+            [[rule]]
+            kind = "card"
+            mask = "redact"
+        "#;
+        let plan = Plan::new(Arc::new(Rules::from_toml(text).expect("rules")));
+        let key = |key: &str| Step::Key(key.to_owned());
+        assert_eq!(plan.index_max(), Some(1));
+        for (path, expected) in [
+            (vec![key("items"), Step::Index(1), key("pan")], Some(0)),
+            (vec![key("items"), Step::Index(2), key("pan")], Some(1)),
+            (vec![key("items"), Step::Index(0), key("pan")], Some(1)),
+            (vec![key("items"), Step::Index(0), key("email")], Some(3)),
+            (vec![key("customer"), key("a"), Step::Index(0), key("b")], Some(2)),
+            (vec![key("email"), key("deeper")], Some(3)),
+            (vec![key("other")], None),
+            (vec![], None),
+        ] {
+            assert_eq!(plan.path_rule(&path), expected, "{path:?}");
+        }
+    }
+}

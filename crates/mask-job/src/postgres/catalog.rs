@@ -1,0 +1,258 @@
+//! What the source holds: tables, columns, unique indexes, foreign keys, sequences.
+
+use std::collections::HashMap;
+
+use tokio_postgres::{Client, Row};
+
+use super::connect::Endpoint;
+use crate::error::JobError;
+
+/// Schemas of users: neither the system's nor a session's own.
+pub(crate) const OURS: &str =
+    "n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'";
+
+/// Not made by an extension.
+const NO_EXTENSION: &str = "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
+     AND d.objid = c.oid AND d.deptype = 'e')";
+
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    pub(crate) tables: Vec<Table>,
+    pub(crate) sequences: Vec<Sequence>,
+    pub(crate) views: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) schema: String,
+    pub(crate) name: String,
+    /// Rows are in partitions, and are copied by way of the parent.
+    pub(crate) is_partitioned: bool,
+    pub(crate) rows_estimated: u64,
+    pub(crate) bytes: u64,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) uniques: Vec<Unique>,
+    pub(crate) foreign_keys: Vec<ForeignKey>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// As SQL writes it.
+    pub(crate) type_text: String,
+    pub(crate) class: Class,
+    pub(crate) is_generated: bool,
+    pub(crate) is_not_null: bool,
+    number: i16,
+}
+
+/// How values of a type are told to the engine and taken from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Characters at most, if limited.
+    Text(Option<usize>),
+    Integer,
+    Decimal,
+    Boolean,
+    Json,
+    /// Dates, times, UUIDs, enums and all else that is told by its text.
+    Other,
+}
+
+/// A unique index, of a primary key or constraint too.
+#[derive(Clone, Debug)]
+pub(crate) struct Unique {
+    pub(crate) name: String,
+    pub(crate) columns: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ForeignKey {
+    pub(crate) name: String,
+    pub(crate) columns: Vec<String>,
+    /// Schema, table.
+    pub(crate) to: (String, String),
+    pub(crate) to_columns: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    /// As SQL writes it, with its schema.
+    pub(crate) name: String,
+    pub(crate) last_value: i64,
+    pub(crate) is_called: bool,
+}
+
+impl Table {
+    /// As SQL writes it.
+    pub(crate) fn sql(&self) -> String {
+        format!("{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+
+    /// As reports write it.
+    pub(crate) fn title(&self) -> String {
+        format!("{}.{}", self.schema, self.name)
+    }
+
+    /// Columns that are copied: not those that are computed.
+    pub(crate) fn copied(&self) -> impl Iterator<Item = &Column> {
+        self.columns.iter().filter(|column| !column.is_generated)
+    }
+
+    pub(crate) fn column_list(&self) -> String {
+        self.copied().map(|column| quoted(&column.name)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// An identifier in quotes.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+impl Catalog {
+    /// By a connection that is in the snapshot.
+    pub(crate) async fn read(client: &Client, source: &Endpoint) -> Result<Self, JobError> {
+        let rows = query(
+            client,
+            source,
+            &format!(
+                "SELECT c.oid::bigint, n.nspname, c.relname, c.relkind = 'p', greatest(c.reltuples, 0)::bigint, \
+             CASE WHEN c.relkind = 'p' THEN 0 ELSE pg_catalog.pg_table_size(c.oid) END \
+             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND {OURS} AND {NO_EXTENSION} \
+             ORDER BY n.nspname, c.relname"
+            ),
+        )
+        .await?;
+        let mut tables = Vec::new();
+        let mut by_oid = HashMap::new();
+        for row in &rows {
+            by_oid.insert(row.get::<_, i64>(0), tables.len());
+            tables.push(Table {
+                schema: row.get(1),
+                name: row.get(2),
+                is_partitioned: row.get(3),
+                rows_estimated: row.get::<_, i64>(4) as u64,
+                bytes: row.get::<_, i64>(5) as u64,
+                columns: Vec::new(),
+                uniques: Vec::new(),
+                foreign_keys: Vec::new(),
+            });
+        }
+        Self::columns(&query(client, source, COLUMNS).await?, &by_oid, &mut tables);
+        Self::uniques(&query(client, source, UNIQUES).await?, &by_oid, &mut tables);
+        Self::foreign_keys(&query(client, source, FOREIGN_KEYS).await?, &by_oid, &mut tables);
+        let views = query(
+            client,
+            source,
+            "SELECT pg_catalog.format('%I.%I', m.schemaname, m.matviewname) FROM pg_catalog.pg_matviews m \
+             JOIN pg_catalog.pg_class c ON c.relname = m.matviewname \
+             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = m.schemaname \
+             WHERE m.ispopulated ORDER BY c.oid",
+        )
+        .await?;
+        let sequences = Self::sequences(client, source).await?;
+        Ok(Self { tables, sequences, views: views.iter().map(|row| row.get(0)).collect() })
+    }
+
+    fn columns(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
+        for row in rows {
+            let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else { continue };
+            let base: String = row.get(5);
+            let modifier: i32 = row.get(6);
+            let class = match base.as_str() {
+                "text" | "citext" => Class::Text(None),
+                // The modifier is the limit and four bytes of header; -1: no limit.
+                "varchar" | "bpchar" => Class::Text(usize::try_from(modifier - 4).ok()),
+                "int2" | "int4" | "int8" => Class::Integer,
+                "numeric" | "float4" | "float8" => Class::Decimal,
+                "bool" => Class::Boolean,
+                "json" | "jsonb" => Class::Json,
+                _ => Class::Other,
+            };
+            tables[*at].columns.push(Column {
+                number: row.get(1),
+                name: row.get(2),
+                type_text: row.get(3),
+                is_generated: row.get(4),
+                is_not_null: row.get(7),
+                class,
+            });
+        }
+    }
+
+    fn uniques(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
+        for row in rows {
+            let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else { continue };
+            tables[*at].uniques.push(Unique { name: row.get(1), columns: row.get(2) });
+        }
+    }
+
+    fn foreign_keys(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
+        let name_of = |table: &Table, number: &i16| {
+            table.columns.iter().find(|column| column.number == *number).map(|column| column.name.clone())
+        };
+        for row in rows {
+            let (Some(at), Some(to)) = (by_oid.get(&row.get::<_, i64>(0)), by_oid.get(&row.get::<_, i64>(2))) else {
+                continue;
+            };
+            let (from_keys, to_keys): (Vec<i16>, Vec<i16>) = (row.get(3), row.get(4));
+            let foreign_key = ForeignKey {
+                name: row.get(1),
+                columns: from_keys.iter().filter_map(|number| name_of(&tables[*at], number)).collect(),
+                to: (tables[*to].schema.clone(), tables[*to].name.clone()),
+                to_columns: to_keys.iter().filter_map(|number| name_of(&tables[*to], number)).collect(),
+            };
+            tables[*at].foreign_keys.push(foreign_key);
+        }
+    }
+
+    async fn sequences(client: &Client, source: &Endpoint) -> Result<Vec<Sequence>, JobError> {
+        let sql = format!(
+            "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
+             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.relkind = 'S' AND {OURS} AND {NO_EXTENSION} ORDER BY 1"
+        );
+        let mut sequences = Vec::new();
+        for row in client.query(&sql, &[]).await.map_err(|error| source.error(&error))? {
+            let name: String = row.get(0);
+            let state = client.query_one(&format!("SELECT last_value, is_called FROM {name}"), &[]).await;
+            let state = state.map_err(|error| source.error(&error))?;
+            sequences.push(Sequence { name, last_value: state.get(0), is_called: state.get(1) });
+        }
+        Ok(sequences)
+    }
+}
+
+async fn query(client: &Client, source: &Endpoint, sql: &str) -> Result<Vec<Row>, JobError> {
+    client.query(sql, &[]).await.map_err(|error| source.error(&error))
+}
+
+/// A domain counts as what it is made of; its own modifier is the one that limits.
+const COLUMNS: &str = "\
+    WITH RECURSIVE base AS ( \
+        SELECT t.oid AS type, t.oid AS base, -1 AS modifier FROM pg_catalog.pg_type t \
+        UNION ALL \
+        SELECT b.type, t.typbasetype, t.typtypmod FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.base \
+        WHERE t.typtype = 'd') \
+    SELECT a.attrelid::bigint, a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), \
+        a.attgenerated <> '', t.typname::text, \
+        CASE WHEN a.atttypmod >= 0 THEN a.atttypmod ELSE b.modifier END, a.attnotnull \
+    FROM pg_catalog.pg_attribute a JOIN base b ON b.type = a.atttypid \
+    JOIN pg_catalog.pg_type t ON t.oid = b.base AND t.typtype <> 'd' \
+    WHERE a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum";
+
+/// With the columns that an expression or a condition of the index reads.
+const UNIQUES: &str = "\
+    SELECT i.indrelid::bigint, c.relname::text, ARRAY( \
+        SELECT DISTINCT a.attname::text FROM pg_catalog.pg_attribute a \
+        WHERE a.attrelid = i.indrelid AND a.attnum > 0 AND (a.attnum = ANY (i.indkey::int2[]) OR EXISTS ( \
+            SELECT 1 FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
+            AND d.objid = i.indexrelid AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum)) \
+        ORDER BY 1) \
+    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid \
+    WHERE (i.indisunique OR i.indisexclusion) ORDER BY 2";
+
+const FOREIGN_KEYS: &str = "\
+    SELECT conrelid::bigint, conname::text, confrelid::bigint, conkey, confkey FROM pg_catalog.pg_constraint \
+    WHERE contype = 'f' AND conparentid = 0 ORDER BY 2";

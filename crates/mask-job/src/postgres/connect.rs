@@ -1,0 +1,200 @@
+//! How a database is reached: by this program, and by `pg_dump`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::{Client, Config};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::JobError;
+
+/// How long a connection may take to be made.
+const CONNECT_MAX: Duration = Duration::from_secs(15);
+
+/// A database. `Debug` shows no password.
+#[derive(Clone, Default)]
+pub struct Database {
+    /// `postgres://user@host:5432/database`, or a socket: `postgres:///database?user=user&host=/var/run/postgresql`.
+    /// Without a password.
+    pub url: String,
+    /// The password, if the server asks for one.
+    pub password: Option<String>,
+    /// A file with the password; instead of `password`.
+    pub password_file: Option<PathBuf>,
+    /// Certificates of the authority that issued the server's, PEM. Needed for TCP.
+    pub ca: Option<PathBuf>,
+    /// Certificate to show to the server, PEM.
+    pub client_certificate: Option<PathBuf>,
+    /// Its key, PEM.
+    pub client_key: Option<PathBuf>,
+    /// Whether TCP goes without TLS; only to this machine.
+    pub plain: bool,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+/// A database whose options can stand, and which of the two it is.
+pub(crate) struct Endpoint {
+    /// `source` or `target`, for errors.
+    pub(crate) whence: &'static str,
+    options: Database,
+    config: Config,
+    password: Option<String>,
+    connector: MakeRustlsConnect,
+}
+
+impl Endpoint {
+    /// Blocks on files.
+    pub(crate) fn new(options: Database, whence: &'static str) -> Result<Self, JobError> {
+        let bad = |what: &str| JobError::Plan(format!("{whence}: {what}"));
+        // The parser's own message may hold a part of the text, and so of a password that should not be there.
+        let config = options.url.parse::<Config>();
+        let mut config = config.map_err(|_| bad("the URL is none such as postgres://user@host:5432/database"))?;
+        if config.get_password().is_some() {
+            return Err(bad("the URL must not hold the password: name a password file"));
+        }
+        if config.get_user().is_none() || config.get_dbname().is_none() || config.get_hosts().len() != 1 {
+            return Err(bad("the URL must name a user, a database and one host or socket folder"));
+        }
+        let is_tcp = matches!(config.get_hosts()[0], Host::Tcp(_));
+        if is_tcp && options.plain && !is_loopback(&config.get_hosts()[0]) {
+            return Err(bad("a connection without TLS is for this machine only"));
+        }
+        if is_tcp && !options.plain && options.ca.is_none() {
+            return Err(bad("TLS needs the authority's certificates (ca) to check the server's"));
+        }
+        let password = match &options.password_file {
+            None => options.password.clone(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path).map_err(JobError::io(path))?;
+                Some(text.trim_end_matches(['\r', '\n']).to_owned())
+            }
+        };
+        if let Some(password) = &password {
+            config.password(password);
+        }
+        config.ssl_mode(if is_tcp && !options.plain { SslMode::Require } else { SslMode::Disable });
+        config.application_name("sealwire mask").connect_timeout(CONNECT_MAX);
+        let connector = connector(&options, whence)?;
+        Ok(Self { whence, options, config, password, connector })
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Client, JobError> {
+        let connected = self.config.connect(self.connector.clone()).await;
+        let (client, link) = connected.map_err(|error| self.error(&error))?;
+        // Ends with the client.
+        tokio::spawn(link);
+        // The same text for the same value on both sides, and an error rather than rows that row security hides.
+        let set = "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; \
+                   SET bytea_output = 'hex'; SET extra_float_digits = 1; SET row_security = off; \
+                   SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
+                   SET synchronize_seqscans = off; SET search_path = ''; SET standard_conforming_strings = on";
+        client.batch_execute(set).await.map_err(|error| self.error(&error))?;
+        Ok(client)
+    }
+
+    pub(crate) fn error(&self, error: &tokio_postgres::Error) -> JobError {
+        JobError::Postgres { whence: self.whence, said: described(error) }
+    }
+
+    /// Lets a program of PostgreSQL reach it.
+    pub(crate) fn environment(&self, command: &mut Command) {
+        let host = match &self.config.get_hosts()[0] {
+            Host::Tcp(name) => PathBuf::from(name),
+            Host::Unix(folder) => folder.clone(),
+        };
+        for name in ["PGHOSTADDR", "PGSERVICE", "PGOPTIONS", "PGTARGETSESSIONATTRS"] {
+            command.env_remove(name);
+        }
+        command.env("PGHOST", host).env("PGUSER", self.config.get_user().unwrap_or_default());
+        command.env("PGPORT", self.config.get_ports().first().unwrap_or(&5432).to_string());
+        command.env("PGDATABASE", self.config.get_dbname().unwrap_or_default());
+        command
+            .env("PGSSLMODE", if self.options.ca.is_some() && !self.options.plain { "verify-full" } else { "disable" });
+        if matches!(self.config.get_hosts()[0], Host::Unix(_)) {
+            command.env("PGSSLMODE", "disable");
+        }
+        let files = [
+            ("PGSSLROOTCERT", &self.options.ca),
+            ("PGSSLCERT", &self.options.client_certificate),
+            ("PGSSLKEY", &self.options.client_key),
+        ];
+        for (name, path) in files {
+            if let Some(path) = path {
+                command.env(name, path);
+            }
+        }
+        if let Some(password) = &self.password {
+            command.env("PGPASSWORD", password);
+        }
+    }
+}
+
+/// What the server said, without what may hold values: its details, and messages about data.
+pub(crate) fn described(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(said) if said.code().code().starts_with("22") => {
+            format!("a value was refused (SQLSTATE {})", said.code().code())
+        }
+        Some(said) => format!("{} ({})", said.message(), said.code().code()),
+        None => {
+            let mut text = error.to_string();
+            let mut cause = std::error::Error::source(error);
+            while let Some(source) = cause {
+                text = format!("{text}: {source}");
+                cause = source.source();
+            }
+            text
+        }
+    }
+}
+
+fn is_loopback(host: &Host) -> bool {
+    match host {
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        }
+        Host::Unix(_) => true,
+    }
+}
+
+fn connector(options: &Database, whence: &'static str) -> Result<MakeRustlsConnect, JobError> {
+    let bad = |path: &Path, what: &str| JobError::Plan(format!("{whence}: {}: {what}", path.display()));
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = &options.ca {
+        for certificate in certificates(path, &bad)? {
+            roots.add(certificate).map_err(|_| bad(path, "holds what is no certificate"))?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| JobError::Plan(format!("{whence}: {error}")))?.with_root_certificates(roots);
+    let config = match (&options.client_certificate, &options.client_key) {
+        (Some(certificate), Some(key)) => {
+            let chain = certificates(certificate, &bad)?;
+            let pem = std::fs::read(key).map_err(JobError::io(key))?;
+            let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| bad(key, "is no unencrypted PEM key"))?;
+            let config = builder.with_client_auth_cert(chain, private);
+            config.map_err(|_| bad(key, "does not belong to the client certificate"))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    Ok(MakeRustlsConnect::new(config))
+}
+
+fn certificates(path: &Path, bad: &impl Fn(&Path, &str) -> JobError) -> Result<Vec<CertificateDer<'static>>, JobError> {
+    let pem = std::fs::read(path).map_err(JobError::io(path))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| bad(path, "holds no PEM certificate"))
+}

@@ -1,0 +1,228 @@
+//! One table: COPY out of the source's snapshot, through the pipeline, COPY into the target.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_postgres::{Client, CopyInSink, Error};
+
+use super::catalog::Table;
+use super::connect::{Endpoint, described};
+use super::rows::Rows;
+use crate::cut::Chunk;
+use crate::engine::Engine;
+use crate::error::JobError;
+use crate::limits::Limits;
+use crate::pipeline::{self, Done, Shared, Sink};
+use crate::plan::Plan;
+use crate::report::{Ledger, Progress};
+
+/// Bytes of one COPY into the target: a row that the target refuses is known at the end of its COPY only.
+const COPY_BYTES: u64 = 32 << 20;
+
+/// What copies of tables share.
+pub(crate) struct Run<E> {
+    pub(crate) source: Endpoint,
+    pub(crate) target: Endpoint,
+    pub(crate) snapshot: String,
+    pub(crate) engine: Arc<E>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) limits: Limits,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) cpu: Arc<Semaphore>,
+}
+
+/// Copies one table; gives the bytes read and written.
+pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows) -> Result<(u64, u64), JobError> {
+    let reader = run.source.connect().await?;
+    begin(&reader, &run.source, &run.snapshot).await?;
+    let writer = run.target.connect().await?;
+    writer.batch_execute("BEGIN").await.map_err(|error| run.target.error(&error))?;
+
+    let columns = table.column_list();
+    // A partitioned table has no rows of its own, and a plain one must not give those of its heirs.
+    let from = if table.is_partitioned {
+        format!("COPY (SELECT {columns} FROM {}) TO STDOUT", table.sql())
+    } else {
+        format!("COPY {} ({columns}) TO STDOUT", table.sql())
+    };
+    let into = format!("COPY {} ({columns}) FROM STDIN", table.sql());
+    let shared = Arc::new(Shared {
+        format: rows,
+        engine: Arc::clone(&run.engine),
+        plan: Arc::clone(&run.plan),
+        ledger: Arc::clone(&run.ledger),
+        limits: run.limits,
+        progress: Arc::clone(&run.progress),
+        cpu: Arc::clone(&run.cpu),
+        memories: Mutex::default(),
+    });
+    let (chunks, source) = mpsc::channel(1);
+    let reading = read(&reader, &run.source, &from, run.limits, chunks);
+    let mut target = Target {
+        client: &writer,
+        endpoint: &run.target,
+        table: &table,
+        into,
+        rows: 0,
+        bytes: 0,
+        sink: None,
+        bytes_in: 0,
+        bytes_out: 0,
+    };
+    let writing = async {
+        pipeline::run(&shared, source, &mut target).await?;
+        target.end().await
+    };
+    tokio::try_join!(reading, writing)?;
+    writer.batch_execute("COMMIT").await.map_err(|error| run.target.error(&error))?;
+    Ok((target.bytes_in, target.bytes_out))
+}
+
+/// Takes part in the snapshot.
+pub(crate) async fn begin(client: &Client, source: &Endpoint, snapshot: &str) -> Result<(), JobError> {
+    let sql = format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'",
+        snapshot.replace('\'', "")
+    );
+    client.batch_execute(&sql).await.map_err(|error| source.error(&error))
+}
+
+/// Rows into chunks. Ends early when nobody takes them.
+async fn read(
+    client: &Client,
+    source: &Endpoint,
+    sql: &str,
+    limits: Limits,
+    chunks: mpsc::Sender<Result<Chunk, JobError>>,
+) -> Result<(), JobError> {
+    let stream = client.copy_out(sql).await.map_err(|error| source.error(&error))?;
+    let mut stream = pin!(stream);
+    let mut buffer: Vec<u8> = Vec::with_capacity(limits.chunk_bytes);
+    let mut row = 1;
+    loop {
+        let message = stream.next().await.transpose().map_err(|error| source.error(&error))?;
+        let is_last = message.is_none();
+        // Each message is one row; the newline is looked for all the same.
+        buffer.extend_from_slice(&message.unwrap_or_default());
+        if buffer.len() > limits.record_bytes_max.max(limits.chunk_bytes * 2) {
+            return Err(JobError::Plan(format!("a row is longer than {} bytes", limits.record_bytes_max)));
+        }
+        if !is_last && (buffer.len() < limits.chunk_bytes || buffer.last() != Some(&b'\n')) {
+            continue;
+        }
+        let bytes = std::mem::replace(&mut buffer, Vec::with_capacity(limits.chunk_bytes));
+        let rows = memchr::memchr_iter(b'\n', &bytes).count() as u64;
+        let chunk = Chunk {
+            bytes,
+            first_line: row,
+            first_record: row - 1,
+            is_first: row == 1,
+            is_last,
+            skipped: 0,
+            is_array: false,
+        };
+        row += rows;
+        if chunks.send(Ok(chunk)).await.is_err() || is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// The writing end: one COPY after the other, all in one transaction.
+struct Target<'t> {
+    client: &'t Client,
+    endpoint: &'t Endpoint,
+    table: &'t Table,
+    into: String,
+    /// Rows of the COPYs before this one.
+    rows: u64,
+    bytes: u64,
+    sink: Option<(std::pin::Pin<Box<CopyInSink<Bytes>>>, u64)>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+impl Sink for Target<'_> {
+    async fn take(&mut self, done: Done) -> Result<(), JobError> {
+        self.bytes_in += done.bytes_in;
+        self.bytes_out += done.bytes.len() as u64;
+        self.write(done.bytes, done.records).await
+    }
+}
+
+impl Target<'_> {
+    async fn write(&mut self, bytes: Vec<u8>, records: u64) -> Result<(), JobError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (mut sink, rows) = match self.sink.take() {
+            Some(open) => open,
+            None => {
+                let sink = self.client.copy_in(&self.into).await.map_err(|error| self.error(&error))?;
+                (Box::pin(sink), 0)
+            }
+        };
+        self.bytes += bytes.len() as u64;
+        sink.send(Bytes::from(bytes)).await.map_err(|error| self.error(&error))?;
+        self.sink = Some((sink, rows + records));
+        if self.bytes >= COPY_BYTES { self.end().await } else { Ok(()) }
+    }
+
+    async fn end(&mut self) -> Result<(), JobError> {
+        let Some((mut sink, rows)) = self.sink.take() else { return Ok(()) };
+        self.bytes = 0;
+        let copied = sink.as_mut().finish().await.map_err(|error| self.error(&error))?;
+        if copied != rows {
+            let said = format!("{}: {copied} of {rows} rows arrived", self.table.title());
+            return Err(JobError::Postgres { whence: "target", said });
+        }
+        self.rows += rows;
+        Ok(())
+    }
+
+    /// With the row's number. What the server says of the row itself may hold its values, and stays untold.
+    fn error(&self, error: &Error) -> JobError {
+        let Some((line, column)) = error.as_db_error().and_then(|said| said.where_()).and_then(place) else {
+            return self.endpoint.error(error);
+        };
+        let code = error.code().map_or("", |code| code.code());
+        let what = if code.starts_with("22") {
+            format!("the target takes no such value in this column (SQLSTATE {code})")
+        } else {
+            format!("the target: {}", described(error))
+        };
+        JobError::Row { table: self.table.title(), column, row: self.rows + line, what }
+    }
+}
+
+/// Line and column of `COPY orders, line 17, column total: "..."`.
+fn place(context: &str) -> Option<(u64, String)> {
+    let (_, rest) = context.split_once(", line ")?;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    let rest = &rest[digits.len()..];
+    let column = rest.strip_prefix(", column ").and_then(|rest| rest.split(": ").next()).unwrap_or("(any)");
+    Some((digits.parse().ok()?, column.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_without_values() {
+        for (context, expected) in [
+            ("COPY orders, line 17, column total: \"secret\"", Some((17, "total"))),
+            ("COPY orders, line 3: \"1\tsecret\"", Some((3, "(any)"))),
+            ("COPY orders, line 4", Some((4, "(any)"))),
+            ("COPY o, line 4, column x, null input", Some((4, "x, null input"))),
+            ("SQL function", None),
+        ] {
+            let expected = expected.map(|(line, column)| (line, column.to_owned()));
+            assert_eq!(place(context), expected, "{context}");
+        }
+    }
+}

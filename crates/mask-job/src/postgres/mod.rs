@@ -1,0 +1,209 @@
+//! The job from one PostgreSQL database into another.
+//!
+//! The source is read in one snapshot, whatever happens to it meanwhile. Keys, indexes, constraints and triggers are
+//! made after the data, so that the target itself proves that references and unique values survived. A job that fails
+//! leaves the target as empty as it was.
+
+mod catalog;
+mod check;
+mod connect;
+mod copy;
+mod dump;
+mod rehearse;
+mod rows;
+mod target;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use sealwire_mask::Rules;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+
+pub(crate) use catalog::{Catalog, Class, Table, quoted};
+pub(crate) use check::refuse_missing;
+pub use connect::Database;
+pub(crate) use connect::Endpoint;
+
+use crate::engine::Engine;
+use crate::error::JobError;
+use crate::limits::Limits;
+use crate::plan::Plan;
+use crate::report::{Ledger, Progress, Report};
+use copy::Run;
+use dump::{Dump, Section};
+use rows::Rows;
+
+/// A job from one database into another.
+#[derive(Clone, Debug)]
+pub struct DatabaseJob {
+    /// Is only read.
+    pub source: Database,
+    /// Must be empty.
+    pub target: Database,
+    /// Whether what the target holds is dropped first.
+    pub replace: bool,
+    /// Its bounds.
+    pub limits: Limits,
+}
+
+/// Copies a database masked. When `stop` ends first, or anything fails, what was made in the target is dropped again;
+/// dropping the future instead leaves it, and the next job into that target drops it.
+///
+/// # Errors
+/// [`JobError`]. When the target could not be emptied the error says so.
+pub async fn mask_database<E: Engine>(
+    job: DatabaseJob,
+    rules: Arc<Rules>,
+    engine: Arc<E>,
+    progress: Arc<Progress>,
+    stop: impl Future<Output = ()>,
+) -> Result<Report, JobError> {
+    let begun = Instant::now();
+    let DatabaseJob { source, target, replace, limits } = job;
+    let endpoints = tokio::task::spawn_blocking(move || {
+        Ok::<_, JobError>((Endpoint::new(source, "source")?, Endpoint::new(target, "target")?))
+    });
+    let (source, target) = endpoints.await??;
+    let (reader, writer) = (source.connect().await?, target.connect().await?);
+    target::refuse_same((&reader, &source), (&writer, &target)).await?;
+    let snapshot = snapshot(&reader, &source).await?;
+    let catalog = Catalog::read(&reader, &source).await?;
+    let plan = Arc::new(Plan::new(rules));
+    check::check(&catalog, &plan)?;
+    let dump = Dump::find(&reader, &source).await?;
+    let schema = Schema {
+        before: dump.section(&source, &snapshot, Section::PreData).await?,
+        behind: dump.section(&source, &snapshot, Section::PostData).await?,
+    };
+    // The size on disk is not what COPY sends, so rows tell how far it is.
+    progress.expect(0, catalog.tables.iter().map(|table| table.rows_estimated).sum());
+
+    target::prepare(&writer, &target, replace).await?;
+    let run = Arc::new(Run {
+        source,
+        target,
+        snapshot,
+        engine,
+        plan,
+        ledger: Arc::new(Ledger::default()),
+        limits,
+        progress,
+        cpu: Arc::new(Semaphore::new(limits.workers.max(1))),
+    });
+    let outcome = tokio::select! {
+        outcome = fill(&run, &reader, &catalog, &schema) => outcome,
+        () = stop => Err(JobError::Stopped),
+    };
+    let (bytes_in, bytes_out) = match outcome {
+        Ok(bytes) => bytes,
+        Err(error) => return Err(emptied(&run.target, error).await),
+    };
+    target::unmark(&writer, &run.target).await?;
+    Ok(Report {
+        records: run.progress.moment().records,
+        bytes_in,
+        bytes_out,
+        elapsed_ms: begun.elapsed().as_millis() as u64,
+        peak_memory_bytes: crate::report::peak_memory(),
+        fields: run.ledger.rows(),
+    })
+}
+
+struct Schema {
+    before: String,
+    behind: String,
+}
+
+/// Begins the transaction whose snapshot all readers share.
+async fn snapshot(reader: &Client, source: &Endpoint) -> Result<String, JobError> {
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+    reader.batch_execute(begin).await.map_err(|error| source.error(&error))?;
+    let row = reader.query_one("SELECT pg_catalog.pg_export_snapshot()", &[]).await;
+    Ok(row.map_err(|error| source.error(&error))?.get(0))
+}
+
+/// Drops what was made, by a connection of its own: the job's may be in the middle of something.
+async fn emptied(target: &Endpoint, error: JobError) -> JobError {
+    let cleaned = async {
+        let client = target.connect().await?;
+        target::clean(&client, target).await
+    };
+    match cleaned.await {
+        Ok(()) => error,
+        Err(left) => JobError::Left { error: Box::new(error), left: left.to_string() },
+    }
+}
+
+/// Everything between the mark and its removal.
+async fn fill<E: Engine>(
+    run: &Arc<Run<E>>,
+    reader: &Client,
+    catalog: &Catalog,
+    schema: &Schema,
+) -> Result<(u64, u64), JobError> {
+    execute(&run.target, &schema.before).await?;
+    let tables = planned(run, reader, catalog).await?;
+    let bytes = copy_tables(run, tables).await?;
+    let writer = run.target.connect().await?;
+    let failed = |error: tokio_postgres::Error| run.target.error(&error);
+    for sequence in &catalog.sequences {
+        let sql = "SELECT pg_catalog.setval($1::pg_catalog.text::pg_catalog.regclass, $2, $3)";
+        let values: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
+            &[&sequence.name, &sequence.last_value, &sequence.is_called];
+        writer.query_one(sql, values).await.map_err(failed)?;
+    }
+    execute(&run.target, &schema.behind).await?;
+    for view in &catalog.views {
+        writer.batch_execute(&format!("REFRESH MATERIALIZED VIEW {view}")).await.map_err(failed)?;
+    }
+    Ok(bytes)
+}
+
+/// Runs a dump's SQL, which is one transaction, on a connection that is closed afterwards.
+async fn execute(target: &Endpoint, sql: &str) -> Result<(), JobError> {
+    let client = target.connect().await?;
+    client.batch_execute(sql).await.map_err(|error| target.error(&error))
+}
+
+/// What becomes of each table, tried on a few rows.
+async fn planned<E: Engine>(
+    run: &Arc<Run<E>>,
+    reader: &Client,
+    catalog: &Catalog,
+) -> Result<Vec<(Table, Rows)>, JobError> {
+    let writer = run.target.connect().await?;
+    let mut tables = Vec::with_capacity(catalog.tables.len());
+    for table in &catalog.tables {
+        // COPY has no way to say "no columns".
+        if table.copied().next().is_none() {
+            continue;
+        }
+        let rows = Rows::new(table, &run.plan, &run.ledger)?;
+        let (from, to) = ((reader, &run.source), (&writer, &run.target));
+        rehearse::rehearse(from, to, table, &rows, &run.plan, &*run.engine).await?;
+        tables.push((table.clone(), rows));
+    }
+    // The longest first, so that nothing long is left for the end.
+    tables.sort_by_key(|(table, _)| std::cmp::Reverse(table.bytes));
+    Ok(tables)
+}
+
+async fn copy_tables<E: Engine>(run: &Arc<Run<E>>, tables: Vec<(Table, Rows)>) -> Result<(u64, u64), JobError> {
+    let mut under_way = JoinSet::new();
+    let mut waiting = tables.into_iter();
+    let (mut bytes_in, mut bytes_out) = (0, 0);
+    loop {
+        while under_way.len() < run.limits.tables.max(1)
+            && let Some((table, rows)) = waiting.next()
+        {
+            under_way.spawn(copy::table(Arc::clone(run), table, rows));
+        }
+        let Some(done) = under_way.join_next().await else { return Ok((bytes_in, bytes_out)) };
+        let (read, written) = done??;
+        bytes_in += read;
+        bytes_out += written;
+    }
+}

@@ -1,0 +1,94 @@
+//! Some values of each masked column, masked and cast in the target before a row is copied: what does not fit its
+//! column is known then.
+
+use sealwire_msgpack::Reader;
+use tokio_postgres::Client;
+
+use super::catalog::{Table, quoted};
+use super::connect::Endpoint;
+use super::rows::Rows;
+use crate::engine::{Column, Engine, EngineError};
+use crate::error::JobError;
+use crate::plan::Plan;
+use crate::scan::copy;
+use crate::scan::tree::Verdict;
+
+/// Values of a column that are tried.
+const SAMPLE: usize = 50;
+
+pub(crate) async fn rehearse<E: Engine>(
+    (reader, source): (&Client, &Endpoint),
+    (writer, target): (&Client, &Endpoint),
+    table: &Table,
+    rows: &Rows,
+    plan: &Plan,
+    engine: &E,
+) -> Result<(), JobError> {
+    for column in &rows.columns {
+        let Verdict::Mask(rule, _) = column.verdict else { continue };
+        let field = format!("{}.{}", rows.table, column.name);
+        let name = quoted(&column.name);
+        let subject = plan.subject(rule);
+        let beside = subject.map_or("NULL".to_owned(), quoted);
+        let sql = format!(
+            "SELECT {name}::pg_catalog.text, {beside}::pg_catalog.text FROM {} WHERE {name} IS NOT NULL LIMIT {SAMPLE}",
+            table.sql()
+        );
+        let sample = reader.query(&sql, &[]).await.map_err(|error| source.error(&error))?;
+        if sample.is_empty() {
+            continue;
+        }
+        let mut asked = Column { rule, count: sample.len(), ..Column::default() };
+        let mut subjects = Vec::new();
+        let subject_class = subject.and_then(|name| rows.columns.iter().find(|other| other.name == name));
+        for row in &sample {
+            let text: &str = row.get(0);
+            // As COPY writes it.
+            let text = match (column.class, text) {
+                (super::Class::Boolean, "true") => "t",
+                (super::Class::Boolean, "false") => "f",
+                (_, text) => text,
+            };
+            copy::value(text, column.class, plan.keeps_decimals(rule), &mut asked.values);
+            match (row.get::<_, Option<&str>>(1), subject_class) {
+                (Some(text), Some(beside)) => copy::value(text, beside.class, false, &mut subjects),
+                _ => sealwire_msgpack::write::nil(&mut subjects),
+            }
+        }
+        asked.subjects = subject.map(|_| subjects);
+        let function = plan.function(rule);
+        let unfit = |why: &str| {
+            JobError::Plan(format!(
+                "{field} ({}): {function} does not fit: {why}; nothing was copied",
+                column.type_text
+            ))
+        };
+        let answer = engine.mask(vec![asked]).await.map_err(|error| match error {
+            EngineError::Unfit { why, .. } => unfit(&why),
+            EngineError::Failed(said) => JobError::Engine(said),
+        })?;
+        let mut texts = Vec::with_capacity(sample.len());
+        let mut answers = Reader::new(answer.first().map_or(&[], Vec::as_slice));
+        for _ in 0..sample.len() {
+            let token = answers.token().map_err(|_| JobError::Engine("gave too few answers".to_owned()))?;
+            let mut text = Vec::new();
+            if copy::write_plain(token, column.class, &mut text).map_err(|why| unfit(&why))? {
+                texts.push(String::from_utf8_lossy(&text).into_owned());
+            }
+        }
+        let sql = format!(
+            "SELECT pg_catalog.count(v::{}) FROM pg_catalog.unnest($1::pg_catalog.text[]) AS v",
+            column.type_text
+        );
+        if let Err(error) = writer.query_one(&sql, &[&texts]).await {
+            let Some(said) = error.as_db_error() else { return Err(target.error(&error)) };
+            // Class 22 is about data, and 23 about constraints of a domain; the server's message may hold the mask.
+            let code = said.code().code().to_owned();
+            if code.starts_with("22") || code.starts_with("23") {
+                return Err(unfit(&format!("its masks are no values of that type (SQLSTATE {code})")));
+            }
+            return Err(target.error(&error));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! The target: that it is not the source, that it is empty, and that it is again when a job failed.
+//!
+//! While a job runs the target holds a schema of the job's own with the names of what was there before. A job that was
+//! killed leaves that behind, and the next one cleans up by it.
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::catalog::{OURS, quoted};
+use super::connect::Endpoint;
+use crate::error::JobError;
+
+/// The schema that marks a target that a job is filling.
+const MARK: &str = "sealwire_mask_unfinished";
+
+/// The advisory lock of the job that fills a target.
+const LOCK: i64 = 0x5365_616c_4d61_736b;
+
+/// Refuses a target that is the source, by whatever address, or a copy of the same cluster that follows it.
+pub(crate) async fn refuse_same(
+    (source, from): (&Client, &Endpoint),
+    (target, to): (&Client, &Endpoint),
+) -> Result<(), JobError> {
+    let refused = || {
+        JobError::Plan(
+            "the target is the source: name another database, which must be empty; nothing was written".to_owned(),
+        )
+    };
+    let same_database = identity(source, from).await? == identity(target, to).await?;
+    match (cluster(source).await, cluster(target).await) {
+        // A standby has its primary's identifier: writing to the one is writing to the other.
+        (Some(one), Some(other)) if one == other && same_database => Err(refused()),
+        (Some(_), Some(_)) => Ok(()),
+        _ if same_database && started(source, from).await? == started(target, to).await? => Err(refused()),
+        _ => Ok(()),
+    }
+}
+
+/// Which database within its cluster.
+async fn identity(client: &Client, of: &Endpoint) -> Result<i64, JobError> {
+    let sql = "SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()";
+    Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
+}
+
+/// Which cluster; may need rights that not everybody has.
+async fn cluster(client: &Client) -> Option<i64> {
+    let row = client.query_one("SELECT system_identifier FROM pg_catalog.pg_control_system()", &[]).await;
+    row.ok().map(|row| row.get(0))
+}
+
+/// Which server process, as nearly as everybody may ask.
+async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
+    let sql = "SELECT pg_catalog.pg_postmaster_start_time()::text || ' ' || pg_catalog.current_setting('port')";
+    Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
+}
+
+/// Makes the target ready: refuses what is in it, unless a killed job left it or it is to be replaced; and marks it. It is
+/// this job's for as long as `client` lives.
+pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Result<(), JobError> {
+    lock(client, to).await?;
+    if is_marked(client, to).await? {
+        clean(client, to).await?;
+    }
+    let tables = tables(client, to).await?;
+    if !tables.is_empty() {
+        if !replace {
+            let shown = tables.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+            return Err(JobError::Plan(format!(
+                "the target is not empty: it has {} tables or views ({shown}{}); name an empty database, or say that \
+                 what is there is to be replaced",
+                tables.len(),
+                if tables.len() > 5 { ", ..." } else { "" }
+            )));
+        }
+        // Extensions are left: a schema asks for them only where they are not, and they may be somebody else's.
+        let extensions = inventory(client, to).await?.into_iter().filter(|it| it.starts_with("DROP EXTENSION"));
+        drop_all(client, to, &extensions.collect::<Vec<_>>()).await?;
+    }
+    let sql = format!("CREATE SCHEMA {MARK}; CREATE TABLE {MARK}.before AS {INVENTORY}");
+    client.batch_execute(&sql).await.map_err(|error| to.error(&error))
+}
+
+/// Waits a little for a job that was killed a moment ago.
+async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+    let sql = format!("SET lock_timeout = '10s'; SELECT pg_catalog.pg_advisory_lock({LOCK}); SET lock_timeout = 0");
+    client.batch_execute(&sql).await.map_err(|error| match error.code() {
+        Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => {
+            JobError::Plan("another job is filling this target: wait for its end, or name another database".to_owned())
+        }
+        _ => to.error(&error),
+    })
+}
+
+/// The target is complete.
+pub(crate) async fn unmark(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+    client.batch_execute(&format!("DROP SCHEMA {MARK} CASCADE")).await.map_err(|error| to.error(&error))
+}
+
+async fn is_marked(client: &Client, to: &Endpoint) -> Result<bool, JobError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";
+    Ok(client.query_one(sql, &[&MARK]).await.map_err(|error| to.error(&error))?.get(0))
+}
+
+/// Drops what a job made.
+///
+/// # Errors
+/// Names what is left, and says what to do.
+pub(crate) async fn clean(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+    let sql = format!("SELECT drop FROM {MARK}.before");
+    let before: Vec<String> = match client.query(&sql, &[]).await {
+        Ok(rows) => rows.iter().map(|row| row.get(0)).collect(),
+        Err(_) => Vec::new(),
+    };
+    drop_all(client, to, &before).await?;
+    if is_marked(client, to).await? {
+        unmark(client, to).await?;
+    }
+    let left = tables(client, to).await?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let said = format!("could not be emptied: {} is still there; drop the database and make it anew", left[0]);
+    Err(JobError::Postgres { whence: "target", said })
+}
+
+/// Everything that is not in `before`, by the statement that drops it.
+async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
+    let mark = format!("DROP SCHEMA IF EXISTS {} CASCADE", quoted_literally(MARK));
+    for statement in inventory(client, to).await? {
+        if before.contains(&statement) || statement == mark {
+            continue;
+        }
+        client.batch_execute(&statement).await.map_err(|error| to.error(&error))?;
+    }
+    Ok(())
+}
+
+async fn inventory(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
+    let rows = client.query(INVENTORY, &[]).await.map_err(|error| to.error(&error))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+fn quoted_literally(name: &str) -> String {
+    // As format's %I: no quotes where none are needed.
+    if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') { name.to_owned() } else { quoted(name) }
+}
+
+async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
+    let sql = format!(
+        "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND {OURS} AND n.nspname <> '{MARK}' \
+         AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e') ORDER BY 1"
+    );
+    let rows = client.query(&sql, &[]).await.map_err(|error| to.error(&error))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// One statement for each thing that a schema can hold. They say IF EXISTS, for one may take others with it.
+const INVENTORY: &str = "\
+    SELECT drop FROM ( \
+    SELECT 0 AS turn, pg_catalog.format('DROP SCHEMA IF EXISTS %I CASCADE', n.nspname) AS drop FROM pg_catalog.pg_namespace n \
+        WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'public') AND n.nspname !~ '^pg_(toast|temp)' \
+        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = n.oid AND d.deptype = 'e') \
+    UNION ALL \
+    SELECT 1, pg_catalog.format('DROP %s IF EXISTS %I.%I CASCADE', CASE c.relkind WHEN 'v' THEN 'VIEW' \
+        WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, \
+        n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND n.nspname = 'public' \
+        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e') \
+    UNION ALL \
+    SELECT 2, pg_catalog.format('DROP ROUTINE IF EXISTS %s CASCADE', p.oid::pg_catalog.regprocedure) \
+        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+        WHERE n.nspname = 'public' \
+        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e') \
+    UNION ALL \
+    SELECT 3, pg_catalog.format('DROP TYPE IF EXISTS %I.%I CASCADE', n.nspname, t.typname) FROM pg_catalog.pg_type t \
+        JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
+        WHERE n.nspname = 'public' AND (t.typtype IN ('d', 'e', 'r') OR t.typtype = 'c' AND EXISTS ( \
+            SELECT 1 FROM pg_catalog.pg_class c WHERE c.oid = t.typrelid AND c.relkind = 'c')) \
+        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = t.oid AND d.deptype = 'e') \
+    UNION ALL \
+    SELECT 4, pg_catalog.format('DROP EXTENSION IF EXISTS %I CASCADE', e.extname) FROM pg_catalog.pg_extension e \
+        WHERE e.extname <> 'plpgsql') AS inventory ORDER BY turn, drop";

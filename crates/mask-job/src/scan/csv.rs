@@ -1,0 +1,267 @@
+//! CSV after RFC 4180: fields found and judged by their column; what no rule masks is only passed.
+//!
+//! Records end with LF or CRLF; a blank line is no record. A quote stands only around a field, or doubled in a quoted
+//! one. An empty field without quotes counts as null.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use sealwire_msgpack::{Token, write};
+
+use super::json::Unknown;
+use super::{Fault, utf8};
+use crate::batch::{self, Batch, Form, Found, absent};
+use crate::plan::Plan;
+use crate::report::{Label, Ledger};
+use crate::scan::tree::Verdict;
+
+/// What becomes of each column.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    delimiter: u8,
+    columns: Vec<Column>,
+}
+
+#[derive(Debug)]
+struct Column {
+    name: String,
+    verdict: Verdict,
+    /// Column of the subject.
+    subject: Option<usize>,
+    /// Label of what is kept here.
+    kept: Label,
+}
+
+/// One field: its span with quotes.
+#[derive(Clone, Debug)]
+struct Field {
+    span: Range<usize>,
+    quoted: bool,
+}
+
+impl Columns {
+    /// By the names in the header, with the offset behind it.
+    pub(crate) fn read(
+        text: &[u8],
+        begin: usize,
+        delimiter: u8,
+        plan: &Plan,
+        ledger: &Ledger,
+    ) -> Result<Result<(Self, usize), String>, Fault> {
+        utf8(text)?;
+        let mut fields = Vec::new();
+        let end = record(text, begin, delimiter, &mut fields)?;
+        let names: Vec<String> = fields.iter().map(|field| inside(text, field).into_owned()).collect();
+        if names.iter().all(String::is_empty) {
+            return Err(Fault::new(begin, "a header with the columns' names expected"));
+        }
+        Ok(Self::by_names(&names, delimiter, plan, ledger).map(|columns| (columns, end)))
+    }
+
+    fn by_names(names: &[String], delimiter: u8, plan: &Plan, ledger: &Ledger) -> Result<Self, String> {
+        let mut columns = Vec::with_capacity(names.len());
+        for name in names {
+            let rule = plan.column_rule(&[name]);
+            let label = ledger.label(plan.field(name.clone(), rule, None));
+            let verdict = match rule {
+                None => Verdict::None,
+                Some(rule) if plan.keeps(rule) => Verdict::Keep,
+                Some(rule) => Verdict::Mask(rule, label),
+            };
+            let subject = match rule.and_then(|rule| plan.subject(rule)) {
+                None => None,
+                Some(subject) => Some(names.iter().position(|other| other == subject).ok_or_else(|| {
+                    format!("the rule for column {name} has subject={subject}, and there is no such column")
+                })?),
+            };
+            columns.push(Column { name: name.clone(), verdict, subject, kept: label });
+        }
+        plan.all_columns_met(names)?;
+        Ok(Self { delimiter, columns })
+    }
+
+    /// Columns that no rule names, unless kinds are looked for in them.
+    pub(crate) fn unknown(&self, plan: &Plan) -> Unknown {
+        let mut unknown = Unknown::default();
+        if plan.refuses_unknown() && !plan.has_kinds() {
+            let unnamed = self.columns.iter().filter(|column| column.verdict == Verdict::None);
+            unnamed.for_each(|column| unknown.add(0, column.name.clone()));
+        }
+        unknown
+    }
+
+    /// Every record of a chunk.
+    pub(crate) fn records(
+        &self,
+        text: &[u8],
+        begin: usize,
+        plan: &Plan,
+        ledger: &Ledger,
+        batch: &mut Batch,
+    ) -> Result<Unknown, Fault> {
+        utf8(text)?;
+        let mut unknown = Unknown::default();
+        let mut fields = Vec::with_capacity(self.columns.len());
+        let mut at = begin;
+        while at < text.len() {
+            let start = at;
+            at = record(text, at, self.delimiter, &mut fields)?;
+            if fields.len() == 1 && fields[0].span.is_empty() {
+                continue;
+            }
+            if fields.len() != self.columns.len() {
+                let what = format!("{} fields, and the header has {}", fields.len(), self.columns.len());
+                return Err(Fault::new(start, what));
+            }
+            batch.records += 1;
+            for (column, field) in self.columns.iter().zip(&fields) {
+                self.field(text, column, field, &fields, plan, ledger, batch, &mut unknown)?;
+            }
+        }
+        Ok(unknown)
+    }
+
+    /// Shows every value of a chunk but nulls: the column's index, name and verdict, and what the value says.
+    pub(crate) fn values(
+        &self,
+        text: &[u8],
+        begin: usize,
+        show: &mut dyn FnMut(usize, &str, Verdict, &str),
+    ) -> Result<(), Fault> {
+        utf8(text)?;
+        let (mut fields, mut at) = (Vec::with_capacity(self.columns.len()), begin);
+        while at < text.len() {
+            at = record(text, at, self.delimiter, &mut fields)?;
+            for ((index, column), field) in self.columns.iter().enumerate().zip(&fields) {
+                if !field.span.is_empty() {
+                    show(index, &column.name, column.verdict, &inside(text, field));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the state of one scan, borrowed apart")]
+    fn field(
+        &self,
+        text: &[u8],
+        column: &Column,
+        field: &Field,
+        fields: &[Field],
+        plan: &Plan,
+        ledger: &Ledger,
+        batch: &mut Batch,
+        unknown: &mut Unknown,
+    ) -> Result<(), Fault> {
+        if field.span.is_empty() {
+            batch.counts.nulls(column.kept, 1);
+            return Ok(());
+        }
+        let (rule, label) = match column.verdict {
+            Verdict::Mask(rule, label) => (rule, label),
+            Verdict::None if plan.has_kinds() => match plan.kind_rule(&inside(text, field)) {
+                Some(rule) if plan.keeps(rule) => {
+                    batch.counts.kept(column.kept, 1);
+                    return Ok(());
+                }
+                Some(rule) => (rule, ledger.label(plan.field(column.name.clone(), Some(rule), plan.kind_name(rule)))),
+                None if plan.refuses_unknown() => {
+                    unknown.add(field.span.start, column.name.clone());
+                    return Ok(());
+                }
+                None => {
+                    batch.counts.kept(column.kept, 1);
+                    return Ok(());
+                }
+            },
+            Verdict::None | Verdict::Keep => {
+                batch.counts.kept(column.kept, 1);
+                return Ok(());
+            }
+        };
+        let subject = column.subject.and_then(|at| fields.get(at)).map(|subject| {
+            let mut out = absent();
+            if !subject.span.is_empty() {
+                out.clear();
+                write::str(&mut out, &inside(text, subject));
+            }
+            out
+        });
+        let value = inside(text, field);
+        let found = Found { span: field.span.clone(), rule, label, form: Form::Csv { quoted: field.quoted } };
+        batch.push(found, subject.as_deref(), |out| {
+            write::str(out, &value);
+            Ok(())
+        })
+    }
+}
+
+/// Reads one record's fields; gives the offset behind its end of line.
+fn record(text: &[u8], mut at: usize, delimiter: u8, fields: &mut Vec<Field>) -> Result<usize, Fault> {
+    fields.clear();
+    loop {
+        let start = at;
+        let quoted = text.get(at) == Some(&b'"');
+        if quoted {
+            at = behind_quotes(text, at)?;
+        } else {
+            let ends = |byte: &u8| *byte == delimiter || matches!(byte, b'\n' | b'\r' | b'"');
+            at += text[at..].iter().position(ends).unwrap_or(text.len() - at);
+        }
+        fields.push(Field { span: start..at, quoted });
+        match text.get(at) {
+            None => return Ok(at),
+            Some(byte) if *byte == delimiter => at += 1,
+            Some(b'\n') => return Ok(at + 1),
+            Some(b'\r') if text.get(at + 1) == Some(&b'\n') => return Ok(at + 2),
+            Some(b'\r') => return Err(Fault::new(at, "a carriage return without a newline, outside of quotes")),
+            Some(b'"') => return Err(Fault::new(at, "a quote inside a field that does not begin with one")),
+            Some(_) => return Err(Fault::new(at, "text behind the closing quote of a field")),
+        }
+    }
+}
+
+fn behind_quotes(text: &[u8], at: usize) -> Result<usize, Fault> {
+    let mut position = at + 1;
+    loop {
+        let quote = memchr::memchr(b'"', &text[position..]).ok_or_else(|| Fault::new(at, "a quote without end"))?;
+        position += quote + 1;
+        if text.get(position) != Some(&b'"') {
+            return Ok(position);
+        }
+        position += 1;
+    }
+}
+
+/// What a field says.
+fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
+    let raw = std::str::from_utf8(&text[field.span.clone()]).unwrap_or_default();
+    if !field.quoted {
+        return Cow::Borrowed(raw);
+    }
+    let inside = &raw[1..raw.len() - 1];
+    if inside.contains('"') { Cow::Owned(inside.replace("\"\"", "\"")) } else { Cow::Borrowed(inside) }
+}
+
+/// Appends an answer as a field: quoted if the value was, or if it must be.
+pub(crate) fn write_field(token: Token<'_>, quoted: bool, delimiter: u8, out: &mut Vec<u8>) -> Option<()> {
+    if token == Token::Nil {
+        return Some(());
+    }
+    let start = out.len();
+    batch::plain(token, out)?;
+    let special = |byte: &u8| *byte == delimiter || matches!(byte, b'"' | b'\n' | b'\r');
+    // An empty field without quotes would read back as null.
+    if quoted || out.len() == start || out[start..].iter().any(special) {
+        let text = out.split_off(start);
+        out.push(b'"');
+        for byte in text {
+            if byte == b'"' {
+                out.push(b'"');
+            }
+            out.push(byte);
+        }
+        out.push(b'"');
+    }
+    Some(())
+}

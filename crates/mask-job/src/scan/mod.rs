@@ -1,0 +1,35 @@
+//! Finds the values that rules name in text, without changing or building anything.
+
+pub(crate) mod copy;
+pub(crate) mod csv;
+pub(crate) mod json;
+pub(crate) mod text;
+pub(crate) mod tree;
+
+/// Text that is not what its format says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Offset of the first byte that is wrong.
+    pub(crate) at: usize,
+    pub(crate) what: String,
+}
+
+impl Fault {
+    pub(crate) fn new(at: usize, what: impl Into<String>) -> Self {
+        Self { at, what: what.into() }
+    }
+}
+
+/// Line and column of an offset in a chunk whose first line is `first_line`; columns count characters from 1.
+pub(crate) fn place(text: &[u8], first_line: u64, at: usize) -> (u64, u64) {
+    let before = &text[..at.min(text.len())];
+    let line_at = memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1);
+    let lines = memchr::memchr_iter(b'\n', before).count() as u64;
+    let column = String::from_utf8_lossy(&before[line_at..]).chars().count() as u64 + 1;
+    (first_line + lines, column)
+}
+
+/// Where `text` stops being UTF-8.
+pub(crate) fn utf8(text: &[u8]) -> Result<&str, Fault> {
+    std::str::from_utf8(text).map_err(|error| Fault::new(error.valid_up_to(), "not UTF-8"))
+}

@@ -1,0 +1,246 @@
+//! The paths that occurred so far, as a tree of keys, and which rule each falls under.
+//!
+//! Records of one file mostly have the same keys in the same order, so the child met after the last one is tried first,
+//! and a leaf costs one comparison of its key. A rule is looked up once per path, not once per value. Elements of an
+//! array share one path, unless a rule names elements by index.
+
+use std::collections::HashMap;
+
+use super::text::unescaped;
+use crate::plan::{Plan, Step};
+use crate::report::{FieldReport, Label, Ledger};
+
+/// Index of a node.
+pub(crate) type NodeId = usize;
+
+/// The document itself.
+pub(crate) const ROOT: NodeId = 0;
+
+/// Paths that are remembered before the tree is begun anew, as happens where keys are data.
+const NODES_MAX: usize = 50_000;
+/// Children that are searched one by one.
+const CHILDREN_SEARCHED_MAX: usize = 16;
+
+/// What becomes of values at one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A rule masks them.
+    Mask(usize, Label),
+    /// A rule keeps them.
+    Keep,
+    /// No rule names them.
+    None,
+}
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    parent: NodeId,
+    step: RawStep,
+    children: Vec<NodeId>,
+    /// Of the children by key, once they are many.
+    by_key: HashMap<Box<[u8]>, NodeId>,
+    verdict: Option<Verdict>,
+    /// Labels of rules that hit a value's kind here.
+    kinds: Vec<(usize, Label)>,
+    /// Whether values here may be the subject of a value beside them.
+    pub(crate) is_subject: bool,
+    pub(crate) kept: u64,
+    pub(crate) nulls: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum RawStep {
+    Root,
+    /// A key between its quotes, escapes as they were written.
+    Key(Box<[u8]>),
+    Element(Option<u32>),
+}
+
+/// The paths met.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    nodes: Vec<Node>,
+}
+
+impl Tree {
+    pub(crate) fn new() -> Self {
+        let mut tree = Self { nodes: Vec::new() };
+        tree.add(ROOT, RawStep::Root, false);
+        tree
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.nodes.len() > NODES_MAX
+    }
+
+    pub(crate) fn node(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id]
+    }
+
+    fn add(&mut self, parent: NodeId, step: RawStep, is_subject: bool) -> NodeId {
+        let id = self.nodes.len();
+        self.nodes.push(Node {
+            parent,
+            step,
+            children: Vec::new(),
+            by_key: HashMap::new(),
+            verdict: None,
+            kinds: Vec::new(),
+            is_subject,
+            kept: 0,
+            nulls: 0,
+        });
+        if id != parent {
+            self.nodes[parent].children.push(id);
+        }
+        id
+    }
+
+    /// The child under the key whose text begins at `at`, if it is the one that came at this place before, and the offset
+    /// behind the key's closing quote. Keys that are met in their order are not scanned, only compared.
+    #[inline]
+    pub(crate) fn expected_key(
+        &self,
+        parent: NodeId,
+        text: &[u8],
+        at: usize,
+        cursor: usize,
+    ) -> Option<(NodeId, usize)> {
+        let guess = *self.nodes[parent].children.get(cursor)?;
+        let RawStep::Key(key) = &self.nodes[guess].step else { return None };
+        let end = at + key.len();
+        // A known key has no quote of its own but behind a backslash, so the first quote behind it is the closing one.
+        (text.get(at..end)? == key.as_ref() && text.get(end) == Some(&b'"')).then_some((guess, end + 1))
+    }
+
+    /// The child under a key.
+    pub(crate) fn key(&mut self, parent: NodeId, raw: &[u8], plan: &Plan) -> NodeId {
+        let node = &self.nodes[parent];
+        let is = |id: &NodeId| matches!(&self.nodes[*id].step, RawStep::Key(key) if key.as_ref() == raw);
+        let known =
+            if node.by_key.is_empty() { node.children.iter().copied().find(is) } else { node.by_key.get(raw).copied() };
+        if let Some(id) = known {
+            return id;
+        }
+        let is_subject = plan.has_subjects() && unescaped(raw).is_some_and(|key| plan.is_subject(&key));
+        let id = self.add(parent, RawStep::Key(raw.into()), is_subject);
+        if !self.nodes[parent].by_key.is_empty() {
+            self.nodes[parent].by_key.insert(raw.into(), id);
+        } else if self.nodes[parent].children.len() > CHILDREN_SEARCHED_MAX {
+            let children = &self.nodes[parent].children;
+            let keys = children.iter().filter_map(|id| match &self.nodes[*id].step {
+                RawStep::Key(key) => Some((key.clone(), *id)),
+                _ => None,
+            });
+            self.nodes[parent].by_key = keys.collect();
+        }
+        id
+    }
+
+    /// The child that elements of an array share, or that of its own where rules name elements.
+    #[inline]
+    pub(crate) fn element(&mut self, parent: NodeId, index: u32, plan: &Plan) -> NodeId {
+        let step = RawStep::Element(plan.index_max().filter(|max| index <= *max).map(|_| index));
+        let children = &self.nodes[parent].children;
+        match children.iter().find(|id| self.nodes[**id].step == step) {
+            Some(id) => *id,
+            None => self.add(parent, step, false),
+        }
+    }
+
+    /// Whether this is the child under `key`.
+    pub(crate) fn is_key(&self, id: NodeId, key: &str) -> bool {
+        matches!(&self.nodes[id].step, RawStep::Key(raw) if key_text(raw) == key)
+    }
+
+    /// What becomes of leaves here.
+    #[inline]
+    pub(crate) fn verdict(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> Verdict {
+        match self.nodes[id].verdict {
+            Some(verdict) => verdict,
+            None => self.judge(id, plan, ledger),
+        }
+    }
+
+    #[cold]
+    fn judge(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> Verdict {
+        let verdict = match plan.path_rule(&self.steps(id, plan)) {
+            None => Verdict::None,
+            Some(rule) if plan.keeps(rule) => Verdict::Keep,
+            Some(rule) => Verdict::Mask(rule, ledger.label(plan.field(self.path(id), Some(rule), None))),
+        };
+        self.nodes[id].verdict = Some(verdict);
+        verdict
+    }
+
+    /// The label of values here that a rule hits by their kind.
+    pub(crate) fn kind_label(&mut self, id: NodeId, rule: usize, plan: &Plan, ledger: &Ledger) -> Label {
+        if let Some((_, label)) = self.nodes[id].kinds.iter().find(|(known, _)| *known == rule) {
+            return *label;
+        }
+        let label = ledger.label(plan.field(self.path(id), Some(rule), plan.kind_name(rule)));
+        self.nodes[id].kinds.push((rule, label));
+        label
+    }
+
+    /// A label of the path alone, in a ledger that is kept for names.
+    pub(crate) fn name_label(&mut self, id: NodeId, plan: &Plan, names: &Ledger) -> Label {
+        self.kind_label(id, usize::MAX, plan, names)
+    }
+
+    fn steps(&self, id: NodeId, plan: &Plan) -> Vec<Step> {
+        let mut steps: Vec<Step> = self
+            .above(id)
+            .map(|id| match &self.nodes[id].step {
+                RawStep::Key(raw) => Step::Key(key_text(raw)),
+                RawStep::Element(Some(index)) => Step::Index(*index),
+                // An element that no rule names by its index.
+                _ => Step::Index(plan.index_max().map_or(0, |max| max.saturating_add(1))),
+            })
+            .collect();
+        steps.reverse();
+        steps
+    }
+
+    /// The path as rules write it, with `[*]` for elements.
+    pub(crate) fn path(&self, id: NodeId) -> String {
+        let mut ids: Vec<NodeId> = self.above(id).collect();
+        ids.reverse();
+        let mut path = String::from("$");
+        for id in ids {
+            match &self.nodes[id].step {
+                RawStep::Key(raw) => sealwire_payload::push_name(&mut path, &key_text(raw)),
+                RawStep::Element(Some(index)) => path.push_str(&format!("[{index}]")),
+                _ => path.push_str("[*]"),
+            }
+        }
+        path
+    }
+
+    /// The node and those above it, without the root.
+    fn above(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(Some(id), |id| Some(self.nodes[*id].parent)).take_while(|id| *id != ROOT)
+    }
+
+    /// Hands what was counted over, field by field: kept and null values under `verdict`'s rule.
+    pub(crate) fn settle(&mut self, plan: &Plan, ledger: &Ledger) {
+        let mut counts = crate::report::Counts::default();
+        for id in 0..self.nodes.len() {
+            let (kept, nulls) = (self.nodes[id].kept, self.nodes[id].nulls);
+            if kept + nulls == 0 {
+                continue;
+            }
+            let rule = plan.path_rule(&self.steps(id, plan));
+            let field: FieldReport = plan.field(self.path(id), rule, None);
+            let label = ledger.label(field);
+            counts.kept(label, kept);
+            counts.nulls(label, nulls);
+            (self.nodes[id].kept, self.nodes[id].nulls) = (0, 0);
+        }
+        ledger.add(&counts);
+    }
+}
+
+fn key_text(raw: &[u8]) -> String {
+    unescaped(raw).map_or_else(|| String::from_utf8_lossy(raw).into_owned(), |text| text.into_owned())
+}

@@ -1,0 +1,74 @@
+//! The real functions in this process, instead of behind the RPC.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sealwire_mask::{MaskSecret, Masks, Rules, Value};
+use sealwire_mask_job::{Column, Engine, EngineError};
+use sealwire_msgpack::Reader;
+use zeroize::Zeroizing;
+
+/// Masks where it is called.
+pub(crate) struct Local {
+    masks: Masks,
+    pub(crate) calls: AtomicUsize,
+    /// Values from which on it fails; for tests of failures midway.
+    pub(crate) fails_after: usize,
+    values: AtomicUsize,
+}
+
+impl Local {
+    pub(crate) fn new(rules: &Rules) -> Arc<Self> {
+        Self::failing(rules, usize::MAX)
+    }
+
+    pub(crate) fn failing(rules: &Rules, fails_after: usize) -> Arc<Self> {
+        let masks = Masks::new(rules, &MaskSecret::new(Zeroizing::new([7; 32])));
+        Arc::new(Self { masks, calls: AtomicUsize::new(0), fails_after, values: AtomicUsize::new(0) })
+    }
+
+    /// A JSON document as the engine masks it in a call, printed without blanks.
+    pub(crate) fn document(&self, json: &str) -> Result<String, String> {
+        let limits = sealwire_payload::Limits::default();
+        let input = sealwire_payload::json::to_msgpack(json.as_bytes(), limits).map_err(|error| error.to_string())?;
+        let selection = Arc::clone(self.masks.rules().selection());
+        let mut walk = sealwire_payload::Walk::new(selection, sealwire_payload::Containers::Descend, limits);
+        let (mut out, mut text) = (Vec::new(), Vec::new());
+        let mut masking = sealwire_mask::Masking::new(&self.masks);
+        walk.advance(&input, &mut out, &mut masking, sealwire_payload::Budget::UNLIMITED)
+            .map_err(|error| error.to_string())?;
+        sealwire_payload::json::from_msgpack(&out, &mut text, false, limits).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8(text).expect("UTF-8"))
+    }
+
+    fn answer(&self, at: usize, column: &Column) -> Result<Vec<u8>, EngineError> {
+        let mut values = Reader::new(&column.values);
+        let mut subjects = column.subjects.as_deref().map(Reader::new);
+        let mut out = Vec::with_capacity(column.values.len());
+        for index in 0..column.count {
+            let value = Value::of(values.token().expect("a value")).expect("a scalar");
+            let subject = subjects.as_mut().map(|it| Value::of(it.token().expect("a subject")).expect("a scalar"));
+            let masked = self.masks.apply(column.rule, value, subject, &mut out);
+            masked.map_err(|unfit| EngineError::Unfit { column: at, value: index, why: unfit.to_string() })?;
+        }
+        assert!(values.is_at_end());
+        Ok(out)
+    }
+}
+
+impl Engine for Local {
+    async fn mask(&self, columns: Vec<Column>) -> Result<Vec<Vec<u8>>, EngineError> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let count: usize = columns.iter().map(|column| column.count).sum();
+        if self.values.fetch_add(count, Ordering::Relaxed) + count > self.fails_after {
+            return Err(EngineError::Failed("the engine is gone".to_owned()));
+        }
+        tokio::task::block_in_place(|| columns.iter().enumerate().map(|(at, column)| self.answer(at, column)).collect())
+    }
+}
+
+pub(crate) fn rules(text: &str) -> Arc<Rules> {
+    Arc::new(Rules::from_toml(text).expect("rules"))
+}

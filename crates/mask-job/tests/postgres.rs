@@ -1,0 +1,408 @@
+//! A database through a job, on a real server: what arrives, what is refused, and what is left behind.
+
+mod common;
+#[path = "common/shop.rs"]
+mod shop_database;
+
+use std::future::pending;
+use std::sync::Arc;
+
+use common::{Local, rules};
+use sealwire_mask::Rules;
+use sealwire_mask_job::{
+    DatabaseJob, JobError, LeakLimits, LeakReport, LeakVerdict, Limits, Progress, Report, mask_database,
+    verify_databases,
+};
+use sealwire_testkit::{Database, Postgres};
+use shop_database as shop;
+
+const CUSTOMERS: u64 = 300;
+
+fn limits() -> Limits {
+    Limits { chunk_bytes: 4 << 10, batch_values_max: 100, ..Limits::default() }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .worker_threads(2)
+        .build()
+        .expect("runtime")
+        .block_on(future)
+}
+
+struct Pair<'s> {
+    source: Database<'s>,
+    target: Database<'s>,
+}
+
+impl Pair<'static> {
+    fn empty() -> Self {
+        let server = Postgres::shared();
+        Self { source: server.database().expect("database"), target: server.database().expect("database") }
+    }
+
+    fn with(sql: &str) -> Self {
+        let pair = Self::empty();
+        pair.source.sql(&format!("SET ROLE sealwire; {sql}")).expect(sql);
+        pair
+    }
+
+    fn shop() -> Self {
+        let pair = Self::empty();
+        shop::fill(&pair.source, CUSTOMERS).expect("the shop");
+        pair
+    }
+
+    fn job(&self) -> DatabaseJob {
+        let server = Postgres::shared();
+        DatabaseJob {
+            source: shop::reached(server, &self.source),
+            target: shop::reached(server, &self.target),
+            replace: false,
+            limits: limits(),
+        }
+    }
+
+    fn mask(&self, rules: &Arc<Rules>) -> Result<Report, JobError> {
+        self.run(self.job(), rules, Local::new(rules))
+    }
+
+    fn run(&self, job: DatabaseJob, rules: &Arc<Rules>, engine: Arc<Local>) -> Result<Report, JobError> {
+        block_on(mask_database(job, Arc::clone(rules), engine, Arc::new(Progress::default()), pending()))
+    }
+
+    fn verify(&self, rules: Arc<Rules>, values_max: usize) -> LeakReport {
+        let DatabaseJob { source, target, .. } = self.job();
+        let progress = Progress::default();
+        block_on(verify_databases(source, target, rules, LeakLimits { values_max }, &progress)).expect("checks")
+    }
+
+    /// What `sql` gives in both.
+    fn both(&self, sql: &str) -> (String, String) {
+        (self.source.sql(sql).expect(sql), self.target.sql(sql).expect(sql))
+    }
+
+    #[track_caller]
+    fn same(&self, sql: &str) {
+        let (source, target) = self.both(sql);
+        assert!(!source.is_empty(), "{sql}");
+        assert_eq!(source, target, "{sql}");
+    }
+
+    /// Whether nothing of anybody is in the target.
+    #[track_caller]
+    fn is_empty(&self) {
+        let sql = "SELECT string_agg(n.nspname || '.' || c.relname, ' ') FROM pg_class c JOIN pg_namespace n \
+            ON n.oid = c.relnamespace WHERE n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'";
+        assert_eq!(self.target.sql(sql).expect(sql), "");
+        let sql =
+            "SELECT count(*) FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname = 'public'";
+        assert_eq!(self.target.sql(sql).expect(sql), "0");
+        assert_eq!(self.target.sql("SELECT count(*) FROM pg_namespace WHERE nspname !~ '^pg_'").expect("counts"), "2");
+    }
+
+    #[track_caller]
+    fn refused(&self, rules_text: &str, expected: &[&str]) -> String {
+        let error = self.mask(&rules(rules_text)).expect_err("refused").to_string();
+        for expected in expected {
+            assert!(error.contains(expected), "{expected} is not in: {error}");
+        }
+        self.is_empty();
+        error
+    }
+}
+
+fn rule(column: &str, mask: &str) -> String {
+    format!("[[rule]]\ncolumn = \"{column}\"\nmask = '{mask}'\n")
+}
+
+fn keep(rules: &[(&str, &str)]) -> String {
+    rules.iter().fold("unknown = \"keep\"\n".to_owned(), |text, (column, mask)| text + &rule(column, mask))
+}
+
+#[test]
+fn a_shop_arrives_masked_with_its_references_and_constraints() {
+    let pair = Pair::shop();
+    let report = pair.mask(&rules(shop::RULES)).expect("masks");
+    let rows = "SELECT (SELECT count(*) FROM shop.customers) + (SELECT count(*) FROM shop.cards) \
+        + (SELECT count(*) FROM shop.orders) + (SELECT count(*) FROM \"Support Notes\")";
+    assert_eq!(report.records.to_string(), pair.both(rows).1);
+    assert_eq!(report.records, CUSTOMERS * shop::ROWS_PER_CUSTOMER);
+
+    for sql in [
+        rows,
+        // Joins by masked columns.
+        "SELECT count(*) FROM shop.cards JOIN shop.customers ON email = customer_email",
+        "SELECT count(*), sum(total)::numeric(20, 3) FROM shop.orders JOIN shop.cards ON card = pan",
+        "SELECT count(DISTINCT email), count(email), count(DISTINCT lower(email)) FROM shop.customers",
+        "SELECT count(DISTINCT pan) FROM shop.cards",
+        // Nulls stay, and so does all that no rule names.
+        "SELECT count(first_name), count(phone), count(born), count(settings), count(*) FROM shop.customers",
+        "SELECT count(\"Text\"), count(raw), count(\"customer id\") FROM \"Support Notes\"",
+        "SELECT md5(string_agg(id || ' ' || tags::text || active, '|' ORDER BY id)) FROM shop.customers",
+        "SELECT md5(string_agg(id || ' ' || customer || placed || total || status, '|' ORDER BY id)) FROM shop.orders",
+        "SELECT count(*) FROM shop.orders_old",
+        "SELECT count(*) FROM shop.orders_new",
+        "SELECT md5(string_agg(t::text, '|' ORDER BY customer)) FROM shop.totals t",
+        "SELECT count(*) FROM shop.best",
+        // What the schema promises, and where its sequences are.
+        "SELECT md5(string_agg(conrelid::regclass || conname || pg_get_constraintdef(oid) || convalidated, '|' \
+            ORDER BY 1)) FROM (SELECT * FROM pg_constraint ORDER BY conrelid::regclass::text, conname) AS c",
+        "SELECT string_agg(indexdef, '|' ORDER BY indexdef) FROM pg_indexes WHERE schemaname !~ '^pg_'",
+        "SELECT string_agg(tgname, '|') FROM pg_trigger WHERE NOT tgisinternal",
+        "SELECT string_agg(schemaname || sequencename || coalesce(last_value, 0), '|' ORDER BY 1) FROM \
+            (SELECT * FROM pg_sequences ORDER BY sequencename) AS s",
+        "SELECT string_agg(enumlabel, '|' ORDER BY enumsortorder) FROM pg_enum",
+    ] {
+        pair.same(sql);
+    }
+    for (sql, expected) in [
+        ("SELECT count(*) FROM shop.customers WHERE email LIKE '%@example.%'", CUSTOMERS),
+        ("SELECT count(*) FROM shop.customers WHERE shown = last_name || ', ' || coalesce(first_name, '?')", CUSTOMERS),
+        ("SELECT count(*) FROM shop.customers WHERE settings IS NOT NULL AND settings <> '\"[redacted]\"'", 0),
+        ("SELECT count(*) FROM shop.cards WHERE holder <> '[redacted]'", 0),
+        ("SELECT count(*) FROM \"Support Notes\" WHERE \"Text\" <> '[redacted]'", 0),
+        ("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'sealwire%'", 0),
+    ] {
+        assert_eq!(pair.target.sql(sql).expect(sql), expected.to_string(), "{sql}");
+    }
+    let email = report.fields.iter().find(|field| field.field == "shop.customers.email").expect("email");
+    assert_eq!((email.masked, email.unchanged, email.kept, email.nulls), (CUSTOMERS, 0, 0, 0));
+    let born = report.fields.iter().find(|field| field.field == "shop.customers.born").expect("born");
+    assert_eq!(born.masked + born.nulls, CUSTOMERS);
+
+    for values_max in [50, 1_000_000] {
+        let leak = pair.verify(rules(shop::RULES), values_max);
+        assert!(leak.passed, "{leak:#?}");
+    }
+}
+
+#[test]
+fn the_leak_check_fails_for_every_rule_that_is_left_out() {
+    for columns in [
+        &["shop.customers.email", "cards.customer_email"][..],
+        &["phone"],
+        &["born"],
+        &["holder"],
+        &["Support Notes.Text"],
+        &["cards.pan", "orders.card"],
+        &["limit_eur"],
+        &["first_name"],
+    ] {
+        let pair = Pair::shop();
+        let rest = columns.iter().fold(shop::RULES.to_owned(), |text, column| {
+            text.split("[[rule]]")
+                .filter(|it| !it.contains(&format!("\"{column}\"")))
+                .collect::<Vec<_>>()
+                .join("[[rule]]")
+        });
+        pair.mask(&rules(&rest)).expect("masks");
+        let leak = pair.verify(rules(shop::RULES), 1_000_000);
+        let leaks: Vec<_> =
+            leak.fields.iter().filter(|it| it.verdict == LeakVerdict::Leak).map(|it| it.field.as_str()).collect();
+        assert!(!leak.passed && leaks.len() >= columns.len(), "{columns:?}: {leaks:?}");
+        for column in columns {
+            let name = column.rsplit('.').next().expect("name");
+            assert!(leaks.iter().any(|field| field.ends_with(name)), "{column}: {leaks:?}");
+        }
+    }
+}
+
+#[test]
+fn what_would_break_the_target_is_refused_before_anything_is_copied() {
+    let pair = Pair::shop();
+    pair.refused(&keep(&[("nowhere", "redact")]), &["rule 1 names column nowhere, and the source has none"]);
+    pair.refused(
+        &keep(&[("shop.customers.email", "redact")]),
+        &["shop.customers.email must stay unique", "redact may give two values the same mask", "fpe, email"],
+    );
+    pair.refused(
+        &keep(&[("customers.email", "email"), ("customer_email", "email(domain=other)")]),
+        &["shop.cards.customer_email refers to shop.customers.email", "same function and domain"],
+    );
+    pair.refused(&keep(&[("customers.email", "email")]), &["shop.cards.customer_email refers to", "the one is kept"]);
+    pair.refused(&keep(&[("last_name", "null")]), &["shop.customers.last_name is NOT NULL"]);
+    pair.refused(&keep(&[("shown", "redact")]), &["shop.customers.shown is computed from other columns"]);
+    pair.refused(&keep(&[("born", "date_shift(within=3, subject=nobody)")]), &["has no column nobody"]);
+    pair.refused("unknown = \"keep\"\n[[rule]]\npath = \"$.a\"\nmask = \"redact\"\n", &["tables have columns"]);
+    let unknown = pair.refused(&shop::RULES.replace("keep", "refuse"), &["no rule names public.Support Notes.id, "]);
+    assert!(!unknown.contains("shop.customers.shown"), "computed columns need no rule: {unknown}");
+    // Known by a few values, in the column's own type.
+    pair.refused(&keep(&[("phone", "hash")]), &["phone (character varying(20)): hash does not fit", "32 characters"]);
+    pair.refused(&keep(&[("total", "fixed(\"x\")")]), &["total (double precision)", "takes numbers"]);
+    pair.refused(&keep(&[("born", "redact")]), &["born (date): redact does not fit", "SQLSTATE 22007"]);
+    pair.refused(&keep(&[("status", "redact")]), &["status (shop.status): redact does not fit", "SQLSTATE 22P02"]);
+    pair.refused(&keep(&[("active", "hash")]), &["active (boolean): hash"]);
+    pair.refused(&keep(&[("first_name", "email")]), &["first_name (text): email does not fit"]);
+}
+
+#[test]
+fn the_source_is_never_written_to() {
+    let pair = Pair::shop();
+    let before = pair.source.sql("SELECT count(*) FROM pg_class").expect("counts");
+    let server = Postgres::shared();
+    let tcp = sealwire_mask_job::Database {
+        url: pair.source.tls_url(),
+        ca: Some(server.certificates().ca.clone()),
+        ..shop::reached(server, &pair.source)
+    };
+    for target in [shop::reached(server, &pair.source), tcp] {
+        for replace in [false, true] {
+            let job = DatabaseJob { target: target.clone(), replace, ..pair.job() };
+            let rules = rules(shop::RULES);
+            let error = pair.run(job, &rules, Local::new(&rules)).expect_err("refused").to_string();
+            assert!(error.contains("the target is the source"), "{error}");
+        }
+    }
+    assert_eq!(pair.source.sql("SELECT count(*) FROM pg_class").expect("counts"), before);
+}
+
+#[test]
+fn a_target_that_holds_something_is_refused_or_replaced() {
+    let pair = Pair::with("CREATE TABLE t (a text); INSERT INTO t VALUES ('x')");
+    pair.target.sql("SET ROLE sealwire; CREATE TABLE mine (a text); CREATE TYPE mood AS ENUM ('ok')").expect("fills");
+    let rules = rules(&keep(&[("a", "redact")]));
+    let error = pair.mask(&rules).expect_err("refused").to_string();
+    assert!(error.contains("the target is not empty: it has 1 tables or views (public.mine)"), "{error}");
+    assert_eq!(pair.target.sql("SELECT count(*) FROM mine").expect("still there"), "0");
+    let job = DatabaseJob { replace: true, ..pair.job() };
+    pair.run(job, &rules, Local::new(&rules)).expect("replaces");
+    assert_eq!(pair.target.sql("SELECT a FROM t").expect("reads"), "[redacted]");
+    assert!(pair.target.sql("SELECT * FROM mine").is_err());
+}
+
+#[test]
+fn a_failed_job_leaves_the_target_empty_and_can_be_run_again() {
+    let pair = Pair::shop();
+    let rules = rules(shop::RULES);
+    for fails_after in [0, 700, 2_000] {
+        let error = pair.run(pair.job(), &rules, Local::failing(&rules, fails_after)).expect_err("fails midway");
+        assert_eq!(error.to_string(), "engine: the engine is gone");
+        pair.is_empty();
+    }
+    // Stopped, and dropped midway as if killed.
+    let stopped = block_on(async {
+        let progress = Arc::new(Progress::default());
+        let watched = Arc::clone(&progress);
+        let stop = async move {
+            while watched.moment().records == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), progress, stop).await
+    });
+    assert!(matches!(stopped, Err(JobError::Stopped)), "{stopped:?}");
+    pair.is_empty();
+    block_on(async {
+        let progress = Arc::new(Progress::default());
+        let job = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::clone(&progress), pending());
+        let some = async {
+            while progress.moment().records == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! { _ = job => panic!("was too fast"), () = some => {} }
+    });
+    let mark = "SELECT count(*) FROM pg_namespace WHERE nspname = 'sealwire_mask_unfinished'";
+    assert_eq!(pair.target.sql(mark).expect("counts"), "1");
+    pair.mask(&rules).expect("a run again cleans up and succeeds");
+    pair.same("SELECT count(*) FROM shop.orders");
+    assert_eq!(pair.target.sql(mark).expect("counts"), "0");
+}
+
+#[test]
+fn a_row_that_cannot_be_masked_or_stored_is_named() {
+    let pair = Pair::with(
+        "CREATE TABLE t (id int, e text, v varchar(12), n int CHECK (n < 1000)); \
+         INSERT INTO t SELECT n, n || '@mail.test', 'x', n FROM generate_series(1, 400) AS n; \
+         UPDATE t SET id = id; INSERT INTO t VALUES (401, 'no address', 'x', 1)",
+    );
+    let error = pair.refused(&keep(&[("e", "email")]), &["public.t, column e, row 401: email does not fit"]);
+    assert!(!error.contains("no address"), "{error}");
+    pair.source.sql("UPDATE t SET e = 'a@b.test', v = repeat('y', 12) WHERE id = 401").expect("mends");
+    // Fits each value of the sample, and not the last.
+    pair.source.sql("ALTER TABLE t ALTER v TYPE varchar(12); UPDATE t SET n = 0").expect("changes");
+    pair.refused(&keep(&[("n", "fixed(1000)")]), &["public.t, column", "23514"]);
+}
+
+#[test]
+fn values_of_every_type_stay_as_they_are() {
+    let pair = Pair::with(
+        "CREATE SCHEMA \"we\"\"ird.schema\"; CREATE TYPE pair AS (a int, b text); \
+         CREATE TABLE \"we\"\"ird.schema\".\"ta\tble\" (\"se\"\"cret\" text, i smallint, f real, d double precision, \
+            n numeric, b bytea, j json, jb jsonb, a text[][], iv interval, r int4range, p pair, x xml, ip inet, \
+            o oid, bits bit(5), c \"char\", tz timetz, m money); \
+         INSERT INTO \"we\"\"ird.schema\".\"ta\tble\" VALUES \
+            (E'a\\tb\\nc\\\\d\\re', -1, 'NaN', 0.1, '123456789012345678901234567890.000', '\\x00ff0a', \
+             '{\"b\":1, \"a\" : 1.0}', '{\"b\":1,\"a\":1.0}', '{{a,NULL},{\"q\\\"\",\"\"}}', '1 year -2 days', '[1,5)', \
+             '(1,\"x,y\")', '<a>&amp;</a>', '10.0.0.1/8', 4000000000, B'10101', 'z', '10:00+02', '12.34'); \
+         INSERT INTO \"we\"\"ird.schema\".\"ta\tble\" (\"se\"\"cret\") VALUES (NULL), (''), (E'\\\\N'), (E'\\\\.')",
+    );
+    let rules = rules("unknown = \"keep\"\n[[rule]]\ncolumn = 'se\"cret'\nmask = \"redact\"\n");
+    // By TLS, pg_dump too.
+    let server = Postgres::shared();
+    let by_tls = |database: &Database<'_>| sealwire_mask_job::Database {
+        url: database.tls_url(),
+        ca: Some(server.certificates().ca.clone()),
+        ..shop::reached(server, database)
+    };
+    let job = DatabaseJob { source: by_tls(&pair.source), target: by_tls(&pair.target), ..pair.job() };
+    pair.run(job, &rules, Local::new(&rules)).expect("masks");
+    pair.same(
+        "SELECT (row(i, f, d, n, b, j::text, jb, a, iv, r, p, x::text, ip, o, bits, c, tz, m))::text \
+         FROM \"we\"\"ird.schema\".\"ta\tble\" WHERE i IS NOT NULL",
+    );
+    let secrets = "SELECT string_agg(coalesce(\"se\"\"cret\", '<null>'), '|') FROM \"we\"\"ird.schema\".\"ta\tble\"";
+    let expected = "[redacted]|<null>|[redacted]|[redacted]|[redacted]";
+    assert_eq!(pair.target.sql(secrets).expect("reads"), expected);
+}
+
+#[test]
+fn kinds_are_found_in_text_columns() {
+    let pair = Pair::with(
+        "CREATE TABLE t (id int PRIMARY KEY, note text); \
+         INSERT INTO t SELECT n, CASE WHEN n % 2 = 0 THEN n || '@mail.test' ELSE 'hello' END FROM generate_series(1, 9) n",
+    );
+    let text = "unknown = \"keep\"\n[[rule]]\nkind = \"email\"\nmask = \"email\"\n";
+    let report = pair.mask(&rules(text)).expect("masks");
+    let hits = report.fields.iter().find(|field| field.kind.is_some()).expect("by kind");
+    assert_eq!((hits.field.as_str(), hits.kind.as_deref(), hits.masked), ("public.t.note", Some("email"), 4));
+    assert_eq!(pair.target.sql("SELECT count(*) FROM t WHERE note LIKE '%@example.%'").expect("counts"), "4");
+    assert!(pair.verify(rules(text), 1_000).passed);
+}
+
+#[test]
+fn two_jobs_never_fill_one_target() {
+    let pair = Pair::shop();
+    let rules = rules(shop::RULES);
+    let error = block_on(async {
+        let progress = Arc::new(Progress::default());
+        let first = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::clone(&progress), pending());
+        let mut first = std::pin::pin!(first);
+        let some = async {
+            while progress.moment().records == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! { _ = &mut first => panic!("was too fast"), () = some => {} }
+        // The first one stands still meanwhile, and then ends well.
+        let second = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::default(), pending()).await;
+        first.await.expect("masks");
+        second.expect_err("refused").to_string()
+    });
+    assert!(error.contains("another job is filling this target"), "{error}");
+    pair.same("SELECT count(*) FROM shop.orders");
+}
+
+#[test]
+fn tables_without_columns_or_rows_pass() {
+    let pair = Pair::with(
+        "CREATE TABLE none (); CREATE TABLE empty (a text); CREATE TABLE heir (b int) INHERITS (empty); \
+        INSERT INTO heir VALUES ('x', 1)",
+    );
+    let report = pair.mask(&rules(&keep(&[("a", "redact")]))).expect("masks");
+    assert_eq!(report.records, 1);
+    pair.same("SELECT (SELECT count(*) FROM none), (SELECT count(*) FROM ONLY empty), (SELECT count(*) FROM empty)");
+    assert_eq!(pair.target.sql("SELECT a FROM heir").expect("reads"), "[redacted]");
+}

@@ -1,0 +1,72 @@
+//! What keyed functions hash of a value: an integer as its decimal digits, so that 17 and "17" mask alike whether they
+//! come out of JSON, CSV or a table.
+
+use super::Unfit;
+use crate::Value;
+use crate::keys::Keyed;
+use crate::limits::VALUE_BYTES_MAX;
+
+/// A value as bytes, without allocating.
+pub(super) struct Canonical<'a> {
+    is_binary: bool,
+    text: Text<'a>,
+}
+
+enum Text<'a> {
+    Given(&'a [u8]),
+    Made([u8; 20], usize),
+}
+
+impl<'a> Canonical<'a> {
+    /// Of a string, an integer or binary.
+    pub(super) fn of(value: Value<'a>) -> Result<Self, Unfit> {
+        let given = |is_binary, bytes: &'a [u8]| match bytes.len() {
+            ..=VALUE_BYTES_MAX => Ok(Self { is_binary, text: Text::Given(bytes) }),
+            _ => Err(Unfit::TooLong(VALUE_BYTES_MAX)),
+        };
+        match value {
+            Value::Str(text) => given(false, text.as_bytes()),
+            Value::Bin(bytes) => given(true, bytes),
+            Value::Uint(value) => Ok(Self::integer(false, value)),
+            Value::Int(value) => Ok(Self::integer(value < 0, value.unsigned_abs())),
+            Value::Nil | Value::Bool(_) | Value::Single(_) | Value::Float(_) | Value::Ext(..) => Err(Unfit::Type),
+        }
+    }
+
+    /// Of the value beside another.
+    pub(super) fn of_subject(subject: Option<Value<'a>>) -> Result<Self, Unfit> {
+        match subject {
+            Some(subject @ (Value::Str(_) | Value::Int(_) | Value::Uint(_))) => Self::of(subject),
+            _ => Err(Unfit::NoSubject),
+        }
+    }
+
+    fn integer(is_negative: bool, mut rest: u64) -> Self {
+        let (mut digits, mut at) = ([0; 20], 20);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        if is_negative {
+            at -= 1;
+            digits[at] = b'-';
+        }
+        Self { is_binary: false, text: Text::Made(digits, at) }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.text {
+            Text::Given(bytes) => bytes,
+            Text::Made(digits, at) => &digits[*at..],
+        }
+    }
+
+    /// The hash of it under one purpose, with `settings` of the function that tell apart what is to differ.
+    pub(super) fn hash(&self, keyed: &Keyed, purpose: &[u8], settings: &[u8]) -> [u8; 32] {
+        keyed.hash(purpose, &[settings, &[u8::from(self.is_binary)], self.bytes()])
+    }
+}

@@ -1,0 +1,129 @@
+//! The functions themselves: one value in, one MessagePack value out.
+
+mod bytes;
+mod card;
+mod date;
+mod digits;
+mod email;
+mod ff1;
+mod fpe;
+mod hash;
+mod number;
+mod phone;
+mod pseudonym;
+mod text;
+
+use sealwire_msgpack::write;
+
+use crate::function::{Literal, Period, Recipe};
+use crate::rules::Lists;
+use crate::{Function, MaskSecret, Value};
+
+/// Why a function has nothing for a value. Says nothing of the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// It does not take values of this type.
+    #[error("the mask does not take values of this type")]
+    Type,
+    /// The value has not the shape that it masks.
+    #[error("not {0}")]
+    Shape(&'static str),
+    /// The value is longer than it takes.
+    #[error("longer than the {0} characters or bytes that the mask takes")]
+    TooLong(usize),
+    /// Too few values look like this one for it to be hidden among them.
+    #[error("too short: fewer than 1,000,000 values have its form")]
+    SmallDomain,
+    /// The result would be none of the kind.
+    #[error("the masked value would be out of range")]
+    Range,
+    /// It hangs on a value beside this one, which is not there.
+    #[error("the subject is not there: no string or integer under its key in the same map")]
+    NoSubject,
+    /// There is no rule of this place.
+    #[error("no such rule")]
+    NoRule,
+}
+
+/// A function with its key.
+#[derive(Debug)]
+pub(crate) enum Applied {
+    Keep,
+    Redact(Option<Box<str>>),
+    Fixed(Literal),
+    Null,
+    Partial(text::Partial),
+    Email(email::Email),
+    Phone(phone::Phone),
+    Card(card::Card),
+    Hash(hash::Hash),
+    Pseudonym(pseudonym::Pseudonym),
+    Fpe(fpe::Fpe),
+    Shift(date::Shift),
+    Step(u64),
+    Truncate(u16),
+    Coarsen(Period),
+    Noise(number::Noise),
+}
+
+impl Applied {
+    /// `None`: there is no such list.
+    pub(crate) fn new(function: &Function, lists: &Lists, secret: &MaskSecret) -> Option<Self> {
+        let domain = function.domain();
+        let keyed = || secret.keyed(domain);
+        let has_subject = function.subject().is_some();
+        let noise = |reach| Self::Noise(number::Noise { keyed: keyed(), reach, has_subject });
+        Some(match &function.recipe {
+            Recipe::Keep => Self::Keep,
+            Recipe::Redact { with } => Self::Redact(with.clone()),
+            Recipe::Fixed(value) => Self::Fixed(value.clone()),
+            Recipe::Null => Self::Null,
+            Recipe::Partial { first, last, with } => Self::Partial(text::Partial::new(*first, *last, *with)),
+            Recipe::Email { keeps_domain } => Self::Email(email::Email::new(keyed(), *keeps_domain)),
+            Recipe::Phone { last } => Self::Phone(phone::Phone::new(secret, domain, *last)),
+            Recipe::Card { first, last, is_valid } => {
+                Self::Card(card::Card::new(secret, domain, *first, *last, *is_valid))
+            }
+            Recipe::Hash { length } => Self::Hash(hash::Hash::new(keyed(), *length)),
+            Recipe::Pseudonym { list } => Self::Pseudonym(pseudonym::Pseudonym::new(keyed(), list, lists.find(list)?)),
+            Recipe::Fpe(alphabet) => Self::Fpe(fpe::Fpe::new(secret, domain, *alphabet)),
+            Recipe::ShiftBy { days } => Self::Shift(date::Shift::By(*days)),
+            Recipe::ShiftWithin { days } => {
+                Self::Shift(date::Shift::Within { days: *days, keyed: keyed(), has_subject })
+            }
+            Recipe::Step { step } => Self::Step(*step),
+            Recipe::Truncate { keep } => Self::Truncate(*keep),
+            Recipe::Coarsen(period) => Self::Coarsen(*period),
+            Recipe::NoisePercent { millionths } => noise(number::Reach::Of(*millionths)),
+            Recipe::NoiseBy { by } => noise(number::Reach::Fixed(*by)),
+        })
+    }
+
+    /// For a value that is not nil.
+    pub(crate) fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+        match self {
+            Self::Keep => value.write(out),
+            Self::Redact(with) => text::redact(with.as_deref(), value, out),
+            Self::Fixed(value) => text::fixed(value, out),
+            Self::Null => write::nil(out),
+            Self::Partial(partial) => return partial.apply(value, out),
+            Self::Email(email) => return email.apply(value, out),
+            Self::Phone(phone) => return phone.apply(value, out),
+            Self::Card(card) => return card.apply(value, out),
+            Self::Hash(hash) => return hash.apply(value, out),
+            Self::Pseudonym(pseudonym) => return pseudonym.apply(value, out),
+            Self::Fpe(fpe) => return fpe.apply(value, out),
+            Self::Shift(shift) => return shift.apply(value, subject, out),
+            Self::Step(step) => return number::step(*step, value, out),
+            Self::Truncate(keep) => return text::truncate(*keep, value, out),
+            Self::Coarsen(period) => return date::coarsen(*period, value, out),
+            Self::Noise(noise) => return noise.apply(value, subject, out),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod vectors;

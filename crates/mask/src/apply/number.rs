@@ -1,0 +1,236 @@
+//! `noise`, and `generalize` for numbers: integers, floats, and plain decimal texts, each of which stays what it is.
+//!
+//! Decimal throughout, so that 12.34 gets two digits behind the point again, and masks alike as a float, as a text and
+//! as a NUMERIC. A float beyond plain digits is masked in binary.
+
+use sealwire_msgpack::write;
+
+use super::Unfit;
+use super::bytes::Canonical;
+use crate::Value;
+use crate::keys::Keyed;
+
+const NOT_A_NUMBER: Unfit = Unfit::Shape("a plain decimal number of at most 30 digits, without leading zeros");
+
+/// Most digits.
+const DIGITS_MAX: usize = 30;
+
+/// A number of digits with a point among them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Decimal {
+    is_negative: bool,
+    /// Without the point; below 10^30.
+    digits: u128,
+    /// Digits behind the point.
+    scale: usize,
+}
+
+/// What was a number, and is one again.
+#[derive(Clone, Copy)]
+enum Form {
+    Signed,
+    Unsigned,
+    Single,
+    Float,
+    Text,
+}
+
+/// A number to be masked.
+enum Number {
+    Decimal(Decimal, Form),
+    /// Neither plain digits nor few of them.
+    Binary(f64, Form),
+}
+
+impl Number {
+    fn of(value: Value<'_>) -> Result<Self, Unfit> {
+        let integer = |is_negative, digits: u64, form| {
+            Self::Decimal(Decimal { is_negative, digits: digits.into(), scale: 0 }, form)
+        };
+        Ok(match value {
+            Value::Int(value) => integer(value < 0, value.unsigned_abs(), Form::Signed),
+            Value::Uint(value) => integer(false, value, Form::Unsigned),
+            Value::Single(value) if value.is_finite() => {
+                Self::float(zmij::Buffer::new().format_finite(value), value.into(), Form::Single)
+            }
+            Value::Float(value) if value.is_finite() => {
+                Self::float(zmij::Buffer::new().format_finite(value), value, Form::Float)
+            }
+            Value::Single(_) | Value::Float(_) => return Err(Unfit::Shape("a finite number")),
+            Value::Str(text) => Self::Decimal(Decimal::read(text).ok_or(NOT_A_NUMBER)?, Form::Text),
+            Value::Nil | Value::Bool(_) | Value::Bin(_) | Value::Ext(..) => return Err(Unfit::Type),
+        })
+    }
+
+    fn float(shortest: &str, value: f64, form: Form) -> Self {
+        // A whole float is to stay whole.
+        let plain = Decimal::read(shortest.strip_suffix(".0").unwrap_or(shortest));
+        plain.map_or(Self::Binary(value, form), |decimal| Self::Decimal(decimal, form))
+    }
+}
+
+impl Decimal {
+    fn read(text: &str) -> Option<Self> {
+        let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let is_plain = !whole.is_empty()
+            && (whole == "0" || !whole.starts_with('0'))
+            && text.contains('.') != fraction.is_empty()
+            && whole.len() + fraction.len() <= DIGITS_MAX;
+        let digits = whole
+            .bytes()
+            .chain(fraction.bytes())
+            .try_fold(0_u128, |digits, digit| digit.is_ascii_digit().then(|| digits * 10 + u128::from(digit - b'0')))?;
+        is_plain.then_some(Self { is_negative, digits, scale: fraction.len() })
+    }
+
+    /// One of this scale.
+    fn unit(&self) -> u128 {
+        10_u128.pow(self.scale as u32)
+    }
+
+    /// Appends its text to `text`, which is empty.
+    fn print<'t>(&self, text: &'t mut [u8; 48]) -> &'t str {
+        let (mut at, mut rest, mut left) = (text.len(), self.digits, self.scale + 1);
+        while rest > 0 || left > 0 {
+            if left == 1 && self.scale > 0 {
+                at -= 1;
+                text[at] = b'.';
+            }
+            at -= 1;
+            text[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            left = left.saturating_sub(1);
+        }
+        if self.is_negative {
+            at -= 1;
+            text[at] = b'-';
+        }
+        std::str::from_utf8(&text[at..]).unwrap_or_default()
+    }
+
+    /// Appends it in a form.
+    fn write(&self, form: Form, out: &mut Vec<u8>) -> Result<(), Unfit> {
+        let mut text = [0; 48];
+        let text = self.print(&mut text);
+        match form {
+            Form::Signed => write::int(out, text.parse().map_err(|_| Unfit::Range)?),
+            Form::Unsigned => write::uint(out, text.parse().map_err(|_| Unfit::Range)?),
+            Form::Single => write::f32(out, text.parse().map_err(|_| Unfit::Range)?),
+            Form::Float => write::f64(out, text.parse().map_err(|_| Unfit::Range)?),
+            Form::Text => write::str(out, text),
+        }
+        Ok(())
+    }
+}
+
+/// Appends a float; what went beyond is the greatest.
+fn write_binary(value: f64, form: Form, out: &mut Vec<u8>) {
+    match form {
+        Form::Single => write::f32(out, (value as f32).clamp(f32::MIN, f32::MAX)),
+        _ => write::f64(out, value.clamp(f64::MIN, f64::MAX)),
+    }
+}
+
+/// `generalize(step=...)`: down to a multiple of `step`.
+pub(super) fn step(step: u64, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    match Number::of(value)? {
+        Number::Decimal(mut decimal, form) => {
+            let step = u128::from(step).checked_mul(decimal.unit()).ok_or(Unfit::Range)?;
+            let over = decimal.digits % step;
+            decimal.digits -= over;
+            if decimal.is_negative && over > 0 {
+                decimal.digits = decimal.digits.checked_add(step).ok_or(Unfit::Range)?;
+            }
+            decimal.is_negative &= decimal.digits > 0;
+            if decimal.digits >= 10_u128.pow(DIGITS_MAX as u32 + 1) {
+                return Err(Unfit::Range);
+            }
+            decimal.write(form, out)
+        }
+        Number::Binary(value, form) => {
+            write_binary((value / step as f64).floor() * step as f64, form, out);
+            Ok(())
+        }
+    }
+}
+
+/// How far noise goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach {
+    /// Millionths of the number.
+    Of(u32),
+    /// The same for every number.
+    Fixed(u64),
+}
+
+/// `noise`: a number nearby, by the key.
+#[derive(Debug)]
+pub(crate) struct Noise {
+    pub(super) keyed: Keyed,
+    pub(super) reach: Reach,
+    pub(super) has_subject: bool,
+}
+
+impl Noise {
+    pub(super) fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+        match Number::of(value)? {
+            Number::Decimal(decimal, form) => {
+                let mut text = [0; 48];
+                let drawn = self.draw(decimal.print(&mut text).as_bytes(), subject)?;
+                let moved = self.moved(decimal, drawn)?;
+                match (moved.write(form, out), form) {
+                    // Beyond the greatest integer: that one.
+                    (Err(Unfit::Range), Form::Signed) if decimal.is_negative => write::int(out, i64::MIN),
+                    (Err(Unfit::Range), Form::Signed) => write::int(out, i64::MAX),
+                    (Err(Unfit::Range), Form::Unsigned) => write::uint(out, u64::MAX),
+                    (written, _) => return written,
+                }
+                Ok(())
+            }
+            Number::Binary(value, form) => {
+                let drawn = self.draw(&value.to_bits().to_be_bytes(), subject)?;
+                // From -1 to 1, of 53 bits.
+                let share = (drawn >> 75) as f64 / (1_u64 << 52) as f64 - 1.0;
+                let reach = match self.reach {
+                    Reach::Of(millionths) => value.abs() * (f64::from(millionths) / 1e6),
+                    Reach::Fixed(by) => by as f64,
+                };
+                write_binary(value + reach * share, form, out);
+                Ok(())
+            }
+        }
+    }
+
+    fn draw(&self, number: &[u8], subject: Option<Value<'_>>) -> Result<u128, Unfit> {
+        let reach = match self.reach {
+            Reach::Of(millionths) => [0, u64::from(millionths)],
+            Reach::Fixed(by) => [1, by],
+        };
+        let mut settings = [0; 9];
+        settings[0] = reach[0] as u8;
+        settings[1..].copy_from_slice(&reach[1].to_be_bytes());
+        let hash = if self.has_subject {
+            let subject = Canonical::of_subject(subject)?;
+            self.keyed.hash(b"noise/subject", &[&settings, number, subject.bytes()])
+        } else {
+            self.keyed.hash(b"noise", &[&settings, number])
+        };
+        Ok(hash[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
+    }
+
+    /// Within reach of `decimal`, on its side of 0.
+    fn moved(&self, decimal: Decimal, drawn: u128) -> Result<Decimal, Unfit> {
+        let reach = match self.reach {
+            // Below 10^30 times 10^6: fits.
+            Reach::Of(millionths) => decimal.digits * u128::from(millionths) / 1_000_000,
+            Reach::Fixed(by) => u128::from(by).checked_mul(decimal.unit()).ok_or(Unfit::Range)?,
+        };
+        let span = reach.checked_mul(2).and_then(|twice| twice.checked_add(1)).ok_or(Unfit::Range)?;
+        let digits = decimal.digits.checked_add(drawn % span).ok_or(Unfit::Range)?.saturating_sub(reach);
+        if digits >= 10_u128.pow(DIGITS_MAX as u32 + 1) {
+            return Err(Unfit::Range);
+        }
+        Ok(Decimal { digits, is_negative: decimal.is_negative && digits > 0, ..decimal })
+    }
+}

@@ -1,0 +1,29 @@
+//! `pseudonym`: an entry of a list, by a keyed hash. The same value always gets the same entry; others may get it too.
+
+use super::Unfit;
+use super::bytes::Canonical;
+use crate::Value;
+use crate::keys::Keyed;
+use crate::rules::Entries;
+
+#[derive(Debug)]
+pub(crate) struct Pseudonym {
+    keyed: Keyed,
+    /// Tells lists apart: a value's place in one says nothing of its place in another.
+    list: Box<str>,
+    entries: Entries,
+}
+
+impl Pseudonym {
+    pub(super) fn new(keyed: Keyed, list: &str, entries: Entries) -> Self {
+        Self { keyed, list: list.into(), entries }
+    }
+
+    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+        let hash = Canonical::of(value)?.hash(&self.keyed, b"pseudonym", self.list.as_bytes());
+        let drawn = hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+        // A list is short beside 2^64: no entry is likelier than another by more than 2^-40.
+        self.entries.write((drawn % self.entries.len() as u64) as usize, out);
+        Ok(())
+    }
+}

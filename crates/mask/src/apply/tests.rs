@@ -1,0 +1,456 @@
+//! What each function makes of chosen values, and what it refuses. Keyed ones are held to shapes here, to the table's claims in
+//! `reference`, and to exact bytes in `vectors`.
+
+use zeroize::Zeroizing;
+
+use super::Unfit;
+use crate::{Mask, MaskSecret, Value};
+
+fn mask(function: &str) -> Mask {
+    Mask::new(&function.parse().expect(function), &MaskSecret::new(Zeroizing::new([7; 32])))
+        .expect("a list that comes along")
+}
+
+fn masked(function: &str, value: Value<'_>, subject: Option<Value<'_>>) -> Result<Vec<u8>, Unfit> {
+    let mut out = Vec::new();
+    mask(function).apply(value, subject, &mut out).map(|()| out)
+}
+
+/// The string that replaces a string.
+fn text(function: &str, text: &str) -> String {
+    match masked(function, Value::Str(text), None).as_deref().map(Value::read) {
+        Ok(Some(Value::Str(text))) => text.to_owned(),
+        other => panic!("{function} {text}: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn check(function: &str, value: Value<'_>, expected: Value<'_>) {
+    let found = masked(function, value, None);
+    assert_eq!(found.as_deref().map(Value::read), Ok(Some(expected)), "{function} {value:?}");
+}
+
+#[track_caller]
+fn check_texts(function: &str, cases: &[(&str, &str)]) {
+    for (value, expected) in cases {
+        check(function, Value::Str(value), Value::Str(expected));
+    }
+}
+
+#[track_caller]
+fn refused(function: &str, value: Value<'_>, needle: &str) {
+    let unfit = masked(function, value, None).expect_err(function);
+    assert!(unfit.to_string().contains(needle), "{function} {value:?}: {unfit}");
+}
+
+#[test]
+fn redact_keeps_the_type_and_fixed_does_not() {
+    for (value, expected) in [
+        (Value::Str("Ann"), Value::Str("[redacted]")),
+        (Value::Str(""), Value::Str("[redacted]")),
+        (Value::Int(-7), Value::Uint(0)),
+        (Value::Uint(7), Value::Uint(0)),
+        (Value::Single(1.5), Value::Single(0.0)),
+        (Value::Float(1.5), Value::Float(0.0)),
+        (Value::Bool(true), Value::Bool(false)),
+        (Value::Bin(b"x"), Value::Bin(b"")),
+        (Value::Ext(1, b"x"), Value::Nil),
+    ] {
+        check("redact", value, expected);
+        check("null", value, Value::Nil);
+        check("fixed(\"n/a\")", value, Value::Str("n/a"));
+        check("fixed(-7)", value, Value::Int(-7));
+        check("fixed(1.5)", value, Value::Float(1.5));
+        check("fixed(true)", value, Value::Bool(true));
+    }
+    check("redact(with=\"\")", Value::Str("Ann"), Value::Str(""));
+    check("redact(with=\"X\")", Value::Uint(7), Value::Uint(0));
+}
+
+#[test]
+fn partial_shows_ends_and_hides_what_would_be_shown_whole() {
+    check_texts(
+        "partial(first=1, last=4)",
+        &[("4111111111111111", "4***********1111"), ("123456", "1*3456"), ("12345", "*****"), ("1", "*"), ("", "")],
+    );
+    check_texts("partial(first=2)", &[("Hello", "He***"), ("He", "**")]);
+    check_texts("partial(last=1, with=\"•\")", &[("Hello", "••••o"), ("o", "•")]);
+    // A letter and its accent, a flag, a family: one character each.
+    check_texts(
+        "partial(first=1)",
+        &[("e\u{301}te\u{301}", "e\u{301}**"), ("🇪🇸🇫🇷", "🇪🇸*"), ("👨‍👩‍👧x", "👨‍👩‍👧*"), ("漢字", "漢*")],
+    );
+    check_texts("partial(last=2)", &[("ae\u{301}🇪🇸", "*e\u{301}🇪🇸"), ("\r\nab", "*ab")]);
+    refused("partial(first=1)", Value::Uint(12345), "values of this type");
+    refused("partial(first=1)", Value::Bin(b"12345"), "values of this type");
+}
+
+#[test]
+fn characters_that_never_end_take_no_longer_than_others() {
+    let started = std::time::Instant::now();
+    for piece in
+        ["\u{1f1ea}", "\u{301}", "\u{200d}", "\u{1f468}\u{200d}", "\u{915}\u{94d}", "\u{1100}", "\r", "\u{600}"]
+    {
+        let text = piece.repeat((1 << 20) / piece.len());
+        for function in ["partial(first=64, last=64)", "partial(last=1)", "generalize(keep=64)"] {
+            assert!(masked(function, Value::Str(&text), None).is_ok(), "{piece:?}");
+        }
+    }
+    assert!(started.elapsed().as_secs() < 60, "{:?} for 24 MiB", started.elapsed());
+}
+
+#[test]
+fn email_tells_case_apart_and_keeps_equal_what_is_equal_but_for_case() {
+    let lower = text("email", "ann@example.com");
+    assert_eq!(lower, lower.to_lowercase());
+    let mut spellings = vec![lower.clone()];
+    for spelling in ["Ann@example.com", "ANN@EXAMPLE.COM", "ann@Example.com", "aNN@example.com"] {
+        let masked = text("email", spelling);
+        assert_eq!(masked.to_lowercase(), lower, "{spelling}");
+        spellings.push(masked);
+    }
+    spellings.sort_unstable();
+    spellings.dedup();
+    assert_eq!(spellings.len(), 5);
+    assert_eq!(text("email", "ÉVA@b.co").to_lowercase(), text("email", "éva@b.co"));
+    assert_ne!(text("email", "ann@example.org"), lower);
+    assert!(text("email(keep=domain)", "ann@Firm.Example").ends_with("@Firm.Example"));
+    assert_ne!(
+        text("email(keep=domain)", "a@b.co").split('@').next(),
+        text("email(keep=domain)", "a@c.co").split('@').next()
+    );
+    for wrong in ["", "ann", "@", "ann@", "@b.co", "ann@b co", "ann@b\n"] {
+        refused("email", Value::Str(wrong), "not an e-mail address");
+    }
+    refused("email", Value::Str(&format!("{}@b.co", "x".repeat(320))), "longer than the 320");
+    refused("email", Value::Uint(7), "values of this type");
+}
+
+#[test]
+fn phone_keeps_the_calling_code_and_the_form() {
+    for (number, kept, last) in [
+        ("+34 600 123 456", "+34 ", 0),
+        ("+1 (415) 555-2671", "+1 (", 2),
+        ("+353 1 234 5678", "+353 ", 0),
+        ("0034 600 123 456", "0034 ", 0),
+        ("0171 2345678", "0", 3),
+    ] {
+        let function = if last == 0 { "phone".to_owned() } else { format!("phone(last={last})") };
+        let masked = text(&function, number);
+        assert!(masked.starts_with(kept) && masked.len() == number.len(), "{number}: {masked}");
+        assert!(masked.ends_with(&number[number.len() - last..]), "{number}: {masked}");
+        assert_ne!(masked, number);
+    }
+    let digits = |text: String| text.replace([' ', '-', '(', ')', '.', '/'], "");
+    assert_eq!(digits(text("phone", "+34 600 123 456")), text("phone", "+34600123456"));
+    assert_eq!(digits(text("phone", "(0171) 234.56/78")), text("phone", "017123456 78").replace(' ', ""));
+    // Too short to keep anything.
+    assert_ne!(text("phone(last=8)", "112"), "112");
+    assert_ne!(text("phone(last=8)", "12345678"), "12345678");
+    for wrong in ["", "12", "123456789012345678901", "+0 600 123 456", "000 123 456", "600x123", "600+123", "six"] {
+        refused("phone", Value::Str(wrong), "not a telephone number");
+    }
+    refused("phone", Value::Uint(600_123_456), "values of this type");
+}
+
+/// Of 5 digits or fewer, none is its own replacement; of more, each number has one of its own.
+#[test]
+fn every_short_number_changes() {
+    for number in 100..1000 {
+        let number = number.to_string();
+        assert_ne!(text("phone", &number), number);
+    }
+    for middle in 0..200 {
+        let card = format!("411111{middle:06}1111");
+        assert_ne!(text("card(first=6)", &card)[..11], card[..11]);
+    }
+}
+
+#[test]
+fn card_keeps_length_ends_and_separators() {
+    for (card, first, last) in [
+        ("4111 1111 1111 1111", 0, 4),
+        ("4111-1111-1111-1111", 6, 4),
+        ("378282246310005", 6, 4),
+        ("123456789012", 6, 4),
+        ("6304000000000000000", 0, 0),
+        ("4111111111111111", 4, 0),
+    ] {
+        for luhn in ["valid", "invalid"] {
+            let masked = text(&format!("card(first={first}, last={last}, luhn={luhn})"), card);
+            let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).collect::<Vec<_>>();
+            let (of, from) = (digits(&masked), digits(card));
+            assert_eq!(masked.len(), card.len());
+            assert_eq!(of[..first], from[..first], "{masked}");
+            assert_eq!(of[of.len() - last..], from[from.len() - last..], "{masked}");
+            assert_eq!(crate::kinds::luhn(&of).is_multiple_of(10), luhn == "valid", "{masked}");
+            assert_ne!(of, from);
+        }
+    }
+    assert_eq!(text("card", "4111 1111 1111 1111").replace(' ', ""), text("card", "4111111111111111"));
+    for wrong in ["", "41111111111", "41111111111111111111", "4111.1111.1111.1111", "4111 1111 1111 111x"] {
+        refused("card", Value::Str(wrong), "not a card number");
+    }
+    refused("card", Value::Uint(4_111_111_111_111_111), "values of this type");
+}
+
+#[test]
+fn integers_and_their_digits_are_masked_alike() {
+    for function in ["hash", "pseudonym(list=cities)", "pseudonym(list=full_names)"] {
+        for (integer, digits) in [
+            (Value::Uint(17), "17"),
+            (Value::Int(17), "17"),
+            (Value::Int(-17), "-17"),
+            (Value::Int(i64::MIN), "-9223372036854775808"),
+            (Value::Uint(u64::MAX), "18446744073709551615"),
+            (Value::Uint(0), "0"),
+        ] {
+            assert_eq!(masked(function, integer, None), masked(function, Value::Str(digits), None), "{digits}");
+        }
+        assert_ne!(masked(function, Value::Bin(b"17"), None), masked(function, Value::Str("17"), None));
+        refused(function, Value::Bool(true), "values of this type");
+        refused(function, Value::Float(1.5), "values of this type");
+        refused(function, Value::Bin(&vec![0; (1 << 20) + 1]), "longer than the 1048576");
+    }
+    assert_eq!(text("hash(length=64)", "x")[..32], text("hash", "x"));
+}
+
+#[test]
+fn fpe_keeps_separators_and_refuses_small_domains_and_other_characters() {
+    assert_eq!(text("fpe", "123-45-6789").replace('-', ""), text("fpe", "123456789"));
+    assert_eq!(text("fpe", "12 34.56"), text("fpe", "12-34-56").replacen('-', " ", 1).replacen('-', ".", 1));
+    for (function, value, needle) in [
+        ("fpe", Value::Str("12345"), "fewer than 1,000,000"),
+        ("fpe", Value::Str(""), "fewer than 1,000,000"),
+        ("fpe", Value::Str("---------"), "fewer than 1,000,000"),
+        ("fpe", Value::Str("12345a"), "not of the alphabet"),
+        ("fpe", Value::Str("123456é"), "not of the alphabet"),
+        ("fpe(alphabet=alphanumeric)", Value::Str("a1Z"), "fewer than 1,000,000"),
+        ("fpe(alphabet=lower)", Value::Str("abcDef"), "not of the alphabet"),
+        ("fpe(alphabet=hex)", Value::Str("00ff0g"), "not of the alphabet"),
+        ("fpe(alphabet=hex)", Value::Uint(12_345_678), "values of this type"),
+        ("fpe", Value::Uint(999_999), "fewer than 1,000,000"),
+        ("fpe", Value::Uint(u64::MAX), "out of range"),
+        ("fpe", Value::Int(i64::MIN), "out of range"),
+        ("fpe", Value::Float(1e7), "values of this type"),
+    ] {
+        refused(function, value, needle);
+    }
+    refused("fpe", Value::Str(&"1".repeat(57)), "longer than the 56");
+    refused("fpe(alphabet=alphanumeric)", Value::Str(&"1".repeat(33)), "longer than the 32");
+    refused("fpe", Value::Str(&"-".repeat(129)), "longer than the 128");
+}
+
+#[test]
+fn fpe_maps_integers_to_integers_of_as_many_digits_one_to_one() {
+    let integer = |value: i64| match masked("fpe", Value::Int(value), None).as_deref().map(Value::read) {
+        Ok(Some(Value::Int(masked))) => masked,
+        Ok(Some(Value::Uint(masked))) => i64::try_from(masked).expect("a signed one"),
+        other => panic!("{value}: {other:?}"),
+    };
+    let mut seen = std::collections::HashSet::new();
+    let starts = [1_000_000, 9_999_000, 10_000_000, 999_999_999_000, 1_000_000_000_000_000_000, i64::MAX - 499];
+    for value in starts.into_iter().flat_map(|start| start..=start.saturating_add(499)) {
+        for value in [value, -value] {
+            let masked = integer(value);
+            assert_eq!(masked.unsigned_abs().ilog10(), value.unsigned_abs().ilog10(), "{value}: {masked}");
+            assert_eq!(masked < 0, value < 0);
+            assert!(seen.insert(masked), "{value}: {masked}");
+        }
+    }
+}
+
+#[test]
+fn dates_are_shifted_in_the_calendar_and_their_text_stays() {
+    check_texts(
+        "date_shift(days=1)",
+        &[
+            ("2024-02-28", "2024-02-29"),
+            ("2023-02-28", "2023-03-01"),
+            ("2024-12-31T23:59:59Z", "2025-01-01T23:59:59Z"),
+            ("2024-12-31t23:59:60z", "2025-01-01t23:59:60z"),
+            ("2024-02-29 10:00:00+00", "2024-03-01 10:00:00+00"),
+            ("2024-02-29 10:00:00.123456-07:30", "2024-03-01 10:00:00.123456-07:30"),
+            ("2024-02-29 10:00:00 +0530", "2024-03-01 10:00:00 +0530"),
+            ("1883-11-18 12:03:58-04:56:02", "1883-11-19 12:03:58-04:56:02"),
+            ("2024-02-29T10:00", "2024-03-01T10:00"),
+            ("0001-01-01", "0001-01-02"),
+        ],
+    );
+    check_texts("date_shift(days=-366)", &[("2024-12-31", "2023-12-31"), ("2024-03-01", "2023-03-01")]);
+    refused("date_shift(days=1)", Value::Str("9999-12-31"), "out of range");
+    refused("date_shift(days=-1)", Value::Str("0001-01-01"), "out of range");
+    for wrong in [
+        "",
+        "2024",
+        "2024-2-29",
+        "2023-02-29",
+        "2024-13-01",
+        "2024-00-01",
+        "2024-01-00",
+        "0000-01-01",
+        "24-01-01",
+        "2024/01/01",
+        "2024-01-01 ",
+        "2024-01-01x",
+        "2024-01-01T",
+        "2024-01-01T25:00:00",
+        "2024-01-01T10:60:00",
+        "2024-01-01T10:00:61",
+        "2024-01-01T10:00:00.",
+        "2024-01-01T10:00:00,5",
+        "2024-01-01T10:00:00+",
+        "2024-01-01T10:00:00+1",
+        "2024-01-01T10:00:00 Z ",
+        "2024-01-01T10:00:00ZZ",
+        "2024-01-01Z",
+        "infinity",
+        "2024-01-01 BC",
+        "-2024-01-01",
+        "2024-01-01T10:00:00[Europe/Paris]",
+        "２０２４-01-01",
+    ] {
+        refused("date_shift(days=1)", Value::Str(wrong), "not a date");
+        refused("generalize(date=month)", Value::Str(wrong), "not a date");
+    }
+    refused("date_shift(days=1)", Value::Uint(1_700_000_000), "values of this type");
+}
+
+#[test]
+fn the_intervals_of_one_subject_survive() {
+    let function = "date_shift(within=365, subject=id)";
+    let days = |date: &str, subject: Value<'_>| {
+        let out = masked(function, Value::Str(date), Some(subject)).expect("a date and a subject");
+        let Some(Value::Str(text)) = Value::read(&out) else { panic!("no string") };
+        let number = |text: &str| text.parse::<i32>().expect("a number");
+        let month = time::Month::try_from(number(&text[5..7]) as u8).expect("a month");
+        time::Date::from_calendar_date(number(&text[..4]), month, number(&text[8..10]) as u8)
+            .expect("a date")
+            .to_julian_day()
+    };
+    let mut shifts = Vec::new();
+    for subject in 0..200_u64 {
+        let born = days("1980-02-29", Value::Uint(subject));
+        let died = days("2024-03-01 10:00:00", Value::Str(&subject.to_string()));
+        assert_eq!(died - born, 16_072, "{subject}");
+        let shift = born - days("1980-02-29", Value::Uint(0));
+        shifts.push(shift);
+    }
+    shifts.sort_unstable();
+    assert!(shifts[199] - shifts[0] <= 730);
+    shifts.dedup();
+    assert!(shifts.len() > 100, "{} shifts of 200 subjects", shifts.len());
+    for subject in [None, Some(Value::Nil), Some(Value::Bool(true)), Some(Value::Float(1.0)), Some(Value::Bin(b"x"))] {
+        let unfit = masked(function, Value::Str("2024-01-01"), subject).expect_err("no subject");
+        assert_eq!(unfit, Unfit::NoSubject);
+    }
+}
+
+#[test]
+fn no_date_stays_and_none_goes_further_than_asked() {
+    for day in 1..=28 {
+        for (within, range) in [(1, 1..=1), (3, 1..=3), (36_500, 1..=36_500)] {
+            let date = format!("2024-02-{day:02}");
+            let masked = text(&format!("date_shift(within={within})"), &date);
+            let number = |text: &str| text.parse::<i32>().expect("a number");
+            let month = time::Month::try_from(number(&masked[5..7]) as u8).expect("a month");
+            let masked = time::Date::from_calendar_date(number(&masked[..4]), month, number(&masked[8..]) as u8)
+                .expect("a date");
+            let before = time::Date::from_calendar_date(2024, time::Month::February, day).expect("a date");
+            assert!(range.contains(&(masked - before).whole_days().abs()), "{date} {masked}");
+        }
+    }
+}
+
+#[test]
+fn generalized_values_are_coarser_and_of_their_form() {
+    check_texts(
+        "generalize(date=month)",
+        &[("2024-02-29", "2024-02-01"), ("2024-12-31T23:59:59.5+01:00", "2024-12-01T00:00:00.0+01:00")],
+    );
+    check_texts("generalize(date=year)", &[("2024-02-29 10:11", "2024-01-01 00:00"), ("1999-12-31", "1999-01-01")]);
+    check_texts("generalize(keep=3)", &[("28013", "280"), ("28", "28"), ("", ""), ("e\u{301}té!", "e\u{301}té")]);
+    check_texts("generalize(keep=0)", &[("28013", "")]);
+    check_texts(
+        "generalize(step=10)",
+        &[
+            ("37", "30"),
+            ("37.5", "30.0"),
+            ("-37.25", "-40.00"),
+            ("-30", "-30"),
+            ("0", "0"),
+            ("-0.5", "-10.0"),
+            ("9", "0"),
+        ],
+    );
+    for (value, expected) in [
+        (Value::Uint(37), Value::Uint(30)),
+        (Value::Int(-37), Value::Int(-40)),
+        (Value::Uint(u64::MAX), Value::Uint(u64::MAX - 5)),
+        (Value::Float(37.5), Value::Float(30.0)),
+        (Value::Single(37.5), Value::Single(30.0)),
+        (Value::Float(-0.25), Value::Float(-10.0)),
+    ] {
+        check("generalize(step=10)", value, expected);
+    }
+    refused("generalize(step=10)", Value::Int(i64::MIN + 1), "out of range");
+    refused("generalize(keep=3)", Value::Uint(28013), "values of this type");
+    for wrong in
+        ["", "-", ".", "1.", ".5", "+1", "01", "00", "1e3", "1,000", " 1", "0x10", "NaN", "１", &"1".repeat(31)]
+    {
+        refused("generalize(step=10)", Value::Str(wrong), "plain decimal");
+        refused("noise(percent=10)", Value::Str(wrong), "plain decimal");
+    }
+    refused("generalize(step=10)", Value::Float(f64::NAN), "finite");
+    refused("noise(by=1)", Value::Single(f32::INFINITY), "finite");
+}
+
+#[test]
+fn noise_stays_within_its_reach_on_its_side_of_zero_and_in_its_type() {
+    let float =
+        |function: &str, value: f64| match masked(function, Value::Float(value), None).as_deref().map(Value::read) {
+            Ok(Some(Value::Float(masked))) => masked,
+            other => panic!("{value}: {other:?}"),
+        };
+    let integer =
+        |function: &str, value: i64| match masked(function, Value::Int(value), None).as_deref().map(Value::read) {
+            Ok(Some(Value::Int(masked))) => masked,
+            Ok(Some(Value::Uint(masked))) => i64::try_from(masked).expect("a signed one"),
+            other => panic!("{value}: {other:?}"),
+        };
+    for value in (1..300).map(|n| n * 37) {
+        let masked = integer("noise(percent=10)", value);
+        assert!((masked - value).abs() <= value / 10, "{value}: {masked}");
+        assert_eq!(integer("noise(percent=10)", -value).signum(), -1);
+        let masked = integer("noise(by=40)", value);
+        assert!((masked - value).abs() <= 40 && masked >= 0, "{value}: {masked}");
+        let masked = float("noise(percent=10)", value as f64 + 0.25);
+        assert!((masked - value as f64 - 0.25).abs() <= value as f64 / 10.0 + 0.03, "{value}: {masked}");
+        assert!((masked * 100.0 - (masked * 100.0).round()).abs() < 1e-6, "{value}: {masked} has more digits");
+        assert_eq!(float("noise(percent=10)", value as f64).fract(), 0.0, "a whole float stays whole");
+    }
+    let moved: std::collections::HashSet<i64> =
+        (1000..1200).map(|value| integer("noise(by=40)", value) - value).collect();
+    assert!(moved.len() > 50, "{} of 81 differences in 200", moved.len());
+    for value in [f64::MAX, f64::MIN, 1e300, -1e-300, f64::MIN_POSITIVE, 5e-324, 0.0] {
+        let masked = float("noise(percent=100)", value);
+        assert!(masked.is_finite() && masked.abs() <= value.abs() * 2.0, "{value}: {masked}");
+    }
+    assert!(integer("noise(percent=100)", i64::MIN) <= 0);
+    assert!(integer("noise(percent=100)", i64::MAX) >= 0);
+    check("noise(percent=10)", Value::Uint(9), Value::Uint(9));
+    assert_eq!(
+        masked("noise(percent=10)", Value::Float(1234.5), None)
+            .map(|out| Value::read(&out).map(|v| format!("{v:?}")))
+            .ok()
+            .flatten(),
+        Some(format!("Float({})", text("noise(percent=10)", "1234.5")))
+    );
+    for subject in [Value::Uint(1), Value::Uint(2)] {
+        assert!(masked("noise(percent=10, subject=id)", Value::Uint(1_000_000), Some(subject)).is_ok());
+    }
+    assert_ne!(
+        masked("noise(percent=10, subject=id)", Value::Uint(1_000_000), Some(Value::Uint(1))),
+        masked("noise(percent=10, subject=id)", Value::Uint(1_000_000), Some(Value::Uint(2))),
+    );
+}

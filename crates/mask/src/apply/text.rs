@@ -1,0 +1,74 @@
+//! Masks without a key: another text, or a part of it.
+
+use sealwire_msgpack::write;
+use unicode_segmentation::UnicodeSegmentation as _;
+
+use super::Unfit;
+use crate::function::Literal;
+use crate::limits::VALUE_BYTES_MAX;
+use crate::{Value, redact as redact_value};
+
+/// `redact`: of the value's type, but always the same.
+pub(super) fn redact(with: Option<&str>, value: Value<'_>, out: &mut Vec<u8>) {
+    match (with, value) {
+        (Some(with), Value::Str(_)) => write::str(out, with),
+        _ => redact_value(Some(value), out),
+    }
+}
+
+/// `fixed`: whatever the value's type.
+pub(super) fn fixed(literal: &Literal, out: &mut Vec<u8>) {
+    match literal {
+        Literal::Int(int) => write::int(out, *int),
+        Literal::Float(bits) => write::f64(out, f64::from_bits(*bits)),
+        Literal::Bool(value) => write::bool(out, *value),
+        Literal::Word(text) | Literal::Text(text) => write::str(out, text),
+    }
+}
+
+/// `generalize(keep=...)`: the first characters alone.
+pub(super) fn truncate(keep: u16, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    let Value::Str(text) = value else { return Err(Unfit::Type) };
+    let end = text.grapheme_indices(true).nth(keep.into()).map_or(text.len(), |(at, _)| at);
+    write::str(out, &text[..end]);
+    Ok(())
+}
+
+/// `partial`: characters at the ends stay, as readers see them: a letter with its accents, a flag, a family.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    first: usize,
+    last: usize,
+    with: Box<str>,
+}
+
+impl Partial {
+    pub(super) fn new(first: u16, last: u16, with: char) -> Self {
+        Self { first: first.into(), last: last.into(), with: with.to_string().into() }
+    }
+
+    pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+        let Value::Str(text) = value else { return Err(Unfit::Type) };
+        if text.len() > VALUE_BYTES_MAX {
+            return Err(Unfit::TooLong(VALUE_BYTES_MAX));
+        }
+        let count = text.graphemes(true).count();
+        // All or too much would stay.
+        let (first, last) = if count > self.first + self.last { (self.first, self.last) } else { (0, 0) };
+        let bytes = |mut graphemes: unicode_segmentation::Graphemes<'_>, count| match count {
+            0 => 0,
+            count => graphemes.nth(count - 1).map_or(0, |_| text.len() - graphemes.as_str().len()),
+        };
+        let head = bytes(text.graphemes(true), first);
+        let tail = match last {
+            0 => text.len(),
+            last => text.grapheme_indices(true).rev().nth(last - 1).map_or(text.len(), |(at, _)| at),
+        };
+        let hidden = count - first - last;
+        write::str_header(out, head + hidden * self.with.len() + text.len() - tail);
+        out.extend_from_slice(&text.as_bytes()[..head]);
+        (0..hidden).for_each(|_| out.extend_from_slice(self.with.as_bytes()));
+        out.extend_from_slice(&text.as_bytes()[tail..]);
+        Ok(())
+    }
+}

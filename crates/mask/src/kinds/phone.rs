@@ -1,0 +1,69 @@
+//! Telephone numbers: ITU-T E.164 behind `+` or `00`, and those of North America.
+
+/// What may stand between digits.
+const BETWEEN: &[u8] = b" -.()/";
+
+pub(super) fn is_phone(text: &[u8]) -> bool {
+    if !(8..=32).contains(&text.len()) {
+        return false;
+    }
+    match text {
+        [b'+', rest @ ..] | [b'0', b'0', rest @ ..] => is_international(rest),
+        _ => is_north_american(text),
+    }
+}
+
+/// 8 to 15 digits that begin with a calling code.
+fn is_international(text: &[u8]) -> bool {
+    let Some((digits, len)) = spread(text) else { return false };
+    (8..=15).contains(&len) && text[0].is_ascii_digit() && calling_code_digits(&digits[..len]).is_some()
+}
+
+/// `415-555-2671` or `(415) 555-2671`: ten digits with separators, area and exchange from 200 on, not of a service.
+fn is_north_american(text: &[u8]) -> bool {
+    let is_shaped = matches!(text, [b'(', _, _, _, b')', ..]) || matches!(text, [_, _, _, b'-' | b'.', ..]);
+    let Some((digits, 10)) = spread(text) else { return false };
+    let is_office = |digits: &[u8]| matches!(digits[0], b'2'..=b'9') && &digits[1..3] != b"11";
+    is_shaped && is_office(&digits[..3]) && is_office(&digits[3..6])
+}
+
+/// Digits, and between them one separator or two of which one is a space or a bracket.
+fn spread(text: &[u8]) -> Option<([u8; 15], usize)> {
+    let (mut digits, mut len, mut gap, mut open) = ([0; 15], 0, 0, false);
+    for byte in text {
+        match byte {
+            b'0'..=b'9' => {
+                *digits.get_mut(len)? = *byte;
+                len += 1;
+                gap = 0;
+                continue;
+            }
+            b'(' if !open => open = true,
+            b')' if open => open = false,
+            b'(' | b')' => return None,
+            _ if BETWEEN.contains(byte) => {}
+            _ => return None,
+        }
+        gap += 1;
+        if gap > 2 {
+            return None;
+        }
+    }
+    (gap == 0 && !open).then_some((digits, len))
+}
+
+/// Digits of the calling code that a number begins with: ITU-T's list of codes, by its zones.
+pub(crate) fn calling_code_digits(digits: &[u8]) -> Option<usize> {
+    match digits {
+        [b'1' | b'7', ..] => Some(1),
+        [b'2', b'0' | b'7', ..]
+        | [b'3', b'0'..=b'4' | b'6' | b'9', ..]
+        | [b'4', b'0' | b'1' | b'3'..=b'9', ..]
+        | [b'5', b'1'..=b'8', ..]
+        | [b'6', b'0'..=b'6', ..]
+        | [b'8', b'1' | b'2' | b'4' | b'6', ..]
+        | [b'9', b'0'..=b'5' | b'8', ..] => Some(2),
+        [b'2'..=b'9', _, _, ..] => Some(3),
+        _ => None,
+    }
+}

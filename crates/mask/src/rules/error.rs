@@ -1,0 +1,105 @@
+//! What is wrong with rules, and where.
+
+use std::ops::Range;
+
+use sealwire_payload::SelectError;
+
+use super::{Lists, Rule, Target};
+use crate::FunctionError;
+
+/// Rules that were refused. Their author's to mend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{message}", place(.line, .column))]
+pub struct RulesError {
+    /// Line in the rules text, counted from 1; 0 where there is no text.
+    pub line: usize,
+    /// Character in that line, counted from 1; 0 where there is no text.
+    pub column: usize,
+    /// What is wrong there and what to write instead.
+    pub message: String,
+}
+
+fn place(line: &usize, column: &usize) -> String {
+    if *line == 0 { String::new() } else { format!("line {line}, column {column}: ") }
+}
+
+impl RulesError {
+    /// At byte `at` of `text`.
+    pub(super) fn at(text: &str, at: usize, message: String) -> Self {
+        let before = &text[..text.floor_char_boundary(at)];
+        let line = 1 + before.matches('\n').count();
+        let column = 1 + before.rsplit('\n').next().unwrap_or_default().chars().count();
+        Self { line, column, message }
+    }
+}
+
+/// What is wrong, before anybody knows where in a text it stands.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) place: Place,
+    pub(super) message: String,
+}
+
+/// The part of the rules that is wrong.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// A rule as a whole, by its place.
+    Rule(usize),
+    /// What a rule names, from this byte of it on.
+    Target(usize, usize),
+    /// A rule's mask, from this byte of it on.
+    Mask(usize, usize),
+    /// A list.
+    List,
+    /// Bytes of the text.
+    Text(Range<usize>),
+}
+
+impl Fault {
+    pub(super) fn rule(at: usize, message: String) -> Self {
+        Self { place: Place::Rule(at), message }
+    }
+
+    pub(super) fn target(at: usize, message: String) -> Self {
+        Self { place: Place::Target(at, 0), message }
+    }
+
+    pub(super) fn path(at: usize, error: &SelectError) -> Self {
+        let byte = if let SelectError::Syntax { at, .. } = error { *at } else { 0 };
+        Self { place: Place::Target(at, byte), message: error.to_string() }
+    }
+
+    pub(super) fn function(at: usize, error: FunctionError) -> Self {
+        Self { place: Place::Mask(at, error.at), message: error.message }
+    }
+
+    pub(super) fn list(name: &str, message: String) -> Self {
+        Self { place: Place::List, message: format!("list `{name}`: {message}") }
+    }
+
+    pub(super) fn no_list(at: usize, list: &str, lists: &Lists) -> Self {
+        let message = format!("there is no list `{list}`: write one of {}, or add it under [lists]", lists.names());
+        Self { place: Place::Mask(at, 0), message }
+    }
+
+    /// The paths of all rules together do not fit.
+    pub(super) fn too_many(error: &SelectError, rules: &[Rule]) -> Self {
+        let is_first = |rule: &Rule| match (error, &rule.target) {
+            (SelectError::TooManySteps { path, .. }, Target::Path(other)) => path == other,
+            _ => false,
+        };
+        let message = format!("{error}: name containers instead, or columns, which take none");
+        Self::rule(rules.iter().rposition(is_first).unwrap_or(0), message)
+    }
+
+    /// For rules that are no text.
+    pub(super) fn into_error(self) -> RulesError {
+        let message = match self.place {
+            Place::Rule(at) => format!("rule {}: {}", at + 1, self.message),
+            Place::Target(at, _) => format!("rule {}: {}", at + 1, self.message),
+            Place::Mask(at, byte) => format!("rule {}: mask: {}, at column {}", at + 1, self.message, byte + 1),
+            Place::List | Place::Text(_) => self.message,
+        };
+        RulesError { line: 0, column: 0, message }
+    }
+}

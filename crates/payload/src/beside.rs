@@ -1,0 +1,140 @@
+//! What stands beside a field, for whoever needs more than the field itself.
+
+use sealwire_msgpack::{Reader, Token};
+
+use crate::Path;
+
+/// The nearest map around a field. Looks at the document's bytes only when asked, ahead of the walk too, where nothing
+/// has been checked yet.
+#[derive(Clone, Copy, Debug)]
+pub struct EnclosingMap<'a> {
+    input: &'a [u8],
+    start: usize,
+    depth: usize,
+}
+
+impl<'a> Path<'a> {
+    /// The nearest map around the value; `None` if there are only arrays.
+    pub fn enclosing_map(&self) -> Option<EnclosingMap<'a>> {
+        let depth = self.frames.iter().rposition(|frame| frame.is_map)?;
+        Some(EnclosingMap { input: self.input, start: self.frames[depth].start, depth })
+    }
+}
+
+impl<'a> EnclosingMap<'a> {
+    /// Offset of its first byte in the document: tells it from every other.
+    pub const fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Containers around it.
+    pub const fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Offset in the document of the first value under `key` that ends within `bytes_max` of the map's first byte.
+    pub fn find(&self, key: &str, bytes_max: usize) -> Option<usize> {
+        let end = self.start.saturating_add(bytes_max).min(self.input.len());
+        let mut reader = Reader::at(self.input.get(..end)?, self.start);
+        let pairs = reader.map_len().ok()?;
+        for _ in 0..pairs {
+            let is_key = reader.peek().ok()? == Token::Str(key.as_bytes());
+            reader.skip_value().ok()?;
+            let value_at = reader.position();
+            reader.skip_value().ok()?;
+            if is_key {
+                return Some(value_at);
+            }
+        }
+        None
+    }
+
+    /// The document from an offset on.
+    pub fn bytes_from(&self, offset: usize) -> &'a [u8] {
+        self.input.get(offset..).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sealwire_msgpack::write;
+
+    use crate::testing::doc;
+    use crate::{Budget, Containers, Field, Limits, Outcome, Path, Selection, Transform, Walk};
+
+    /// Of every field the value under a key of the map around it.
+    struct Beside<'k> {
+        key: &'k str,
+        bytes_max: usize,
+        found: Vec<(String, Option<u64>)>,
+    }
+
+    impl Transform for Beside<'_> {
+        type Error = ();
+
+        fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
+            let beside = field.path.enclosing_map().and_then(|map| {
+                assert!(map.depth() < 4);
+                let at = map.find(self.key, self.bytes_max)?;
+                Some(map.bytes_from(at)[0].into())
+            });
+            self.found.push((field.path.to_string(), beside));
+            Ok(Outcome::Keep)
+        }
+
+        fn failed(&mut self, _: &Path<'_>, (): ()) -> Result<(), ()> {
+            Err(())
+        }
+    }
+
+    fn beside(key: &str, bytes_max: usize, input: &[u8]) -> Vec<(String, Option<u64>)> {
+        let mut beside = Beside { key, bytes_max, found: Vec::new() };
+        // Token by token: what stands beside does not hang on how far the walk is.
+        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Descend, Limits::default());
+        let step = Budget { fields_max: 1, bytes_max: 1 };
+        while walk.advance(input, &mut Vec::new(), &mut beside, step) == Ok(crate::Progress::More) {}
+        beside.found
+    }
+
+    #[test]
+    fn the_nearest_map_is_searched() {
+        let input = doc(r#"{"x": 1, "in": {"x": {"y": 2}, "id": 9, "list": [3, [4]]}, "id": 7}"#);
+        let found = beside("id", usize::MAX, &input);
+        let expected = [
+            ("$.x", Some(7)),
+            ("$.in.x.y", None),
+            ("$.in.id", Some(9)),
+            ("$.in.list[0]", Some(9)),
+            ("$.in.list[1][0]", Some(9)),
+            ("$.id", Some(7)),
+        ];
+        let expected = expected.map(|(path, beside)| (path.to_owned(), beside));
+        assert_eq!(found, expected);
+        assert_eq!(beside("id", usize::MAX, &doc("[1, [2]]")).iter().filter(|(_, beside)| beside.is_some()).count(), 0);
+        assert_eq!(beside("x", 3, &input)[0].1, None);
+    }
+
+    #[test]
+    fn only_keys_that_are_strings_count_and_only_near_ones() {
+        // {bin "id": 1, ["id"]: 2, "a": "....", "id": 3}
+        let mut input = vec![0x84, 0xc4, 2, b'i', b'd', 1, 0x91, 0xa2, b'i', b'd', 2, 0xa1, b'a'];
+        write::str(&mut input, "....");
+        input.extend_from_slice(&[0xa2, b'i', b'd', 3]);
+        let len = input.len();
+        let mut last = beside("id", len, &input);
+        assert_eq!(last.pop().expect("a field").1, Some(3));
+        let mut short = beside("id", len - 1, &input);
+        assert_eq!(short.pop().expect("a field").1, None);
+    }
+
+    #[test]
+    fn what_breaks_off_behind_the_field_is_not_there() {
+        for broken in
+            [&[0x82, 0xa1, b'a', 1][..], &[0x82, 0xa1, b'a', 1, 0xc1], &[0xdf, 255, 255, 255, 255, 0xa1, b'a', 1]]
+        {
+            assert_eq!(beside("id", usize::MAX, broken), [("$.a".to_owned(), None)]);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Selections that say which of their paths a field falls under.
+//!
+//! Select paths are states like any others, complete ones staying on beneath their value. Keys that count at any depth
+//! are too many for that: of them the states keep one number, the lowest rank met on the way, so that a thousand cost
+//! what a few do.
+
+use super::{SelectError, Selection, States, lookup};
+
+/// On at every value of a ranked selection, so that leaves which nothing selects are fields too. Above all others.
+const VISITED: States = 1 << 126;
+
+/// One more than the lowest rank of the keys on the way; 0 without any.
+const KEY_RANK_AT: u32 = 110;
+const KEY_RANK: States = 0xffff << KEY_RANK_AT;
+
+/// Most ranks.
+const RANKS_MAX: usize = 0xffff;
+
+/// One thing that a ranked selection ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ranked<'p> {
+    /// A select path, with everything beneath it.
+    Path(&'p str),
+    /// The value under this key in any map, with everything beneath it: `$..['key']` without steps.
+    Key(&'p str),
+}
+
+/// What a ranked selection has beside states.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ranks {
+    /// Of each path, in the order of their states.
+    paths: Vec<u32>,
+    /// Key to one more than its rank; sorted by key.
+    keys: Vec<(Box<[u8]>, States)>,
+}
+
+impl Selection {
+    /// Every leaf of the document is a field, and each is told the first of `ranked`, counted from 0, that selects it or a
+    /// container around it, or that none does.
+    ///
+    /// # Errors
+    /// As [`Selection::parse`]. Paths have 110 steps in all; of paths and keys together there are at most 65,535.
+    pub fn ranked<'p>(ranked: impl IntoIterator<Item = Ranked<'p>>) -> Result<Self, SelectError> {
+        let (mut texts, mut ranks) = (Vec::new(), Ranks { paths: Vec::new(), keys: Vec::new() });
+        for (rank, ranked) in ranked.into_iter().enumerate() {
+            let (Ranked::Path(text) | Ranked::Key(text)) = ranked;
+            if rank >= RANKS_MAX {
+                return Err(SelectError::TooManySteps { path: text.to_owned(), steps_max: RANKS_MAX as u32 });
+            }
+            match ranked {
+                Ranked::Path(path) => {
+                    texts.push(path);
+                    ranks.paths.push(rank as u32);
+                }
+                Ranked::Key(key) => ranks.keys.push((key.as_bytes().into(), rank as States + 1)),
+            }
+        }
+        // The first of equal keys counts.
+        ranks.keys.sort_unstable();
+        ranks.keys.dedup_by(|next, kept| next.0 == kept.0);
+        let mut selection = Self::of(texts, KEY_RANK_AT)?;
+        // A complete path holds beneath its value too, where an earlier one may still complete.
+        selection.descend |= selection.accept | VISITED | KEY_RANK;
+        selection.start |= VISITED;
+        selection.accept |= VISITED;
+        selection.ranks = Some(Box::new(ranks));
+        Ok(selection)
+    }
+
+    /// Whether fields are told what selected them.
+    #[inline]
+    pub(crate) const fn is_ranked(&self) -> bool {
+        self.ranks.is_some()
+    }
+
+    /// The first that selects a leaf with these states; 0 under a selection without ranks.
+    #[inline]
+    pub(crate) fn rank(&self, states: States) -> Option<u32> {
+        self.ranks.as_ref().map_or(Some(0), |ranks| self.lowest(ranks, states))
+    }
+
+    fn lowest(&self, ranks: &Ranks, states: States) -> Option<u32> {
+        let complete = states & self.accept & !VISITED;
+        let first = complete & complete.wrapping_neg();
+        // Each path has one such bit, in the order of paths.
+        let before = (self.accept & first.wrapping_sub(1)).count_ones() as usize;
+        let by_path = if complete == 0 { None } else { ranks.paths.get(before).copied() };
+        let by_key = (((states & KEY_RANK) >> KEY_RANK_AT) as u32).checked_sub(1);
+        match (by_path, by_key) {
+            (Some(path), Some(key)) => Some(path.min(key)),
+            (path, key) => path.or(key),
+        }
+    }
+}
+
+impl Ranks {
+    /// `states` of a value under `key`, with the key's rank if that is the lowest on the way.
+    pub(super) fn at_key(&self, states: States, key: &[u8]) -> States {
+        let found = lookup(&self.keys, |other| other.as_ref().cmp(key));
+        let before = (states & KEY_RANK) >> KEY_RANK_AT;
+        if found == 0 || before != 0 && before <= found {
+            return states;
+        }
+        states & !KEY_RANK | found << KEY_RANK_AT
+    }
+}

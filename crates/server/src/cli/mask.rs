@@ -1,0 +1,405 @@
+//! `mask`: files and databases masked by rules, what rules would do, and whether anything leaked.
+//!
+//! A job is a client like any other: it finds the values that rules name and has the engine mask them, so that keys stay
+//! there and all else stays here. `check` and `verify` need no engine.
+
+mod check;
+mod engine;
+mod show;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Subcommand, ValueEnum};
+use sealwire_mask::Rules;
+use sealwire_mask_job::{
+    Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits, Output, Report,
+    mask_database, mask_file, verify_databases, verify_files,
+};
+
+use super::connect::Connect;
+use super::{Failure, folder};
+use engine::Remote;
+use show::Bar;
+
+const EXAMPLES: &str = "\
+Rules are TOML: which function masks which fields, and what becomes of all others.
+
+  unknown = \"refuse\"                  # or \"keep\"
+
+  [[rule]]
+  column = \"email\"                    # a CSV or table column, or a key at any depth of JSON
+  mask = \"email\"
+  [[rule]]
+  path = \"$.card.number\"              # in JSON
+  mask = \"card(first=6, last=4)\"
+  [[rule]]
+  kind = \"phone\"                      # strings that look like one, wherever they are
+  mask = \"phone(last=2)\"
+  [[rule]]
+  column = \"id\"
+  mask = \"keep\"
+
+Examples:
+  sealwire mask check --rules rules.toml sample.json
+  sealwire mask file orders.ndjson --out masked.ndjson --rules rules.toml --app shop
+  sealwire mask verify file orders.ndjson masked.ndjson --rules rules.toml
+  sealwire mask database --from postgres://app@db/shop --from-ca ca.pem \\
+      --to postgres://app@test/shop --to-ca ca.pem --rules rules.toml --verify
+
+docs/masking.md lists the functions and what each of them keeps.";
+
+/// Arguments of `mask`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Mask a file of NDJSON, JSON or CSV; the output appears only when it is complete
+    File(FileArgs),
+    /// Copy a PostgreSQL database masked into another one, which must be empty
+    Database(Box<DatabaseArgs>),
+    /// Say for each field of a sample which rule masks it, or that none does; fails if the rules refuse one. Needs no engine
+    Check(check::Args),
+    /// Look for originals of masked values in what came out; fails if there are any. Needs no engine
+    Verify(Box<VerifyArgs>),
+}
+
+/// Which rules.
+#[derive(Debug, clap::Args)]
+struct RulesFile {
+    /// Rules, a TOML file; `sealwire mask --help` shows one
+    #[arg(long, value_name = "FILE")]
+    rules: PathBuf,
+}
+
+/// What a file holds.
+#[derive(Debug, clap::Args)]
+struct Holds {
+    /// What the file holds [default: by its name's ending]
+    #[arg(long, value_enum)]
+    format: Option<FormatName>,
+    /// What separates the fields of CSV, one character of ASCII [default: a comma, or a tab in .tsv]
+    #[arg(long, value_name = "CHAR")]
+    delimiter: Option<char>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatName {
+    /// A JSON document in each line
+    Ndjson,
+    /// One JSON document
+    Json,
+    /// Comma-separated values with a header
+    Csv,
+}
+
+/// Whose keys mask, and where the engine is.
+#[derive(Debug, clap::Args)]
+struct Engine {
+    /// App whose keys mask: the same value masks alike wherever it is the same
+    #[arg(long, short, default_value = folder::APP)]
+    app: String,
+    /// Why, for whoever looks at it later; a role may demand it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Arguments of `mask file`.
+#[derive(Debug, clap::Args)]
+struct FileArgs {
+    /// File to mask; `-` reads standard input
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// Where the masked file goes; `-` writes standard output, from which a failure takes nothing back
+    #[arg(long, short, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace an output that is there, once the new one is complete
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    rules: RulesFile,
+    #[command(flatten)]
+    holds: Holds,
+    /// Then look for originals of masked values in the output
+    #[arg(long)]
+    verify: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: Engine,
+}
+
+/// Two databases.
+#[derive(Debug, clap::Args)]
+struct Databases {
+    /// Database to copy, which is only read: postgres://USER@HOST:PORT/NAME, or a socket, postgres:///NAME?host=/FOLDER
+    #[arg(long, value_name = "URL")]
+    from: String,
+    /// File with its password
+    #[arg(long, value_name = "FILE")]
+    from_password_file: Option<PathBuf>,
+    /// Authority that its certificate must come from
+    #[arg(long, value_name = "FILE")]
+    from_ca: Option<PathBuf>,
+    /// Database to fill
+    #[arg(long, value_name = "URL")]
+    to: String,
+    /// File with its password
+    #[arg(long, value_name = "FILE")]
+    to_password_file: Option<PathBuf>,
+    /// Authority that its certificate must come from
+    #[arg(long, value_name = "FILE")]
+    to_ca: Option<PathBuf>,
+    /// Our certificate for both
+    #[arg(long, value_name = "FILE", requires = "database_key")]
+    database_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "database_cert")]
+    database_key: Option<PathBuf>,
+    /// Without TLS; only to this machine
+    #[arg(long)]
+    plain: bool,
+}
+
+/// Arguments of `mask database`.
+#[derive(Debug, clap::Args)]
+struct DatabaseArgs {
+    #[command(flatten)]
+    databases: Databases,
+    /// Drop what the database to fill holds first
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    rules: RulesFile,
+    /// Then look for originals of masked values in the copy
+    #[arg(long)]
+    verify: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: Engine,
+}
+
+/// Arguments of `mask verify`.
+#[derive(Debug, clap::Args)]
+struct VerifyArgs {
+    #[command(subcommand)]
+    of: Verified,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verified {
+    /// Compare a masked file with what it was made of
+    File {
+        /// File that was masked
+        #[arg(value_name = "FILE")]
+        original: PathBuf,
+        /// What came out
+        #[arg(value_name = "MASKED")]
+        masked: PathBuf,
+        #[command(flatten)]
+        holds: Holds,
+        #[command(flatten)]
+        common: Verifying,
+    },
+    /// Compare a masked database with what it was made of
+    Database {
+        #[command(flatten)]
+        databases: Databases,
+        #[command(flatten)]
+        common: Verifying,
+    },
+}
+
+/// By which rules, which name what is sensitive, whatever the job was run with.
+#[derive(Debug, clap::Args)]
+struct Verifying {
+    #[command(flatten)]
+    rules: RulesFile,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::File(args) => file(args),
+        Command::Database(args) => database(args),
+        Command::Check(args) => check::run(args),
+        Command::Verify(args) => verify(args),
+    }
+}
+
+impl RulesFile {
+    /// The rules, with the lists beside them.
+    fn load(&self) -> Result<Arc<Rules>, Failure> {
+        let path = self.rules.display();
+        let text = std::fs::read_to_string(&self.rules).map_err(|error| format!("{path}: {error}"))?;
+        let beside = self.rules.parent().unwrap_or(Path::new(""));
+        let list = |name: &str| {
+            let file = beside.join(name);
+            std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+        };
+        let rules = Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
+        Ok(Arc::new(rules))
+    }
+}
+
+impl Holds {
+    fn format(&self, file: &Path) -> Result<FileFormat, Failure> {
+        let by_name = file.file_name().and_then(|name| FileFormat::of_name(&name.to_string_lossy()));
+        let format = match (self.format, by_name) {
+            (Some(FormatName::Ndjson), _) => FileFormat::Ndjson,
+            (Some(FormatName::Json), _) => FileFormat::Json,
+            (Some(FormatName::Csv), Some(csv @ FileFormat::Csv { .. })) => csv,
+            (Some(FormatName::Csv), _) => FileFormat::Csv { delimiter: b',' },
+            (None, Some(format)) => format,
+            (None, None) => {
+                return Err(format!("{}: say what it holds with --format", file.display()).into());
+            }
+        };
+        match (format, self.delimiter) {
+            (FileFormat::Csv { .. }, Some(delimiter)) => {
+                let delimiter = u8::try_from(delimiter).ok().filter(u8::is_ascii);
+                let delimiter = delimiter.filter(|byte| !b"\"\r\n".contains(byte));
+                let delimiter =
+                    delimiter.ok_or("--delimiter is one character of ASCII, and no quote or end of line")?;
+                Ok(FileFormat::Csv { delimiter })
+            }
+            (_, Some(_)) => Err("--delimiter is for CSV".into()),
+            (format, None) => Ok(format),
+        }
+    }
+}
+
+impl Databases {
+    fn of(&self, url: &str, password_file: &Option<PathBuf>, ca: &Option<PathBuf>) -> Database {
+        Database {
+            url: url.to_owned(),
+            password: None,
+            password_file: password_file.clone(),
+            ca: ca.clone(),
+            client_certificate: self.database_cert.clone(),
+            client_key: self.database_key.clone(),
+            plain: self.plain,
+        }
+    }
+
+    fn source(&self) -> Database {
+        self.of(&self.from, &self.from_password_file, &self.from_ca)
+    }
+
+    fn target(&self) -> Database {
+        self.of(&self.to, &self.to_password_file, &self.to_ca)
+    }
+}
+
+/// What a job did, and what was found behind it.
+#[derive(serde::Serialize)]
+struct Done {
+    #[serde(flatten)]
+    report: Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leaks: Option<LeakReport>,
+}
+
+fn file(args: &FileArgs) -> Result<(), Failure> {
+    let rules = args.rules.load()?;
+    let format = args.holds.format(&args.input)?;
+    let (from_pipe, to_pipe) = (args.input == Path::new("-"), args.out == Path::new("-"));
+    if args.verify && (from_pipe || to_pipe) {
+        return Err("--verify reads both files again: name them".into());
+    }
+    let job = FileJob {
+        input: if from_pipe { Input::Stdin } else { Input::File(args.input.clone()) },
+        output: if to_pipe { Output::Stdout } else { Output::File { path: args.out.clone(), replace: args.replace } },
+        format,
+        limits: Limits::default(),
+    };
+    let limits = job.limits;
+    let bar = Bar::new("masking");
+    let report = run_job(async {
+        let engine = Remote::connect(&args.engine, &rules).await?;
+        let job = mask_file(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress));
+        Ok(tokio::select! {
+            report = bar.over(job) => report?,
+            () = stopped() => Err(JobError::Stopped)?,
+        })
+    })?;
+    let leaks = args.verify.then(|| {
+        let bar = Bar::new("looking for originals");
+        bar.during(|progress| {
+            verify_files(&args.input, &args.out, format, Arc::clone(&rules), limits, LeakLimits::default(), progress)
+        })
+    });
+    show::done(&Done { report, leaks: leaks.transpose()? }, args.json, to_pipe)
+}
+
+fn database(args: &DatabaseArgs) -> Result<(), Failure> {
+    let rules = args.rules.load()?;
+    let (source, target) = (args.databases.source(), args.databases.target());
+    let done = run_job(async {
+        let engine = Remote::connect(&args.engine, &rules).await?;
+        let job = DatabaseJob { source, target, replace: args.replace, limits: Limits::default() };
+        let bar = Bar::new("masking");
+        let report = mask_database(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress), stopped());
+        let report = bar.over(report).await?;
+        drop(bar);
+        let leaks = if args.verify { Some(verified(&args.databases, &rules).await?) } else { None };
+        Ok(Done { report, leaks })
+    })?;
+    show::done(&done, args.json, false)
+}
+
+async fn verified(databases: &Databases, rules: &Arc<Rules>) -> Result<LeakReport, Failure> {
+    let bar = Bar::new("looking for originals");
+    let (source, target) = (databases.source(), databases.target());
+    let looking = verify_databases(source, target, Arc::clone(rules), LeakLimits::default(), &bar.progress);
+    Ok(bar.over(looking).await?)
+}
+
+fn verify(args: &VerifyArgs) -> Result<(), Failure> {
+    let (report, common) = match &args.of {
+        Verified::Database { databases, common } => (run_job(verified(databases, &common.rules.load()?))?, common),
+        Verified::File { original, masked, holds, common } => {
+            let (rules, format) = (common.rules.load()?, holds.format(original)?);
+            let bar = Bar::new("looking for originals");
+            let (limits, leaks) = (Limits::default(), LeakLimits::default());
+            let looking = |progress: &_| verify_files(original, masked, format, rules, limits, leaks, progress);
+            (bar.during(looking)?, common)
+        }
+    };
+    show::leaks(&report, common.json)
+}
+
+/// Runs a job on every core. What is left of one that failed does not hold up the end of the program.
+fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(job);
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    outcome
+}
+
+/// Ends when somebody tells the program to.
+async fn stopped() {
+    let told = async {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted,
+            _ = terminate.recv() => Ok(()),
+        }
+    };
+    // Who cannot hear of signals is ended by them.
+    if told.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

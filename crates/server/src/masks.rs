@@ -1,0 +1,184 @@
+//! Masks: of calls that ask for them, and of roles that may see values through one only.
+//!
+//! What is masked with is derived from the app's token secret, here and nowhere else. A call's rules are read and its keys
+//! derived on a crypto thread, in its first slice. A role's mask is read when the role is set, and made once for an app and
+//! generation.
+//!
+//! | file | its one concern |
+//! | --- | --- |
+//! | `fields.rs` | one field of `mask` |
+//! | `sight.rs` | what becomes of a value that was opened: shown, or masked for its caller's role |
+
+pub mod fields;
+pub mod sight;
+
+use sealwire_mask::{Function, Kind, MaskSecret, Masks, RuleText, Rules, Target, Unknown};
+use sealwire_wire::{MaskRule, Masking, RuleFields, UnknownFields};
+
+use crate::error::CallFailure;
+
+/// A call's rules and lists as they came, on their way to a crypto thread.
+#[derive(Debug)]
+pub struct Wanted {
+    unknown: Unknown,
+    rules: Vec<RuleText>,
+    lists: Vec<(String, Vec<String>)>,
+}
+
+impl Wanted {
+    /// Takes them out of the message.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Rules`] for a kind that there is not.
+    pub fn of(masking: &Masking<'_>) -> Result<Self, CallFailure> {
+        let rule = |(at, rule): (usize, &MaskRule<'_>)| {
+            let target = match rule.fields {
+                RuleFields::Path(path) => Target::Path(path.to_owned()),
+                RuleFields::Column(column) => Target::Column(column.to_owned()),
+                RuleFields::Kind(kind) => {
+                    let refused = |message| CallFailure::Rules(format!("rule {}: {message}", at + 1));
+                    Target::Kind(kind.parse::<Kind>().map_err(refused)?)
+                }
+            };
+            Ok(RuleText { target, mask: rule.mask.to_owned() })
+        };
+        let owned = |list: &sealwire_wire::MaskList<'_>| {
+            (list.name.to_owned(), list.entries.iter().map(|entry| (*entry).to_owned()).collect())
+        };
+        Ok(Self {
+            unknown: match masking.unknown {
+                UnknownFields::Refuse => Unknown::Refuse,
+                UnknownFields::Keep => Unknown::Keep,
+            },
+            rules: masking.rules.iter().enumerate().map(rule).collect::<Result<_, CallFailure>>()?,
+            lists: masking.lists.iter().map(owned).collect(),
+        })
+    }
+
+    /// Reads the rules and derives their keys: for a crypto thread.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Rules`], which says which rule, where and what may stand there.
+    pub fn into_masks(self, secret: &MaskSecret) -> Result<Masks, CallFailure> {
+        let rules = Rules::new(self.unknown, self.rules, self.lists);
+        let rules = rules.map_err(|error| CallFailure::Rules(error.to_string()))?;
+        Ok(Masks::new(&rules, secret))
+    }
+
+    /// The most by which masking makes a document of so many fields and bytes longer.
+    pub fn growth(&self, fields: usize, bytes: usize) -> usize {
+        let entries = self.lists.iter().flat_map(|(_, entries)| entries).map(String::len);
+        growth(self.rules.iter().map(|rule| &*rule.mask), entries.max().unwrap_or(0), fields, bytes)
+    }
+}
+
+/// What a mask may be whose text says nothing of its length: a hash, an address, an entry of a list that comes along,
+/// with its MessagePack header.
+const MASK_BYTES: usize = 128;
+
+/// The most by which functions of these texts, with list entries of so many bytes, make values longer. A replacement is not
+/// longer than the text that names it; only a sign of several bytes in place of each of one can make a long value longer.
+fn growth<'a>(masks: impl Iterator<Item = &'a str>, entry: usize, fields: usize, bytes: usize) -> usize {
+    let (mut longest, mut wide) = (0, false);
+    for mask in masks {
+        longest = longest.max(mask.len());
+        wide |= !mask.is_ascii() || mask.contains("\\u");
+    }
+    let signs = if wide { bytes.saturating_mul(3) } else { 0 };
+    fields.saturating_mul(longest.saturating_add(entry).saturating_add(MASK_BYTES)).saturating_add(signs)
+}
+
+/// The function of a role's mask.
+///
+/// # Errors
+///
+/// What is wrong with it: its text, or that a role cannot have it.
+pub fn of_role(text: &str) -> Result<Function, String> {
+    let function: Function = text.parse().map_err(|error: sealwire_mask::FunctionError| error.to_string())?;
+    if function.is_keep() {
+        return Err("`keep` masks nothing: leave the mask out".to_owned());
+    }
+    if let Some(subject) = function.subject() {
+        return Err(format!("subject `{subject}`: a role masks values one by one, whatever stands beside them"));
+    }
+    Ok(function)
+}
+
+/// The secret of an app's masks.
+pub fn secret(keys: &sealwire_crypto::TokenKeys) -> MaskSecret {
+    MaskSecret::new(keys.mask_secret())
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_crypto::{KeyState, TokenKeyVersion, TokenKeys, TokenSecret};
+
+    use super::*;
+
+    #[test]
+    fn a_role_has_no_mask_that_shows_values_or_hangs_on_others() {
+        for (text, error) in [
+            ("partial(last=4)", None),
+            ("hash", None),
+            ("fixed(\"n/a\")", None),
+            ("date_shift(within=30)", None),
+            ("keep", Some("masks nothing")),
+            ("date_shift(within=30, subject=id)", Some("one by one")),
+            ("fly", Some("fly")),
+            ("partial(last=x)", Some("column")),
+        ] {
+            match (of_role(text), error) {
+                (Ok(_), None) => (),
+                (Err(found), Some(error)) => assert!(found.contains(error), "{text}: {found}"),
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn no_mask_is_longer_than_what_is_set_aside_for_it() {
+        let secret = TokenSecret::generate().unwrap();
+        let keys = TokenKeys::new(1, vec![TokenKeyVersion { number: 1, state: KeyState::Active, secret }]).unwrap();
+        let long = "e".repeat(256);
+        let lists = vec![("own".to_owned(), vec![long.clone(), "x".to_owned()])];
+        let values =
+            ["", "a", "4111 1111 1111 1111", "someone@example.org", "+49 30 1234567", "2026-11-22", "x y z", &long];
+        let fixed = format!("fixed(\"{}\")", "f".repeat(200));
+        for mask in [
+            "redact",
+            "redact(with=\"long text in place of a short one\")",
+            &fixed,
+            "null",
+            "partial(first=1)",
+            "partial(last=1, with=\"\u{1f600}\")",
+            "partial(last=1, with=\"\\u{1f600}\")",
+            "email",
+            "email(keep=domain)",
+            "phone",
+            "card",
+            "hash",
+            "hash(length=64)",
+            "pseudonym(list=first_names)",
+            "pseudonym(list=own)",
+            "fpe",
+            "date_shift(days=30)",
+            "generalize(keep=3)",
+            "generalize(date=month)",
+        ] {
+            let target = Target::Path("$".to_owned());
+            let rule = RuleText { target, mask: mask.to_owned() };
+            let wanted = Wanted { unknown: Unknown::Keep, rules: vec![rule], lists: lists.clone() };
+            let room = |bytes| wanted.growth(1, bytes) + bytes;
+            let rooms: Vec<_> = values.iter().map(|value| room(value.len() + 1)).collect();
+            let masks = wanted.into_masks(&super::secret(&keys)).unwrap_or_else(|error| panic!("{mask}: {error}"));
+            for (value, room) in values.iter().zip(rooms) {
+                let mut out = Vec::new();
+                if masks.apply(0, sealwire_mask::Value::Str(value), None, &mut out).is_ok() {
+                    assert!(out.len() <= room, "{mask} of {value:?}: {} > {room}", out.len());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! `sealwire mask`: samples explained, files masked against a real engine, and what leaked found.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Dev, ok, sealwire};
+
+const RULES: &str = r#"
+unknown = "refuse"
+
+[[rule]]
+column = "email"
+mask = "email"
+
+[[rule]]
+path = "$.card.number"
+mask = "card(first=6, last=4)"
+
+[[rule]]
+column = "name"
+mask = "pseudonym(list=heroes)"
+
+[[rule]]
+kind = "phone"
+mask = "phone(last=2)"
+
+[[rule]]
+column = "id"
+mask = "keep"
+
+[[rule]]
+column = "gone"
+mask = "null"
+
+[lists]
+heroes = "heroes.txt"
+"#;
+
+fn orders(count: usize) -> String {
+    let mut text = String::new();
+    for n in 0..count {
+        let (name, tail) =
+            (["Zoë", "Åsa", "Bob", "Eve"][n % 4], if n % 3 == 0 { "null" } else { "\"+49 30 5550123\"" });
+        let email = n % 50;
+        writeln!(
+            text,
+            r#"{{"id": {n}, "name": "{name}", "email": "user{email}@shop.example", "card": {{"number": "42424242424242{:02}"}}, "call": {tail}}}"#,
+            n % 100
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// Standard output, standard error and the exit status.
+fn run(folder: &Path, arguments: &[&str]) -> (String, String, i32) {
+    let output = sealwire(folder, arguments);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr), output.status.code().unwrap())
+}
+
+/// The words of a line that begins so.
+fn row<'t>(table: &'t str, field: &str) -> Vec<&'t str> {
+    let line = table.lines().find(|line| line.split_whitespace().next() == Some(field));
+    line.unwrap_or_else(|| panic!("{field} is not in\n{table}"))
+        .split("  ")
+        .map(str::trim)
+        .filter(|cell| !cell.is_empty())
+        .collect()
+}
+
+#[test]
+fn a_sample_is_explained_field_by_field_without_an_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("rules.toml", RULES);
+    write("heroes.txt", "Ajax\nHector\nParis\n");
+    write("sample.ndjson", &orders(8));
+    let check = ["mask", "check", "--rules", "rules.toml", "sample.ndjson"];
+    // Card numbers that do not pass Luhn are taken as they are: the rule names them.
+    let (table, said, status) = run(folder.path(), &check);
+    assert_eq!(row(&table, "$.email"), ["$.email", "email", "rule 1, column email", "8", "0"], "{said}");
+    assert_eq!(row(&table, "$.name")[1..3], ["pseudonym(list=heroes)", "rule 3, column name"]);
+    assert_eq!(row(&table, "$.id")[1..3], ["keep", "rule 5, column id"]);
+    assert!(table.contains("rule 4, kind phone"), "{table}");
+    assert!(table.contains("rule 6 names nothing here: column gone"), "{table}");
+    assert_eq!(status, 0, "{table}{said}");
+    let (json, _, status) = run(folder.path(), &[&check[..], &["--json"]].concat());
+    let explained: Value = serde_json::from_str(&json).unwrap();
+    let email = explained["fields"].as_array().unwrap().iter().find(|field| field["field"] == "$.email").unwrap();
+    assert_eq!((&email["becomes"], &email["rule"], &email["values"]), (&"masked".into(), &1.into(), &8.into()));
+    assert_eq!((&explained["unused"], status), (&Value::from(vec![6]), 0));
+
+    // What no rule names, and what a function does not take: a job would fail, and so does this.
+    write("sample.json", r#"[{"id": 1, "email": "no address", "born": "1990-01-01"}]"#);
+    let (table, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "sample.json"]);
+    let born = table.lines().find(|line| line.contains("born")).unwrap();
+    assert!(born.contains("refused") && born.contains("no rule names it"), "{table}");
+    assert!(table.contains("rule 1: email does not fit 1 values"), "{table}");
+    assert!(status == 1 && said.contains("a job would fail: no rule names 1 fields"), "{said}");
+    assert!(!table.contains("1990") && !table.contains("no address"), "a value is shown: {table}");
+    let kept = RULES.replace("\"refuse\"", "\"keep\"");
+    write("keeping.toml", &kept);
+    let (table, said, status) = run(folder.path(), &["mask", "check", "--rules", "keeping.toml", "sample.json"]);
+    assert!(status == 1 && said.contains("1 values do not fit"), "{table}{said}");
+
+    // Rules that are none: file, line, column, and what to write.
+    for (from, to, says) in [
+        ("\"card(first=6, last=4)\"", "\"card(first=six)\"", "rules-bad.toml: line 10, column"),
+        ("unknown = \"refuse\"", "", "unknown = \"keep\""),
+        ("kind = \"phone\"", "kind = \"fax\"", "fax"),
+        ("heroes = \"heroes.txt\"", "heroes = \"nowhere.txt\"", "nowhere.txt"),
+        ("list=heroes", "list=villains", "villains"),
+    ] {
+        write("rules-bad.toml", &RULES.replacen(from, to, 1));
+        let (out, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules-bad.toml", "sample.ndjson"]);
+        assert!(status == 1 && said.contains(says) && out.is_empty(), "{to}: {said}");
+    }
+    let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "heroes.txt"]);
+    assert!(status == 1 && said.contains("--format"), "{said}");
+    let help = ok(folder.path(), &["mask", "--help"]);
+    for word in ["sealwire mask check --rules", "[[rule]]", "docs/masking.md", "mask database"] {
+        assert!(help.contains(word), "{word} is not in\n{help}");
+    }
+}
+
+#[test]
+fn files_are_masked_by_an_engine_alike_and_verified() {
+    let dev = Dev::start();
+    dev.write("rules.toml", RULES);
+    dev.write("heroes.txt", "Ajax\nHector\nParis\n");
+    dev.write("orders.ndjson", &orders(3_000));
+    let read = |name: &str| std::fs::read_to_string(dev.path().join(name)).unwrap();
+    let file = ["mask", "file", "orders.ndjson", "--rules", "rules.toml"];
+    let report = dev.ok(&[&file[..], &["--out", "masked.ndjson", "--verify"]].concat());
+    assert!(row(&report, "$.email").contains(&"3000"), "{report}");
+    assert!(report.contains("3000 records") && !report.contains("LEAK"), "{report}");
+    let (original, masked) = (read("orders.ndjson"), read("masked.ndjson"));
+    assert_eq!(masked.lines().count(), 3_000);
+    for leaked in ["shop.example", "Zoë", "Bob", "5550123"] {
+        assert!(original.contains(leaked) && !masked.contains(leaked), "{leaked} is in the output");
+    }
+    for (before, after) in original.lines().zip(masked.lines()) {
+        let [before, after] = [before, after].map(|line| serde_json::from_str::<Value>(line).unwrap());
+        assert_eq!(before["id"], after["id"]);
+        assert!(["Ajax", "Hector", "Paris"].contains(&after["name"].as_str().unwrap()), "{after}");
+        let [number, mask] = [&before, &after].map(|line| line["card"]["number"].as_str().unwrap());
+        assert!(mask.starts_with("424242") && mask.ends_with(&number[12..]), "{mask}");
+        assert_eq!(before["call"].is_null(), after["call"].is_null());
+    }
+    // Another run and another format give the same masks.
+    dev.ok(&[&file[..], &["--out", "again.ndjson"]].concat());
+    assert_eq!(read("again.ndjson"), masked);
+    let csv = original
+        .lines()
+        .take(50)
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["email"].as_str().unwrap().to_owned());
+    dev.write(
+        "users.csv",
+        &format!("email,note\r\n{}", csv.map(|email| format!("{email},\"a, b\"\r\n")).collect::<String>()),
+    );
+    dev.write("csv.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
+    let json = dev.ok(&["mask", "file", "users.csv", "--out", "users-masked.csv", "--rules", "csv.toml", "--json"]);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&report["records"], &report["fields"][0]["masked"]), (&50.into(), &50.into()), "{json}");
+    let first = serde_json::from_str::<Value>(masked.lines().next().unwrap()).unwrap();
+    let second = read("users-masked.csv");
+    assert_eq!(second.lines().nth(1).unwrap(), format!("{},\"a, b\"", first["email"].as_str().unwrap()));
+    // In a pipe the document is on standard output, and what was done is said beside it.
+    let piped = dev.arguments(&[&file[..], &["--out", "-"]].concat());
+    let (document, said, status) = run(dev.path(), &piped);
+    assert!(status == 0 && document == masked && said.contains("3000 records"), "{said}");
+    // Another app has other masks.
+    dev.operate(&["apps", "create", "other"]);
+    dev.ok(&["mask", "file", "users.csv", "--out", "other.csv", "--rules", "csv.toml", "--app", "other"]);
+    assert_ne!(read("other.csv"), read("users-masked.csv"));
+
+    // The leak check is not fooled by rules that name less.
+    let verify =
+        |masked: &str| run(dev.path(), &["mask", "verify", "file", "orders.ndjson", masked, "--rules", "rules.toml"]);
+    let (table, said, status) = verify("masked.ndjson");
+    assert_eq!(status, 0, "{table}{said}");
+    let fewer = RULES.replacen("mask = \"email\"", "mask = \"keep\"", 1);
+    dev.write("fewer.toml", &fewer);
+    dev.ok(&["mask", "file", "orders.ndjson", "--rules", "fewer.toml", "--out", "leaking.ndjson"]);
+    let (table, said, status) = verify("leaking.ndjson");
+    assert!(status == 1 && said.contains("originals were found"), "{table}{said}");
+    assert!(row(&table, "$.email").last().unwrap().contains("LEAK"), "{table}");
+    let again = dev.arguments(&["mask", "file", "orders.ndjson", "--rules", "rules.toml", "--out", "masked.ndjson"]);
+    let (_, said, status) = run(dev.path(), &again);
+    assert!(status == 1 && said.contains("masked.ndjson is there already"), "{said}");
+    dev.stop();
+}
+
+#[test]
+fn a_job_that_fails_says_where_and_leaves_nothing() {
+    let dev = Dev::start();
+    dev.write("rules.toml", RULES);
+    dev.write("heroes.txt", "Ajax\nHector\n");
+    for (lines, says) in [
+        (r#"{"id": 1, "born": "1990-01-01"}"#, "in.ndjson, line 101: no rule names $.born"),
+        (r#"{"id": 1, "email": "no address"}"#, "in.ndjson, line 101, column 20: email does not fit"),
+        (r#"{"id": 1, "email": }"#, "in.ndjson, line 101, column"),
+    ] {
+        dev.write("in.ndjson", &format!("{}{lines}\n{}", orders(100), orders(100)));
+        let before: Vec<_> = std::fs::read_dir(dev.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let job = dev.arguments(&["mask", "file", "in.ndjson", "--rules", "rules.toml", "--out", "out.ndjson"]);
+        let (out, said, status) = run(dev.path(), &job);
+        assert!(status == 1 && said.contains(says) && out.is_empty(), "{says}: {said}");
+        assert!(!said.contains("1990") && !said.contains("no address"), "a value is shown: {said}");
+        let after: Vec<_> = std::fs::read_dir(dev.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(after.len(), before.len(), "{says}: {after:?}");
+    }
+    // Without the right to mask nothing is read.
+    dev.operate(&["roles", "set", "bare", "encrypt apps=*"]);
+    let client = dev.operate(&["principals", "list"]);
+    let relay = client.lines().find(|line| !line.contains("administrator") && !line.starts_with("PRINCIPAL")).unwrap();
+    let mut words = relay.split_whitespace();
+    let (principal, role) = (words.next().unwrap(), words.next().unwrap());
+    dev.operate(&["principals", "grant", principal, "bare"]);
+    dev.operate(&["principals", "revoke", principal, role]);
+    dev.write("in.ndjson", &orders(3));
+    dev.refused(
+        &["mask", "file", "in.ndjson", "--rules", "rules.toml", "--out", "out.ndjson"],
+        "no role of this principal grants mask",
+    );
+    assert!(!dev.path().join("out.ndjson").exists());
+    dev.stop();
+}
