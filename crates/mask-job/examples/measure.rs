@@ -4,6 +4,7 @@
 //! cargo run --release -p sealwire-mask-job --example measure -- ndjson 1000 /tmp/measure   # megabytes, folder
 //! cargo run --release -p sealwire-mask-job --example measure -- shop 1000000               # rows in all
 //! cargo run --release -p sealwire-mask-job --example measure -- shop-sql 100000            # the shop as SQL
+//! cargo run --release -p sealwire-mask-job --example measure -- orders 1000                # megabytes of NDJSON
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
@@ -30,7 +31,8 @@ use sealwire_testkit::{Options, Postgres};
 
 use common::Local;
 
-const USAGE: &str = "measure ndjson MEGABYTES FOLDER | measure shop ROWS | measure shop-sql ROWS";
+const USAGE: &str =
+    "measure ndjson MEGABYTES FOLDER | measure shop ROWS | measure shop-sql ROWS | measure orders MEGABYTES";
 
 /// One edit of one field, as a line of jq does it.
 const TRIVIAL: &str = "unknown = \"keep\"\n[[rule]]\npath = \"$.customer.email\"\nmask = \"redact\"\n";
@@ -60,6 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match arguments[..] {
         ["ndjson", megabytes, folder] => ndjson(megabytes.parse()?, Path::new(folder)),
         ["shop", rows] => shop(rows.parse()?),
+        ["orders", megabytes] => Ok(generate(std::io::stdout().lock(), megabytes.parse::<u64>()? * 1_000_000)?),
         ["shop-sql", rows] => {
             let rows: u64 = rows.parse()?;
             let customers = (rows / shop::ROWS_PER_CUSTOMER).to_string();
@@ -78,7 +81,7 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(folder)?;
     let source = folder.join(format!("orders-{megabytes}.ndjson"));
     if !source.exists() {
-        generate(&source, megabytes * 1_000_000)?;
+        generate(File::create(&source)?, megabytes * 1_000_000)?;
     }
     for (name, text, workers) in [
         ("one redact", TRIVIAL, 1),
@@ -108,10 +111,10 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn generate(path: &Path, bytes: u64) -> std::io::Result<()> {
+fn generate(out: impl Write, bytes: u64) -> std::io::Result<()> {
     const NAMES: [&str; 6] =
         ["Anna Müller", "Bob O'Neil", "Chloé Ångström", "Дмитрий Иванов", "美咲 田中", "Eve Smith"];
-    let mut out = BufWriter::new(File::create(path)?);
+    let mut out = BufWriter::new(out);
     let (mut written, mut at) = (0, 0_u64);
     while written < bytes {
         at += 1;

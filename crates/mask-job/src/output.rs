@@ -194,3 +194,54 @@ fn is_same(path: &Path, input: &File) -> io::Result<bool> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways to write a file, whichever the system would choose.
+    fn drafts(path: &Path, replace: bool) -> Vec<Draft> {
+        let file = BufWriter::new(named(path).expect("a file beside it"));
+        let mut drafts = vec![Draft::Named { file, path: path.to_owned(), replace }];
+        #[cfg(target_os = "linux")]
+        if let Some(file) = unnamed(folder(path)) {
+            drafts.push(Draft::Unnamed { file: BufWriter::new(file), path: path.to_owned(), replace });
+        }
+        drafts
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).expect("folder");
+        entries.map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_draft_is_nothing_until_it_is_finished() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("out");
+        let count = drafts(&path, false).len();
+        for at in 0..count {
+            let mut draft = drafts(&path, false).swap_remove(at);
+            draft.write(b"whole").expect("writes");
+            assert!(!path.exists());
+            drop(draft);
+            assert_eq!(names(folder.path()), [""; 0]);
+
+            let mut draft = drafts(&path, false).swap_remove(at);
+            draft.write(b"whole").expect("writes");
+            draft.finish().expect("finishes");
+            assert_eq!(fs::read(&path).expect("reads"), b"whole");
+
+            // Somebody else's came first.
+            let error = drafts(&path, false).swap_remove(at).finish().expect_err("is there");
+            assert!(matches!(error, JobError::Exists { .. }), "{error}");
+            assert_eq!(fs::read(&path).expect("reads"), b"whole");
+            let mut draft = drafts(&path, true).swap_remove(at);
+            draft.write(b"new").expect("writes");
+            draft.finish().expect("replaces");
+            assert_eq!(fs::read(&path).expect("reads"), b"new");
+            assert_eq!(names(folder.path()), ["out"]);
+            fs::remove_file(&path).expect("removes");
+        }
+    }
+}

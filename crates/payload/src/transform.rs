@@ -2,7 +2,8 @@
 
 use sealwire_msgpack::Token;
 
-use crate::Path;
+use crate::select::States;
+use crate::{Path, Selection};
 
 /// What happens to fields. Called by the walk in document order; monomorphised, since it sits in the hot loop.
 pub trait Transform {
@@ -37,10 +38,18 @@ pub struct Field<'a> {
     pub token: Token<'a>,
     /// The whole value as it stands in the document.
     pub raw: &'a [u8],
-    /// What of a [ranked](crate::Selection::ranked) selection selected it; `None`: nothing did. 0 under every other selection.
-    pub rank: Option<u32>,
     /// Where it sits.
     pub path: Path<'a>,
+    pub(crate) selection: &'a Selection,
+    pub(crate) states: States,
+}
+
+impl Field<'_> {
+    /// What of a [ranked](Selection::ranked) selection selected it; `None`: nothing did. 0 under every other selection.
+    #[must_use]
+    pub fn rank(&self) -> Option<u32> {
+        self.selection.rank(self.states)
+    }
 }
 
 /// What a [`Transform`] did with a field.
@@ -52,8 +61,8 @@ pub enum Outcome {
     Keep,
 }
 
-/// What a selected array or map means. Under [`Selection::everything`](crate::Selection::everything) and
-/// [`Selection::ranked`](crate::Selection::ranked) leaves are fields in either mode.
+/// What a selected array or map means. Under [`Selection::everything`] and
+/// [`Selection::ranked`] leaves are fields in either mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containers {
     /// It is one field. The outermost selected container wins.

@@ -262,8 +262,8 @@ impl Walk {
         let out_len = pass.out.len();
         let raw = pass.input.get(start..self.position).unwrap_or_default();
         let path = Path { frames: &self.frames, input: pass.input };
-        let rank = self.selection.rank(states);
-        match pass.transform.field(Field { token, raw, rank, path }, pass.out) {
+        let selection = &*self.selection;
+        match pass.transform.field(Field { token, raw, path, selection, states }, pass.out) {
             Ok(Outcome::Replaced) => {
                 pass.copied_to = self.position;
                 pass.check_out_len()

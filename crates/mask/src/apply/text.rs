@@ -52,16 +52,19 @@ impl Partial {
         if text.len() > VALUE_BYTES_MAX {
             return Err(Unfit::TooLong(VALUE_BYTES_MAX));
         }
-        let count = text.graphemes(true).count();
+        // Each byte is a character, but for a line's end of two.
+        let is_plain = text.is_ascii() && !text.as_bytes().contains(&b'\r');
+        let count = if is_plain { text.len() } else { text.graphemes(true).count() };
         // All or too much would stay.
         let (first, last) = if count > self.first + self.last { (self.first, self.last) } else { (0, 0) };
         let bytes = |mut graphemes: unicode_segmentation::Graphemes<'_>, count| match count {
             0 => 0,
             count => graphemes.nth(count - 1).map_or(0, |_| text.len() - graphemes.as_str().len()),
         };
-        let head = bytes(text.graphemes(true), first);
+        let head = if is_plain { first } else { bytes(text.graphemes(true), first) };
         let tail = match last {
             0 => text.len(),
+            last if is_plain => text.len() - last,
             last => text.grapheme_indices(true).rev().nth(last - 1).map_or(text.len(), |(at, _)| at),
         };
         let hidden = count - first - last;

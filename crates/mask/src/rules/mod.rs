@@ -180,7 +180,7 @@ impl Rules {
     /// What holds for a field of a walk under [`Rules::selection`].
     #[must_use]
     pub fn ruling(&self, field: &Field<'_>) -> Ruling {
-        if let Some(rank) = field.rank {
+        if let Some(rank) = field.rank() {
             return self.ranked.get(rank as usize).map_or(Ruling::Refuse, |rule| Ruling::Rule(*rule));
         }
         match Value::of(field.token) {

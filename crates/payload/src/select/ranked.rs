@@ -74,7 +74,6 @@ impl Selection {
     }
 
     /// The first that selects a leaf with these states; 0 under a selection without ranks.
-    #[inline]
     pub(crate) fn rank(&self, states: States) -> Option<u32> {
         self.ranks.as_ref().map_or(Some(0), |ranks| self.lowest(ranks, states))
     }
@@ -95,6 +94,7 @@ impl Selection {
 
 impl Ranks {
     /// `states` of a value under `key`, with the key's rank if that is the lowest on the way.
+    #[inline(never)] // Walks without ranks pay for no registers of it.
     pub(super) fn at_key(&self, states: States, key: &[u8]) -> States {
         let found = lookup(&self.keys, |other| other.as_ref().cmp(key));
         let before = (states & KEY_RANK) >> KEY_RANK_AT;

@@ -13,7 +13,7 @@ impl Transform for Ranks {
     type Error = ();
 
     fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
-        self.0.push((field.path.to_string(), field.rank));
+        self.0.push((field.path.to_string(), field.rank()));
         Ok(Outcome::Keep)
     }
 
