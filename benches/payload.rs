@@ -13,8 +13,9 @@ use sealwire_crypto::{AppKeys, Curve, Encoding, KeyScope, Opener, Sealer};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
 use sealwire_server::faults::Faults;
+use sealwire_server::masks::sight::Shown;
 use sealwire_server::reader::{Evervault, Reader};
-use sealwire_server::transform::{OpenFields, SealFields};
+use sealwire_server::transform::{OpenFields, SealFields, ShowFields};
 use sealwire_server::writer::Writer;
 use sealwire_wire::OnError;
 
@@ -205,12 +206,13 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     let mut out = Vec::with_capacity(sealed.len());
                     let native = Opener::new(Arc::clone(keys), b"");
                     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
-                    let mut open = OpenFields {
+                    let open = OpenFields {
                         reader: Reader::new(native, evervault, 64).into(),
                         ticket: Arc::default(),
                         faults: Faults::new(OnError::Fail, 0, fields as u64),
                     };
-                    run(&everything, Containers::Descend, &sealed, &mut out, &mut open);
+                    let mut show = ShowFields { open, shown: Shown::clear() };
+                    run(&everything, Containers::Descend, &sealed, &mut out, &mut show);
                     assert_eq!(out.len(), input.len());
                     out
                 });

@@ -60,7 +60,7 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Mask a file of NDJSON, JSON or CSV; the output appears only when it is complete
-    File(FileArgs),
+    File(Box<FileArgs>),
     /// Copy a PostgreSQL database masked into another one, which must be empty
     Database(Box<DatabaseArgs>),
     /// Say for each field of a sample which rule masks it, or that none does; fails if the rules refuse one. Needs no engine
