@@ -103,6 +103,11 @@ pub fn of_role(text: &str) -> Result<Function, String> {
     if let Some(subject) = function.subject() {
         return Err(format!("subject `{subject}`: a role masks values one by one, whatever stands beside them"));
     }
+    if function.list().is_some() {
+        // Of lists a role knows those that come along.
+        let rule = RuleText { target: Target::Path("$".to_owned()), mask: text.to_owned() };
+        Rules::new(Unknown::Keep, vec![rule], Vec::new()).map_err(|error| error.to_string())?;
+    }
     Ok(function)
 }
 
@@ -126,6 +131,8 @@ mod tests {
             ("date_shift(within=30)", None),
             ("keep", Some("masks nothing")),
             ("date_shift(within=30, subject=id)", Some("one by one")),
+            ("pseudonym(list=cities)", None),
+            ("pseudonym(list=mine)", Some("no list `mine`")),
             ("fly", Some("fly")),
             ("partial(last=x)", Some("column")),
         ] {

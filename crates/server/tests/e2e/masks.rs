@@ -203,8 +203,13 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         assert!(done < f64::from(MANY), "{done} fields were masked for nobody");
         let client = harness.client().await;
         let call = Mask { deadline_ms: Some(1), writing: writing.clone(), ..Mask::new(APP, &payload) };
-        let late = rpc_error(client.mask(call).await);
-        assert!([ErrorCode::DeadlineExceeded, ErrorCode::Overloaded].contains(&late.code), "{late:?}");
+        match client.mask(call).await {
+            Err(Error::Deadline) => (),
+            late => {
+                let code = rpc_error(late).code;
+                assert!([ErrorCode::DeadlineExceeded, ErrorCode::Overloaded].contains(&code), "{code}");
+            }
+        }
         // The whole of it, in as many slices as it takes, is what its parts are.
         let masked = client.mask(Mask { writing: writing.clone(), ..Mask::new(APP, &payload) }).await.unwrap();
         let few = crate::harness::fields(3);
@@ -217,7 +222,7 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
 /// What must never be in a reply to somebody under a mask.
 const CANARY: &str = "canary";
 const NUMBER: u64 = 0x1122_3344_5566_7788;
-const FLOAT: f64 = 1.234_567_890_123e89;
+const FLOAT: f64 = 1_234_567.890_123;
 
 /// A document with a canary in every kind of value.
 fn canaries(with_containers: bool) -> Vec<u8> {
