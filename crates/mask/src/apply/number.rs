@@ -35,6 +35,14 @@ enum Form {
     Text,
 }
 
+impl Form {
+    /// Refuses a float so large that one by `step` away is the same: it would come out as it is.
+    fn tells_apart(self, value: f64, step: u64) -> Result<(), Unfit> {
+        let digits = if matches!(self, Self::Single) { f32::MANTISSA_DIGITS } else { f64::MANTISSA_DIGITS };
+        if value.abs() < step as f64 * (1_u64 << (digits - 1)) as f64 { Ok(()) } else { Err(Unfit::Range) }
+    }
+}
+
 /// A number to be masked.
 enum Number {
     Decimal(Decimal, Form),
@@ -149,6 +157,7 @@ pub(super) fn step(step: u64, value: Value<'_>, out: &mut Vec<u8>) -> Result<(),
             decimal.write(form, out)
         }
         Number::Binary(value, form) => {
+            form.tells_apart(value, step)?;
             write_binary((value / step as f64).floor() * step as f64, form, out);
             Ok(())
         }
@@ -194,7 +203,10 @@ impl Noise {
                 let share = (drawn >> 75) as f64 / (1_u64 << 52) as f64 - 1.0;
                 let reach = match self.reach {
                     Reach::Of(millionths) => value.abs() * (f64::from(millionths) / 1e6),
-                    Reach::Fixed(by) => by as f64,
+                    Reach::Fixed(by) => {
+                        form.tells_apart(value, by)?;
+                        by as f64
+                    }
                 };
                 write_binary(value + reach * share, form, out);
                 Ok(())

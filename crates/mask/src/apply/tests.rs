@@ -402,6 +402,12 @@ fn generalized_values_are_coarser_and_of_their_form() {
         refused("noise(percent=10)", Value::Str(wrong), "plain decimal");
     }
     refused("generalize(step=10)", Value::Float(f64::NAN), "finite");
+    // Floats that have no neighbours so near would come out as they are.
+    for function in ["generalize(step=1000)", "noise(by=1000)"] {
+        refused(function, Value::Float(1e89), "out of range");
+        refused(function, Value::Float(-1e40), "out of range");
+        refused(function, Value::Single(1e35), "out of range");
+    }
     refused("noise(by=1)", Value::Single(f32::INFINITY), "finite");
 }
 
