@@ -134,6 +134,12 @@ impl Harness {
         self.control().await.create(&AppId::new(name).unwrap(), &Curve::ALL).await.unwrap();
     }
 
+    /// The same, and waits until the engine serves it.
+    pub(crate) async fn serve_app(&self, name: &str) {
+        let app = AppId::new(name).unwrap();
+        self.change(async |control, _| control.create(&app, &Curve::ALL).await.unwrap()).await;
+    }
+
     /// Changes the app, and waits until the engine serves the change.
     pub(crate) async fn change<T>(&self, change: impl AsyncFnOnce(&Control, &AppId) -> T) -> T {
         let control = self.control().await;

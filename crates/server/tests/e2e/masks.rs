@@ -43,7 +43,7 @@ async fn mask(client: &Client, app: &str, payload: &[u8], writing: Masking<'_>) 
 fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
     run(Machine::Shared, 60, async {
         let harness = Harness::start().await;
-        harness.create_app("other").await;
+        harness.serve_app("other").await;
         let client = harness.client().await;
         let lists = vec![MaskList { name: "towns", entries: vec!["Ulm", "Bonn", "Jena"] }];
         // A value, a function, what is known of the mask, and whether another app has another.
