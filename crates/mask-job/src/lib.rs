@@ -15,7 +15,6 @@ mod output;
 mod pipeline;
 mod plan;
 mod postgres;
-mod progress_bar;
 mod report;
 mod scan;
 
@@ -26,5 +25,4 @@ pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdi
 pub use limits::Limits;
 pub use output::{Input, Output};
 pub use postgres::{Database, DatabaseJob, mask_database};
-pub use progress_bar::with_progress_bar;
 pub use report::{FieldReport, Moment, Progress, Report, peak_memory};
