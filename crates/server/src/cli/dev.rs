@@ -34,15 +34,15 @@ pub(super) struct Args {
     /// Folder for the authority, certificates, key-encryption key, configuration and apps
     #[arg(long, value_name = "DIR", default_value = folder::DEFAULT)]
     folder: PathBuf,
-    /// Where to take calls; used when the folder is made
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
-    listen: SocketAddr,
-    /// Where to serve /live, /ready and /metrics; used when the folder is made
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7444")]
-    admin: SocketAddr,
-    /// Where to change apps, keys and collections; used when the folder is made
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7445")]
-    control: SocketAddr,
+    /// Where to take calls [default: as when the folder was made, first 127.0.0.1:7443]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where to serve /live, /ready and /metrics [default: as when the folder was made, first 127.0.0.1:7444]
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<SocketAddr>,
+    /// Where to change apps, keys and collections [default: as when the folder was made, first 127.0.0.1:7445]
+    #[arg(long, value_name = "ADDRESS")]
+    control: Option<SocketAddr>,
     /// Stop after the demonstration
     #[arg(long)]
     demo_only: bool,

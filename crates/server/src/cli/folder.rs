@@ -31,11 +31,18 @@ pub(super) const CLIENT_ROLE: &str = "relay";
 const SERVER: &str = "server";
 const KEK: &str = "kek";
 
-/// Where an engine in a new folder listens.
+/// Where the folder's engine is to listen: a new folder keeps it, and in one that is there it is for this time.
 pub(super) struct Addresses {
-    pub(super) listen: SocketAddr,
-    pub(super) admin: SocketAddr,
-    pub(super) control: SocketAddr,
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) admin: Option<SocketAddr>,
+    pub(super) control: Option<SocketAddr>,
+}
+
+impl Addresses {
+    fn or_default(&self) -> [SocketAddr; 3] {
+        let port = |given: Option<SocketAddr>, port| given.unwrap_or((Ipv4Addr::LOCALHOST, port).into());
+        [port(self.listen, 7_443), port(self.admin, 7_444), port(self.control, 7_445)]
+    }
 }
 
 /// Makes what is missing in the folder and loads its configuration. Existing files are kept, so keys stay.
@@ -50,7 +57,8 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
         super::certs::write_pair(folder, CA, authority.cert_pem(), authority.key_pem())?;
     }
     let loopback = Name::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let server = vec![Name::Dns("localhost".into()), loopback, Name::Ip(at.listen.ip()), Name::Ip(at.control.ip())];
+    let [listen, admin, control] = at.or_default();
+    let server = vec![Name::Dns("localhost".into()), loopback, Name::Ip(listen.ip()), Name::Ip(control.ip())];
     let certificates = [
         (SERVER, Usage::Server, server),
         (CLIENT, Usage::Client, vec![Name::Dns(CLIENT_NAME.into())]),
@@ -63,7 +71,6 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
         }
     }
     if missing(CONFIG) {
-        let Addresses { listen, admin, control } = at;
         let text = format!(
             "# Made by `sealwire dev`. `sealwire reference` prints every key with its unit, range and default.\n\
              [listen]\naddress = \"{listen}\"\n\n[admin]\naddress = \"{admin}\"\n\n\
@@ -74,7 +81,13 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
         );
         pki::write(&folder.join(CONFIG), text.as_bytes(), Access::Owner, Existing::Keep)?;
     }
-    Ok(Config::load(&folder.join(CONFIG), &Environment::of_process())?)
+    let mut config = Config::load(&folder.join(CONFIG), &Environment::of_process())?;
+    config.listen.address = at.listen.unwrap_or(config.listen.address);
+    config.admin.address = at.admin.unwrap_or(config.admin.address);
+    if let Some(listens) = &mut config.control {
+        listens.address = at.control.unwrap_or(listens.address);
+    }
+    Ok(config)
 }
 
 /// The configuration of this folder, if it has one.
