@@ -17,6 +17,13 @@ fn sealwire(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sealwire")).current_dir(folder).args(arguments).output().unwrap()
 }
 
+/// The same, running, with pipes.
+fn spawn(folder: &Path, arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+    command.current_dir(folder).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
 fn ok(folder: &Path, arguments: &[&str]) -> String {
     let output = sealwire(folder, arguments);
     let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -50,9 +57,13 @@ impl Dev {
     }
 
     fn start_in(folder: TempDir) -> Self {
+        Self::start_with(folder, &DEV)
+    }
+
+    fn start_with(folder: TempDir, arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_sealwire"))
             .current_dir(folder.path())
-            .args(DEV)
+            .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -97,6 +108,20 @@ impl Dev {
 
     fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path().join(name), text).unwrap();
+    }
+
+    /// SIGKILL, and nothing listens until [`Dev::again`].
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts in the same folder on the same ports.
+    fn again(mut self) -> Self {
+        let (connect, control) = (self.connect.clone(), self.control.clone());
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
+        let again = ["dev", "--listen", &connect, "--admin", "127.0.0.1:0", "--control", &control];
+        Self::start_with(folder, &again)
     }
 
     /// SIGTERM drains and exits 0.
@@ -338,9 +363,7 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
 
 /// Runs a command with this on its standard input.
 fn fed(folder: &Path, arguments: &[&str], input: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-    command.current_dir(folder).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let mut child = spawn(folder, arguments);
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }

@@ -17,6 +17,8 @@ use sealwire_mask_job::{
     mask_database, mask_file, verify_databases, verify_files,
 };
 
+use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
+
 use super::connect::Connect;
 use super::{Failure, folder};
 use engine::Remote;
@@ -107,6 +109,9 @@ struct Engine {
     /// Why, for whoever looks at it later; a role may demand it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// How long a batch waits for an engine that is overloaded, restarts or cannot be reached
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    patience: u64,
     #[command(flatten)]
     connect: Connect,
 }
@@ -250,8 +255,27 @@ impl RulesFile {
             std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
         };
         let rules = Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
+        lists_fit(&rules).map_err(|why| format!("{path}: {why}"))?;
         Ok(Arc::new(rules))
     }
+}
+
+/// Whether the rules' own lists fit in one call, as they must when its batch needs all of them.
+fn lists_fit(rules: &Rules) -> Result<(), String> {
+    let used = |name: &str| rules.iter().any(|rule| rule.function.list() == Some(name));
+    let lists: Vec<Vec<&str>> =
+        rules.lists().filter(|(name, _)| used(name)).map(|(_, entries)| entries.collect()).collect();
+    let all = || lists.iter().flatten();
+    for (what, has, max) in [
+        ("lists", lists.len(), MASK_LISTS_MAX),
+        ("entries of lists", all().count(), MASK_ENTRIES_MAX),
+        ("bytes of lists", all().map(|entry| entry.len()).sum(), MASK_LISTS_BYTES_MAX),
+    ] {
+        if has > max {
+            return Err(format!("the rules use {has} {what}, and one call takes {max}: shorten the lists"));
+        }
+    }
+    Ok(())
 }
 
 impl Holds {
@@ -328,7 +352,7 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
     let limits = job.limits;
     let bar = Bar::new("masking");
     let report = run_job(async {
-        let engine = Remote::connect(&args.engine, &rules).await?;
+        let engine = Remote::connect(&args.engine, &rules, &bar).await?;
         let job = mask_file(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress));
         Ok(tokio::select! {
             report = bar.over(job) => report?,
@@ -348,9 +372,9 @@ fn database(args: &DatabaseArgs) -> Result<(), Failure> {
     let rules = args.rules.load()?;
     let (source, target) = (args.databases.source(), args.databases.target());
     let done = run_job(async {
-        let engine = Remote::connect(&args.engine, &rules).await?;
-        let job = DatabaseJob { source, target, replace: args.replace, limits: Limits::default() };
         let bar = Bar::new("masking");
+        let engine = Remote::connect(&args.engine, &rules, &bar).await?;
+        let job = DatabaseJob { source, target, replace: args.replace, limits: Limits::default() };
         let report = mask_database(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress), stopped());
         let report = bar.over(report).await?;
         drop(bar);

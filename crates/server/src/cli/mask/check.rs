@@ -13,7 +13,8 @@ use sealwire_msgpack::Reader;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-use super::{Holds, RulesFile, run_job, show};
+use super::show::{self, counted};
+use super::{Holds, RulesFile, run_job};
 use crate::cli::Failure;
 
 /// Arguments of `mask check`.
@@ -145,7 +146,7 @@ fn print(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
     let rows: Vec<_> = explained.fields.iter().map(row).collect();
     show::print_table(&["FIELD", "MASK", "BECAUSE OF", "VALUES", "NULL"], &rows)?;
     for Unfit { rule, mask, values, why } in &explained.unfit {
-        println!("rule {rule}: {mask} does not fit {values} values: {why}");
+        println!("rule {rule}: {mask} does not fit {}: {why}", counted(*values, "value"));
     }
     for rule in &explained.unused {
         let target = rules.get(rule - 1).map(|rule| named(&rule.target)).unwrap_or_default();
@@ -160,9 +161,12 @@ fn verdict(explained: &Explained) -> Result<(), Failure> {
     let unfit: u64 = explained.unfit.iter().map(|unfit| unfit.values).sum();
     match (refused, unfit) {
         (0, 0) => Ok(()),
-        (0, unfit) => Err(format!("a job would fail: {unfit} values do not fit their function").into()),
+        (0, unfit) => {
+            Err(format!("a job would fail: its function does not fit {}", counted(unfit, "value")).into())
+        }
         (refused, _) => Err(format!(
-            "a job would fail: no rule names {refused} fields; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\""
+            "a job would fail: no rule names {}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\"",
+            counted(refused as u64, "field")
         )
         .into()),
     }

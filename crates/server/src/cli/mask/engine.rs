@@ -1,7 +1,10 @@
 //! The engine behind a job: batches of values to the RPC `mask`, and its answers back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use indicatif::ProgressBar;
 
 use sealwire_client::{
     Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, RpcError, RuleFields, UnknownFields,
@@ -10,14 +13,15 @@ use sealwire_mask::Rules;
 use sealwire_mask_job::{Column, Engine, EngineError, answers, payload, place};
 use tokio::time::{Instant, sleep};
 
+use super::show::Bar;
 use crate::cli::{Failure, chain};
 
 /// Columns in one call: what paths take in all is bounded.
 const COLUMNS_MAX: usize = 25;
-/// How long a batch waits for an engine that is overloaded, drains or does not answer.
-const PATIENCE: Duration = Duration::from_secs(300);
 /// Pause where nobody says how long one should be.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A batch that waits longer than this is spoken of.
+const NOTICE: Duration = Duration::from_secs(2);
 
 /// An engine over its client.
 pub(super) struct Remote {
@@ -27,16 +31,25 @@ pub(super) struct Remote {
     rules: Arc<Rules>,
     /// Of each rule, its function as text.
     functions: Vec<String>,
+    /// How long a batch waits for an engine that is overloaded, drains or does not answer.
+    patience: Duration,
+    /// Who looks at the job was told that it waits.
+    is_told: AtomicBool,
+    bar: ProgressBar,
 }
 
 impl Remote {
-    pub(super) async fn connect(args: &super::Engine, rules: &Arc<Rules>) -> Result<Self, Failure> {
+    /// Connects; says above `bar` when the job waits for the engine.
+    pub(super) async fn connect(args: &super::Engine, rules: &Arc<Rules>, bar: &Bar) -> Result<Self, Failure> {
         Ok(Self {
             client: args.connect.client().await?,
             app: args.app.clone(),
             reason: args.reason.clone(),
             functions: rules.iter().map(|rule| rule.function.to_string()).collect(),
             rules: Arc::clone(rules),
+            patience: Duration::from_secs(args.patience),
+            is_told: AtomicBool::new(false),
+            bar: bar.line(),
         })
     }
 
@@ -60,13 +73,31 @@ impl Remote {
         let began = Instant::now();
         loop {
             let error = match self.client.mask(call.clone()).await {
-                Ok(document) => return answers(&document.payload, columns),
+                Ok(document) => {
+                    self.tell(false, || "the engine answers again".to_owned());
+                    return answers(&document.payload, columns);
+                }
                 Err(error) => error,
             };
-            match pause(&error).filter(|pause| began.elapsed() + *pause < PATIENCE) {
-                Some(pause) => sleep(pause).await,
-                None => return Err(failed(&error)),
+            let waited = began.elapsed();
+            let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.patience) else {
+                return Err(failed(&error));
+            };
+            if waited > NOTICE {
+                let seconds = self.patience.as_secs();
+                self.tell(true, || {
+                    format!("waiting for the engine, each batch up to {seconds} s (--patience): {}", chain(&error))
+                });
             }
+            sleep(pause).await;
+        }
+    }
+
+    /// Says once that the job waits, and once that it goes on.
+    fn tell(&self, waits: bool, what: impl FnOnce() -> String) {
+        // Most calls find that there is nothing to say; they need not take turns at one cache line for it.
+        if self.is_told.load(Ordering::Relaxed) != waits && self.is_told.swap(waits, Ordering::Relaxed) != waits {
+            self.bar.suspend(|| eprintln!("{}", what()));
         }
     }
 }
@@ -113,5 +144,55 @@ fn failed(error: &Error) -> EngineError {
             unfit(error).unwrap_or_else(|| EngineError::Failed(error.to_string()))
         }
         error => EngineError::Failed(chain(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use sealwire_client::Detail;
+
+    use super::*;
+
+    #[test]
+    fn a_job_waits_out_what_passes_and_nothing_else() {
+        let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
+        let soon = RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(20);
+        for (error, expected) in [
+            (Error::Rpc(soon), Some(Duration::from_millis(20))),
+            (rpc(ErrorCode::Overloaded), Some(PAUSE)),
+            (rpc(ErrorCode::Unavailable), Some(PAUSE)),
+            (Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into())), Some(PAUSE)),
+            (Error::Disconnected { why: "reset".into() }, Some(PAUSE)),
+            (rpc(ErrorCode::BadRequest), None),
+            (rpc(ErrorCode::Forbidden), None),
+            (rpc(ErrorCode::Cancelled), None),
+            (rpc(ErrorCode::Internal), None),
+            (Error::Deadline, None),
+            (Error::Config("none".into()), None),
+        ] {
+            assert_eq!(pause(&error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_names_a_value_is_about_that_value() {
+        let bad = |path: Option<&'static str>| {
+            let error = RpcError::new(ErrorCode::BadRequest, "email does not fit");
+            Error::Rpc(path.map_or(error.clone(), |path| error.with(Detail::text("path", path))))
+        };
+        let unfit = |column, value| EngineError::Unfit { column, value, why: "email does not fit".to_owned() };
+        assert_eq!(failed(&bad(Some("$[2][17]"))), unfit(2, 17));
+        assert_eq!(failed(&bad(Some("$[0][3].value"))), unfit(0, 3));
+        for error in
+            [bad(None), bad(Some("$.a")), Error::Rpc(RpcError::new(ErrorCode::Forbidden, "email does not fit"))]
+        {
+            let found = failed(&error);
+            assert!(
+                matches!(&found, EngineError::Failed(why) if why.contains("email does not fit")),
+                "{error}: {found}"
+            );
+        }
     }
 }

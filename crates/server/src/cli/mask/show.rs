@@ -31,6 +31,11 @@ impl Bar {
         Self { bar, progress: Arc::default() }
     }
 
+    /// The line itself, for who has something to say above it.
+    pub(super) fn line(&self) -> ProgressBar {
+        self.bar.clone()
+    }
+
     /// Shows how far a job is until it ends.
     pub(super) async fn over<T>(&self, job: impl Future<Output = T>) -> T {
         let moves = async {
@@ -98,6 +103,11 @@ fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::R
     Ok(())
 }
 
+/// `1 value`, `2 values`.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 pub(super) fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     Ok(table(&mut std::io::stdout().lock(), head, rows)?)
 }
@@ -118,7 +128,8 @@ pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Fa
             report.peak_memory_bytes.map_or(String::new(), |bytes| format!(", {} MB at most", bytes / 1_000_000));
         writeln!(
             out,
-            "{records} records, {bytes:.1} MB in {seconds:.1} s: {:.0} records/s{memory}",
+            "{}, {bytes:.1} MB in {seconds:.1} s: {:.0} records/s{memory}",
+            counted(records, "record"),
             records as f64 / seconds
         )?;
         if let Some(leaks) = &done.leaks {
@@ -172,7 +183,8 @@ fn passed(report: Option<&LeakReport>) -> Result<(), Failure> {
     match report {
         Some(report) if !report.passed => {
             let leaking = report.fields.iter().filter(|field| field.verdict == LeakVerdict::Leak).count();
-            Err(format!("originals were found in the output, of {leaking} fields: do not hand it on").into())
+            let fields = counted(leaking as u64, "field");
+            Err(format!("originals were found in the output, of {fields}: do not hand it on").into())
         }
         _ => Ok(()),
     }
