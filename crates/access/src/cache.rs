@@ -12,7 +12,8 @@
 //!
 //! A hit is one look into a sharded map: no lock that a load holds, nothing allocated. The map is `quick_cache`, for its
 //! speed; expiry, single flight and purging are here, because neither it nor `moka` keeps a load that a purge has
-//! overtaken out of the map.
+//! overtaken out of the map. Keys are hashed by `foldhash`, three times as fast as SipHash: they are names that an
+//! authority of ours signed, and nobody else can choose them to collide.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -21,6 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use quick_cache::UnitWeighter;
+use quick_cache::sync::DefaultLifecycle;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
@@ -75,7 +78,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub struct Cache<K, V, L> {
-    entries: quick_cache::sync::Cache<K, Entry<V>>,
+    entries: quick_cache::sync::Cache<K, Entry<V>, UnitWeighter, foldhash::fast::RandomState>,
     /// Loads under way. The lock orders what is put into the map and purges.
     flights: Mutex<Flights<K, V>>,
     permits: Semaphore,
@@ -155,7 +158,13 @@ where
     /// An empty one over that loader.
     pub fn new(loader: L, bounds: CacheBounds) -> Self {
         Self {
-            entries: quick_cache::sync::Cache::new(bounds.entries.max(1)),
+            entries: quick_cache::sync::Cache::with(
+                bounds.entries.max(1),
+                bounds.entries.max(1) as u64,
+                UnitWeighter,
+                foldhash::fast::RandomState::default(),
+                DefaultLifecycle::default(),
+            ),
             flights: Mutex::new(Flights { epoch: 0, number: 0, under_way: HashMap::new(), let_go: 0 }),
             permits: Semaphore::new(bounds.loads.max(1)),
             loader,
