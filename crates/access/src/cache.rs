@@ -12,8 +12,8 @@
 //!
 //! A hit is one look into a sharded map: no lock that a load holds, nothing allocated. The map is `quick_cache`, for its
 //! speed; expiry, single flight and purging are here, because neither it nor `moka` keeps a load that a purge has
-//! overtaken out of the map. Keys are hashed by `foldhash`, three times as fast as SipHash: they are names that an
-//! authority of ours signed, and nobody else can choose them to collide.
+//! overtaken out of the map. Keys are hashed by `foldhash`, which takes a fifth off a hit under SipHash: they are names
+//! that an authority of ours signed, and nobody else can choose them to collide.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

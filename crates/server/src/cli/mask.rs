@@ -16,7 +16,6 @@ use sealwire_mask_job::{
     Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits, Output, Report,
     mask_database, mask_file, verify_databases, verify_files,
 };
-
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
 
 use super::connect::Connect;
