@@ -70,7 +70,7 @@ impl Remote {
         // A subject beside a value is nobody's field, and stays.
         let writing = Masking { rules, unknown: UnknownFields::Keep, lists };
         let call = Mask { reason: self.reason.as_deref(), writing, ..Mask::new(&self.app, &payload) };
-        let began = Instant::now();
+        let (began, mut has_told) = (Instant::now(), false);
         loop {
             let error = match self.client.mask(call.clone()).await {
                 Ok(document) => {
@@ -83,7 +83,8 @@ impl Remote {
             let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.patience) else {
                 return Err(failed(&error));
             };
-            if waited > NOTICE {
+            // Once a batch: while some pass and some wait, they would tell each other's news at every try.
+            if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
                 let seconds = self.patience.as_secs();
                 self.tell(true, || {
                     format!("waiting for the engine, each batch up to {seconds} s (--patience): {}", chain(&error))
