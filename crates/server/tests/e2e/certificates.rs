@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::audit::records;
 use crate::harness::{APP, Harness, Machine, fields, leaf, patient, private, run};
-use crate::raw::{Heard, Raw, encrypt, health, heavy};
+use crate::raw::{Heard, Raw, encrypt, health, heavy, three_and_two_waiting};
 
 const LOADED: &str = "sealwire_certificate_reloads_total{outcome=\"loaded\"}";
 const ACCEPTED: &str = "sealwire_connections_total{outcome=\"accepted\"}";
@@ -252,8 +252,7 @@ fn what_takes_longer_than_a_drain_is_answered_too() {
         .await;
         let caller = harness.another_caller("leaver");
         let mut busy = harness.raw_as(Some(&caller)).await.unwrap();
-        // The last two wait unread for a place of the others.
-        busy.send(&(1..=5).flat_map(|msgid| heavy(msgid, 100_000)).collect::<Vec<u8>>()).await;
+        busy.send(&three_and_two_waiting()).await;
         reaches(&harness, "sealwire_calls_in_flight", 3.0).await;
         revoke(&mut harness, &[&caller]).await;
         let mut answered = Vec::new();

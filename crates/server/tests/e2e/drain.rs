@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::harness::{APP, Harness, Machine, fields, http_get, patient, run, stateless};
-use crate::raw::{Heard, encrypt, health, heavy};
+use crate::raw::{Heard, encrypt, health, heavy, three_and_two_waiting};
 
 #[test]
 fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
@@ -45,8 +45,7 @@ fn calls_beyond_the_limit_are_answered_unavailable() {
         })
         .await;
         let mut busy = harness.raw().await;
-        // The last two wait unread for a place of the others.
-        busy.send(&(1..=5).flat_map(|msgid| heavy(msgid, 100_000)).collect::<Vec<u8>>()).await;
+        busy.send(&three_and_two_waiting()).await;
         harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 3.0).await;
         let begun = Instant::now();
         let server = harness.take_server();

@@ -180,6 +180,12 @@ pub(crate) fn heavy_within(msgid: u32, count: u32, deadline_ms: Option<u32>) -> 
     encrypt(msgid, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) })
 }
 
+/// Five calls for a connection that may have three in flight: three that run for seconds, and two that wait for a place,
+/// too long to be read before they have one and short enough for the buffers of any socket, since nobody reads replies yet.
+pub(crate) fn three_and_two_waiting() -> Vec<u8> {
+    (1..=5).flat_map(|msgid| heavy(msgid, if msgid <= 3 { 100_000 } else { 3_000 })).collect()
+}
+
 /// One `encrypt` request.
 pub(crate) fn encrypt(msgid: u32, call: &Encrypt<'_>) -> Vec<u8> {
     let mut out = Vec::new();
