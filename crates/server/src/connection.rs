@@ -110,14 +110,14 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         writer.abort();
     }
     // Stops what still runs. The writer ends once the last call has let go of its sender.
-    let input = reader.end();
+    let (input, engine) = (reader.end(), Arc::clone(&connection.engine));
     drop((stop, connection));
-    if !writer.is_finished() {
-        let _ = writer.await;
-    }
-    if end != End::Closed {
-        input.linger().await;
-    }
+    let written = async {
+        if !writer.is_finished() {
+            let _ = writer.await;
+        }
+    };
+    if end == End::Closed { written.await } else { input.linger(&engine.turns, written).await }
 }
 
 /// Stops every call when the connection ends, however it ends.

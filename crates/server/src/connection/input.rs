@@ -1,11 +1,14 @@
 //! What has arrived on a connection, and where more comes from.
 
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
+
+use super::Turns;
 
 /// Room for one read, in bytes: a TLS record and some. A connection has this much for itself, and as much for calls
 /// that may not begin yet; what a message takes beyond it counts against its caller's share.
@@ -59,14 +62,20 @@ impl<R: AsyncRead + Unpin> Input<R> {
         self.read.read_buf(&mut self.buffer).await
     }
 
-    /// Reads on for a moment and drops what comes. To close on unread bytes would make the system reset the
-    /// connection, and what was just written might never arrive.
-    pub(super) async fn linger(mut self) {
+    /// Reads on and drops what comes until the rest is `written`, and for a moment longer: a peer may read only once it has
+    /// sent all it has to say; and to close on unread bytes would make the system reset the connection, and what was just
+    /// written might never arrive.
+    pub(super) async fn linger(mut self, turns: &Turns, written: impl Future<Output = ()>) {
         let drop_all = async {
             while matches!(self.more().await, Ok(1..)) {
                 self.buffer.clear();
+                turns.next().await;
             }
         };
-        let _ = timeout(LINGER, drop_all).await;
+        let (mut drop_all, mut written) = (pin!(drop_all), pin!(written));
+        tokio::select! {
+            () = &mut drop_all => written.await,
+            () = &mut written => drop(timeout(LINGER, drop_all).await),
+        }
     }
 }

@@ -205,8 +205,9 @@ fn what_was_said_reaches_a_peer_that_goes_on_sending() {
             let mut raw = harness.raw().await;
             raw.send(&crate::raw::encrypt(1, &Encrypt::new(APP, &document))).await;
             raw.hear_part(1).await;
-            // To close on these bytes unread would make the system reset the connection and drop what waits to be sent.
-            let _ = raw.try_send(&[vec![0xc1], vec![0x55; 512 << 10]].concat()).await;
+            // To close on these bytes unread would make the system reset the connection and drop what waits to be sent. They
+            // are more than buffers hold, and so is the answer, which is read after them.
+            let _ = raw.try_send(&[vec![0xc1], vec![0x55; 16 << 20]].concat()).await;
             sleep(Duration::from_millis(50)).await;
             raw.answer(1).await.expect("the answer is lost");
             assert_eq!(raw.ends().await.expect("the notice is lost").code, BadRequest);
