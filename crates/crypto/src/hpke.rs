@@ -4,6 +4,8 @@
 //! no sender authentication, no export. The sequence number is the caller's, not a hidden counter:
 //! fields are opened in any order.
 
+use std::sync::LazyLock;
+
 use hkdf::{Hkdf, HkdfExtract};
 use sha2::Sha256;
 use zeroize::Zeroizing;
@@ -17,7 +19,29 @@ const KDF_HKDF_SHA256: u16 = 0x0001;
 const AEAD_AES_256_GCM: u16 = 0x0002;
 const MODE_BASE: u8 = 0;
 
+/// HKDF-Extract with the empty salt, before its input.
+static UNSALTED: LazyLock<HkdfExtract<Sha256>> = LazyLock::new(|| HkdfExtract::new(None));
+
 type Secret = Zeroizing<[u8; 32]>;
+/// A pseudorandom key, ready to expand.
+type Prk = Hkdf<Sha256>;
+
+/// What all schedules of one `info` have in common: section 5.1's `key_schedule_context` in base mode, where `psk_id` is
+/// empty. Nothing in it is secret. Half of the hashing of a schedule goes into it, so it is worth keeping.
+#[derive(Debug)]
+pub(crate) struct ScheduleContext([u8; 65]);
+
+impl ScheduleContext {
+    pub(crate) fn new(curve: Curve, info: &[&[u8]]) -> Self {
+        let suite = Suite::hpke(curve);
+        let (psk_id_hash, _) = suite.extract(None, b"psk_id_hash", &[]);
+        let (info_hash, _) = suite.extract(None, b"info_hash", info);
+        let mut bytes = [MODE_BASE; 65];
+        bytes[1..33].copy_from_slice(&*psk_id_hash);
+        bytes[33..].copy_from_slice(&*info_hash);
+        Self(bytes)
+    }
+}
 
 /// What both sides derive: an AEAD key and a base nonce (section 5.2, `Context`).
 pub(crate) struct Context {
@@ -27,9 +51,13 @@ pub(crate) struct Context {
 
 impl Context {
     /// The recipient's side (section 5.1.1, `SetupBaseR`).
-    pub(crate) fn recipient(recipient: &KeyPair, ephemeral: &PublicKey, info: &[&[u8]]) -> Result<Self, Error> {
+    pub(crate) fn recipient(
+        recipient: &KeyPair,
+        ephemeral: &PublicKey,
+        context: &ScheduleContext,
+    ) -> Result<Self, Error> {
         let dh = recipient.agree(ephemeral)?;
-        Self::derive(ephemeral.curve(), &dh, ephemeral.uncompressed(), recipient.public().uncompressed(), info)
+        Self::derive(ephemeral.curve(), &dh, ephemeral.uncompressed(), recipient.public().uncompressed(), context)
     }
 
     /// What both sides do with the Diffie-Hellman result: section 4.1, `ExtractAndExpand`, then `KeySchedule`.
@@ -38,22 +66,19 @@ impl Context {
         dh: &SharedX,
         enc: &[u8; 65],
         recipient: &[u8; 65],
-        info: &[&[u8]],
+        context: &ScheduleContext,
     ) -> Result<Self, Error> {
-        Self::key_schedule(curve, &extract_and_expand(curve, dh, enc, recipient), info)
+        Self::key_schedule(curve, &extract_and_expand(curve, dh, enc, recipient), context)
     }
 
-    /// Section 5.1, `KeySchedule` in base mode: `psk` and `psk_id` are empty.
-    fn key_schedule(curve: Curve, shared: &Secret, info: &[&[u8]]) -> Result<Self, Error> {
+    /// Section 5.1, `KeySchedule` in base mode: `psk` is empty.
+    fn key_schedule(curve: Curve, shared: &Secret, context: &ScheduleContext) -> Result<Self, Error> {
         let suite = Suite::hpke(curve);
-        let psk_id_hash = suite.extract(&[], b"psk_id_hash", &[]);
-        let info_hash = suite.extract(&[], b"info_hash", info);
-        let context: [&[u8]; 3] = [&[MODE_BASE], &psk_id_hash[..], &info_hash[..]];
-        let secret = suite.extract(&shared[..], b"secret", &[]);
+        let (_, secret) = suite.extract(Some(shared), b"secret", &[]);
         let mut key = Zeroizing::new([0; KEY_BYTES]);
-        suite.expand(&secret, b"key", &context, &mut key[..]);
+        suite.expand(&secret, b"key", &[&context.0], &mut key[..]);
         let mut base_nonce = Zeroizing::new([0; NONCE_BYTES]);
-        suite.expand(&secret, b"base_nonce", &context, &mut base_nonce[..]);
+        suite.expand(&secret, b"base_nonce", &[&context.0], &mut base_nonce[..]);
         Ok(Self { key: AeadKey::new(&key)?, base_nonce })
     }
 
@@ -84,7 +109,7 @@ impl Context {
 /// Section 4.1, with `kem_context = enc || pkRm`.
 fn extract_and_expand(curve: Curve, dh: &SharedX, enc: &[u8], recipient: &[u8]) -> Secret {
     let suite = Suite::kem(curve);
-    let prk = suite.extract(&[], b"eae_prk", &[&dh.0[..]]);
+    let (_, prk) = suite.extract(None, b"eae_prk", &[&dh.0[..]]);
     let mut shared = Zeroizing::new([0; 32]);
     suite.expand(&prk, b"shared_secret", &[enc, recipient], &mut shared[..]);
     shared
@@ -117,23 +142,24 @@ impl Suite {
         &self.id[..self.len]
     }
 
-    /// Section 4, `LabeledExtract`.
-    fn extract(&self, salt: &[u8], label: &[u8], ikm: &[&[u8]]) -> Secret {
-        let mut extract = HkdfExtract::<Sha256>::new(Some(salt));
+    /// Section 4, `LabeledExtract`: the pseudorandom key, and the same ready to expand.
+    fn extract(&self, salt: Option<&Secret>, label: &[u8], ikm: &[&[u8]]) -> (Secret, Prk) {
+        let mut extract = match salt {
+            Some(salt) => HkdfExtract::new(Some(&salt[..])),
+            None => UNSALTED.clone(),
+        };
         for part in [VERSION, self.id(), label].iter().chain(ikm) {
             extract.input_ikm(part);
         }
-        let (prk, _) = extract.finalize();
-        Zeroizing::new(prk.into())
+        let (bytes, prk) = extract.finalize();
+        (Zeroizing::new(bytes.into()), prk)
     }
 
     /// Section 4, `LabeledExpand`.
-    fn expand(&self, prk: &Secret, label: &[u8], info: &[&[u8]], okm: &mut [u8]) {
+    fn expand(&self, prk: &Prk, label: &[u8], info: &[&[u8]], okm: &mut [u8]) {
         let length = u16::try_from(okm.len()).expect("outputs are at most 32 bytes").to_be_bytes();
-        let mut parts: [&[u8]; 7] = [&length, VERSION, self.id(), label, &[], &[], &[]];
+        let mut parts: [&[u8]; 6] = [&length, VERSION, self.id(), label, &[], &[]];
         parts[4..4 + info.len()].copy_from_slice(info);
-        Hkdf::<Sha256>::from_prk(&prk[..])
-            .and_then(|hkdf| hkdf.expand_multi_info(&parts, okm).map_err(|_| hkdf::InvalidPrkLength))
-            .expect("a PRK is one hash long and outputs are at most one hash");
+        prk.expand_multi_info(&parts, okm).expect("outputs are at most one hash");
     }
 }

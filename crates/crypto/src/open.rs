@@ -9,8 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::aead::{TAG_BYTES, room};
 use crate::envelope::{
-    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, HEADER_BYTES, HEADER_CHARS, Header, INFO_PREFIX,
-    TEXT_PREFIX,
+    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, HEADER_BYTES, HEADER_CHARS, Header, TEXT_PREFIX,
 };
 use crate::hpke::Context;
 use crate::opened::{HELD_MAX, Name, Schedule};
@@ -162,8 +161,8 @@ impl Opener {
             _ => {
                 self.agreements += 1;
                 let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
-                let info = [INFO_PREFIX, app.as_str().as_bytes()];
-                let context = Context::recipient(&key.pair, &ephemeral, &info).map_err(|_| CannotOpen)?;
+                let context = key.with_context(app, |context| Context::recipient(&key.pair, &ephemeral, context));
+                let context = context.map_err(|_| CannotOpen)?;
                 Slot { context: Arc::new(context), header, is_kept: false }
             }
         };

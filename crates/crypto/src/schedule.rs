@@ -9,13 +9,13 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sealwire_fixed_base::FixedBase;
 
 use crate::envelope::{HEADER_CHARS, Header, INFO_PREFIX};
 use crate::epoch::Epoch;
-use crate::hpke::Context;
+use crate::hpke::{Context, ScheduleContext};
 use crate::key::{Ephemeral, SharedX};
 use crate::{AppId, Curve, Error, KeyVersion};
 
@@ -47,9 +47,10 @@ impl Schedule {
     }
 
     fn derive(app: &AppId, recipient: &KeyVersion, enc: &[u8; 65], shared: &SharedX) -> Result<Self, Error> {
-        let info = [INFO_PREFIX, app.as_str().as_bytes()];
         let public = recipient.pair.public();
-        let context = Context::derive(public.curve(), shared, enc, public.uncompressed(), &info)?;
+        let context = recipient.with_context(app, |context| {
+            Context::derive(public.curve(), shared, enc, public.uncompressed(), context)
+        })?;
         let header = Header::new(public.curve(), recipient.id, enc);
         Ok(Self { context, header, header_chars: header.chars() })
     }
@@ -59,6 +60,8 @@ impl Schedule {
 #[derive(Default)]
 pub(crate) struct Ahead {
     uses: AtomicU64,
+    /// What its schedules have in common, and the app that it is of.
+    context: OnceLock<(AppId, ScheduleContext)>,
     table: Mutex<Option<Arc<FixedBase>>>,
     ready: Mutex<Vec<(AppId, Schedule)>>,
     pub(crate) epoch: Mutex<Option<Arc<Epoch>>>,
@@ -92,6 +95,14 @@ impl KeyVersion {
         self.ahead.count_use();
         let ephemeral = Ephemeral::generate(self.pair.public().curve())?;
         Ok((*ephemeral.public(), self.agree(&ephemeral)?))
+    }
+
+    /// Has `derive` use what all schedules of the app under this key have in common, made at the first.
+    pub(crate) fn with_context<T>(&self, app: &AppId, derive: impl FnOnce(&ScheduleContext) -> T) -> T {
+        let make = || ScheduleContext::new(self.pair.public().curve(), &[INFO_PREFIX, app.as_str().as_bytes()]);
+        let (of, context) = self.ahead.context.get_or_init(|| (app.clone(), make()));
+        // A key version belongs to one app; if one were ever shared, its schedules would not be.
+        if of == app { derive(context) } else { derive(&make()) }
     }
 
     /// Diffie-Hellman with an ephemeral key, by table if there is one.

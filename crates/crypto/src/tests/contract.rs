@@ -132,6 +132,28 @@ fn a_ready_schedule_goes_to_one_of_many_threads_and_to_its_own_app() {
 }
 
 #[test]
+fn under_a_key_of_two_apps_each_opens_its_own() {
+    for curve in Curve::ALL {
+        let scalar = KeyPair::generate(curve).unwrap().scalar().unwrap();
+        let [shop, elsewhere] = ["shop", "elsewhere"].map(|app| {
+            let pair = KeyPair::from_scalar(curve, scalar.expose()).unwrap();
+            let versions = vec![KeyVersion::new(1, KeyState::Active, pair)];
+            Arc::new(AppKeys::new(AppId::new(app).unwrap(), versions).unwrap())
+        });
+        let version = shop.newest(curve).unwrap();
+        for (of, other) in [(&shop, &elsewhere), (&elsewhere, &shop), (&shop, &elsewhere)] {
+            let mut envelope = Vec::new();
+            Sealer::new(of.app(), version.clone(), KeyScope::Request, Encoding::Text, b"")
+                .unwrap()
+                .seal(Datatype::Binary, b"x", &mut envelope)
+                .unwrap();
+            assert_eq!(open(&mut Opener::new(of.clone(), b""), &envelope), Ok((Datatype::Binary, b"x".to_vec())));
+            assert_eq!(open(&mut Opener::new(other.clone(), b""), &envelope), Err(CannotOpen));
+        }
+    }
+}
+
+#[test]
 fn kept_schedules_serve_other_requests_within_their_bounds() {
     let keys = app("shop");
     let kept = Arc::new(OpenedSchedules::new(2.try_into().unwrap(), 3));

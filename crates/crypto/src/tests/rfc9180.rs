@@ -6,7 +6,7 @@ use sha3::Shake128;
 use sha3::digest::{ExtendableOutput, Update, XofReader};
 
 use super::{hex, unhex};
-use crate::hpke::Context;
+use crate::hpke::{Context, ScheduleContext};
 use crate::{Curve, KeyPair, PublicKey};
 
 #[derive(serde::Deserialize)]
@@ -56,8 +56,9 @@ fn the_published_vector_comes_out() {
     let enc = PublicKey::from_sec1(Curve::P256, &unhex(&vector.enc)).unwrap();
     let shared = ephemeral.agree(recipient.public()).unwrap();
     let (enc_bytes, pk_r) = (ephemeral.public().uncompressed(), recipient.public().uncompressed());
-    let sender = Context::derive(Curve::P256, &shared, enc_bytes, pk_r, &[&info]).unwrap();
-    let receiver = Context::recipient(&recipient, &enc, &[&info]).unwrap();
+    let context = ScheduleContext::new(Curve::P256, &[&info]);
+    let sender = Context::derive(Curve::P256, &shared, enc_bytes, pk_r, &context).unwrap();
+    let receiver = Context::recipient(&recipient, &enc, &context).unwrap();
 
     let (mut source, mut sink) = (Shake128::default().finalize_xof(), Shake128::default());
     for sequence in 0..1000 {
