@@ -18,10 +18,10 @@ use sealwire_client::{
 use sealwire_crypto::Kek;
 use sealwire_server::config::{Config, ControlListen, Kek as KekFrom};
 use sealwire_server::pki::{Issued, PrincipalKind};
-use sealwire_wire::{Listing, Minting, Sweep, TokenMap, Within, request};
+use sealwire_wire::{Listing, Minting, Sweep, TokenMap, Within};
 
 use crate::harness::{APP, Harness, Machine, code, fields, run};
-use crate::raw::{Heard, Raw, cancel, health};
+use crate::raw::{Heard, Raw, cancel, health, heavy};
 
 /// What must never be found in a file.
 const CANARY: &str = "canary-7f3a9d";
@@ -303,9 +303,9 @@ fn what_is_cancelled_refused_or_cut_off_leaves_one_record_too() {
         })
         .await;
         let mut raw = harness.raw().await;
-        let (mut batch, payload) = (Vec::new(), fields(2_000));
+        let mut batch = Vec::new();
         for msgid in 0..12 {
-            request::encrypt(&mut batch, msgid, &Encrypt::new(APP, &payload));
+            batch.extend(heavy(msgid, 200));
         }
         for msgid in 0..12 {
             batch.extend(cancel(msgid));

@@ -217,15 +217,17 @@ fn a_relay_that_renews_its_files_loses_no_call_when_the_old_certificate_goes() {
 
 #[test]
 fn what_runs_finishes_and_nothing_new_begins_once_a_caller_is_revoked() {
-    run(Machine::Shared, 60, async {
+    run(Machine::Shared, 120, async {
         let mut harness = Harness::with(|config| {
+            patient(config);
             config.crypto.threads = 1;
-            config.limits.drain_ms_max = 50_000;
+            config.limits.drain_ms_max = 100_000;
         })
         .await;
         let caller = harness.another_caller("leaver");
         let (mut busy, mut idle) = (harness.raw_as(Some(&caller)).await.unwrap(), harness.raw().await);
-        busy.send(&heavy(1, 25_000)).await;
+        // Runs for longer than all that is tried in the meantime.
+        busy.send(&heavy(1, 40_000)).await;
         harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 1.0).await;
         revoke(&mut harness, &[&caller]).await;
         busy.send(&[encrypt(2, &Encrypt::new(APP, &fields(1))), health(3)].concat()).await;

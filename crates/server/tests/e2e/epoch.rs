@@ -40,7 +40,7 @@ async fn sealed(client: &Client, call: Encrypt<'_>) -> Vec<Place> {
 
 #[test]
 fn an_epoch_is_the_operators_to_allow_and_the_callers_to_ask_for() {
-    run(Machine::Shared, 30, async {
+    run(Machine::Shared, 60, async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let document = fields(2);
@@ -63,7 +63,7 @@ fn an_epoch_is_the_operators_to_allow_and_the_callers_to_ask_for() {
 
 #[test]
 fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
-    run(Machine::Shared, 30, async {
+    run(Machine::Shared, 60, async {
         let harness = Harness::start().await;
         harness.set_epoch(15_000).await;
         let (one, other) = (harness.client().await, harness.client().await);

@@ -42,7 +42,7 @@ fn mixed(bytes: usize) -> Vec<u8> {
 
 #[test]
 fn sixty_thousand_fields_come_back() {
-    run(Machine::Shared, 20, async {
+    run(Machine::Shared, 60, async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let document = fields(60_000);
@@ -55,7 +55,7 @@ fn sixty_thousand_fields_come_back() {
 
 #[test]
 fn twenty_megabytes_come_back() {
-    run(Machine::Shared, 30, async {
+    run(Machine::Shared, 60, async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let document = mixed(20 << 20);
@@ -69,7 +69,7 @@ fn twenty_megabytes_come_back() {
 
 #[test]
 fn a_reader_that_pauses_holds_up_nobody() {
-    run(Machine::Shared, 40, async {
+    run(Machine::Shared, 60, async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let document = mixed(20 << 20);

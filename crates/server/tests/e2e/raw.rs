@@ -92,7 +92,7 @@ impl Raw {
         self.stream.flush().await
     }
 
-    /// The next message, or the end. Fails after twenty seconds of silence.
+    /// The next message, or the end. Fails after a minute of silence.
     pub(crate) async fn hear(&mut self) -> Heard {
         loop {
             match self.scanner.scan(&self.buffer) {
@@ -110,7 +110,7 @@ impl Raw {
                 Scan::Refused { error, .. } => panic!("the server sent what no client takes: {error}"),
                 Scan::Incomplete => {
                     self.buffer.reserve(64 << 10);
-                    let read = timeout(Duration::from_secs(20), self.stream.read_buf(&mut self.buffer)).await;
+                    let read = timeout(Duration::from_secs(60), self.stream.read_buf(&mut self.buffer)).await;
                     match read.expect("the server says nothing") {
                         Ok(1..) => (),
                         Ok(0) | Err(_) => return Heard::End,

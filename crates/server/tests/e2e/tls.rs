@@ -11,7 +11,7 @@ const TLS_FAILED: &str = "sealwire_connections_total{outcome=\"tls_failed\"}";
 
 #[test]
 fn strangers_are_turned_away_and_the_server_goes_on() {
-    run(Machine::Shared, 20, async {
+    run(Machine::Shared, 60, async {
         let harness = Harness::start().await;
         let mut known = harness.raw().await;
         let stranger = Authority::create("e2e", Validity::days(1)).unwrap();

@@ -553,7 +553,7 @@ fn what_was_answered_is_there_after_a_restart() {
 
 #[test]
 fn an_engine_without_a_token_store_has_no_methods_on_tokens() {
-    run(Machine::Shared, 20, async {
+    run(Machine::Shared, 60, async {
         let harness = Harness::with(stateless).await;
         let client = harness.client().await;
         let payload = doc(r#"["a"]"#);
@@ -576,7 +576,7 @@ async fn balky() -> (Harness, Arc<Balky>) {
 
 #[test]
 fn a_lost_store_is_unavailable_and_everything_else_goes_on() {
-    run(Machine::Shared, 30, async {
+    run(Machine::Shared, 60, async {
         let (harness, store) = balky().await;
         let client = harness.client().await;
         let payload = doc(r#"["a"]"#);
@@ -607,7 +607,7 @@ fn a_lost_store_is_unavailable_and_everything_else_goes_on() {
 
 #[test]
 fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
-    run(Machine::Shared, 30, async {
+    run(Machine::Shared, 60, async {
         let (harness, store) = balky().await;
         let (client, mut raw) = (harness.client().await, harness.raw().await);
         store.hold(true);
@@ -644,7 +644,7 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
 
 #[test]
 fn who_asks_and_leaves_has_the_store_do_little_at_once() {
-    run(Machine::Shared, 30, async {
+    run(Machine::Shared, 60, async {
         let (harness, store) = balky().await;
         let (client, mut raw) = (harness.client().await, harness.raw().await);
         let tokens = strings(&tokenize(&client, "random", &values(6, 1)).await);
