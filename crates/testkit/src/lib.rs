@@ -1,13 +1,15 @@
-//! What tests and benches need around the code they try: a PostgreSQL of their own, its certificates, and a proxy that
-//! breaks connections. Never part of the program.
+//! What tests and benches need around the code they try: a PostgreSQL of their own, its certificates, free ports, and a
+//! proxy that breaks connections. Never part of the program.
 //!
 //! Everything here blocks, starts its own threads and processes, and is gone after its owner, however that ends. Linux
 //! only, because it reads `/proc`.
 
 mod certificates;
+mod ports;
 mod postgres;
 mod proxy;
 
 pub use certificates::Certificates;
+pub use ports::free_ports;
 pub use postgres::{Database, Failure, Options, Postgres, Stop};
 pub use proxy::{Proxy, Way};

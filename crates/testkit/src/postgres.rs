@@ -257,7 +257,10 @@ impl Postgres {
     /// When it does not stop in a minute.
     pub fn stop(&self, how: Stop) {
         let Some(mut child) = self.server().take() else { return };
-        let family = process::family(child.id());
+        let family = match how {
+            Stop::Fast | Stop::Immediate => process::family(child.id()),
+            Stop::Kill => process::stopped_family(child.id(), PATIENCE),
+        };
         match how {
             Stop::Fast => process::signal(&family[..1], Signal::INT),
             Stop::Immediate => process::signal(&family[..1], Signal::QUIT),
@@ -269,17 +272,15 @@ impl Postgres {
 
     /// Freezes all of its processes: connections stay open, and nothing answers. What connects meanwhile waits too.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
+        if let Some(child) = &*self.server() {
+            process::signal(&process::stopped_family(child.id(), PATIENCE), Signal::STOP);
+        }
     }
 
     /// Takes [`Postgres::freeze`] back.
     pub fn thaw(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
         if let Some(child) = &*self.server() {
-            process::signal(&process::family(child.id()), signal);
+            process::signal(&process::family(child.id()), Signal::CONT);
         }
     }
 

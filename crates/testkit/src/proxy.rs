@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -192,24 +193,33 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         state.connections.push([client_kept, server_kept]);
         drop(state);
         let (to_server, to_client) = (Arc::clone(shared), Arc::clone(shared));
-        thread::spawn(move || pump(client, server, Way::ToServer, &to_server));
-        thread::spawn(move || pump(server_copy, client_copy, Way::ToClient, &to_client));
+        let mute = Arc::new(AtomicBool::new(false));
+        let muted = Arc::clone(&mute);
+        thread::spawn(move || pump(client, server, Way::ToServer, &to_server, &mute));
+        thread::spawn(move || pump(server_copy, client_copy, Way::ToClient, &to_client, &muted));
     }
 }
 
-/// Passes bytes on until either end closes or the connection is cut.
-fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, shared: &Shared) {
+/// Passes bytes on until either end closes or the connection is cut. Nothing goes to the client of one that is `mute`.
+fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, shared: &Shared, mute: &AtomicBool) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(read) = from.read(&mut buffer)
         && read > 0
     {
         thread::sleep(shared.hold());
+        if way == Way::ToClient && mute.load(Ordering::Acquire) {
+            continue;
+        }
         let (passes, cut) = shared.lock().pass(way, &buffer[..read]);
+        if cut && way == Way::ToServer {
+            // Nothing of the answer may pass, which can be here before the connection is shut.
+            mute.store(true, Ordering::Release);
+        }
         if to.write_all(&buffer[..passes]).is_err() {
             break;
         }
         if cut && way == Way::ToServer {
-            // Nothing of the answer may pass, and the server must see what was delivered before the end of it.
+            // The server must see what was delivered before the end of it.
             let _ = to.shutdown(Shutdown::Write);
             let _ = from.shutdown(Shutdown::Both);
             return;
@@ -231,6 +241,9 @@ mod tests {
     use std::time::Duration;
 
     use super::{Proxy, Way};
+
+    /// How long an answer that must come may take.
+    const PATIENCE: Duration = Duration::from_secs(20);
 
     /// A server that answers each piece with `mark` and the piece.
     fn echo(mark: u8) -> u16 {
@@ -256,7 +269,7 @@ mod tests {
 
     fn connect(proxy: &Proxy) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
@@ -304,7 +317,9 @@ mod tests {
         let proxy = Proxy::start(echo(b'a')).unwrap();
         let mut stream = connect(&proxy);
         proxy.black_hole(true);
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         assert_eq!(ask(&mut stream, b"one"), None);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         proxy.black_hole(false);
         assert_eq!(ask(&mut stream, b""), Some(b"aone".to_vec()));
     }

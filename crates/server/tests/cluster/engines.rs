@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use sealwire_client::control::{AppAsk, AppCall, CollectionAsk, CollectionCall, K
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use sealwire_crypto::Kek;
 use sealwire_server::pki::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
-use sealwire_testkit::{Database, Postgres};
+use sealwire_testkit::{Database, Postgres, free_ports};
 use tempfile::TempDir;
 
 /// The app that [`Cluster::furnish`] makes.
@@ -20,6 +20,9 @@ pub(crate) const APP: &str = "shop";
 pub(crate) const RANDOM: &str = "people";
 /// Its collection of deterministic tokens.
 pub(crate) const DETERMINISTIC: &str = "cards";
+/// Seconds in which an engine serves what it was told of, however slow the machine. Polls, unless a test asks for others,
+/// are at least 22.5 s apart.
+pub(crate) const TOLD_S: u64 = 15;
 
 /// What engines on one database share.
 pub(crate) struct Cluster<'a> {
@@ -96,7 +99,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn engine_with(&self, name: &str, state: &str) -> Engine {
-        let [address, control, admin] = free();
+        let [address, control, admin] = free_ports::<3>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder).unwrap();
         let mut text = String::new();
@@ -156,7 +159,7 @@ impl<'a> Cluster<'a> {
         for engine in engines {
             let client = self.client(&[engine]);
             let follows = async || (client.info().await.unwrap().generation >= generation).then_some(());
-            until(5, "an engine to follow", follows).await;
+            until(TOLD_S, "an engine to follow", follows).await;
         }
     }
 
@@ -216,7 +219,7 @@ impl Engine {
     /// The status of a path of the health listener.
     pub(crate) fn status(&self, path: &str) -> Option<u16> {
         use std::io::{Read as _, Write as _};
-        let patience = Duration::from_secs(2);
+        let patience = Duration::from_secs(20);
         let mut stream = std::net::TcpStream::connect_timeout(&self.admin, patience).ok()?;
         stream.set_read_timeout(Some(patience)).ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
@@ -241,12 +244,6 @@ impl Drop for Engine {
     }
 }
 
-/// Three addresses on loopback that nobody listens at.
-fn free() -> [SocketAddr; 3] {
-    let held = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
-    held.map(|listener| listener.local_addr().unwrap())
-}
-
 fn leaf(usage: Usage, name: &str) -> Leaf {
     let host = if usage == Usage::Server { "localhost" } else { name };
     let names = vec![Name::Dns(host.into()), Name::Ip(IpAddr::from([127, 0, 0, 1]))];
@@ -267,6 +264,12 @@ pub(crate) async fn until<T>(seconds: u64, what: &str, mut check: impl AsyncFnMu
         assert!(start.elapsed() < Duration::from_secs(seconds), "{what}: not within {seconds} s");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// The time in the middle, which a pause of the machine does not move.
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
 }
 
 /// Runs a test on a runtime of its own.

@@ -19,6 +19,7 @@ const VERIFIED_AT_ONCE: usize = 500;
 pub(crate) struct Ledger {
     /// Tells the calls of one ledger from those of another in the same database.
     name: u64,
+    deadline_ms: u32,
     /// Value by token.
     random: Mutex<HashMap<String, String>>,
     /// Token by value.
@@ -32,9 +33,20 @@ pub(crate) struct Ledger {
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
 impl Ledger {
+    /// Its calls give up after 3 s.
     pub(crate) fn open() -> Arc<Self> {
+        Self::with_deadline(3_000)
+    }
+
+    /// Its calls give up after 30 s: none fails because the machine or the database is slow for a while.
+    pub(crate) fn patient() -> Arc<Self> {
+        Self::with_deadline(30_000)
+    }
+
+    fn with_deadline(deadline_ms: u32) -> Arc<Self> {
         Arc::new(Self {
             name: OPENED.fetch_add(1, Ordering::Relaxed),
+            deadline_ms,
             random: Mutex::default(),
             deterministic: Mutex::default(),
             calls: AtomicU64::new(0),
@@ -45,7 +57,7 @@ impl Ledger {
 
     /// Another ledger that holds callers to the tokens in this one.
     pub(crate) fn again(&self) -> Arc<Self> {
-        let ledger = Self::open();
+        let ledger = Self::with_deadline(self.deadline_ms);
         *ledger.deterministic.lock().unwrap() = self.deterministic.lock().unwrap().clone();
         ledger
     }
@@ -85,7 +97,7 @@ impl Ledger {
         let tag = format!("{count}/{}/{caller}/{round}", self.name);
         let writing = Minting { collection: RANDOM, tags: vec![&tag], ..Minting::default() };
         let payload = to_payload(&values)?;
-        let call = Tokenize { deadline_ms: Some(3_000), writing, ..Tokenize::new(APP, &payload) };
+        let call = Tokenize { deadline_ms: Some(self.deadline_ms), writing, ..Tokenize::new(APP, &payload) };
         let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
         let mut random = self.random.lock().unwrap();
         for (token, value) in tokens.into_iter().zip(values) {
@@ -100,7 +112,7 @@ impl Ledger {
         let values: Vec<String> = (0..1 + round % 9).map(value).collect();
         let payload = to_payload(&values)?;
         let writing = Minting { collection: DETERMINISTIC, ..Minting::default() };
-        let call = Tokenize { deadline_ms: Some(3_000), writing, ..Tokenize::new(APP, &payload) };
+        let call = Tokenize { deadline_ms: Some(self.deadline_ms), writing, ..Tokenize::new(APP, &payload) };
         let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
         let mut deterministic = self.deterministic.lock().unwrap();
         for (token, value) in tokens.into_iter().zip(values) {
@@ -144,7 +156,7 @@ impl Ledger {
                         found => Some(found.unwrap().to_value::<Vec<String>>().unwrap()),
                     }
                 };
-                let (found, _) = until(10, "look-ups", detokenize).await;
+                let (found, _) = until(60, "look-ups", detokenize).await;
                 assert_eq!(found, values, "an acknowledged token was lost");
             }
         }

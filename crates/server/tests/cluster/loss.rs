@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use sealwire_client::{Encrypt, to_payload};
 use sealwire_testkit::{Options, Postgres, Proxy, Stop, Way};
 
-use crate::engines::{APP, Cluster, run, until};
+use crate::engines::{APP, Cluster, median, run, until};
 use crate::ledger::Ledger;
 
-/// Longest time in which a call must be answered: the database's time-out of these engines, and some for the machine.
-const ANSWERED_WITHIN: Duration = Duration::from_millis(3_900);
+/// Longest time in which a call must be answered: the deadline of these calls, and much for the machine.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
+/// Fewest looks at what needs no database: the median of fewer would be that of a pause of the machine.
+const LOOKS_MIN: usize = 5;
 
 /// One way to lose the database, and for how long it is lost.
 struct Case<'a> {
@@ -86,24 +88,28 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let start = Instant::now();
             (case.lose)();
-            while start.elapsed() < case.lost_for {
+            let mut looks = Vec::new();
+            while start.elapsed() < case.lost_for || (1..LOOKS_MIN).contains(&looks.len()) {
                 let payload = to_payload(&["needs no database"]).unwrap();
                 let began = Instant::now();
                 client.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
-                assert!(began.elapsed() < Duration::from_secs(1), "{}: encrypt waited for the database", case.name);
                 assert_eq!(engine.status("/live"), Some(200));
+                looks.push(began.elapsed());
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
+            // One that asked the database would wait for its time-out, 2 s, each time.
+            let waited = !looks.is_empty() && median(looks) >= Duration::from_secs(1);
+            assert!(!waited, "{}: what needs no database waited for it", case.name);
             (case.find)();
             let found = Instant::now();
             let calls = ledger.calls();
-            until(10, case.name, async || (ledger.calls() > calls + 20).then_some(())).await;
+            // Before a poll would help.
+            until(20, case.name, async || (ledger.calls() > calls + 20).then_some(())).await;
             let back = found.elapsed();
             ledger.stop();
-            let ended = Instant::now();
-            callers.join_all().await;
-            assert!(ended.elapsed() < ANSWERED_WITHIN, "{}: a call hung", case.name);
-            until(10, "ready again", async || (engine.ready() == Some(200)).then_some(())).await;
+            let ended = tokio::time::timeout(ANSWERED_WITHIN, callers.join_all()).await;
+            assert!(ended.is_ok(), "{}: a call hung", case.name);
+            until(20, "ready again", async || (engine.ready() == Some(200)).then_some(())).await;
             ledger.verify(&client, &cluster.database).await;
             println!(
                 "{}: {} calls acknowledged, callers saw {:?}, back after {back:?}",

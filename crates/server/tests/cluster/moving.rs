@@ -26,7 +26,7 @@ fn what_one_engine_kept_in_its_folder_several_serve_from_a_database() {
         let cluster = Cluster::new(Postgres::shared());
         let mut alone = cluster.engine_embedded("alone");
         cluster.furnish(&alone).await;
-        let ledger = Ledger::open();
+        let ledger = Ledger::patient();
         let client = cluster.client(&[&alone]);
         let callers = ledger.callers(&client, 8);
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -7,7 +7,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -111,8 +110,7 @@ fn program(path: &Path, text: &str) {
 }
 
 pub(crate) fn free_ports() -> [String; 3] {
-    let held = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    held.map(|listener| listener.local_addr().unwrap().port().to_string())
+    sealwire_testkit::free_ports::<3>().map(|port| port.to_string())
 }
 
 #[test]

@@ -15,6 +15,17 @@ pub(super) fn family(parent: u32) -> Vec<u32> {
     std::iter::once(parent).chain(children).collect()
 }
 
+/// Stops a process, and then finds its family: one that stands still starts nobody meanwhile.
+pub(super) fn stopped_family(parent: u32, patience: Duration) -> Vec<u32> {
+    signal(&[parent], Signal::STOP);
+    let until = Instant::now() + patience;
+    // The signal may come while it starts another process.
+    while state_and_parent(parent).is_some_and(|(state, _)| !['T', 'Z'].contains(&state)) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(2));
+    }
+    family(parent)
+}
+
 /// Sends a signal to each; one that is gone is none the worse for it.
 pub(super) fn signal(pids: &[u32], signal: Signal) {
     for pid in pids {
