@@ -295,9 +295,9 @@ fn numbers(keys: &[(String, String, u64, String)], curve: &str) -> Vec<u64> {
 
 /// Tries until it holds. An engine follows the store within a second.
 fn soon(holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < end, "not within 5 s");
+        assert!(Instant::now() < end, "not within 60 s");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -462,9 +462,13 @@ fn rotations_that_are_killed_lose_no_key() {
             .spawn()
             .unwrap()
     };
-    let start = Instant::now();
-    assert!(rotate().wait().unwrap().success());
-    let whole = start.elapsed();
+    let took = || {
+        let start = Instant::now();
+        assert!(rotate().wait().unwrap().success());
+        start.elapsed()
+    };
+    // The shortest of some: after a slow one most kills would come too late.
+    let whole = (0..5).map(|_| took()).min().unwrap();
     let (mut ended_early, mut before) = (0, listed(&dev));
     for kill in 0..KILLS {
         let mut child = rotate();

@@ -20,7 +20,9 @@ import zlib
 HERE = pathlib.Path(__file__).resolve().parent
 EXAMPLES = ["mix-r1.json", "mix-k1.json", "sweep.json", "backends.json"]
 WIDE, NARROW = 1200, 400
-SECONDS_MAX = 120
+SECONDS_MAX = 300
+# A browser may fail for reasons of its own.
+ATTEMPTS = 3
 # Pictures are made at half the size: they are read four times as fast.
 SCALE = 0.5
 # A pixel has a colour if its channels differ by this.
@@ -54,19 +56,31 @@ document.getElementById("measured").textContent = JSON.stringify(measured);
 </script>"""
 
 
-def chromium(folder, page, width, height, *arguments):
-    """Runs the browser on a page; gives what it prints."""
+def chromium(folder, page, width, height, *arguments, holds=""):
+    """Runs the browser on a page; gives what it prints, which holds `holds`."""
     program = shutil.which("chromium")
     if program is None:
         sys.exit("chromium is missing: apt-get install chromium")
-    with tempfile.TemporaryDirectory(dir=folder) as profile:
-        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                   "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-                   f"--user-data-dir={profile}", f"--window-size={width},{height}", *arguments, page.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX)
-    if done.returncode != 0:
-        sys.exit(f"{program} failed on {page.name}:\n{done.stderr}")
-    return done.stdout
+    for _ in range(ATTEMPTS):
+        with temporary(folder) as profile:
+            command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                       "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                       "--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={profile}",
+                       f"--window-size={width},{height}", *arguments, page.as_uri()]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX)
+            except subprocess.TimeoutExpired as late:
+                why = str(late)
+                continue
+        if done.returncode == 0 and holds in done.stdout:
+            return done.stdout
+        why = f"status {done.returncode}\n{done.stderr}"
+    sys.exit(f"{program} failed on {page.name}: {why}")
+
+
+def temporary(folder=None):
+    """A folder to work in. Helpers of the browser may still write there when it has ended."""
+    return tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
 
 
 def measure(folder, page, width, style=""):
@@ -76,7 +90,8 @@ def measure(folder, page, width, style=""):
     assert policy.search(text), "the page has no policy"
     copy = folder / f"measured-{width}-{page.name}"
     copy.write_text(policy.sub("", text).replace("</body>", style + MEASURE + "</body>"))
-    said = re.search(r'<pre id="measured">(.*?)</pre>', chromium(folder, copy, width, 1000, "--dump-dom"), re.S)
+    document = chromium(folder, copy, width, 1000, "--dump-dom", holds='<pre id="measured">')
+    said = re.search(r'<pre id="measured">(.*?)</pre>', document, re.S)
     assert said, f"{page.name} could not be measured"
     return json.loads(said[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
@@ -213,7 +228,7 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         check(arguments[0], folder)
     elif len(arguments) == 1:
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary() as folder:
             check(arguments[0], pathlib.Path(folder))
     else:
         sys.exit(__doc__)

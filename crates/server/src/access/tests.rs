@@ -225,8 +225,8 @@ async fn roles_and_those_who_have_them_are_of_one_generation() {
 async fn ten_thousand_calls_at_once_are_one_query_on_postgresql() {
     let server = Postgres::shared();
     let database = server.database().unwrap();
-    let options =
-        PostgresOptions { password: Some(server.password().into()), ..PostgresOptions::new(database.socket_url()) };
+    let (password, timeout) = (Some(server.password().into()), Duration::from_secs(60));
+    let options = PostgresOptions { password, timeout, ..PostgresOptions::new(database.socket_url()) };
     let under = under_store(Arc::new(PostgresStore::connect(options).await.unwrap()), |_| ()).await;
     under.role("encrypt apps=shop").await;
     under.bind().await;

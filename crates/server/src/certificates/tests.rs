@@ -136,12 +136,12 @@ async fn authorities_come_and_go() {
 #[tokio::test(start_paused = true)]
 async fn a_certificate_that_ends_ends_its_connections() {
     let kept = Kept::start(Folder::new());
+    let long = kept.enter(&kept.folder.client());
     // By the clock of the machine, of which paused time knows nothing: it holds for as long as this test is that far.
     let now = OffsetDateTime::now_utc();
-    let validity = Validity { not_before: now - time::Duration::hours(1), not_after: now + time::Duration::seconds(3) };
+    let validity = Validity { not_before: now - time::Duration::hours(1), not_after: now + time::Duration::seconds(5) };
     let short = Leaf { validity, ..leaf(Usage::Client, "short") };
     let short = kept.enter(&kept.folder.authority.issue(&short).unwrap());
-    let long = kept.enter(&kept.folder.client());
     assert_eq!(*short.expelled().borrow(), None);
     assert_eq!(expelled(&short).await, ExpulsionLabel::Expired);
     assert!(OffsetDateTime::now_utc() > validity.not_after, "not before its end");

@@ -74,7 +74,8 @@ async fn a_copy_goes_from_embedded_to_postgresql_and_back() {
     let server = Postgres::shared();
     let database = server.database().expect("starts");
     let options = PostgresOptions::new(database.socket_url());
-    let options = PostgresOptions { password: Some(server.password().to_owned()), ..options };
+    let (password, timeout) = (Some(server.password().to_owned()), Duration::from_secs(60));
+    let options = PostgresOptions { password, timeout, ..options };
     let target = PostgresStore::connect(options).await.expect("connects");
     let done = copied(Side::of(&source), Side::of(&target)).await.expect("copies");
     assert_eq!(done, Copied { records: 4, rows: 2_500, generation: 12, resumed: false });

@@ -6,15 +6,20 @@ mod reach;
 mod schema;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sealwire_testkit::Postgres;
 
 use crate::{ControlStore, PostgresOptions, PostgresStore, TokenStore};
 
-/// Options for a database of a server, reached by `url`.
+/// Longer than a busy machine needs for anything here.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Options for a database of a server, reached by `url`; patient ones.
 fn options(server: &Postgres, url: String) -> PostgresOptions {
     let ca = Some(server.certificates().ca.clone());
-    PostgresOptions { password: Some(server.password().to_owned()), ca, ..PostgresOptions::new(url) }
+    let password = Some(server.password().to_owned());
+    PostgresOptions { password, ca, timeout: LONG, ..PostgresOptions::new(url) }
 }
 
 async fn open(tls: bool) -> PostgresStore {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use sealwire_testkit::{Options, Postgres, Proxy, Stop};
 use tokio::time::{sleep, timeout};
 
-use super::options;
+use super::{LONG, options};
 use crate::suite::tokens::{fresh, id, printed, row, scanned, write};
 use crate::{
     ControlStore, Group, MapId, PostgresOptions, PostgresStore, PostgresTls, Row, StoreError, TokenStore, Written,
 };
 
-/// Longer than a busy machine needs for anything here.
-const LONG: Duration = Duration::from_secs(60);
+/// How long a call may take where nothing answers. The same store must also do its work within that.
+const LIMIT: Duration = Duration::from_secs(3);
 
 async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Written, StoreError> {
     store.write(1, vec![Group { map, rows: vec![row] }]).await.remove(0)
@@ -33,27 +33,28 @@ async fn answers_again(store: &PostgresStore, map: MapId) {
     }
 }
 
-/// Every kind of call is answered `Unavailable`, each within `limit`.
-async fn nothing_answers(store: &PostgresStore, map: MapId, limit: Duration) {
-    let bounded = async |what: &str, error: Option<StoreError>, started: Instant| {
+/// Options of a store that soon gives up, with as many writers as [`nothing_answers`] needs at once.
+fn impatient(server: &Postgres, url: String) -> PostgresOptions {
+    PostgresOptions { timeout: LIMIT, writers: 3, ..options(server, url) }
+}
+
+/// Every kind of call is answered `Unavailable`, all of them at once. Four times the time-out: the machine may be busy,
+/// and nothing here takes longer than one.
+async fn nothing_answers(store: &PostgresStore, map: MapId) {
+    let started = Instant::now();
+    let bounded = |what: &str, error: Option<StoreError>| {
         assert!(matches!(error, Some(StoreError::Unavailable(_))), "{what}: {error:?}");
-        assert!(started.elapsed() < limit, "{what} took {:?}", started.elapsed());
+        assert!(started.elapsed() < LIMIT * 4, "{what} took {:?}", started.elapsed());
     };
-    let now = Instant::now;
-    let started = now();
-    bounded("write", try_write(store, map, row(1 << 90)).await.err(), started).await;
-    let started = now();
-    bounded("get", store.get(1, &[(map, id(1))]).await.err(), started).await;
-    let started = now();
-    bounded("get many", store.get(1, &[(map, id(1)), (map, id(2))]).await.err(), started).await;
-    let started = now();
-    bounded("delete", store.delete(map, &[id(1 << 91)]).await.err(), started).await;
-    let started = now();
-    bounded("put", store.put(&[(map, row(1 << 90))]).await.err(), started).await;
-    let started = now();
-    bounded("generation", store.generation().await.err(), started).await;
-    let started = now();
-    bounded("commit", store.commit(0, "app/a", None).await.err(), started).await;
+    tokio::join!(
+        async { bounded("write", try_write(store, map, row(1 << 90)).await.err()) },
+        async { bounded("get", store.get(1, &[(map, id(1))]).await.err()) },
+        async { bounded("get many", store.get(1, &[(map, id(1)), (map, id(2))]).await.err()) },
+        async { bounded("delete", store.delete(map, &[id(1 << 91)]).await.err()) },
+        async { bounded("put", store.put(&[(map, row(1 << 90))]).await.err()) },
+        async { bounded("generation", store.generation().await.err()) },
+        async { bounded("commit", store.commit(0, "app/a", None).await.err()) },
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,21 +103,25 @@ async fn a_restart_fails_no_call() {
 async fn a_frozen_server_holds_nobody_up() {
     let server = Postgres::start(Options::default()).unwrap();
     let database = server.database().unwrap();
-    let limit = Duration::from_millis(300);
-    let store = PostgresStore::connect(PostgresOptions { timeout: limit, ..options(&server, database.tls_url()) });
-    let (store, map) = (store.await.unwrap(), fresh());
+    let store = PostgresStore::connect(impatient(&server, database.tls_url())).await.unwrap();
+    let map = fresh();
     assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
+    // One that came up later would not be known to be away.
+    let started = Instant::now();
+    while store.links() != (7, 0) {
+        assert!(started.elapsed() < LONG, "each connects");
+        sleep(Duration::from_millis(20)).await;
+    }
     server.freeze();
-    // Four times the time-out: the machine may be busy, and nothing here takes longer than one.
-    nothing_answers(&store, map, limit * 4).await;
-    sleep(limit * 2).await;
+    nothing_answers(&store, map).await;
+    sleep(LIMIT).await;
     // By now it is known to be away, and nobody waits for it.
     let started = Instant::now();
     assert!(store.get(1, &[(map, id(1))]).await.is_err());
-    assert!(started.elapsed() < limit, "{:?}", started.elapsed());
+    assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
     assert!(!store.is_up());
     let (up, down) = store.links();
-    assert!(up + down == 6 && down > 0, "{up} up, {down} down");
+    assert!(up + down == 7 && down > 0, "{up} up, {down} down");
     server.thaw();
     answers_again(&store, map).await;
     assert_eq!(write(&store, 1, map, &[row(2)]).await, Written::Done(vec![None]));
@@ -127,12 +132,11 @@ async fn a_frozen_server_holds_nobody_up() {
 async fn a_database_that_is_gone_comes_back() {
     let server = Postgres::start(Options::default()).unwrap();
     let database = server.database().unwrap();
-    let limit = Duration::from_millis(500);
-    let store = PostgresStore::connect(PostgresOptions { timeout: limit, ..options(&server, database.socket_url()) });
-    let (store, map) = (store.await.unwrap(), fresh());
+    let store = PostgresStore::connect(impatient(&server, database.socket_url())).await.unwrap();
+    let map = fresh();
     assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
     server.stop(Stop::Kill);
-    nothing_answers(&store, map, limit * 4).await;
+    nothing_answers(&store, map).await;
     server.restart().unwrap();
     answers_again(&store, map).await;
     assert_eq!(scanned(&store, map).await, [row(1)]);
@@ -144,12 +148,11 @@ async fn a_network_that_swallows_everything_holds_nobody_up() {
     let server = Postgres::shared();
     let database = server.database().unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
-    let limit = Duration::from_millis(300);
-    let options = PostgresOptions { timeout: limit, ..options(server, database.url(&[proxy.port()])) };
-    let (store, map) = (PostgresStore::connect(options).await.unwrap(), fresh());
+    let store = PostgresStore::connect(impatient(server, database.url(&[proxy.port()]))).await.unwrap();
+    let map = fresh();
     assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
     proxy.black_hole(true);
-    nothing_answers(&store, map, limit * 4).await;
+    nothing_answers(&store, map).await;
     proxy.black_hole(false);
     answers_again(&store, map).await;
     assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Taken(vec![0]));
@@ -276,7 +279,13 @@ async fn fewer_connections_than_wanted_are_enough() {
     let map = fresh();
     let here = format!("FROM pg_stat_activity WHERE datname = '{}' AND application_name = 'sealwire'", database.name());
     let count = || server.sql("postgres", &format!("SELECT count(*) {here}")).unwrap();
-    assert_eq!(count(), "10", "six write, one reads, one has the control state, one does the rest, one listens");
+    let started = Instant::now();
+    while count() != "10" {
+        assert!(
+            started.elapsed() < LONG,
+            "six write, one reads, one has the control state, one does the rest, one listens"
+        );
+    }
     for round in 0..2 {
         // Of those that write, at least one comes back and two do not.
         server.sql("postgres", &format!("ALTER DATABASE {} CONNECTION LIMIT 5", database.name())).unwrap();

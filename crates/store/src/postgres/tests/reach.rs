@@ -5,11 +5,8 @@ use std::time::{Duration, Instant};
 
 use sealwire_testkit::{Certificates, Options, Postgres};
 
-use super::options;
+use super::{LONG, options};
 use crate::{ControlStore, PostgresOptions, PostgresStore, PostgresTls, StoreError};
-
-/// Longer than a busy machine needs for anything here.
-const LONG: Duration = Duration::from_secs(60);
 
 /// What it says when it cannot connect; empty when it can.
 async fn refusal(options: PostgresOptions) -> String {
@@ -62,6 +59,8 @@ async fn who_cannot_connect_is_told_what_to_do() {
             PostgresOptions {
                 client_certificate: Some(others.client.clone()),
                 client_key: Some(others.client_key.clone()),
+                // It is tried again until then.
+                timeout: Duration::from_secs(5),
                 ..certified.clone()
             },
             "",
