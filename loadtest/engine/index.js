@@ -62,7 +62,7 @@ class SealwireEngine {
     };
   }
 
-  /** Connects, once; then starts what runs beside the virtual users. */
+  /** Connects, once; then starts what runs beside the virtual users, and waits until it runs. */
   begin(ee) {
     this.began ??= (async () => {
       try {
@@ -75,6 +75,7 @@ class SealwireEngine {
       this.threads = this.settings.beside.map((_, index) =>
         beside.start(this.script.config, index, (told) => this.hear(index, told, ee)),
       );
+      await Promise.all(this.threads.map((thread) => thread.begun));
     })();
     return this.began;
   }

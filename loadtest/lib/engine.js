@@ -12,6 +12,8 @@ const { owe } = require('./leftovers');
 const run = promisify(execFile);
 const READY_MS_MAX = 60_000;
 const POLL_MS = 50;
+/** Starts in all, where somebody else takes a port that was free. */
+const START_TRIES = 3;
 /** How long an engine may take to end before it is ended: more than it gives its calls. */
 const STOP_MS_MAX = 30_000;
 /** Who loads beside the relay: another caller, so that fairness between callers is seen. It has the relay's role. */
@@ -23,7 +25,7 @@ const APP = 'demo';
 const ROLE = 'relay';
 
 /** Starts `sealwire dev` on free ports. Resolves with {address, admin, folder, pid, child, stop}. */
-async function start(sealwire) {
+async function start(sealwire, tries = START_TRIES) {
   const [listen, admin, control] = await freeAddresses(3);
   const parent = fs.mkdtempSync(path.join(os.tmpdir(), 'sealwire-loadtest-'));
   const folder = path.join(parent, 'engine');
@@ -39,7 +41,8 @@ async function start(sealwire) {
   child.stderr.on('data', (text) => {
     said = (said + text).slice(-4_000);
   });
-  const ended = new Promise((resolve) => child.once('exit', resolve));
+  // With all that it said.
+  const ended = new Promise((resolve) => child.once('close', resolve));
   // The folder holds keys: the engine and it go with this process, whatever ends that.
   const remove = () => fs.rmSync(parent, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 });
   const paid = owe(() => {
@@ -59,6 +62,7 @@ async function start(sealwire) {
     await furnish(sealwire, { folder, control, waitMs: READY_MS_MAX });
   } catch (error) {
     await stop();
+    if (tries > 1 && said.includes('cannot listen on')) return start(sealwire, tries - 1);
     throw error;
   }
   return { address: listen, admin, folder, pid: child.pid, child, stop };

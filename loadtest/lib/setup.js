@@ -22,7 +22,7 @@ function packages() {
   const stamp = path.join(HERE, 'node_modules/.installed-lock.json');
   if (fs.existsSync(stamp) && fs.readFileSync(stamp).equals(fs.readFileSync(lock))) return;
   process.stderr.write('Installing the packages of loadtest/package-lock.json\n');
-  must('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'], HERE);
+  must('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error', '--fetch-retries=5'], HERE);
   fs.copyFileSync(lock, stamp);
 }
 

@@ -18,7 +18,7 @@ test.after(() => engine.stop());
 async function drive(address, flow, { users = 2, folder = engine.folder, settings = {} } = {}) {
   const top = new EventEmitter();
   const phases = [{ arrivalCount: users, duration: 1 }];
-  const sealwire = { folder, connections: 2, timeoutMs: 1_000, ...settings };
+  const sealwire = { folder, connections: 2, ...settings };
   const config = { target: address, phases, engines: { sealwire } };
   const scenarios = [{ name: 's', engine: 'sealwire', flow }];
   const made = new SealwireEngine({ config, scenarios }, top);
@@ -64,13 +64,14 @@ test('each wrong reply fails its virtual user and is counted by its code', async
     ['no envelopes', 'echo', 'wrong_reply'],
     ['the right shape, which does not open', 'forged', 'cannot_open'],
     ['the answer to another call', 'msgid', 'contract_broken'],
-    ['no answer', 'silent', 'timeout'],
+    ['no answer', 'silent', 'timeout', 1_000],
     ['bytes that are no message', 'noise', 'contract_broken'],
   ];
-  for (const [what, kind, code] of rows) {
+  for (const [what, kind, code, timeoutMs] of rows) {
     await t.test(what, async () => {
       const server = await responder(engine, kind);
-      const { counters, errors, failures, result } = await drive(server.address, SEND, { users: 1 });
+      const flow = [{ send: { name: 'call', numEncrypts: 30, timeoutMs } }];
+      const { counters, errors, failures, result } = await drive(server.address, flow, { users: 1 });
       server.close();
       assert.deepEqual(failures, [code]);
       assert.deepEqual(errors, { [code]: 1 });
@@ -133,8 +134,9 @@ test('load beside fails the run too', async () => {
   const flow = [{ loop: [{ think: 0.05 }, { send: { name: 'own' } }], seconds: 60 }];
   const { failures } = await drive(engine.address, flow, { users: 1, settings: { beside } });
   assert.deepEqual(failures, ['not_found']);
-  // Also what it has not told when the last user ends.
-  const last = await drive(engine.address, [{ think: 0 }], { users: 2, settings: { beside } });
+  // Also what it has not told when the last user ends: it does not read the answer before.
+  const held = [{ ...beside[0], flow: [{ slowRead: { name: 'call', app: 'nobody', holdMs: 1_000 } }] }];
+  const last = await drive(engine.address, [{ think: 0 }], { users: 2, settings: { beside: held } });
   assert.deepEqual(last.failures.sort(), ['not_found', null]);
   const [{ sent, errors }] = last.result.classes;
   assert.deepEqual(errors, { not_found: sent });

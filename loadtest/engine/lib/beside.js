@@ -1,6 +1,7 @@
 'use strict';
 // Load beside the virtual users, in a thread of its own: what it does to Node's event loop is then not in the times of
-// the users. Tells the engine every now and then what came of it, and a last time when it is asked to finish.
+// the users. Tells the engine at once that it has begun, every now and then what came of it, and a last time when it is
+// asked to finish.
 
 const { Worker, isMainThread, parentPort, workerData } = require('node:worker_threads');
 const settings = require('./settings');
@@ -17,10 +18,16 @@ const FINISHED = new Error('the virtual users have ended');
 
 /**
  * Starts entry `index` of `beside` in `config`. `tell` gets {events, classes, limit, fieldsServed, bytes, failure}.
- * Gives {finish, terminate}: `finish` lets the calls that are out have their answers, and resolves when all has been told.
+ * Gives {begun, finish, terminate}: `begun` resolves when its users have set out; `finish` lets the calls that are out
+ * have their answers, and resolves when all has been told.
  */
 function start({ target, engines }, index, tell) {
   const worker = new Worker(__filename, { workerData: { beside: { config: { target, engines }, index } } });
+  // Also where the thread ends before it has told anything.
+  const begun = new Promise((resolve) => {
+    worker.once('message', resolve);
+    worker.once('exit', resolve);
+  });
   const told = new Promise((resolve) => {
     worker.on('message', (message) => {
       tell(message);
@@ -33,7 +40,7 @@ function start({ target, engines }, index, tell) {
     worker.postMessage('finish');
     return told;
   };
-  return { finish, terminate: () => worker.terminate() };
+  return { begun, finish, terminate: () => worker.terminate() };
 }
 
 /** In the thread. */
@@ -69,6 +76,7 @@ function main({ config, index }) {
     parentPort.postMessage({ events, classes, limit, fieldsServed, bytes: pools.bytes(), failure, last });
     events = [];
   };
+  tell(false);
   const telling = setInterval(tell, TELL_MS, false);
   parentPort.once('message', async () => {
     walker.broken = FINISHED;
