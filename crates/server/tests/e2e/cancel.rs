@@ -189,9 +189,11 @@ async fn cancel_at_random(raw: &mut Raw, dice: &mut Dice, rounds: u32, sealed: &
         while !waiting.is_empty() {
             let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
             assert!(waiting.remove(&msgid).is_some(), "{msgid} is answered twice, or was never called");
-            if let Err(error) = outcome {
-                assert_eq!(error.code, ErrorCode::Cancelled);
-                stopped += 1;
+            match outcome.map_err(|error| error.code) {
+                // One may be refused where the machine is slow.
+                Ok(_) | Err(ErrorCode::Overloaded) => (),
+                Err(ErrorCode::Cancelled) => stopped += 1,
+                Err(code) => panic!("{code:?}"),
             }
         }
         raw.send(&afterwards).await;
