@@ -10,23 +10,13 @@ here=proto/interop/evervault
 work=target/evervault-interop
 mkdir -p "$work/node"
 
-# Package servers fail now and then.
-again() {
-    local pause
-    for pause in 10 30; do
-        "$@" && return
-        sleep "$pause"
-    done
-    "$@"
-}
-
 # One environment per set of pinned versions, made anew when the pins change.
 python_with() {
     local venv="$work/$1" pins="$here/$2"
     if ! cmp -s "$pins" "$venv/pins"; then
         rm -rf "$venv"
         python3 -m venv "$venv"
-        again "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$pins"
+        .ci/again "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$pins"
         cp "$pins" "$venv/pins"
     fi
 }
@@ -37,7 +27,7 @@ if ! cmp -s "$here/package.json" "$work/node/pins"; then
     rm -rf "$work/node"
     mkdir -p "$work/node"
     cp "$here/package.json" "$work/node/package.json"
-    again npm install --prefix "$work/node" --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+    .ci/again npm install --prefix "$work/node" --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
     cp "$here/package.json" "$work/node/pins"
 fi
 
