@@ -170,3 +170,14 @@ impl ConfigArgs {
 fn default_config() -> PathBuf {
     Path::new(folder::DEFAULT).join(folder::CONFIG)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    /// Clap checks names and shortcuts of arguments only when a subcommand is parsed, and only in debug builds.
+    #[test]
+    fn no_two_arguments_of_a_subcommand_share_a_name() {
+        super::Args::command().debug_assert();
+    }
+}

@@ -408,7 +408,7 @@ impl Endpoint {
 pub struct Log {
     /// How a line looks.
     pub format: LogFormat,
-    /// Level, or levels per module, in the syntax of `tracing_subscriber::EnvFilter`.
+    /// Level, or levels per module, in the syntax of `tracing_subscriber::filter::Targets`: `info,sealwire_server=debug`.
     pub filter: String,
 }
 
@@ -607,7 +607,7 @@ impl Config {
                 rule: "must not be empty when that is \"postgres\"",
             });
         }
-        if tracing_subscriber::EnvFilter::try_new(&self.log.filter).is_err() {
+        if self.log.filter.parse::<tracing_subscriber::filter::Targets>().is_err() {
             problems.push(Problem::Value {
                 key: "log.filter".into(),
                 origin: Origin::Either,

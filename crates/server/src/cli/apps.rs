@@ -126,8 +126,8 @@ struct PartArgs {
     name: String,
     /// One of its keys, by its id as `apps list` and `inspect` show it: 10 hexadecimal digits, or token-N; the whole app if
     /// left out
-    #[arg(value_parser = key)]
-    key: Option<String>,
+    #[arg(value_name = "KEY", value_parser = key_id)]
+    key_id: Option<String>,
     #[command(flatten)]
     place: Place,
 }
@@ -165,7 +165,7 @@ fn curve(name: &str) -> Result<Curve, String> {
     Curve::from_name(name).ok_or_else(|| "r1 is P-256, k1 is secp256k1".into())
 }
 
-fn key(id: &str) -> Result<String, String> {
+fn key_id(id: &str) -> Result<String, String> {
     let is_token_key = id.strip_prefix("token-").is_some_and(|number| number.parse::<u32>().is_ok());
     let known = is_token_key || id.parse::<KeyId>().is_ok();
     if known { Ok(id.to_owned()) } else { Err("a key's id is 10 hexadecimal digits, or token-N".into()) }
@@ -235,9 +235,9 @@ fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
 
 impl PartArgs {
     fn change<'a>(&'a self, ask: impl FnOnce(Option<&'a str>) -> AppAsk<'a>) -> Result<(), Failure> {
-        let ask = ask(self.key.as_deref());
+        let ask = ask(self.key_id.as_deref());
         let change = self.place.run(async |desk| desk.change_app(&self.name, ask).await)?;
-        if self.key.is_some() {
+        if self.key_id.is_some() {
             return print_keys(self.place.at.json, &[change]);
         }
         print(self.place.at.json, change.app.as_slice())

@@ -6,7 +6,10 @@ use std::thread::available_parallelism;
 use sealwire_store::{Control, StoreError};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::{ConfigArgs, Failure, chain};
 use crate::config::{Config, LogFormat, Mode};
@@ -65,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 async fn reload(args: &Args, server: &Server, log: &LogFilter) {
     let reloaded = async {
         let config = args.config.load().map_err(|error| chain(&error))?;
-        let filter = EnvFilter::try_new(&config.log.filter).map_err(|error| format!("log.filter: {error}"))?;
+        let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
         let left = server.reload(&config).await.map_err(|error| chain(&error))?;
         log(filter);
         Ok::<_, String>(left)
@@ -125,27 +128,19 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, Failure> {
 }
 
 /// Puts another filter in the place of the log's.
-pub(super) type LogFilter = Box<dyn Fn(EnvFilter)>;
+pub(super) type LogFilter = Box<dyn Fn(Targets)>;
 
 /// Sends log lines to standard error, as the configuration says.
 pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
-    let filter = EnvFilter::try_new(&config.log.filter).map_err(|error| format!("log.filter: {error}"))?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // It fails only where the log has ended, and there is nobody to tell.
+    let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     match config.log.format {
-        LogFormat::Human => {
-            let lines = lines.with_ansi(false).with_filter_reloading();
-            let handle = lines.reload_handle();
-            lines.try_init()?;
-            Ok(Box::new(move |filter| drop(handle.reload(filter))))
-        }
-        LogFormat::Json => {
-            let lines = lines.json().with_filter_reloading();
-            let handle = lines.reload_handle();
-            lines.try_init()?;
-            Ok(Box::new(move |filter| drop(handle.reload(filter))))
-        }
+        LogFormat::Human => tracing_subscriber::registry().with(filter).with(lines.with_ansi(false)).try_init()?,
+        LogFormat::Json => tracing_subscriber::registry().with(filter).with(lines.json()).try_init()?,
     }
+    // It fails only where the log has ended, and there is nobody to tell.
+    Ok(Box::new(move |filter| drop(handle.reload(filter))))
 }
 
 /// SIGTERM and SIGINT.

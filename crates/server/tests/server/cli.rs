@@ -1,0 +1,749 @@
+//! The program as a person uses it: the built binary, real files, a real engine on loopback.
+
+mod masks;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+fn sealwire(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sealwire")).current_dir(folder).args(arguments).output().unwrap()
+}
+
+/// The same, running, with pipes.
+fn spawn(folder: &Path, arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+    command.current_dir(folder).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn ok(folder: &Path, arguments: &[&str]) -> String {
+    let output = sealwire(folder, arguments);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{arguments:?}: {err}");
+    out
+}
+
+/// Runs a command that must fail with this status and say this.
+fn refused(folder: &Path, arguments: &[&str], status: i32, says: &str) {
+    let output = sealwire(folder, arguments);
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {err}");
+    assert!(err.contains(says), "{arguments:?}: {err}");
+    assert!(output.stdout.is_empty(), "{arguments:?} printed a result");
+}
+
+/// An engine on ports of its own.
+const DEV: [&str; 7] = ["dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
+
+/// `sealwire dev` in a folder of its own, on a port of its own.
+struct Dev {
+    folder: TempDir,
+    child: Child,
+    connect: String,
+    control: String,
+}
+
+impl Dev {
+    fn start() -> Self {
+        Self::start_in(tempfile::tempdir().unwrap())
+    }
+
+    fn start_in(folder: TempDir) -> Self {
+        Self::start_with(folder, &DEV)
+    }
+
+    fn start_with(folder: TempDir, arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sealwire"))
+            .current_dir(folder.path())
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let mut addresses = first.split_whitespace().filter(|word| word.starts_with("127.0.0.1:"));
+        let mut address = || addresses.next().unwrap().trim_end_matches('.').to_owned();
+        let (connect, control) = (address(), address());
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { folder, child, connect, control }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn arguments<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
+        [arguments, &["--connect", &self.connect]].concat()
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        ok(self.path(), &self.arguments(arguments))
+    }
+
+    fn refused(&self, arguments: &[&str], says: &str) {
+        refused(self.path(), &self.arguments(arguments), 1, says);
+    }
+
+    /// A command of operators, at the control listener.
+    fn operators<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
+        [arguments, &["--connect", &self.control]].concat()
+    }
+
+    fn operate(&self, arguments: &[&str]) -> String {
+        ok(self.path(), &self.operators(arguments))
+    }
+
+    fn may_not(&self, arguments: &[&str], status: i32, says: &str) {
+        refused(self.path(), &self.operators(arguments), status, says);
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path().join(name), text).unwrap();
+    }
+
+    /// SIGKILL, and nothing listens until [`Dev::again`].
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts in the same folder on the same ports.
+    fn again(mut self) -> Self {
+        let (connect, control) = (self.connect.clone(), self.control.clone());
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
+        let again = ["dev", "--listen", &connect, "--admin", "127.0.0.1:0", "--control", &control];
+        Self::start_with(folder, &again)
+    }
+
+    /// SIGTERM drains and exits 0.
+    fn stop(self) {
+        self.end();
+    }
+
+    /// The same, and what it leaves.
+    fn end(mut self) -> TempDir {
+        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        assert!(self.child.wait().unwrap().success());
+        std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_demonstration_shows_before_and_after_and_keeps_its_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = ok(folder.path(), &[&DEV[..], &["--demo-only"]].concat());
+    let (before, after) = first.split_once("encrypted for app `demo`").unwrap();
+    assert!(before.contains("4242424242424242") && !after.contains("4242424242424242"));
+    assert!(after.contains("\"number\": \"sw1:") && after.contains("identical, byte for byte"));
+    let dev = Dev::start_in(folder);
+    let list = || (dev.operate(&["apps", "list", "--json"]), dev.operate(&["collections", "list", "demo", "--json"]));
+    let before = list();
+    assert!(before.1.contains("people") && before.1.contains("cards"));
+    let dev = Dev::start_in(dev.end());
+    let list = || (dev.operate(&["apps", "list", "--json"]), dev.operate(&["collections", "list", "demo", "--json"]));
+    assert_eq!(list(), before);
+}
+
+#[test]
+fn a_users_file_comes_back_identical() {
+    let dev = Dev::start();
+    let documents = [
+        r#"{"a":{"b":[1,[2,[3,{"c":null}]]],"d":{}},"e":[]}"#,
+        r#"{"zoë 🔑":"\u0000\n\"\\/ ü","":"empty key","long":"LONG"}"#,
+        r#"[0,-0.0,1,-1,18446744073709551615,-9223372036854775808,0.1,1e20,1.5E-300,true,false,null,""]"#,
+        r#""just a string""#,
+        "42",
+        "null",
+    ];
+    for document in documents {
+        let document = document.replace("LONG", &"x".repeat(100_000));
+        dev.write("mine.json", &document);
+        for options in [&[][..], &["--curve", "k1"], &["--key-scope", "field"], &["--context", "row 7"]] {
+            dev.ok(&[&["encrypt", "mine.json", "--output", "sealed.json"], options].concat());
+            let context = if options.contains(&"--context") { options } else { &[] };
+            let back = dev.ok(&[&["decrypt", "sealed.json"], context].concat());
+            let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+            assert_eq!(parse(&back), parse(&document), "{document:.80} {options:?}");
+        }
+    }
+    dev.stop();
+}
+
+#[test]
+fn selections_contexts_and_reports() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":{"number":"4242","cvc":"042"},"users":[{"ssn":"1"},{"ssn":"2"}],"open":"o"}"#);
+    let sealed =
+        dev.ok(&["encrypt", "mine.json", "-s", "$.card", "-s", "$.users[*].ssn", "--context", "here", "--compact"]);
+    let value: serde_json::Value = serde_json::from_str(&sealed).unwrap();
+    for pointer in ["/card", "/users/0/ssn", "/users/1/ssn"] {
+        assert!(value.pointer(pointer).unwrap().as_str().unwrap().starts_with("sw1:"), "{pointer}");
+    }
+    assert_eq!(value["open"], "o");
+    dev.write("sealed.json", &sealed);
+    dev.refused(&["decrypt", "sealed.json"], "$.card does not open");
+    let output = sealwire(dev.path(), &dev.arguments(&["decrypt", "sealed.json", "--report"]));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, "$.card: cannot_open\n$.users[0].ssn: cannot_open\n$.users[1].ssn: cannot_open\n");
+
+    let envelope = value["card"].as_str().unwrap();
+    let inspected: serde_json::Value = serde_json::from_str(&dev.ok(&["inspect", envelope, "--json"])).unwrap();
+    assert_eq!((&inspected["datatype"], &inspected["curve"]), (&"value".into(), &"r1".into()));
+    assert!(dev.ok(&["health", "--json"]).contains("\"status\":\"ok\""));
+    assert!(dev.ok(&["info"]).contains("encrypt decrypt rewrap"));
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"a":1}"#);
+    dev.refused(&["encrypt", "nothing.json"], "nothing.json: No such file");
+    dev.refused(&["encrypt", "mine.json", "--app", "nobody"], "sealwire apps list");
+    dev.refused(&["encrypt", "mine.json", "-s", "$.a["], "at byte 4");
+    dev.refused(&["inspect", "hello"], "not an envelope");
+    for (text, says) in [
+        ("{\"a\": 12345678901234567890123}", "$.a"),
+        ("[1e400]", "$[0]"),
+        ("{\"a\":1,\"a\":2}", "a"),
+        ("{\"a\":", "mine.json"),
+    ] {
+        dev.write("mine.json", text);
+        dev.refused(&["encrypt", "mine.json"], says);
+    }
+    refused(dev.path(), &["encrypt", "nothing.json", "--folder", "elsewhere"], 1, "nothing.json");
+    refused(dev.path(), &["health", "--folder", "elsewhere"], 1, "sealwire dev");
+    refused(dev.path(), &["health", "--connect", "127.0.0.1:1"], 1, "127.0.0.1:1");
+    let many = vec!["127.0.0.1:1"; 65].join(",");
+    refused(dev.path(), &["health", "--connect", &many], 1, "endpoints must be 1 to 64");
+    refused(dev.path(), &["health", "--connect", "127.0.0.1:1,"], 1, "address must be host:port");
+    // One of several is enough.
+    let both = format!("127.0.0.1:1,{}", dev.connect);
+    ok(dev.path(), &["health", "--connect", &both]);
+    ok(dev.path(), &["health", "--connect", "127.0.0.1:1", "--connect", &dev.connect]);
+    dev.may_not(&["apps", "create", "no/slash"], 1, "app must be 1 to 64 bytes");
+    dev.may_not(&["apps", "create", ".dot"], 1, "letters");
+    refused(dev.path(), &["encrypt"], 2, "Usage");
+}
+
+#[test]
+fn configuration_is_checked_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    std::fs::write(path.join("bad.toml"), "[listen]\nadress = \"127.0.0.1:1\"\n[limits]\ndepth_max = 3\n").unwrap();
+    for command in ["serve", "check-config"] {
+        refused(path, &[command, "--config", "bad.toml"], 64, "adress");
+        refused(path, &[command, "--config", "bad.toml"], 64, "depth_max");
+        refused(path, &[command, "--config", "absent.toml"], 64, "absent.toml");
+    }
+    ok(path, &[&DEV[..], &["--demo-only"]].concat());
+    assert!(ok(path, &["check-config"]).contains("is good: 1 apps"));
+    std::fs::write(path.join("reference.toml"), ok(path, &["reference"])).unwrap();
+    // Every default is accepted; only the files it names are not there.
+    refused(path, &["check-config", "--config", "reference.toml"], 1, "No such file");
+    std::fs::write(path.join("sealwire-dev/kek"), "not a key").unwrap();
+    refused(path, &["serve"], 1, "key-encryption key is 32 bytes");
+}
+
+#[test]
+fn certificates_are_made_and_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    refused(path, &["certs", "client", "relay"], 1, "certs authority");
+    ok(path, &["certs", "authority"]);
+    refused(path, &["certs", "authority"], 1, "ca-key.pem");
+    let told = ok(path, &["certs", "client", "relay", "--uri", "spiffe://example.org/relay", "--json"]);
+    assert!(told.contains("relay-key.pem"), "{told}");
+    ok(path, &["certs", "server", "engine", "--dns", "engine.example.org", "--ip", "127.0.0.1"]);
+    refused(path, &["certs", "client", "../relay"], 1, "no slash");
+}
+
+/// The keys of the app `demo`: id, curve, number and state, from what `apps` prints as JSON.
+fn keys(printed: &str) -> Vec<(String, String, u64, String)> {
+    let apps: serde_json::Value = serde_json::from_str(printed).unwrap();
+    let app = apps.as_array().unwrap().iter().find(|app| app["app"] == "demo").unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let key = |key: &serde_json::Value| {
+        (text(&key["id"]), text(&key["curve"]), key["version"].as_u64().unwrap(), text(&key["state"]))
+    };
+    app["keys"].as_array().unwrap().iter().map(key).collect()
+}
+
+fn listed(dev: &Dev) -> Vec<(String, String, u64, String)> {
+    keys(&dev.operate(&["apps", "list", "--json"]))
+}
+
+/// The numbers of the keys on a curve, in the order they were made.
+fn numbers(keys: &[(String, String, u64, String)], curve: &str) -> Vec<u64> {
+    keys.iter().filter(|key| key.1 == curve).map(|key| key.2).collect()
+}
+
+/// Tries until it holds. An engine follows the store within a second.
+fn soon(holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "not within 60 s");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242","open":"o"}"#);
+    let seal = || dev.ok(&["encrypt", "mine.json", "-s", "$.card", "--compact"]);
+    let key_of = |sealed: &str| {
+        let value: serde_json::Value = serde_json::from_str(sealed).unwrap();
+        let said = dev.ok(&["inspect", value["card"].as_str().unwrap(), "--json"]);
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        (said["key_id"].as_str().unwrap().to_owned(), said["curve"].as_str().unwrap().to_owned())
+    };
+    let old = seal();
+    dev.write("old.json", &old);
+    let before = listed(&dev);
+    let made = keys(&dev.operate(&["apps", "rotate", "demo", "--json"]));
+    assert_eq!(made.iter().map(|key| (&*key.1, key.2)).collect::<Vec<_>>(), [("r1", 2), ("k1", 2)]);
+    assert_eq!(listed(&dev), [&before[..], &made].concat());
+    let one = keys(&dev.operate(&["apps", "rotate", "demo", "--curve", "k1", "--json"]));
+    assert_eq!((one.len(), &*one[0].1, one[0].2), (1, "k1", 3));
+    let (first, second, third) = (before[0].0.clone(), made[0].0.clone(), one[0].0.clone());
+
+    // The engine seals with the new key and opens the old envelope.
+    soon(|| key_of(&seal()).0 == second);
+    assert_eq!(key_of(&old), (first.clone(), "r1".into()));
+    assert!(dev.ok(&["decrypt", "old.json", "--compact"]).contains("4242"));
+    let moved = dev.ok(&["rewrap", "old.json", "--compact"]);
+    assert_eq!(key_of(&moved), (second.clone(), "r1".into()));
+    dev.write("moved.json", &moved);
+    soon(|| key_of(&dev.ok(&["rewrap", "old.json", "--curve", "k1", "--compact"])) == (third.clone(), "k1".into()));
+
+    // The old key is stopped: its envelope is shut, the moved one opens; and back.
+    let stopped = keys(&dev.operate(&["apps", "disable", "demo", &first, "--json"]));
+    assert_eq!(stopped, [(first.clone(), "r1".into(), 1, "disabled".into())]);
+    soon(|| !sealwire(dev.path(), &dev.arguments(&["decrypt", "old.json"])).status.success());
+    dev.refused(&["decrypt", "old.json"], "$.card does not open");
+    dev.refused(&["rewrap", "old.json"], "$.card does not open");
+    assert!(dev.ok(&["decrypt", "moved.json", "--compact"]).contains("4242"));
+    assert_eq!(dev.ok(&["rewrap", "old.json", "--report", "--compact"]), old);
+    assert!(dev.operate(&["apps", "enable", "demo", &first]).contains("active"));
+    soon(|| sealwire(dev.path(), &dev.arguments(&["decrypt", "old.json"])).status.success());
+
+    // Without any key on the curve nothing is sealed there, and the operator is told.
+    dev.operate(&["apps", "disable", "demo", &first]);
+    let last = sealwire(dev.path(), &dev.operators(&["apps", "disable", "demo", &second]));
+    assert!(last.status.success());
+    assert!(String::from_utf8(last.stderr).unwrap().contains("no active key on r1"));
+    soon(|| !sealwire(dev.path(), &dev.arguments(&["encrypt", "mine.json"])).status.success());
+    dev.refused(&["encrypt", "mine.json"], "no active key on that curve");
+    dev.refused(&["rewrap", "old.json"], "no active key on that curve");
+    dev.operate(&["apps", "rotate", "demo", "--curve", "r1"]);
+    soon(|| sealwire(dev.path(), &dev.arguments(&["encrypt", "mine.json"])).status.success());
+
+    dev.may_not(&["apps", "rotate", "nobody"], 1, "there is no app nobody");
+    dev.may_not(&["apps", "rotate", "demo", "--curve", "r9"], 2, "r1 is P-256");
+    dev.may_not(&["apps", "disable", "demo", "0000000000"], 1, "has no key 0000000000");
+    dev.may_not(&["apps", "disable", "demo", "first"], 2, "10 hexadecimal digits");
+    dev.stop();
+}
+
+/// Runs a command with this on its standard input.
+fn fed(folder: &Path, arguments: &[&str], input: &str) -> Output {
+    let mut child = spawn(folder, arguments);
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn an_imported_key_opens_what_was_sealed_elsewhere() {
+    // The worked examples of the format, without a role.
+    const SCALAR: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+    const R1: &str =
+        "ev:Tk9D:number:AAECAwQFBgcICQoL:A9Zak5d8qj0bCBhS/1ennkZfFmBXcwS66tUF3TpIWJzz:lbqjC1tTcq/K6wWsY0/imAn7:$";
+    const K1: &str =
+        "ev:RFVC:AAECAwQFBgcICQoL:AkZtf8rlY+XLCaDRhwu1gDRIBGF4eaFJSc8iKF8brj8n:IMG3MCrR2YRlEklKmZa7BJs6yKjS:$";
+    let dev = Dev::start();
+    dev.write("theirs.json", &format!(r#"{{"n":"{R1}","t":"{K1}","p":"plain"}}"#));
+    dev.refused(&["decrypt", "theirs.json"], "$.n does not open");
+    dev.write("key.hex", SCALAR);
+    let import = ["apps", "import", "demo", "--curve", "r1", "--key-file", "key.hex"];
+    std::fs::set_permissions(dev.path().join("key.hex"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    dev.may_not(&import, 1, "key.hex: others may read it (mode 644)");
+    std::fs::set_permissions(dev.path().join("key.hex"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let made = keys(&dev.operate(&[&import[..], &["--json"]].concat()));
+    assert_eq!((&*made[0].1, made[0].2, &*made[0].3), ("r1", 2, "active"));
+    dev.may_not(&import, 1, &format!("app demo has key {} already", made[0].0));
+    let piped =
+        fed(dev.path(), &dev.operators(&["apps", "import", "demo", "--curve", "k1", "--key-file", "-"]), SCALAR);
+    let shown = String::from_utf8(piped.stdout).unwrap();
+    assert!(shown.contains("opens only") && !shown.contains("1111"), "{shown}");
+    let wrong =
+        fed(dev.path(), &dev.operators(&["apps", "import", "demo", "--curve", "k1", "--key-file", "-"]), "2222");
+    let says = String::from_utf8(wrong.stderr).unwrap();
+    assert!(!wrong.status.success() && says.contains("not a private key of this curve") && !says.contains("2222"));
+
+    soon(|| sealwire(dev.path(), &dev.arguments(&["decrypt", "theirs.json"])).status.success());
+    assert_eq!(dev.ok(&["decrypt", "theirs.json", "--compact"]), "{\"n\":42,\"t\":\"hello\",\"p\":\"plain\"}\n");
+    // It does not seal: what is encrypted now is under the key that was there.
+    dev.write("mine.json", "\"x\"");
+    let sealed = dev.ok(&["encrypt", "mine.json"]);
+    assert!(dev.ok(&["inspect", sealed.trim().trim_matches('"')]).contains(&listed(&dev)[0].0));
+    dev.stop();
+}
+
+#[test]
+fn settings_are_set_shown_checked_and_followed() {
+    let dev = Dev::start();
+    let path = dev.path();
+    dev.write("mine.json", r#"{"card":"4242"}"#);
+    let shared = ["encrypt", "mine.json", "--key-scope", "epoch", "--compact"];
+    dev.refused(&shared, "sealwire apps set APP --epoch-ms N");
+    dev.operate(&["apps", "create", "other"]);
+    let epochs = || {
+        let apps: serde_json::Value = serde_json::from_str(&dev.operate(&["apps", "list", "--json"])).unwrap();
+        let epoch =
+            |app: &serde_json::Value| (app["app"].as_str().unwrap().to_owned(), app["epoch_ms"].as_u64().unwrap());
+        apps.as_array().unwrap().iter().map(epoch).collect::<Vec<_>>()
+    };
+    let both = |demo| [("demo".to_owned(), demo), ("other".to_owned(), 0)];
+    assert_eq!(epochs(), both(0));
+    assert!(dev.operate(&["apps", "set", "demo", "--epoch-ms", "15000"]).contains("15000"));
+    assert_eq!(epochs(), both(15_000));
+    soon(|| sealwire(path, &dev.arguments(&shared)).status.success());
+    dev.write("sealed.json", &dev.ok(&shared));
+    assert!(dev.ok(&["decrypt", "sealed.json", "--compact"]).contains("4242"));
+    let rotated = dev.operate(&["apps", "rotate", "demo", "--json"]);
+    assert!(rotated.contains("\"epoch_ms\":15000"), "{rotated}");
+    let set = dev.operate(&["apps", "set", "demo", "--epoch-ms", "0", "--json"]);
+    assert_eq!((epochs(), keys(&set)), (both(0).to_vec(), listed(&dev)));
+    let set = dev.operate(&["apps", "set", "demo", "--format", "evervault", "--json"]);
+    assert!(
+        set.contains("\"format\":\"evervault\"")
+            && dev.operate(&["apps", "list"]).contains("demo                     evervault")
+    );
+    assert!(dev.operate(&["apps", "list", "--json"]).contains("\"format\":\"native\""), "the other app's");
+    dev.may_not(&["apps", "set", "demo", "--format", "evervault-bare"], 2, "native or evervault");
+    dev.may_not(&["apps", "set", "demo", "--epoch-ms", "15001"], 2, "0..=15000");
+    dev.may_not(&["apps", "set", "demo"], 2, "--epoch-ms");
+    dev.may_not(&["apps", "set", "nobody", "--epoch-ms", "1"], 1, "there is no app nobody");
+    assert_eq!(epochs(), both(0));
+    soon(|| !sealwire(path, &dev.arguments(&shared)).status.success());
+    dev.stop();
+}
+
+#[test]
+fn rotations_that_are_killed_lose_no_key() {
+    const KILLS: u64 = 30;
+    let dev = Dev::start();
+    dev.write("mine.json", r#"{"card":"4242"}"#);
+    for curve in ["r1", "k1"] {
+        dev.ok(&["encrypt", "mine.json", "--curve", curve, "--output", &format!("{curve}.json")]);
+    }
+    let rotate = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        command
+            .current_dir(dev.path())
+            .args(dev.operators(&["apps", "rotate", "demo"]))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let took = || {
+        let start = Instant::now();
+        assert!(rotate().wait().unwrap().success());
+        start.elapsed()
+    };
+    // The shortest of some: after a slow one most kills would come too late.
+    let whole = (0..5).map(|_| took()).min().unwrap();
+    let (mut ended_early, mut before) = (0, listed(&dev));
+    for kill in 0..KILLS {
+        let mut child = rotate();
+        std::thread::sleep(whole * u32::try_from(kill).unwrap() / u32::try_from(KILLS).unwrap());
+        let _ = child.kill();
+        ended_early += u64::from(!child.wait().unwrap().success());
+        let after = listed(&dev);
+        assert_eq!(after[..before.len()], before, "kill {kill}");
+        // Two of its own, and one that the engine went on with after the last one was killed.
+        assert!(after.len() <= before.len() + 3);
+        before = after;
+    }
+    println!("{ended_early} of {KILLS} killed before their end, in up to {whole:?}; {} keys", before.len());
+    assert!(ended_early >= KILLS / 3, "the kills came too late to show anything: {ended_early}");
+    // The next one succeeds, the numbers have no gap, and the engine that ran all the while opens and seals.
+    assert!(rotate().wait().unwrap().success());
+    let after = listed(&dev);
+    assert!((before.len() + 2..=before.len() + 3).contains(&after.len()));
+    for curve in ["r1", "k1"] {
+        let numbers = numbers(&after, curve);
+        assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+        assert!(dev.ok(&["decrypt", &format!("{curve}.json"), "--compact"]).contains("4242"));
+        let newest = &after.iter().rfind(|key| key.1 == curve).unwrap().0;
+        soon(|| {
+            let sealed = dev.ok(&["encrypt", "mine.json", "--curve", curve, "--compact"]);
+            let value: serde_json::Value = serde_json::from_str(&sealed).unwrap();
+            dev.ok(&["inspect", value["card"].as_str().unwrap()]).contains(newest)
+        });
+    }
+    let folder = dev.end();
+    assert!(ok(folder.path(), &["check-config"]).contains("is good: 1 apps"), "every key unwraps");
+}
+
+#[test]
+fn rotations_of_several_processes_get_a_number_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Dev::start_in(folder);
+    let children: Vec<Child> = (0..8)
+        .map(|_| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+            command
+                .current_dir(dev.path())
+                .args(dev.operators(&["apps", "rotate", "demo"]))
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let keys = listed(&dev);
+    for curve in ["r1", "k1"] {
+        assert_eq!(numbers(&keys, curve), (1..=9).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn more_than_four_active_keys_on_a_curve_are_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = Dev::start_in(folder);
+    let warned = |arguments: &[&str]| {
+        let output = sealwire(dev.path(), &dev.operators(arguments));
+        assert!(output.status.success(), "{arguments:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        ["r1", "k1"].map(|curve| said.contains(&format!("demo has 5 active keys on {curve}")))
+    };
+    for _ in 2..=4 {
+        assert_eq!(warned(&["apps", "rotate", "demo", "--curve", "r1"]), [false, false]);
+    }
+    assert_eq!(warned(&["apps", "rotate", "demo"]), [true, false]);
+    let oldest = listed(&dev).into_iter().find(|key| key.1 == "r1").unwrap().0;
+    assert_eq!(warned(&["apps", "disable", "demo", &oldest]), [false, false]);
+    assert_eq!(warned(&["apps", "enable", "demo", &oldest]), [true, false]);
+}
+
+#[test]
+fn collections_are_kept_and_apps_stopped_and_brought_back() {
+    let dev = Dev::start();
+    let listed = dev.operate(&["collections", "list", "demo"]);
+    assert!(listed.contains("card 6/4") && listed.contains("people"), "{listed}");
+    let rules = ["--kind", "one-way", "--format", "uuid", "--scope", "context", "--expires-s", "60", "--json"];
+    let made = dev.operate(&[&["collections", "create", "demo", "ids"], &rules[..]].concat());
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    let shown = ["kind", "format", "scope"].map(|key| made[0][key].as_str().unwrap());
+    assert_eq!((shown, &made[0]["expires_s"]), (["one_way", "uuid", "context"], &60.into()));
+    assert!(dev.operate(&["collections", "set", "demo", "ids", "--never"]).contains("never"));
+    assert_eq!(dev.operate(&["collections", "delete", "demo", "ids"]), "");
+    assert_eq!(dev.operate(&["collections", "list", "demo"]), listed);
+    let create = ["collections", "create", "demo", "people"];
+    dev.may_not(&[&create[..], &["--kind", "random"]].concat(), 1, "has collection people already");
+    dev.may_not(&create, 2, "--kind");
+    let digits = ["collections", "create", "demo", "d", "--kind", "random", "--format", "digits", "--first", "1"];
+    dev.may_not(&digits, 1, "only format \"card\" keeps digits");
+    dev.may_not(&["collections", "set", "demo", "people"], 2, "--never");
+    dev.may_not(&["collections", "list", "nobody"], 1, "there is no app nobody");
+
+    dev.write("mine.json", "\"x\"");
+    for (stop, back, state) in [("disable", "enable", "disabled"), ("delete", "restore", "deleting")] {
+        assert!(dev.operate(&["apps", stop, "demo"]).contains(&format!("app {state}")));
+        dev.refused(&["encrypt", "mine.json"], "the app is disabled");
+        assert!(!dev.operate(&["apps", back, "demo"]).contains("app "));
+        dev.ok(&["encrypt", "mine.json"]);
+    }
+    let rotated = dev.operate(&["apps", "rotate", "demo", "--token"]);
+    assert!(rotated.contains("token-2") && !rotated.contains("token-1 "), "{rotated}");
+    dev.may_not(&["apps", "delete", "demo", "token-1"], 1, "never deleted");
+    let instances = dev.operate(&["instances"]);
+    assert!(instances.contains(&dev.connect) && !instances.contains("behind"), "{instances}");
+    dev.stop();
+}
+
+#[test]
+fn values_become_tokens_and_come_back() {
+    let dev = Dev::start();
+    let mine = r#"{"name":"Zoë","card":"4242424242424242","age":47,"open":"o"}"#;
+    dev.write("mine.json", mine);
+    let people = ["--collection", "people"];
+    let tokens =
+        dev.ok(&[&["tokenize", "mine.json", "-s", "$.name", "-s", "$.age", "--compact"], &people[..]].concat());
+    let value: serde_json::Value = serde_json::from_str(&tokens).unwrap();
+    let [name, age] = ["name", "age"].map(|key| value[key].as_str().unwrap().to_owned());
+    assert!(name.starts_with("tok_") && age.starts_with("tok_") && value["open"] == "o");
+    dev.write("tokens.json", &tokens);
+    let back = dev.ok(&[&["detokenize", "tokens.json"], &people[..]].concat());
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(parse(&back), parse(mine), "types and all");
+
+    let cards = ["--collection", "cards"];
+    let card = |text: &str| parse(text)["card"].as_str().unwrap().to_owned();
+    let [first, second] =
+        [(), ()].map(|()| card(&dev.ok(&[&["tokenize", "mine.json", "-s", "$.card"], &cards[..]].concat())));
+    assert!(first == second && first.starts_with("424242") && first.ends_with("4242") && first != "4242424242424242");
+    let found = dev.ok(&[&["tokens", "find", "4242424242424242"], &cards[..]].concat());
+    assert_eq!(found.trim(), first);
+    // A value that no process list and no history shows.
+    for input in ["4242424242424242", "4242424242424242\n", "4242424242424242\r\n"] {
+        let found = fed(dev.path(), &dev.arguments(&[&["tokens", "find", "-"], &cards[..]].concat()), input);
+        assert_eq!(String::from_utf8(found.stdout).unwrap().trim(), first, "{input:?}");
+    }
+    dev.refused(&[&["tokens", "find", "4242424242424242", "--as-json"], &cards[..]].concat(), "no token");
+    dev.refused(&[&["tokenize", "mine.json", "-s", "$.name"], &cards[..]].concat(), "not a card number");
+
+    let listed = |options: &[&str]| {
+        let list = parse(&dev.ok(&[&["tokens", "list", "--json"], &people[..], options].concat()));
+        list.as_array().unwrap().iter().map(|token| token["token"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]).len(), 2);
+    dev.ok(&[&["tokens", "expire", "--in-s", "0", &name], &people[..]].concat());
+    dev.refused(&[&["detokenize", "tokens.json"], &people[..]].concat(), "not_found");
+    let dry = dev.ok(&[&["tokens", "archive", "--dry-run"], &people[..]].concat());
+    assert!(dry.contains("1 would be"), "{dry}");
+    dev.ok(&[&["tokens", "archive"], &people[..]].concat());
+    assert_eq!((listed(&[]), listed(&["--archived"])), (vec![age.clone()], vec![name]));
+    dev.ok(&[&["tokens", "delete", &age], &people[..]].concat());
+    assert!(listed(&[]).is_empty());
+    dev.stop();
+}
+
+#[test]
+fn a_file_of_apps_is_written_by_an_engine_and_changed_without_one() {
+    let dev = Dev::start();
+    let (path, list) = (dev.path(), ["apps", "list", "--json"]);
+    assert!(dev.operate(&["apps", "export", "apps.json"]).contains("records of generation"));
+    dev.may_not(&["apps", "export", "apps.json"], 1, "exists and is not overwritten");
+    let in_file = |arguments: &[&str]| ok(path, &[arguments, &["--file", "apps.json"]].concat());
+    assert_eq!(in_file(&list), dev.operate(&list));
+    let before = dev.operate(&list);
+    in_file(&["apps", "create", "other"]);
+    in_file(&["apps", "rotate", "other", "--curve", "r1"]);
+    in_file(&["collections", "create", "other", "c", "--kind", "random"]);
+    assert!(in_file(&list).contains("other") && in_file(&["collections", "list", "other"]).contains("random"));
+    // What is past its time goes with the next change.
+    in_file(&["apps", "delete", "other", "--delay-s", "0"]);
+    assert!(!in_file(&list).contains("other"));
+    assert_eq!(dev.operate(&list), before, "the engine's are its own");
+    refused(path, &["apps", "create", "demo", "--file", "apps.json"], 1, "app demo exists already");
+    dev.stop();
+}
+
+#[test]
+fn whoever_cannot_change_apps_is_told_what_to_do() {
+    let dev = Dev::start();
+    let client = ["--cert", "sealwire-dev/client.pem", "--key", "sealwire-dev/client-key.pem"];
+    dev.may_not(&[&["apps", "list"], &client[..]].concat(), 1, "--cert and --key name an operator's certificate");
+    let list = ["apps", "list", "--connect"];
+    refused(dev.path(), &[&list[..], &[&dev.connect]].concat(), 1, "is that the control listener (control.address)?");
+    refused(dev.path(), &[&list[..], &["127.0.0.1:1"]].concat(), 1, "no engine answers at 127.0.0.1:1");
+    refused(dev.path(), &["instances", "--folder", "elsewhere"], 1, "run `sealwire dev`, or give --connect");
+    refused(dev.path(), &["apps", "list", "--file", "a.json", "--connect", "127.0.0.1:1"], 2, "cannot be used with");
+    dev.stop();
+}
+
+#[test]
+fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
+    let mut dev = Dev::start();
+    std::fs::write(dev.folder.path().join("mine.json"), "{\"pan\": \"4242424242424242\"}").unwrap();
+    dev.ok(&["encrypt", "mine.json", "--output", "sealed.json"]);
+    let at = dev.folder.path().to_owned();
+    // While the engine writes.
+    let shown = ok(&at, &["audit", "show", "--method", "encrypt", "--tail", "1"]);
+    assert!(shown.contains("ok dev-client encrypt demo, 1 field, "), "{shown}");
+    assert!(!shown.contains("4242"));
+    assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
+    let anchor = ok(&at, &["audit", "head"]).trim().to_owned();
+    let json = ok(&at, &["audit", "show", "--json", "--event", "call", "--since", "1h", "--principal", "dev-operator"]);
+    let methods: Vec<String> = json
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["method"].as_str().unwrap().to_owned())
+        .collect();
+    let expected =
+        ["apps.create", "collections.create", "collections.create", "roles.list", "roles.set", "principals.grant"];
+    assert_eq!(methods, expected);
+    assert_eq!(ok(&at, &["audit", "show", "--outcome", "failed"]), "");
+    dev.child.kill().unwrap();
+    dev.child.wait().unwrap();
+
+    let said = ok(&at, &["audit", "verify", "--json", "--expect", &anchor]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&said["sound"], &said["keyed"]), (&true.into(), &true.into()), "{said}");
+    let plain = ok(&at, &["audit", "verify", "sealwire-dev/audit"]);
+    assert!(plain.contains("without the key"), "{plain}");
+    refused(&at, &["audit", "verify", "--expect", "1:ab"], 2, "SEQ:HASH");
+    refused(&at, &["audit", "head", "nowhere"], 1, "head.json is missing");
+    let file = at.join("sealwire-dev/audit/audit-0000000000000001.jsonl");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let line = 1 + text.lines().position(|line| line.contains("\"encrypt\"")).unwrap();
+    std::fs::write(&file, text.replacen("\"encrypt\"", "\"decrypt\"", 1)).unwrap();
+    let output = sealwire(&at, &["audit", "verify"]);
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!("audit-0000000000000001.jsonl:{line}: record {line}: changed after it was written\n");
+    assert!(found.starts_with(&expected), "{found}");
+    let kept: String = text.lines().take(line).flat_map(|line| [line, "\n"]).collect();
+    std::fs::write(&file, kept).unwrap();
+    let output = sealwire(&at, &["audit", "verify"]);
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && found.contains("are missing at the end"), "{found}");
+}
+
+#[test]
+fn roles_are_made_given_asked_about_and_taken_away() {
+    let dev = Dev::start();
+    let listed = dev.operate(&["roles", "list", "--json"]);
+    assert!(listed.contains("\"role\":\"relay\"") && listed.contains("\"role\":\"administrator\""), "{listed}");
+    let made = dev.operate(&["roles", "set", "support", "decrypt,tokens.get apps=demo reason", "encrypt apps=*"]);
+    assert_eq!(made, "support\n  decrypt,tokens.get apps=demo reason\n  encrypt apps=*\n");
+    dev.may_not(&["roles", "set", "support", "fly apps=demo"], 1, "\"fly\" is not an operation");
+    dev.may_not(&["roles", "set", "support", "encrypt"], 1, "apps=NAME,NAME, or apps=* for all");
+    dev.may_not(&["roles", "set", "administrator", "encrypt apps=*"], 1, "built in");
+    dev.may_not(&["principals", "grant", "cn:Anna", "none"], 1, "there is no role none");
+    dev.may_not(&["principals", "grant", "not a host", "support"], 1, "cn: and a common name");
+    dev.operate(&["principals", "grant", "cn:Anna", "support"]);
+    assert!(dev.operate(&["principals", "list"]).contains("cn:Anna"));
+    let check = ["principals", "check", "cn:Anna", "decrypt", "demo"];
+    dev.may_not(&check, 1, "no: decrypt on app demo needs a reason");
+    assert_eq!(dev.operate(&[&check[..], &["--reason", "ticket 7"]].concat()), "yes, by role support\n");
+    dev.may_not(&["principals", "check", "cn:Anna", "rewrap", "demo"], 1, "no role of this principal grants rewrap");
+    dev.may_not(&["principals", "check", "Anna", "encrypt", "demo"], 1, "this principal has none");
+    dev.may_not(&["roles", "delete", "support"], 1, "cn:Anna has role support");
+    dev.operate(&["principals", "revoke", "cn:Anna"]);
+    dev.operate(&["roles", "delete", "support"]);
+    dev.may_not(&["principals", "revoke", "cn:Anna", "support"], 1, "cn:Anna does not have role support");
+
+    // A role that demands a reason, from the command line of the one who needs it.
+    dev.write("mine.json", r#"{"a":1}"#);
+    dev.operate(&["roles", "set", "relay", "encrypt apps=demo reason"]);
+    dev.refused(&["encrypt", "mine.json"], "encrypt on app demo needs a reason");
+    dev.ok(&["encrypt", "mine.json", "--reason", "ticket 7"]);
+    dev.refused(&["decrypt", "mine.json", "--reason", "ticket 7"], "no role of this principal grants decrypt");
+
+    // The same on a file, which brings roles and principals along.
+    dev.operate(&["apps", "export", "apps.json"]);
+    let in_file = |arguments: &[&str]| ok(dev.path(), &[arguments, &["--file", "apps.json"]].concat());
+    for list in [["roles", "list"], ["principals", "list"]] {
+        assert_eq!(in_file(&list), dev.operate(&list));
+    }
+    in_file(&["principals", "grant", "cn:Anna", "relay"]);
+    assert!(in_file(&["principals", "list"]).contains("cn:Anna"));
+    dev.stop();
+}

@@ -1,0 +1,50 @@
+//! Engine and database killed at random under load: nothing acknowledged is lost.
+//!
+//! `SEALWIRE_KILL_ROUNDS` sets how often, 6 unless it is set; 1,000 is the long form.
+
+use std::time::Duration;
+
+use sealwire_testkit::{Options, Postgres, Stop};
+
+use crate::cluster::engines::{Cluster, run};
+use crate::cluster::ledger::Ledger;
+
+#[test]
+fn no_acknowledged_token_is_lost_when_engine_or_database_are_killed() {
+    let rounds = std::env::var("SEALWIRE_KILL_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
+    let postgres = Postgres::start(Options::default()).unwrap();
+    run(async {
+        let cluster = Cluster::new(&postgres);
+        let mut engines = [cluster.engine("one"), cluster.engine("two")];
+        cluster.furnish(&engines[0]).await;
+        cluster.agree(&engines.each_ref()).await;
+        let client = cluster.client(&engines.each_ref());
+        let ledger = Ledger::open();
+        let callers = ledger.callers(&client, 16);
+        let mut pause = 0x9e37_79b9_u64;
+        for round in 0..rounds {
+            // xorshift: another moment each time, the same in every run.
+            pause ^= pause << 13;
+            pause ^= pause >> 7;
+            pause ^= pause << 17;
+            tokio::time::sleep(Duration::from_millis(100 + pause % 400)).await;
+            match round % 3 {
+                0 => {
+                    postgres.stop(Stop::Kill);
+                    postgres.restart().unwrap();
+                }
+                engine => {
+                    let engine = &mut engines[engine - 1];
+                    engine.kill();
+                    engine.start();
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        ledger.stop();
+        assert!(callers.join_all().await.len() == 16, "no caller found a broken promise");
+        println!("{rounds} kills, {} calls acknowledged, failed: {:?}", ledger.calls(), ledger.failures());
+        assert!(ledger.calls() > 20 * rounds as u64, "the load went on between the kills");
+        ledger.verify(&client, &cluster.database).await;
+    });
+}

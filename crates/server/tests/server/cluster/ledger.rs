@@ -1,0 +1,181 @@
+//! Callers that write down what they were promised, and what is there in the end.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sealwire_client::{Client, Detokenize, Error, ErrorCode, Minting, Tokenize, Within, to_payload};
+use sealwire_testkit::Database;
+
+use crate::cluster::engines::{APP, DETERMINISTIC, RANDOM, until};
+
+/// Values that all callers tokenize deterministically, again and again.
+const SHARED_VALUES: u64 = 500;
+/// Tokens looked up in one call at the end.
+const VERIFIED_AT_ONCE: usize = 500;
+
+/// What was acknowledged.
+pub(crate) struct Ledger {
+    /// Tells the calls of one ledger from those of another in the same database.
+    name: u64,
+    deadline_ms: u32,
+    /// Value by token.
+    random: Mutex<HashMap<String, String>>,
+    /// Token by value.
+    deterministic: Mutex<HashMap<String, String>>,
+    calls: AtomicU64,
+    failures: Mutex<HashMap<String, u64>>,
+    stop: AtomicBool,
+}
+
+/// Ledgers opened so far.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+impl Ledger {
+    /// Its calls give up after 3 s.
+    pub(crate) fn open() -> Arc<Self> {
+        Self::with_deadline(3_000)
+    }
+
+    /// Its calls give up after 30 s: none fails because the machine or the database is slow for a while.
+    pub(crate) fn patient() -> Arc<Self> {
+        Self::with_deadline(30_000)
+    }
+
+    fn with_deadline(deadline_ms: u32) -> Arc<Self> {
+        Arc::new(Self {
+            name: OPENED.fetch_add(1, Ordering::Relaxed),
+            deadline_ms,
+            random: Mutex::default(),
+            deterministic: Mutex::default(),
+            calls: AtomicU64::new(0),
+            failures: Mutex::default(),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    /// Another ledger that holds callers to the tokens in this one.
+    pub(crate) fn again(&self) -> Arc<Self> {
+        let ledger = Self::with_deadline(self.deadline_ms);
+        *ledger.deterministic.lock().unwrap() = self.deterministic.lock().unwrap().clone();
+        ledger
+    }
+
+    /// `callers` tasks that tokenize until [`Ledger::stop`].
+    pub(crate) fn callers(self: &Arc<Self>, client: &Client, callers: u64) -> tokio::task::JoinSet<()> {
+        let mut tasks = tokio::task::JoinSet::new();
+        for caller in 0..callers {
+            let (ledger, client) = (Arc::clone(self), client.clone());
+            tasks.spawn(async move { ledger.caller(&client, caller).await });
+        }
+        tasks
+    }
+
+    async fn caller(&self, client: &Client, caller: u64) {
+        let mut round = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            round += 1;
+            let done = match round % 2 {
+                0 => self.write_random(client, caller, round).await,
+                _ => self.write_deterministic(client, caller, round).await,
+            };
+            match done {
+                Ok(()) => drop(self.calls.fetch_add(1, Ordering::Relaxed)),
+                Err(error) => {
+                    *self.failures.lock().unwrap().entry(kind(&error)).or_default() += 1;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    }
+
+    /// New values, tagged with how many they are.
+    async fn write_random(&self, client: &Client, caller: u64, round: u64) -> Result<(), Error> {
+        let count = 1 + round % 17;
+        let values: Vec<String> = (0..count).map(|field| format!("value {caller}/{round}/{field}")).collect();
+        let tag = format!("{count}/{}/{caller}/{round}", self.name);
+        let writing = Minting { collection: RANDOM, tags: vec![&tag], ..Minting::default() };
+        let payload = to_payload(&values)?;
+        let call = Tokenize { deadline_ms: Some(self.deadline_ms), writing, ..Tokenize::new(APP, &payload) };
+        let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
+        let mut random = self.random.lock().unwrap();
+        for (token, value) in tokens.into_iter().zip(values) {
+            assert!(random.insert(token, value).is_none(), "a random token was given twice");
+        }
+        Ok(())
+    }
+
+    /// Values that others write too.
+    async fn write_deterministic(&self, client: &Client, caller: u64, round: u64) -> Result<(), Error> {
+        let value = |field| format!("card {}", (caller * 31 + round * 7 + field * 3) % SHARED_VALUES);
+        let values: Vec<String> = (0..1 + round % 9).map(value).collect();
+        let payload = to_payload(&values)?;
+        let writing = Minting { collection: DETERMINISTIC, ..Minting::default() };
+        let call = Tokenize { deadline_ms: Some(self.deadline_ms), writing, ..Tokenize::new(APP, &payload) };
+        let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
+        let mut deterministic = self.deterministic.lock().unwrap();
+        for (token, value) in tokens.into_iter().zip(values) {
+            let known = deterministic.entry(value).or_insert_with(|| token.clone());
+            assert_eq!(*known, token, "one value has two tokens");
+        }
+        Ok(())
+    }
+
+    /// Tells the callers to end.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Calls that were acknowledged.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Calls that failed, by what their callers saw.
+    pub(crate) fn failures(&self) -> Vec<(String, u64)> {
+        let mut failures: Vec<_> = self.failures.lock().unwrap().clone().into_iter().collect();
+        failures.sort();
+        failures
+    }
+
+    /// Every acknowledged token leads to its value, no call is there by half, no value has two tokens.
+    pub(crate) async fn verify(&self, client: &Client, database: &Database<'_>) {
+        let random: Vec<_> = self.random.lock().unwrap().clone().into_iter().collect();
+        let cards = self.deterministic.lock().unwrap().clone();
+        let cards: Vec<_> = cards.into_iter().map(|(value, token)| (token, value)).collect();
+        for (collection, promised) in [(RANDOM, &random), (DETERMINISTIC, &cards)] {
+            for part in promised.chunks(VERIFIED_AT_ONCE) {
+                let (tokens, values): (Vec<_>, Vec<_>) = part.iter().cloned().unzip();
+                let payload = to_payload(&tokens).unwrap();
+                let detokenize = async || {
+                    let call = Detokenize { writing: Within { collection }, ..Detokenize::new(APP, &payload) };
+                    // Right after a loss it may be unavailable for a moment; a token that is gone is another error.
+                    match client.detokenize(call).await {
+                        Err(Error::Rpc(error)) if error.code == ErrorCode::Unavailable => None,
+                        found => Some(found.unwrap().to_value::<Vec<String>>().unwrap()),
+                    }
+                };
+                let (found, _) = until(60, "look-ups", detokenize).await;
+                assert_eq!(found, values, "an acknowledged token was lost");
+            }
+        }
+        let halves = "SELECT count(*) FROM (SELECT tags[1] AS tag, count(*) AS rows FROM sealwire.tokens \
+                      WHERE tags IS NOT NULL GROUP BY 1) AS calls WHERE rows <> split_part(tag, '/', 1)::int";
+        assert_eq!(database.sql(halves).unwrap(), "0", "a call was written by half");
+        let rows = "SELECT count(*) - count(DISTINCT (app, collection, fingerprint)) FROM sealwire.tokens \
+                    WHERE fingerprint IS NOT NULL";
+        assert_eq!(database.sql(rows).unwrap(), "0", "a fingerprint is there twice");
+    }
+}
+
+/// What a caller saw, without what differs from call to call.
+fn kind(error: &Error) -> String {
+    match error {
+        Error::Rpc(error) => error.code.name().to_owned(),
+        Error::Deadline => "deadline (client)".into(),
+        Error::Disconnected { .. } => "disconnected".into(),
+        Error::Connect(_) => "cannot connect".into(),
+        other => panic!("not a failure that a lost engine or database explains: {other}"),
+    }
+}

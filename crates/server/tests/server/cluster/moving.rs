@@ -1,0 +1,58 @@
+//! From the folder of one engine to the database of several, by one command that compares what it copied.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use sealwire_testkit::Postgres;
+
+use crate::cluster::engines::{Cluster, run};
+use crate::cluster::ledger::Ledger;
+
+fn copy(from: &Path, to: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+    command.args(["store", "copy", "--json", "--from"]).arg(from).arg("--to").arg(to).output().unwrap()
+}
+
+fn refused(output: &Output, says: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains(says), "{said}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn what_one_engine_kept_in_its_folder_several_serve_from_a_database() {
+    run(async {
+        let cluster = Cluster::new(Postgres::shared());
+        let mut alone = cluster.engine_embedded("alone");
+        cluster.furnish(&alone).await;
+        let ledger = Ledger::patient();
+        let client = cluster.client(&[&alone]);
+        let callers = ledger.callers(&client, 8);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ledger.stop();
+        callers.join_all().await;
+
+        let mut shared = cluster.engine("shared");
+        refused(&copy(&alone.config, &shared.config), "in use by process");
+        alone.stop();
+        refused(&copy(&alone.config, &shared.config), "stop it first");
+        shared.stop();
+        let copied = copy(&alone.config, &shared.config);
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        println!("{}", String::from_utf8_lossy(&copied.stdout));
+        refused(&copy(&alone.config, &shared.config), "empty");
+
+        shared.start();
+        let client = cluster.client(&[&shared]);
+        ledger.verify(&client, &cluster.database).await;
+        // And it goes on from there: known values keep their tokens.
+        let more = ledger.again();
+        let callers = more.callers(&client, 4);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        more.stop();
+        callers.join_all().await;
+        assert_eq!(more.failures(), []);
+        more.verify(&client, &cluster.database).await;
+    });
+}

@@ -1,0 +1,178 @@
+//! Epoch scope: only by its operator's word, one key for many calls, no number twice whatever happens to a call.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_client::{Client, Rewrap};
+use sealwire_crypto as crypto;
+use sealwire_msgpack::{Reader, Token};
+use sealwire_store::KeyKind;
+use sealwire_wire::{Curve, Document, Encrypt, ErrorCode, KeyScope, Writing};
+use tokio::time::sleep;
+
+use crate::e2e::harness::{APP, Dice, Harness, Machine, Shared, fields, rpc_error, run};
+use crate::e2e::raw::{Heard, Raw, cancel, encrypt};
+
+/// Under which key a field is sealed, and with which number.
+type Place = (Box<[u8]>, u32);
+
+/// The places of a document's envelopes, in order.
+fn places(document: &[u8]) -> Vec<Place> {
+    let mut reader = Reader::new(document);
+    let mut all = Vec::new();
+    while !reader.is_at_end() {
+        if let Token::Str(text) = reader.token().unwrap() {
+            all.push((text[..56].into(), crypto::Envelope::from_text(text).unwrap().sequence));
+        }
+    }
+    all
+}
+
+fn call<'a>(key_scope: KeyScope, payload: &'a [u8], context: &'a [u8]) -> Encrypt<'a> {
+    let writing = Writing { key_scope, ..Writing::default() };
+    Encrypt { writing, context, ..Encrypt::new(APP, payload) }
+}
+
+async fn sealed(client: &Client, call: Encrypt<'_>) -> Vec<Place> {
+    places(&client.encrypt(call).await.unwrap().payload)
+}
+
+#[test]
+fn an_epoch_is_the_operators_to_allow_and_the_callers_to_ask_for() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let document = fields(2);
+        let refused = async || {
+            let error = rpc_error(client.encrypt(call(KeyScope::Epoch, &document, b"")).await);
+            assert_eq!(error.code, ErrorCode::Forbidden);
+            assert!(error.message.contains("sealwire apps set APP --epoch-ms N"), "{}", error.message);
+            client.encrypt(call(KeyScope::Request, &document, b"")).await.unwrap();
+        };
+        refused().await;
+        harness.set_epoch(15_000).await;
+        let shared = sealed(&client, call(KeyScope::Epoch, &document, b"")).await;
+        let unasked = sealed(&client, Encrypt::new(APP, &document)).await;
+        assert_ne!(shared[0].0, unasked[0].0, "a call that does not ask for it has its own key");
+        assert!(client.info().await.unwrap().key_scopes.contains(&"epoch".to_owned()));
+        harness.set_epoch(0).await;
+        refused().await;
+    });
+}
+
+#[test]
+fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::start().await;
+        harness.set_epoch(15_000).await;
+        let (one, other) = (harness.client().await, harness.client().await);
+        let document = fields(3);
+        let begun = tokio::time::Instant::now();
+        let mut all = sealed(&one, call(KeyScope::Epoch, &document, b"row 1")).await;
+        all.extend(sealed(&other, call(KeyScope::Epoch, &document, b"row 2")).await);
+        // No other scope takes a number of it.
+        let request = one.encrypt(call(KeyScope::Request, &document, b"row 1")).await.unwrap().payload;
+        let rewrapped = one.rewrap(Rewrap { context: b"row 1", ..Rewrap::new(APP, &request) }).await.unwrap();
+        all.extend(sealed(&one, call(KeyScope::Epoch, &document, b"row 1")).await);
+        assert!(all.iter().map(|(_, number)| *number).eq(0..9));
+        assert!(all.iter().all(|(key, _)| *key == all[0].0));
+        let mut on_k1 = call(KeyScope::Epoch, &document, b"");
+        on_k1.writing.curve = Curve::K1;
+        let k1 = sealed(&one, on_k1).await;
+        assert!(begun.elapsed() < Duration::from_secs(10), "too slow to tell");
+        let request = places(&request).remove(0).0;
+        let mut keys =
+            HashSet::from([all[0].0.clone(), k1[0].0.clone(), request, places(&rewrapped.payload)[0].0.clone()]);
+        assert_eq!(keys.len(), 4);
+
+        harness
+            .change(async |control, app| control.rotate(app, KeyKind::Pair(crypto::Curve::P256)).await.unwrap())
+            .await;
+        assert!(keys.insert(sealed(&one, call(KeyScope::Epoch, &document, b"")).await.remove(0).0), "rotated");
+        harness.set_epoch(100).await;
+        for _ in 0..3 {
+            sleep(Duration::from_millis(101)).await;
+            assert!(keys.insert(sealed(&one, call(KeyScope::Epoch, &document, b"")).await.remove(0).0), "over");
+        }
+    });
+}
+
+/// Small calls in rounds of 25, the first of which lasts, many with a cancel at once or in a while. Gives the places of all that
+/// was sealed, and how many calls were stopped.
+async fn seal_and_cancel(raw: &mut Raw, dice: &mut Dice, rounds: u32) -> (Vec<Place>, u32) {
+    let (mut all, mut stopped) = (Vec::new(), 0);
+    for round in 0..rounds {
+        let (mut calls, mut cancels, mut waiting) = (Vec::new(), Vec::new(), HashMap::new());
+        for msgid in round * 25..(round + 1) * 25 {
+            let lasts = msgid % 25 == 0;
+            let count = if lasts { 60_000 } else { 1 + dice.roll(4) as u32 };
+            calls.extend_from_slice(&encrypt(msgid, &call(KeyScope::Epoch, &fields(count), b"")));
+            match dice.roll(3) {
+                0 if !lasts => calls.extend_from_slice(&cancel(msgid)),
+                roll if lasts || roll == 1 => cancels.extend_from_slice(&cancel(msgid)),
+                _ => (),
+            }
+            waiting.insert(msgid, count);
+        }
+        raw.send(&calls).await;
+        sleep(Duration::from_micros(dice.roll(40_000))).await;
+        raw.send(&cancels).await;
+        while !waiting.is_empty() {
+            let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
+            let count = waiting.remove(&msgid).unwrap();
+            match outcome {
+                Ok(result) => {
+                    let places = places(Document::decode(&result).unwrap().payload);
+                    assert_eq!(places.len(), count as usize);
+                    all.extend(places);
+                }
+                Err(error) => {
+                    assert_eq!(error.code, ErrorCode::Cancelled);
+                    stopped += 1;
+                }
+            }
+        }
+    }
+    (all, stopped)
+}
+
+#[test]
+fn no_number_repeats_when_calls_are_cancelled_in_the_middle() {
+    run(Machine::Alone, 60, async {
+        let harness: Shared = Arc::new(Harness::start().await);
+        harness.set_epoch(40).await;
+        let peers: Vec<_> = (0..8)
+            .map(|peer| {
+                let harness = Arc::clone(&harness);
+                tokio::spawn(async move {
+                    let mut raw = harness.raw().await;
+                    seal_and_cancel(&mut raw, &mut Dice::new(200 + peer), 5).await
+                })
+            })
+            .collect();
+        let (mut all, mut stopped) = (Vec::new(), 0);
+        for peer in peers {
+            let (places, of_peer) = peer.await.unwrap();
+            all.extend(places);
+            stopped += of_peer;
+        }
+        harness.settles().await;
+        let distinct: HashSet<&Place> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len(), "every key and number once");
+        // What each key sealed, and its highest number.
+        let mut keys: HashMap<&[u8], (u64, u64)> = HashMap::new();
+        for (key, number) in &all {
+            let (sealed, highest) = keys.entry(key).or_default();
+            (*sealed, *highest) = (*sealed + 1, u64::from(*number).max(*highest));
+        }
+        let skipped: u64 = keys.values().map(|(sealed, highest)| highest + 1 - sealed).sum();
+        println!(
+            "1,000 calls, {stopped} stopped: {} fields, {} epochs, {skipped} numbers skipped",
+            all.len(),
+            keys.len()
+        );
+        assert!(stopped > 100 && skipped > 100, "too few were stopped in the middle");
+        assert!(keys.len() > 2, "too few epochs");
+    });
+}

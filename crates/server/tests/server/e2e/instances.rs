@@ -1,0 +1,139 @@
+//! Several engines on one database: what is changed on one is so on all, and they come and go without a failed call.
+
+use std::time::Duration;
+
+use sealwire_client::{Client, ClientConfig, Endpoint};
+use sealwire_crypto::{AppId, Curve};
+use sealwire_server::config::{Config, Mode};
+use sealwire_server::server::Server;
+use sealwire_store::{StoreError, Target};
+use sealwire_testkit::Postgres;
+use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
+use tokio::time::{Instant, sleep};
+
+use crate::e2e::harness::{APP, Harness, Machine, code, run, shop};
+
+const DOCUMENT: &[u8] = b"\xa5hello";
+
+/// Three engines, of which the harness is the first, on a database of their own.
+async fn three() -> (Harness, Vec<Server>) {
+    let database = tokio::task::spawn_blocking(|| Postgres::shared().database().unwrap()).await.unwrap();
+    let mut harness = Harness::with(|config: &mut Config| {
+        config.state.mode = Mode::Postgres;
+        config.postgres.url = database.tls_url();
+        config.postgres.ca = Some(Postgres::shared().certificates().ca.clone());
+        let password = config.state.folder.with_extension("password");
+        std::fs::write(&password, Postgres::shared().password()).unwrap();
+        config.postgres.password_file = Some(password);
+    })
+    .await;
+    let mut servers = vec![harness.take_server()];
+    for _ in 0..2 {
+        servers.push(Server::start(&harness.config).await.unwrap());
+    }
+    (harness, servers)
+}
+
+async fn client_of(harness: &Harness, server: &Server) -> Client {
+    let endpoints = vec![Endpoint::new(server.address().to_string(), "localhost")];
+    let config = ClientConfig { endpoints, connections: 1, attempts_max: 1, ..harness.client_config() };
+    Client::connect(config).await.unwrap()
+}
+
+/// Tries until it holds. Gives how long that took; fails after half the time in which an engine would have looked by
+/// itself, without being told.
+async fn once_told(what: &str, holds: impl AsyncFn() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < Duration::from_secs(15), "{what} took too long");
+        sleep(Duration::from_millis(2)).await;
+    }
+    begun.elapsed()
+}
+
+#[test]
+fn what_one_engine_changes_all_serve_within_a_second() {
+    run(Machine::Alone, 60, async {
+        let (harness, servers) = three().await;
+        let mut clients = Vec::new();
+        for server in &servers {
+            clients.push(client_of(&harness, server).await);
+        }
+        let (mut served, mut stopped) = (Vec::new(), Vec::new());
+        let control = servers[0].engine().apps.control();
+        assert_eq!(control.instances().await.unwrap().len(), 3);
+        let late = AppId::new("late").unwrap();
+        control.create(&late, &Curve::ALL).await.unwrap();
+        for client in &clients {
+            let made = async || client.encrypt(Encrypt::new("late", DOCUMENT)).await.is_ok();
+            served.push(once_told("an app", made).await);
+        }
+        let sealed = clients[1].encrypt(Encrypt::new(APP, DOCUMENT)).await.unwrap().payload;
+        let key = control.app(&shop()).await.unwrap().keys[0].id;
+        control.disable(&shop(), Target::Key(key)).await.unwrap();
+        for client in &clients {
+            let fails = async || client.decrypt(Decrypt::new(APP, &sealed)).await.is_err();
+            stopped.push(once_told("a stop", fails).await);
+            assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::NotFound);
+        }
+        println!("an app was served after {served:?}, a key stopped after {stopped:?}");
+        // One of the three may be late on a machine that stalls.
+        for mut took in [served, stopped] {
+            took.sort_unstable();
+            assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
+        }
+        // A name is free when all of them have caught up, and not before.
+        control.delete(&late, Target::App, Duration::ZERO).await.unwrap();
+        let begun = Instant::now();
+        let mut conflicts = 0;
+        while let Err(refused) = control.create(&late, &Curve::ALL).await {
+            match refused {
+                StoreError::Exists { .. } => {}
+                StoreError::Conflict { .. } => conflicts += 1,
+                other => panic!("{other}"),
+            }
+            assert!(begun.elapsed() < Duration::from_secs(15), "the name stays taken");
+        }
+        println!("a name was free after {:?} and {conflicts} conflicts", begun.elapsed());
+        for server in servers {
+            server.shutdown().await;
+        }
+    });
+}
+
+#[test]
+fn engines_are_replaced_one_by_one_without_a_failed_call() {
+    run(Machine::Alone, 60, async {
+        let (harness, mut servers) = three().await;
+        let endpoints = |servers: &[Server]| {
+            servers.iter().map(|server| Endpoint::new(server.address().to_string(), "localhost")).collect::<Vec<_>>()
+        };
+        // The same addresses again, so that the client finds the new ones.
+        let config = ClientConfig { endpoints: endpoints(&servers), ..harness.client_config() };
+        let client = Client::connect(config).await.unwrap();
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let calling = tokio::spawn(async move {
+            let mut calls = 0;
+            while !*stopped.borrow() {
+                client.encrypt(Encrypt::new(APP, DOCUMENT)).await.unwrap();
+                calls += 1;
+            }
+            calls
+        });
+        for _ in 0..3 {
+            let old = servers.remove(0);
+            let mut config = harness.config.clone();
+            config.listen.address = old.address();
+            sleep(Duration::from_millis(300)).await;
+            old.shutdown().await;
+            servers.push(Server::start(&config).await.unwrap());
+            sleep(Duration::from_millis(1_500)).await;
+        }
+        stop.send_replace(true);
+        println!("{} calls while three engines were replaced", calling.await.unwrap());
+        assert_eq!(servers[0].engine().apps.control().instances().await.unwrap().len(), 3, "those that left are gone");
+        for server in servers {
+            server.shutdown().await;
+        }
+    });
+}

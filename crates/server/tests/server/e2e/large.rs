@@ -1,0 +1,95 @@
+//! Large documents, and a reader that takes its time over them.
+
+use std::time::Duration;
+
+use sealwire_msgpack::write;
+use sealwire_wire::{Decrypt, Document, Encrypt};
+use tokio::time::{Instant, sleep};
+
+use crate::e2e::harness::{APP, Dice, Harness, Machine, fields, run};
+use crate::e2e::raw::encrypt;
+
+/// A document of about that many bytes: maps of strings short and long, numbers, binary, lists.
+fn mixed(bytes: usize) -> Vec<u8> {
+    let mut dice = Dice::new(20);
+    let mut records = Vec::new();
+    let mut count = 0;
+    while records.len() < bytes {
+        let out = &mut records;
+        write::map_len(out, 6);
+        write::str(out, "id");
+        write::uint(out, dice.roll(u64::MAX));
+        write::str(out, "name");
+        write::str(out, &"name".repeat(1 + dice.roll(20) as usize));
+        write::str(out, "note");
+        write::str(out, &"a note of some length. ".repeat(dice.roll(60) as usize));
+        write::str(out, "photo");
+        write::bin(out, &vec![0x5a; dice.roll(2_000) as usize]);
+        write::str(out, "flags");
+        write::array_len(out, 3);
+        write::bool(out, true);
+        write::nil(out);
+        write::f64(out, 0.1);
+        write::str(out, "amount");
+        write::int(out, -(dice.roll(1 << 40) as i64));
+        count += 1;
+    }
+    let mut out = Vec::with_capacity(records.len() + 5);
+    write::array_len(&mut out, count);
+    out.extend_from_slice(&records);
+    out
+}
+
+#[test]
+fn sixty_thousand_fields_come_back() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let document = fields(60_000);
+        let sealed = client.encrypt(Encrypt::new(APP, &document)).await.unwrap().payload;
+        assert!(sealed.len() > 6_000_000);
+        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, document);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn twenty_megabytes_come_back() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let document = mixed(20 << 20);
+        for _ in 0..2 {
+            let sealed = client.encrypt(Encrypt::new(APP, &document)).await.unwrap().payload;
+            assert!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload == document);
+        }
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_reader_that_pauses_holds_up_nobody() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let document = mixed(20 << 20);
+        let mut slow = harness.raw().await;
+        slow.send(&encrypt(1, &Encrypt::new(APP, &document))).await;
+        // The reply is over 27 MB, far beyond what the system's buffers take: half of it waits in the server.
+        let whole = slow.hear_part(10 << 20).await;
+        let pause = Instant::now();
+        for call in 0..50 {
+            let small = fields(1 + call % 7);
+            let sealed = client.encrypt(Encrypt::new(APP, &small)).await.unwrap().payload;
+            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, small);
+        }
+        println!("100 small calls during the pause took {:?}", pause.elapsed());
+        sleep(Duration::from_secs(1).saturating_sub(pause.elapsed())).await;
+        assert!(!whole, "the large reply was complete before the small calls began");
+        let result = slow.answer(1).await.unwrap();
+        let sealed = Document::decode(&result).unwrap().payload;
+        assert!(client.decrypt(Decrypt::new(APP, sealed)).await.unwrap().payload == document);
+        slow.is_alive().await;
+        harness.settles().await;
+    });
+}

@@ -1,0 +1,169 @@
+//! What more work than there is time for does: to whom it belongs, and to others.
+
+use std::collections::HashSet;
+
+use sealwire_wire::{Detail, DetailValue, Encrypt, ErrorCode, RpcError};
+
+use crate::e2e::harness::{APP, Harness, Machine, fields, patient, run};
+use crate::e2e::raw::{Heard, Raw, cancel, encrypt, health, heavy, heavy_within};
+
+/// A server with one crypto thread that refuses what would wait for more than 20 ms, whatever its deadline.
+async fn impatient() -> Harness {
+    Harness::with(|config| {
+        patient(config);
+        config.crypto.threads = 1;
+        config.schedule.wait_max_ms = 20;
+    })
+    .await
+}
+
+/// The reason in an `overloaded`, which also says when to come again and how long it would have taken.
+fn reason(error: &RpcError) -> &str {
+    assert_eq!(error.code, ErrorCode::Overloaded, "{error}");
+    assert!(error.retry_after_ms.is_some_and(|ms| ms >= 5), "{error:?}");
+    let [Detail { value: DetailValue::Text(reason), .. }, Detail { key, value: DetailValue::Number(_) }] =
+        &error.details[..]
+    else {
+        panic!("{error:?}")
+    };
+    assert_eq!(key, "predicted_ms");
+    reason
+}
+
+/// Small calls of one key agreement for each of ten fields, 80 ms of work in all.
+fn burst(msgids: std::ops::Range<u32>) -> Vec<u8> {
+    msgids.flat_map(|msgid| heavy(msgid, 10)).collect()
+}
+
+#[test]
+fn a_burst_is_served_delayed_or_refused_and_every_call_hears_of_it() {
+    run(Machine::Shared, 60, async {
+        let harness = impatient().await;
+        // Of ordinary size, a sixteenth of 20 ms, also on slow cores: larger ones wait on. From four connections of one
+        // caller, whose seats hold more than 20 ms of work also on fast cores.
+        let small: Vec<u8> = (0..400).flat_map(|msgid| heavy(msgid, 2)).collect();
+        let mut all = [harness.raw().await, harness.raw().await, harness.raw().await, harness.raw().await];
+        for raw in &mut all {
+            raw.send(&small).await;
+        }
+        let (mut served, mut refused) = (HashSet::new(), HashSet::new());
+        for (connection, raw) in all.iter_mut().enumerate() {
+            for _ in 0..400 {
+                let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
+                let fresh = match outcome {
+                    Ok(_) => served.insert((connection, msgid)),
+                    Err(error) => {
+                        assert!(["backlog", "proportion"].contains(&reason(&error)), "{error:?}");
+                        refused.insert((connection, msgid))
+                    }
+                };
+                assert!(fresh, "{msgid} is answered twice");
+            }
+        }
+        println!("{} served, {} refused", served.len(), refused.len());
+        assert!(!served.is_empty() && !refused.is_empty() && served.is_disjoint(&refused));
+        let counted = harness.metric("sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}").await;
+        assert_eq!(counted, refused.len() as f64);
+        harness.settles().await;
+        for mut raw in all {
+            raw.is_alive().await;
+        }
+    });
+}
+
+#[test]
+fn what_costs_nothing_is_answered_while_calls_may_not_begin() {
+    run(Machine::Shared, 60, async {
+        let harness = impatient().await;
+        let mut raw = harness.raw().await;
+        raw.send(&[burst(0..120), health(1_000), cancel(119)].concat()).await;
+        let (mut answered, mut before_health, mut cancelled) = (0, None, None);
+        while answered < 121 {
+            let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
+            answered += 1;
+            match (msgid, outcome) {
+                (1_000, outcome) => {
+                    outcome.unwrap();
+                    before_health = Some(answered);
+                }
+                (119, Err(error)) if error.code == ErrorCode::Cancelled => cancelled = Some(answered),
+                _ => (),
+            }
+        }
+        let (health, cancelled) = (before_health.unwrap(), cancelled.expect("119 was not cancelled"));
+        println!("health was answer {health}, the cancel {cancelled} of {answered}");
+        assert!(health < 100 && cancelled < 100, "they waited behind calls");
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn who_cannot_be_served_in_time_hears_it_at_once() {
+    run(Machine::Shared, 60, async {
+        let harness = impatient().await;
+        let mut raw = harness.raw().await;
+        raw.send(&heavy(1, 150_000)).await;
+        harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 1.0).await;
+        // 20 ms of work at the least.
+        raw.send(&heavy_within(2, 2_000, Some(10))).await;
+        assert_eq!(reason(&raw.answer(2).await.unwrap_err()), "deadline");
+        // Smaller calls may still begin on this connection.
+        raw.send(&encrypt(3, &Encrypt::new(APP, &fields(1)))).await;
+        raw.answer(3).await.unwrap();
+        raw.send(&cancel(1)).await;
+        raw.answer(1).await.unwrap_err();
+        harness.settles().await;
+    });
+}
+
+async fn answers(raw: &mut Raw, msgids: std::ops::Range<u32>) {
+    for msgid in msgids {
+        raw.send(&encrypt(msgid, &Encrypt::new(APP, &fields(30)))).await;
+        raw.answer(msgid).await.unwrap();
+    }
+}
+
+#[test]
+fn one_callers_batches_do_not_hold_up_another() {
+    run(Machine::Shared, 60, async {
+        let harness = impatient().await;
+        let mut batch = harness.raw().await;
+        // Seconds of work for the one crypto thread, on one connection and under one name.
+        batch.send(&(0..4).flat_map(|msgid| heavy(msgid, 100_000)).collect::<Vec<u8>>()).await;
+        harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 4.0).await;
+        let mut own = harness.raw().await;
+        answers(&mut own, 0..50).await;
+        let mut other = harness.raw_as(Some(&harness.another_caller("billing"))).await.unwrap();
+        answers(&mut other, 0..50).await;
+        assert_eq!(harness.metric("sealwire_calls_in_flight").await, 4.0, "the batch was over too soon to show it");
+        drop(batch);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_whole_call_does_not_wait_for_bodies_that_arrive_slowly() {
+    run(Machine::Shared, 60, async {
+        let harness = impatient().await;
+        // 0.2 s of work in 54 KB, of which 40 KB are sent: all but the first wait for admission behind what it will cost.
+        let call = heavy(1, 3_000);
+        let (begun, rest) = call.split_at(40_000);
+        let mut slow = Vec::new();
+        for _ in 0..3 {
+            let mut raw = harness.raw().await;
+            raw.send(begun).await;
+            slow.push(raw);
+        }
+        harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 120_000.0).await;
+        let mut whole = harness.raw().await;
+        whole.send(&call).await;
+        whole.answer(1).await.unwrap();
+        for raw in &mut slow {
+            raw.send(rest).await;
+        }
+        for raw in &mut slow {
+            raw.answer(1).await.unwrap();
+        }
+        harness.settles().await;
+    });
+}

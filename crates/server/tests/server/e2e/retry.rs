@@ -1,0 +1,229 @@
+//! What a relay sees of engines that refuse, die and come back: nothing, where its client can help it.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sealwire_client::{Client, ClientConfig, Encrypt, Endpoint, Pem};
+use sealwire_server::server::Server;
+use tokio::time::{Instant, sleep};
+
+use crate::e2e::harness::{APP, Harness, Machine, fields, http_get, run, stateless};
+use crate::e2e::raw::Raw;
+
+const OVERLOADED: &str = "sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}";
+
+/// Shortest pause that an engine names, in milliseconds.
+const PAUSE_MS: u128 = 5;
+
+/// An engine with 512 KiB for one caller.
+async fn narrow() -> Harness {
+    Harness::with(|config| {
+        stateless(config);
+        config.limits.message_bytes_max = 256 << 10;
+        config.limits.reply_bytes_max = 256 << 10;
+        config.limits.bytes_per_connection_max = 512 << 10;
+        config.schedule.memory_mib = 1;
+        config.limits.check().unwrap();
+    })
+    .await
+}
+
+/// A message that never ends: half of the caller's share is taken for as long as it is kept.
+async fn fill(harness: &Harness) -> Raw {
+    let mut filler = harness.raw().await;
+    let head = [&b"\x94\x00\x07\xa7encrypt\x91\x81\xa7payload\xc6"[..], &(250_u32 << 10).to_be_bytes()].concat();
+    filler.send(&[head, vec![0; 240 << 10]].concat()).await;
+    harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 240_000.0).await;
+    filler
+}
+
+/// Needs, with its reply, a little more than the other half.
+fn large() -> Vec<u8> {
+    fields(2_200)
+}
+
+#[test]
+fn the_pause_of_an_overloaded_engine_is_kept_and_its_call_succeeds() {
+    run(Machine::Alone, 60, async {
+        let harness = narrow().await;
+        let config = ClientConfig { connections: 1, attempts_max: 100, ..harness.client_config() };
+        let client = Client::connect(config).await.unwrap();
+        let filler = fill(&harness).await;
+        let begun = Instant::now();
+        let calling = tokio::spawn({
+            let (client, payload) = (client.clone(), large());
+            async move { client.encrypt(Encrypt::new(APP, &payload)).await }
+        });
+        harness.metric_becomes(OVERLOADED, |refused| refused >= 1.0).await;
+        drop(filler);
+        calling.await.unwrap().unwrap();
+        let (stats, pauses) = (client.stats(), begun.elapsed().as_millis() / PAUSE_MS);
+        assert!((1..=pauses).contains(&u128::from(stats.retries)), "{stats:?} in {pauses} pauses");
+        assert_eq!(harness.metric(OVERLOADED).await, stats.retries as f64);
+        println!("{} retries in {:?}", stats.retries, begun.elapsed());
+    });
+}
+
+#[test]
+fn calls_go_to_the_engine_that_has_room() {
+    run(Machine::Shared, 60, async {
+        let full = narrow().await;
+        let free = Server::start(&full.config).await.unwrap();
+        // The pauses are so short that every second call may begin with a refusal, and the free engine too may still
+        // hold the last reply when the next call arrives.
+        let mut config = ClientConfig { retry_percent: 100, attempts_max: 100, ..full.client_config() };
+        config.endpoints.push(Endpoint::new(free.address().to_string(), "localhost"));
+        let client = Client::connect(config).await.unwrap();
+        let filler = fill(&full).await;
+        let (payload, begun) = (large(), Instant::now());
+        for _ in 0..200 {
+            client.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
+        }
+        // It is asked once in each pause; a call that it refuses takes no longer than one more round trip.
+        let most = begun.elapsed().as_millis() / PAUSE_MS + 1;
+        let refused = full.metric(OVERLOADED).await;
+        println!("200 calls in {:?}, {refused} refused", begun.elapsed());
+        assert!(refused >= 1.0 && refused <= most as f64, "{refused} of {most}");
+        assert!(client.stats().retries as f64 >= refused);
+        drop(filler);
+        free.shutdown().await;
+    });
+}
+
+/// The program over the folder that `sealwire dev` made, on ports of its own.
+struct Engine {
+    child: Child,
+    address: SocketAddr,
+    admin: SocketAddr,
+}
+
+fn sealwire(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+    command.current_dir(folder).args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+impl Engine {
+    fn start(folder: &Path) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self::serve(folder, any, any)
+    }
+
+    /// Starts it and waits for its word that it is ready.
+    fn serve(folder: &Path, address: SocketAddr, admin: SocketAddr) -> Self {
+        let mut child = sealwire(folder, &["serve"])
+            .env("SEALWIRE_LISTEN_ADDRESS", address.to_string())
+            .env("SEALWIRE_ADMIN_ADDRESS", admin.to_string())
+            .env("SEALWIRE_LOG_FORMAT", "json")
+            // Two may not have one folder, and each would listen for operators at one address.
+            .env("SEALWIRE_STATE_MODE", "stateless")
+            .env("SEALWIRE_CONTROL_ADDRESS", "")
+            .env("SEALWIRE_AUDIT_FOLDER", "")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let ready = lines.by_ref().map(|line| line.unwrap()).find(|line| line.contains("\"ready\"")).unwrap();
+        std::thread::spawn(move || lines.for_each(drop));
+        let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+        let at = |name: &str| ready["fields"][name].as_str().unwrap().parse().unwrap();
+        Self { child, address: at("address"), admin: at("admin") }
+    }
+
+    fn restart(&mut self, folder: &Path) {
+        *self = Self::serve(folder, self.address, self.admin);
+    }
+
+    /// As `kill -9` does.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Calls of `encrypt` that it has answered.
+    async fn answered(&self) -> f64 {
+        let (_, text) = http_get(self.admin, "/metrics").await;
+        let series = "sealwire_calls_total{method=\"encrypt\",code=\"ok\"} ";
+        text.lines().find_map(|line| line.strip_prefix(series)).map_or(0.0, |count| count.parse().unwrap())
+    }
+
+    /// Waits until it has answered some. How long that took.
+    async fn is_used(&self) -> Duration {
+        let begun = Instant::now();
+        while self.answered().await <= 10.0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{} is not used", self.address);
+            sleep(Duration::from_millis(10)).await;
+        }
+        begun.elapsed()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
+    run(Machine::Shared, 180, async {
+        let folder = tempfile::tempdir().unwrap();
+        let dev =
+            ["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
+        let in_file: [&[&str]; 3] = [
+            &["apps", "create", "demo"],
+            &["roles", "set", "relay", "encrypt apps=demo"],
+            &["principals", "grant", "dev-client", "relay"],
+        ];
+        let in_file = in_file.map(|command| [command, &["--file", "sealwire-dev/apps.json"]].concat());
+        for arguments in [dev.to_vec()].into_iter().chain(in_file) {
+            assert!(sealwire(folder.path(), &arguments).stderr(Stdio::null()).status().unwrap().success());
+        }
+        let mut engines = [Engine::start(folder.path()), Engine::start(folder.path())];
+        let file = |name: &str| Pem::File(folder.path().join("sealwire-dev").join(name));
+        let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client-key.pem"));
+        let mut config = ClientConfig::new(engines[0].address.to_string(), "localhost", ca, certificate, key);
+        config.endpoints.push(Endpoint::new(engines[1].address.to_string(), "localhost"));
+        let client = Client::connect(config).await.unwrap();
+
+        let stop = Arc::new(AtomicBool::new(false));
+        let callers: Vec<_> = (0..16)
+            .map(|_| {
+                let (client, stop) = (client.clone(), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let payload = fields(100);
+                    let mut done = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        client
+                            .encrypt(Encrypt::new("demo", &payload))
+                            .await
+                            .map_err(|error| format!("{done}: {error}"))?;
+                        done += 1;
+                    }
+                    Ok::<u64, String>(done)
+                })
+            })
+            .collect();
+        for engine in &mut engines {
+            engine.is_used().await;
+            engine.kill();
+            sleep(Duration::from_millis(300)).await;
+            engine.restart(folder.path());
+            println!("used again {:?} after its start", engine.is_used().await);
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut done = 0;
+        for caller in callers {
+            done += caller.await.unwrap().unwrap();
+        }
+        let stats = client.stats();
+        println!("{done} calls, none failed; {stats:?}");
+        assert!(stats.retries > 0 && stats.retries_refused == 0, "{stats:?}: nothing was in flight");
+    });
+}

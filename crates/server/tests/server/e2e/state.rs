@@ -1,0 +1,210 @@
+//! Apps that change under a running engine, and stores that go away and come back.
+
+use std::time::Duration;
+
+use sealwire_client::{Client, Document};
+use sealwire_crypto::{AppId, Curve};
+use sealwire_server::server::Server;
+use sealwire_store::{KeyKind, StoreError, Target};
+use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
+use tokio::time::{Instant, sleep};
+
+use crate::e2e::harness::{APP, Harness, Machine, code, http_get, rpc_error, run, shop, stateless};
+
+const DOCUMENT: &[u8] = b"\xa5hello";
+
+async fn seal(client: &Client) -> Document {
+    client.encrypt(Encrypt::new(APP, DOCUMENT)).await.unwrap()
+}
+
+#[test]
+fn a_key_that_is_stopped_here_stops_at_once() {
+    run(Machine::Shared, 60, async {
+        let mut harness = Harness::start().await;
+        let client = harness.client().await;
+        let sealed = seal(&client).await.payload;
+        let server = harness.take_server();
+        let apps = &server.engine().apps;
+        for round in 0..10 {
+            let key = apps.control().app(&shop()).await.unwrap().keys[0].id;
+            let stopped = apps.control().disable(&shop(), Target::Key(key)).await.unwrap();
+            apps.changed_here().await;
+            // The very next call.
+            assert_eq!(code(client.decrypt(Decrypt::new(APP, &sealed)).await), ErrorCode::CannotOpen, "{round}");
+            let fence = Encrypt { min_generation: Some(stopped.generation), ..Encrypt::new(APP, DOCUMENT) };
+            assert_eq!(code(client.encrypt(fence).await), ErrorCode::NotFound, "no key is left on the curve");
+            apps.control().enable(&shop(), Target::Key(key)).await.unwrap();
+            apps.changed_here().await;
+            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+        }
+        server.shutdown().await;
+    });
+}
+
+#[test]
+fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let sealed = seal(&client).await.payload;
+        harness.change(async |control, app| control.disable(app, Target::App).await.unwrap()).await;
+        let refused = [
+            rpc_error(client.encrypt(Encrypt::new(APP, DOCUMENT)).await),
+            rpc_error(client.decrypt(Decrypt::new(APP, &sealed)).await),
+        ];
+        for error in refused {
+            assert_eq!((error.code, &*error.message), (ErrorCode::Forbidden, "the app is disabled"));
+        }
+        harness.change(async |control, app| control.enable(app, Target::App).await.unwrap()).await;
+        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+        // Deleted, it stops at once and can be had back.
+        harness
+            .change(async |control, app| control.delete(app, Target::App, Duration::from_secs(9)).await.unwrap())
+            .await;
+        assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::Forbidden);
+        harness.change(async |control, app| control.restore(app, Target::App).await.unwrap()).await;
+        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+        // Removed, it is no app, and its name is free once this engine serves that.
+        harness.change(async |control, app| control.delete(app, Target::App, Duration::ZERO).await.unwrap()).await;
+        let control = harness.control().await;
+        let end = Instant::now() + Duration::from_secs(30);
+        while control.create(&shop(), &Curve::ALL).await.is_err() {
+            assert!(Instant::now() < end, "nobody removes it");
+            sleep(Duration::from_millis(20)).await;
+        }
+        let fence = Some(control.generation().await.unwrap());
+        let other = loop {
+            match client.decrypt(Decrypt { min_generation: fence, ..Decrypt::new(APP, &sealed) }).await {
+                Err(sealwire_client::Error::Rpc(error)) if error.code == ErrorCode::Conflict => {
+                    assert!(Instant::now() < end, "not served");
+                    sleep(Duration::from_millis(20)).await;
+                }
+                other => break other,
+            }
+        };
+        assert_eq!(code(other), ErrorCode::CannotOpen, "another app of the same name");
+    });
+}
+
+#[test]
+fn a_name_that_an_engine_may_serve_is_not_used_again() {
+    run(Machine::Shared, 60, async {
+        let mut harness = Harness::start().await;
+        let server = harness.take_server();
+        let control = server.engine().apps.control().clone();
+        let other = AppId::new("other").unwrap();
+        control.create(&other, &[]).await.unwrap();
+        // Another engine, which has not heard of the removal.
+        let behind = sealwire_store::Instance {
+            id: "behind".into(),
+            address: "192.0.2.1:7443".into(),
+            version: "0.1.0".into(),
+            generation: 2,
+            age: Duration::ZERO,
+        };
+        control.beat(&behind).await.unwrap();
+        control.delete(&other, Target::App, Duration::ZERO).await.unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        let refused = loop {
+            match control.create(&other, &[]).await {
+                Err(StoreError::Exists { .. }) => assert!(Instant::now() < end, "nobody removes it"),
+                // The engine here has not looked yet.
+                Err(StoreError::Conflict { instances, .. }) if instances.len() > 1 => assert!(Instant::now() < end),
+                refused => break refused,
+            }
+            sleep(Duration::from_millis(10)).await;
+        };
+        assert!(
+            matches!(&refused, Err(StoreError::Conflict { instances, .. }) if *instances == ["behind"]),
+            "{refused:?}"
+        );
+        let generation = control.generation().await.unwrap();
+        control.beat(&sealwire_store::Instance { generation, ..behind }).await.unwrap();
+        control.create(&other, &[]).await.unwrap();
+        server.shutdown().await;
+    });
+}
+
+#[test]
+fn a_demanded_generation_is_looked_for_at_once() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::with(stateless).await;
+        let client = harness.client().await;
+        let control = harness.control().await;
+        // As another process does it, right after the engine looked: well before its next look, a second later.
+        let rotated = control.rotate(&shop(), KeyKind::Pair(Curve::P256)).await.unwrap();
+        let fence = || Encrypt { min_generation: Some(rotated.generation), ..Encrypt::new(APP, DOCUMENT) };
+        let begun = Instant::now();
+        let sealed = loop {
+            match client.encrypt(fence()).await {
+                Ok(sealed) => break sealed,
+                error => assert_eq!(code(error), ErrorCode::Conflict),
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "not served");
+            sleep(Duration::from_millis(5)).await;
+        };
+        println!("the generation was served after {:?}", begun.elapsed());
+        assert_eq!(sealed.generation, rotated.generation);
+        let never = Encrypt { min_generation: Some(u64::MAX), ..Encrypt::new(APP, DOCUMENT) };
+        let error = rpc_error(client.encrypt(never).await);
+        assert!(error.code == ErrorCode::Conflict && error.retry_after_ms.is_some());
+    });
+}
+
+#[test]
+fn a_file_that_is_lost_leaves_the_engine_serving_and_not_ready() {
+    run(Machine::Shared, 60, async {
+        let harness = Harness::with(stateless).await;
+        let client = harness.client().await;
+        let sealed = seal(&client).await.payload;
+        let file = harness.config.state.file.clone();
+        let good = std::fs::read(&file).unwrap();
+        let becomes = async |status: u16, says: &str| {
+            let end = Instant::now() + Duration::from_secs(30);
+            loop {
+                let (found, text) = http_get(harness.admin, "/ready").await;
+                if found == status && text.contains(says) {
+                    return;
+                }
+                assert!(Instant::now() < end, "{found}: {text}");
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        becomes(200, "").await;
+        for lost in [None, Some(&good[..good.len() / 2]), Some(b"{}")] {
+            match lost {
+                None => std::fs::remove_file(&file).unwrap(),
+                Some(damaged) => std::fs::write(&file, damaged).unwrap(),
+            }
+            becomes(503, "failing: store").await;
+            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+            seal(&client).await;
+            std::fs::write(&file, &good).unwrap();
+            becomes(200, "").await;
+        }
+        // And it follows again.
+        harness.change(async |control, app| control.disable(app, Target::App).await.unwrap()).await;
+        assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::Forbidden);
+    });
+}
+
+#[test]
+fn what_is_kept_in_a_folder_is_there_after_a_restart() {
+    run(Machine::Shared, 60, async {
+        let mut harness = Harness::start().await;
+        let sealed = seal(&harness.client().await).await.payload;
+        harness.change(async |control, app| control.rotate(app, KeyKind::Pair(Curve::P256)).await.unwrap()).await;
+        let first = harness.take_server();
+        // One process at a time: a second one is told who has it, and the first goes on.
+        let second = Server::start(&harness.config).await;
+        assert!(second.unwrap_err().to_string().contains("in use by"));
+        seal(&harness.client().await).await;
+        first.shutdown().await;
+        let again = Server::start(&harness.config).await.unwrap();
+        harness.address = again.address();
+        let client = harness.client().await;
+        assert_eq!(client.info().await.unwrap().generation, 2);
+        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+        again.shutdown().await;
+    });
+}

@@ -1,0 +1,17 @@
+//! All tests of the engine from outside, as one executable: a link and a start less for each module that is added.
+//!
+//! | module | what runs |
+//! | --- | --- |
+//! | `cli` | the built program, as a person uses it |
+//! | `cluster` | several engines on one PostgreSQL |
+//! | `e2e` | an engine in this process, called over real sockets and mutual TLS |
+//! | `no_alloc` | field operations, with their allocations counted |
+//! | `operations` | the operators' guide, dashboard, alerts, unit and container file, compared with the program |
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests, which lints only know in unit tests")]
+
+mod cli;
+mod cluster;
+mod e2e;
+mod no_alloc;
+mod operations;

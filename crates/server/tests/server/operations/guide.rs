@@ -1,0 +1,232 @@
+//! Every block of commands in the operator's guide, in order, in one shell, with the built program.
+//!
+//! The commands are the guide's own but for three things: ports are free ones, folders of the system lie in a folder of the
+//! test, and the database is one of the test's. What needs a machine of its own is stood in for: `systemctl` by a script
+//! that starts and stops what the unit names and judges its exit status, `useradd` and `chown` by ones that look at their
+//! arguments.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use sealwire_testkit::Postgres;
+
+use crate::operations::{read, repository};
+
+const GUIDE: &str = "docs/operations.md";
+
+/// A block of commands, and what it prints if that is shown.
+struct Block {
+    line: usize,
+    commands: String,
+    shown: Option<String>,
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut lines = text.lines().enumerate();
+    // Only the block right before has its output shown.
+    let mut follows = false;
+    while let Some((at, line)) = lines.next() {
+        let Some(kind) = line.strip_prefix("```") else {
+            follows &= line.is_empty();
+            continue;
+        };
+        let body = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
+        let body = body.fold(String::new(), |body, line| body + line + "\n");
+        match kind {
+            "sh" => blocks.push(Block { line: at + 1, commands: body, shown: None }),
+            "text" if follows => blocks.last_mut().unwrap().shown = Some(body),
+            _ => panic!("{GUIDE}:{}: a block that is neither tried nor the output of the one before", at + 1),
+        }
+        follows = kind == "sh";
+    }
+    blocks
+}
+
+/// Whether output is what is shown: `...` stands for anything in a line, and alone for any lines.
+fn fits(shown: &[&str], output: &[&str]) -> bool {
+    match shown.split_first() {
+        None => output.is_empty(),
+        Some((&"...", rest)) => (0..=output.len()).any(|skipped| fits(rest, &output[skipped..])),
+        Some((line, rest)) => {
+            output.split_first().is_some_and(|(first, others)| line_fits(line, first) && fits(rest, others))
+        }
+    }
+}
+
+fn line_fits(shown: &str, line: &str) -> bool {
+    let Some((first, rest)) = shown.split_once("...") else { return shown == line };
+    let Some(line) = line.strip_prefix(first) else { return false };
+    (0..=line.len()).any(|skipped| line.is_char_boundary(skipped) && line_fits(rest, &line[skipped..]))
+}
+
+const SYSTEMCTL: &str = r#"#!/bin/bash
+# Does what systemd would with the one service: starts what the unit names, waits until it is ready, reloads it, stops it.
+set -euo pipefail
+root=ROOT
+unit=$root/etc/systemd/system/sealwire.service
+is_up() { [ -e "$root/pid" ] && kill -0 "$(cat "$root/pid")" 2>/dev/null; }
+start() {
+    test -f "$unit"
+    command=$(sed -n 's/^ExecStart=//p' "$unit" | sed "s#/usr/bin#$root/usr/bin#; s#/etc/#$root/etc/#")
+    rm -f "$root/status"
+    ( cd "$root/var/lib/sealwire"; $command & echo $! > "$root/pid"; code=0; wait $! || code=$?; echo $code > "$root/status" ) 2>>"$root/log" >/dev/null &
+    for _ in $(seq 600); do
+        if [ "$(curl -s http://127.0.0.1:ADMIN/ready)" = ready ]; then return; fi
+        if [ -e "$root/status" ]; then cat "$root/log" >&2; exit 1; fi
+        sleep 0.1
+    done
+    exit 1
+}
+stop() {
+    kill -TERM "$(cat "$root/pid")"
+    for _ in $(seq 450); do
+        if [ -s "$root/status" ]; then rm "$root/pid"; [ "$(cat "$root/status")" = 0 ]; return; fi
+        sleep 0.1
+    done
+    exit 1
+}
+case "$*" in
+    daemon-reload) test -f "$unit" ;;
+    "enable --now sealwire" | "start sealwire") is_up || start ;;
+    "stop sealwire") is_up && stop ;;
+    "restart sealwire") is_up && stop; start ;;
+    "reload sealwire")
+        [ "$(sed -n 's/^ExecReload=//p' "$unit")" = '/bin/kill -HUP $MAINPID' ]
+        kill -HUP "$(cat "$root/pid")" ;;
+    "disable sealwire") ;;
+    *) echo "systemctl $*: not stood in for" >&2; exit 1 ;;
+esac
+"#;
+const USERADD: &str = "#!/bin/sh\n[ \"$1\" = --system ] && for last; do :; done && [ \"$last\" = sealwire ]\n";
+const CHOWN: &str = "#!/bin/sh\nfor last; do :; done\ntest -d \"$last\"\n";
+
+fn program(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+pub(crate) fn free_ports() -> [String; 3] {
+    sealwire_testkit::free_ports::<3>().map(|port| port.to_string())
+}
+
+#[test]
+fn every_command_of_the_guide_does_what_it_says() {
+    let postgres = Postgres::shared();
+    let database = postgres.database().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    for made in ["root/bin", "root/etc", "root/usr", "target/release"] {
+        fs::create_dir_all(folder.path().join(made)).unwrap();
+    }
+    symlink(env!("CARGO_BIN_EXE_sealwire"), folder.path().join("target/release/sealwire")).unwrap();
+    symlink(repository("ops").canonicalize().unwrap(), folder.path().join("ops")).unwrap();
+    let [listen, admin, control] = free_ports();
+    let here = |text: &str| {
+        let mut text = text.to_owned();
+        for (from, to) in [("7443", &listen), ("7444", &admin), ("7445", &control)] {
+            text = text.replace(from, to);
+        }
+        let url = format!("url = \"{}\"", database.tls_url());
+        text = text.replace("url = \"postgres://sealwire@db.internal:5432/sealwire\"", &url);
+        for system in ["/usr/bin/sealwire", "/etc/sealwire", "/etc/systemd", "/var/lib/sealwire"] {
+            text = text.replace(system, &format!("{}{system}", root.display()));
+        }
+        text
+    };
+    let stands_in = SYSTEMCTL.replace("ROOT", root.to_str().unwrap()).replace("ADMIN", &admin);
+    for (name, text) in [("systemctl", stands_in.as_str()), ("useradd", USERADD), ("chown", CHOWN)] {
+        program(&root.join("bin").join(name), text);
+    }
+    let blocks = blocks(&read(GUIDE));
+    assert!(blocks.len() >= 10, "{} blocks were found", blocks.len());
+    let ca = postgres.certificates().ca.display().to_string();
+    let mut script = String::from("set -euo pipefail\n");
+    for (at, block) in blocks.iter().enumerate() {
+        if block.commands.contains("postgres-password") {
+            // What an operator brings: the database's password and authority.
+            let etc = root.join("etc/sealwire");
+            let _ = writeln!(
+                script,
+                "cp '{ca}' {0}/tls/postgres-ca.pem; (umask 077; cp password {0}/postgres-password)",
+                etc.display()
+            );
+        }
+        let file = folder.path().join(format!("{at}.sh"));
+        fs::write(&file, here(&block.commands)).unwrap();
+        // `set -e` does not reach into the left of a `||`: each block is sourced by itself.
+        let _ = writeln!(script, "echo {at} > at; . {} > {at}.out 2> {at}.err", file.display());
+    }
+    fs::write(folder.path().join("all.sh"), script).unwrap();
+    fs::write(folder.path().join("password"), postgres.password()).unwrap();
+    fs::set_permissions(folder.path().join("password"), fs::Permissions::from_mode(0o600)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let psql = postgres.command("psql");
+    let postgres_programs = Path::new(psql.get_program()).parent().unwrap().display();
+    let socket = database.socket_url();
+    let of_socket = |name: &str| socket.split(['?', '&']).find_map(|part| part.strip_prefix(name)).unwrap().to_owned();
+    let outcome = Command::new("bash")
+        .arg("all.sh")
+        .current_dir(folder.path())
+        .env("PATH", format!("{0}/usr/bin:{0}/bin:{postgres_programs}:{path}", root.display()))
+        .env("PGHOST", of_socket("host="))
+        .env("PGPORT", of_socket("port="))
+        .env("PGUSER", of_socket("user="))
+        .env("PGDATABASE", database.name())
+        .env("PGPASSWORD", postgres.password())
+        .status()
+        .unwrap();
+    let engine = fs::read_to_string(root.join("pid")).ok();
+    if let Some(pid) = engine {
+        let _ = Command::new("kill").arg(pid.trim()).status();
+    }
+    let text = |name: String| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let last: usize = text("at".into()).trim().parse().unwrap();
+    assert!(
+        outcome.success(),
+        "{GUIDE}:{}: failed: {}\n{}\n{}",
+        blocks[last].line,
+        here(&blocks[last].commands),
+        text(format!("{last}.out")),
+        text(format!("{last}.err")),
+    );
+    assert_eq!(last + 1, blocks.len());
+    for (at, block) in blocks.iter().enumerate() {
+        let Some(shown) = &block.shown else { continue };
+        let (shown, output) = (here(shown), text(format!("{at}.out")));
+        let same = fits(&shown.lines().collect::<Vec<_>>(), &output.lines().collect::<Vec<_>>());
+        assert!(same, "{GUIDE}:{}: prints\n{output}\nand not\n{shown}", block.line);
+    }
+    // A log in JSON has the fields that the guide names, and none of the values that went through.
+    let log = fs::read_to_string(root.join("log")).unwrap();
+    assert!(!log.contains("4242424242424242") && !log.contains("Zoe"));
+    for line in log.lines() {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        for field in ["timestamp", "level", "target", "fields"] {
+            assert!(event.get(field).is_some(), "{line} has no {field}");
+        }
+        assert!(event["fields"]["message"].is_string(), "{line}");
+    }
+    assert!(log.lines().count() >= 10, "{log}");
+}
+
+#[test]
+fn output_fits_what_is_shown_and_nothing_else() {
+    for (shown, output, expected) in [
+        ("a\nb", "a\nb", true),
+        ("a\nb", "a", false),
+        ("a", "a\nb", false),
+        ("a\n...", "a\nb\nc", true),
+        ("...\nc", "a\nb\nc", true),
+        ("...\nc", "a\nb", false),
+        ("x ... y", "x 1 2 y", true),
+        ("x ... y", "x 1 2 z", false),
+        ("x ...", "y", false),
+    ] {
+        let (shown, output): (Vec<_>, Vec<_>) = (shown.lines().collect(), output.lines().collect());
+        assert_eq!(fits(&shown, &output), expected, "{shown:?} {output:?}");
+    }
+}

@@ -1,0 +1,20 @@
+//! What operators are given beside the program, held to the program: the guide, the dashboard, the alerts, the unit and
+//! the container file.
+
+mod container;
+mod dashboard;
+mod doctor;
+mod guide;
+mod promql;
+mod unit;
+
+use std::path::{Path, PathBuf};
+
+/// A file of the repository.
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
