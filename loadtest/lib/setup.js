@@ -28,11 +28,13 @@ function packages() {
 
 /** The `sealwire` program: as given, or of this repository, built if it is missing. */
 function program(given) {
-  const built = path.resolve(ROOT, process.env.CARGO_TARGET_DIR ?? 'target', 'release/sealwire');
+  const profile = process.env.SEALWIRE_PROFILE ?? 'release';
+  const folder = profile === 'dev' ? 'debug' : profile;
+  const built = path.resolve(ROOT, process.env.CARGO_TARGET_DIR ?? 'target', folder, 'sealwire');
   const file = given ? path.resolve(given) : built;
   if (fs.existsSync(file)) return file;
   if (given) throw new Error(`${given} is not there`);
-  must('cargo', ['build', '--release', '--package', 'sealwire-server'], ROOT);
+  must('cargo', ['build', '--profile', profile, '--package', 'sealwire-server'], ROOT);
   return file;
 }
 

@@ -3,6 +3,7 @@
 # registry the first time; the packages themselves then talk to nobody but a key server on loopback.
 #
 #     proto/interop/evervault/check.sh [the evervault_interop example and the sealwire program, built here if not given]
+#     proto/interop/evervault/check.sh --set-up      only installs the packages
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -31,10 +32,12 @@ if ! cmp -s "$here/package.json" "$work/node/pins"; then
     cp "$here/package.json" "$work/node/pins"
 fi
 
-release=${CARGO_TARGET_DIR:-target}/release
+[ "${1:-}" != --set-up ] || exit 0
+profile=${SEALWIRE_PROFILE:-release}
+built=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}
 if [ $# -lt 2 ]; then
-    cargo build --release --package sealwire-crypto --example evervault_interop
-    cargo build --release --package sealwire-server
-    set -- "$release/examples/evervault_interop" "$release/sealwire"
+    cargo build --profile "$profile" --package sealwire-crypto --example evervault_interop
+    cargo build --profile "$profile" --package sealwire-server
+    set -- "$built/examples/evervault_interop" "$built/sealwire"
 fi
 "$work/venv/bin/python" "$here/check.py" "$1" "$2" "$work"
