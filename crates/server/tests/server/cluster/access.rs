@@ -1,12 +1,10 @@
 //! Roles on several engines: what one takes away, none grants, as soon as it is told.
 
-use std::time::Duration;
-
 use sealwire_client::control::{PrincipalAsk, PrincipalCall, RoleAsk, RoleCall};
 use sealwire_client::{Client, Encrypt, Error, ErrorCode, to_payload};
 use sealwire_testkit::Postgres;
 
-use crate::cluster::engines::{APP, Cluster, TOLD_S, median, run, until};
+use crate::cluster::engines::{APP, Cluster, run, until};
 
 async fn passes(client: &Client) -> bool {
     let payload = to_payload(&["value"]).unwrap();
@@ -27,20 +25,17 @@ fn a_role_taken_away_on_one_engine_ends_at_once_there_and_with_the_notification_
         let set = RoleAsk::Set { grants: vec!["encrypt apps=*"] };
         operator.change_role(RoleCall { role: "relay", ask: set }).await.unwrap();
         let clients = engines.each_ref().map(|engine| cluster.client(&[engine]));
-        let mut told = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..2 {
             let grant = PrincipalAsk::Grant { role: "relay" };
             operator.change_principal(PrincipalCall { principal: "relay", ask: grant }).await.unwrap();
             assert!(passes(&clients[0]).await, "at once where it was granted");
             let granted = async || passes(&clients[1]).await.then_some(());
-            told.push(until(TOLD_S, "the other engine is told", granted).await.1);
+            until("the other engine grants", granted).await;
             let revoke = PrincipalAsk::Revoke { role: None };
             operator.change_principal(PrincipalCall { principal: "relay", ask: revoke }).await.unwrap();
             assert!(!passes(&clients[0]).await, "at once where it was taken away");
             let gone = async || (!passes(&clients[1]).await).then_some(());
-            told.push(until(TOLD_S, "the other engine is told", gone).await.1);
+            until("the other engine denies", gone).await;
         }
-        println!("the other engine grants and refuses after {told:?}");
-        assert!(median(told) < Duration::from_secs(1));
     });
 }

@@ -1,13 +1,12 @@
 //! Three engines on one database: what one changes, all serve.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use sealwire_client::control::{AppAsk, AppCall, Kind, RotateKind, TokenFormat};
 use sealwire_client::{Client, Decrypt, Encrypt, Error, ErrorCode, Minting, Tokenize, to_payload};
 use sealwire_testkit::Postgres;
 
-use crate::cluster::engines::{APP, Cluster, DETERMINISTIC, TOLD_S, median, run, until};
+use crate::cluster::engines::{APP, Cluster, DETERMINISTIC, run, until};
 use crate::cluster::ledger::Ledger;
 
 fn code<T>(result: Result<T, Error>) -> Option<ErrorCode> {
@@ -36,15 +35,11 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
         let operator = cluster.operator(&engines[0]);
         assert_eq!(operator.instances().await.unwrap().instances.len(), 3);
         let payload = to_payload(&["value"]).unwrap();
-        let (mut served, mut stopped) = (Vec::new(), Vec::new());
-        for app in ["fresh-1", "fresh-2", "fresh-3", "fresh-4", "fresh-5"] {
+        for app in ["fresh-1", "fresh-2"] {
             let made = operator.change_app(AppCall { app, ask: AppAsk::Create }).await.unwrap();
-            let since = Instant::now();
             for client in &clients {
-                until(TOLD_S, "an app made elsewhere", async || seals(client, app).await.then_some(())).await;
+                until("an app made elsewhere", async || seals(client, app).await.then_some(())).await;
             }
-            served.push(since.elapsed());
-
             let sealed = clients[0].encrypt(Encrypt::new(app, &payload)).await.unwrap();
             let opens = async |client: &Client| client.decrypt(Decrypt::new(app, &sealed.payload)).await;
             for client in &clients {
@@ -53,27 +48,18 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
             let made = made.app.unwrap();
             let key = made.keys.iter().find(|key| key.curve == "r1").unwrap();
             operator.change_app(AppCall { app, ask: AppAsk::Disable { key: Some(&key.id) } }).await.unwrap();
-            let since = Instant::now();
             assert_eq!(code(opens(&clients[0]).await), Some(ErrorCode::CannotOpen), "at once where it was disabled");
             for client in &clients[1..] {
                 let ended = async || (code(opens(client).await) == Some(ErrorCode::CannotOpen)).then_some(());
-                until(TOLD_S, "a key disabled elsewhere", ended).await;
+                until("a key disabled elsewhere", ended).await;
             }
-            stopped.push(since.elapsed());
-        }
-        println!("all engines serve apps after {served:?}; keys stopped everywhere after {stopped:?}");
-        for times in [served, stopped] {
-            assert!(median(times) < Duration::from_secs(1));
         }
 
         // A fence: no engine answers by an older state than the caller knows of.
         let made = operator.change_app(AppCall { app: "fenced", ask: AppAsk::Create }).await.unwrap();
         let ahead = Some(made.generation + 100);
         let fenced = clients[1].encrypt(Encrypt { min_generation: ahead, ..Encrypt::new("fenced", &payload) });
-        assert_eq!(
-            code(tokio::time::timeout(Duration::from_secs(20), fenced).await.unwrap()),
-            Some(ErrorCode::Conflict)
-        );
+        assert_eq!(code(fenced.await), Some(ErrorCode::Conflict));
     });
 }
 
@@ -87,8 +73,7 @@ fn without_notification_a_poll_is_enough() {
         // A change that tells nobody.
         cluster.database.sql("UPDATE sealwire.control SET generation = generation + 1").unwrap();
         let moved = async || (client.info().await.unwrap().generation == before + 1).then_some(());
-        let ((), took) = until(20, "a change that nobody told of", moved).await;
-        println!("seen by a poll after {took:?}");
+        until("a change that nobody told of", moved).await;
     });
 }
 
@@ -101,7 +86,7 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
         let app = |ask| AppCall { app: "name", ask };
         operator.change_app(app(AppAsk::Create)).await.unwrap();
         let other = cluster.client(&[&engines[1]]);
-        until(TOLD_S, "the app", async || seals(&other, "name").await.then_some(())).await;
+        until("the app", async || seals(&other, "name").await.then_some(())).await;
         engines[1].signal("STOP");
         operator.change_app(app(AppAsk::Delete { key: None, delay_s: Some(0) })).await.unwrap();
         // Until it is removed the name is taken; then the engine that stands still may serve it.
@@ -110,14 +95,12 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
             Err(Error::Rpc(error)) => Some(error),
             other => panic!("the name was used again: {other:?}"),
         };
-        let (error, _) =
-            until(20, "removal", async || refused().await.filter(|error| error.message.contains("live instances")))
-                .await;
+        let error =
+            until("removal", async || refused().await.filter(|error| error.message.contains("live instances"))).await;
         assert_eq!(error.code, ErrorCode::Conflict);
         println!("refused: {}", error.message);
         engines[1].signal("CONT");
-        let ((), took) = until(15, "the other engine to catch up", async || create().await.ok().map(drop)).await;
-        println!("taken {took:?} after the other engine went on");
+        until("the other engine to catch up", async || create().await.ok().map(drop)).await;
     });
 }
 
@@ -133,12 +116,12 @@ fn engines_are_restarted_one_after_the_other_and_no_call_fails() {
         let ledger = Ledger::patient();
         let callers = ledger.callers(&client, 8);
         for engine in &mut engines {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            ledger.goes_on(20).await;
             engine.stop();
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            ledger.goes_on(20).await;
             engine.start();
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        ledger.goes_on(20).await;
         ledger.stop();
         callers.join_all().await;
         println!("{} calls, failed: {:?}; {:?}", ledger.calls(), ledger.failures(), client.stats());
@@ -157,7 +140,7 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
         let clients = engines.each_ref().map(|engine| cluster.client(&[engine]));
         cluster.agree(&engines.each_ref()).await;
         for (collection, width) in [(DETERMINISTIC, 12), ("digits", 5)] {
-            for round in 0..5 {
+            for round in 0..2 {
                 let values: Vec<String> = (0..100).map(|value| format!("{:0width$}", round * 50 + value)).collect();
                 let payload: Arc<[u8]> = to_payload(&values).unwrap().into();
                 let mut callers = tokio::task::JoinSet::new();

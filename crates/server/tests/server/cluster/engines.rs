@@ -20,9 +20,8 @@ pub(crate) const APP: &str = "shop";
 pub(crate) const RANDOM: &str = "people";
 /// Its collection of deterministic tokens.
 pub(crate) const DETERMINISTIC: &str = "cards";
-/// Seconds in which an engine serves what it was told of, however slow the machine. Polls, unless a test asks for others,
-/// are at least 22.5 s apart.
-pub(crate) const TOLD_S: u64 = 15;
+/// Seconds after which a wait for an event has failed. A guard against hangs: no promise of speed.
+pub(crate) const HANG_S: u64 = 300;
 
 /// What engines on one database share.
 pub(crate) struct Cluster<'a> {
@@ -109,6 +108,8 @@ impl<'a> Cluster<'a> {
         writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"").unwrap();
         writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();
         writeln!(text, "[state]\n{state}").unwrap();
+        // Admission is in time: no request is rejected because the machine is slow.
+        writeln!(text, "[limits]\ndeadline_ms_default = 600000\n[schedule]\nwait_max_ms = 3600000").unwrap();
         writeln!(text, "[crypto]\nthreads = 1\n[log]\nfilter = \"{}\"", self.log_filter).unwrap();
         let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));
         fs::write(&config, text).unwrap();
@@ -159,7 +160,7 @@ impl<'a> Cluster<'a> {
         for engine in engines {
             let client = self.client(&[engine]);
             let follows = async || (client.info().await.unwrap().generation >= generation).then_some(());
-            until(TOLD_S, "an engine to follow", follows).await;
+            until("an engine to follow", follows).await;
         }
     }
 
@@ -176,7 +177,7 @@ impl Engine {
     /// Starts it, and returns when it is ready.
     pub(crate) fn start(&mut self) {
         self.launch();
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(HANG_S);
         while self.ready() != Some(200) {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none() && Instant::now() < end, "not ready: {}", self.log());
@@ -219,7 +220,7 @@ impl Engine {
     /// The status of a path of the health listener.
     pub(crate) fn status(&self, path: &str) -> Option<u16> {
         use std::io::{Read as _, Write as _};
-        let patience = Duration::from_secs(20);
+        let patience = Duration::from_secs(HANG_S);
         let mut stream = std::net::TcpStream::connect_timeout(&self.admin, patience).ok()?;
         stream.set_read_timeout(Some(patience)).ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
@@ -254,22 +255,16 @@ fn private(path: &Path, contents: &str) {
     sealwire_server::pki::write(path, contents.as_bytes(), Access::Owner, Existing::Replace).unwrap();
 }
 
-/// Waits until `check` gives something; how long that took. Fails after `seconds`.
-pub(crate) async fn until<T>(seconds: u64, what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> (T, Duration) {
-    let start = Instant::now();
+/// Waits until `check` returns something. Fails when it hangs.
+pub(crate) async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(HANG_S);
     loop {
         if let Some(found) = check().await {
-            return (found, start.elapsed());
+            return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(seconds), "{what}: not within {seconds} s");
+        assert!(Instant::now() < end, "{what} does not come");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-}
-
-/// The time in the middle, which a pause of the machine does not move.
-pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
 }
 
 /// Runs a test on a runtime of its own.

@@ -38,9 +38,9 @@ impl Ledger {
         Self::with_deadline(3_000)
     }
 
-    /// Its calls give up after 30 s: none fails because the machine or the database is slow for a while.
+    /// Its calls give up after ten minutes: none fails because the machine or the database is slow for a while.
     pub(crate) fn patient() -> Arc<Self> {
-        Self::with_deadline(30_000)
+        Self::with_deadline(600_000)
     }
 
     fn with_deadline(deadline_ms: u32) -> Arc<Self> {
@@ -127,6 +127,12 @@ impl Ledger {
         self.stop.store(true, Ordering::Relaxed);
     }
 
+    /// Waits until that many more are acknowledged.
+    pub(crate) async fn goes_on(&self, calls: u64) {
+        let before = self.calls();
+        until("the load goes on", async || (self.calls() > before + calls).then_some(())).await;
+    }
+
     /// Calls that were acknowledged.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
@@ -156,7 +162,7 @@ impl Ledger {
                         found => Some(found.unwrap().to_value::<Vec<String>>().unwrap()),
                     }
                 };
-                let (found, _) = until(60, "look-ups", detokenize).await;
+                let found = until("look-ups", detokenize).await;
                 assert_eq!(found, values, "an acknowledged token was lost");
             }
         }

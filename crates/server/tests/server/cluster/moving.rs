@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use sealwire_testkit::Postgres;
 
@@ -29,7 +28,7 @@ fn what_one_engine_kept_in_its_folder_several_serve_from_a_database() {
         let ledger = Ledger::patient();
         let client = cluster.client(&[&alone]);
         let callers = ledger.callers(&client, 8);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        ledger.goes_on(200).await;
         ledger.stop();
         callers.join_all().await;
 
@@ -49,7 +48,7 @@ fn what_one_engine_kept_in_its_folder_several_serve_from_a_database() {
         // And it goes on from there: known values keep their tokens.
         let more = ledger.again();
         let callers = more.callers(&client, 4);
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        more.goes_on(100).await;
         more.stop();
         callers.join_all().await;
         assert_eq!(more.failures(), []);

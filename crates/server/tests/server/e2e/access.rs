@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::e2e::audit::records;
 use crate::e2e::certificates::revoke;
-use crate::e2e::harness::{APP, Harness, Machine, fields, leaf, rpc_error, run};
+use crate::e2e::harness::{APP, Harness, fields, leaf, rpc_error, run};
 use crate::e2e::raw::{Heard, Raw};
 
 pub(crate) const NOBODY: &str = "nobody";
@@ -209,7 +209,7 @@ fn missing(error: &RpcError) -> Option<String> {
 
 #[test]
 fn every_operation_under_every_certificate_and_role() {
-    run(Machine::Shared, 300, async {
+    run(async {
         let mut harness = start().await;
         let stranger = Authority::create("e2e", Validity::days(1)).unwrap();
         let stranger = stranger.issue(&leaf(Usage::Client, FULL)).unwrap();
@@ -257,7 +257,7 @@ fn principal<'a>(principal: &'a str, ask: PrincipalAsk<'a>) -> PrincipalCall<'a>
 
 #[test]
 fn no_call_after_the_answer_to_a_revocation_succeeds() {
-    run(Machine::Shared, 120, async {
+    run(async {
         let harness = Arc::new(start().await);
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let ask = RoleAsk::Set { grants: vec!["encrypt apps=shop"] };
@@ -313,7 +313,7 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
 
 #[test]
 fn what_is_not_granted_looks_the_same_whether_it_is_there_or_not() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         let client = connect(&harness, harness.address, ELSEWHERE).await;
         let payload = fields(1);
@@ -329,7 +329,7 @@ fn what_is_not_granted_looks_the_same_whether_it_is_there_or_not() {
 
 #[test]
 fn a_role_may_demand_a_reason() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let ask = RoleAsk::Set { grants: vec!["encrypt apps=shop reason"] };
@@ -353,7 +353,7 @@ fn a_role_may_demand_a_reason() {
 
 #[test]
 fn what_was_decided_and_why_is_in_the_audit_trail() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::prepared(
             |config| {
                 enforcing(config);
@@ -400,7 +400,7 @@ fn what_was_decided_and_why_is_in_the_audit_trail() {
 
 #[test]
 fn observing_refuses_nothing_and_counts() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::with(|config| config.access.mode = AccessMode::Observe).await;
         harness.client().await.encrypt(Encrypt::new(APP, &fields(1))).await.unwrap();
         let series = "sealwire_access_denied_total{operation=\"encrypt\",missing=\"role\"}";

@@ -20,7 +20,7 @@ use sealwire_server::config::{Config, ControlListen, Kek as KekFrom};
 use sealwire_server::pki::{Issued, PrincipalKind};
 use sealwire_wire::{Listing, Minting, Sweep, TokenMap, Within};
 
-use crate::e2e::harness::{APP, Harness, Machine, code, fields, run};
+use crate::e2e::harness::{APP, Harness, code, fields, run};
 use crate::e2e::raw::{Heard, Raw, cancel, health, heavy};
 
 /// What must never be found in a file.
@@ -102,7 +102,7 @@ fn rows(records: &[Shown]) -> Vec<Row> {
 
 #[test]
 fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let ask = CollectionAsk::Create {
@@ -232,7 +232,7 @@ fn app(ask: AppAsk<'_>) -> AppCall<'_> {
 
 #[test]
 fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_names() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::with(audited).await;
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let scalar = format!("{:064x}", 0x5eed_cafe_u64);
@@ -295,7 +295,7 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
 
 #[test]
 fn what_is_cancelled_refused_or_cut_off_leaves_one_record_too() {
-    run(Machine::Alone, 120, async {
+    run(async {
         let mut harness = Harness::with(|config| {
             audited(config);
             config.crypto.threads = 1;
@@ -330,7 +330,7 @@ fn what_is_cancelled_refused_or_cut_off_leaves_one_record_too() {
 
 #[test]
 fn two_engines_do_not_share_a_trail_and_a_restart_goes_on_with_it() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::with(|config| {
             crate::e2e::harness::stateless(config);
             audited(config);

@@ -6,7 +6,7 @@ use sealwire_wire::Encrypt;
 use sealwire_wire::ErrorCode::{self, BadRequest, NotFound, TooLarge};
 use tokio::time::sleep;
 
-use crate::e2e::harness::{APP, Harness, Machine, fields, run};
+use crate::e2e::harness::{APP, Harness, fields, run};
 use crate::e2e::raw::{Heard, health};
 
 /// The msgid of every bad call.
@@ -130,7 +130,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
 
 #[test]
 fn bad_bytes_get_the_answer_and_the_fate_of_the_contract() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let mut bystander = harness.raw().await;
         for (name, bytes, verdict) in cases() {
@@ -166,7 +166,7 @@ fn bad_bytes_get_the_answer_and_the_fate_of_the_contract() {
 
 #[test]
 fn an_answer_names_what_is_wrong_and_no_value() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let mut raw = harness.raw().await;
         for (bytes, named) in [
@@ -185,7 +185,7 @@ fn an_answer_names_what_is_wrong_and_no_value() {
 
 #[test]
 fn what_was_well_said_before_the_garbage_is_answered() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let mut raw = harness.raw().await;
         raw.send(&[health(1), health(2), b"garbage".to_vec()].concat()).await;
@@ -198,7 +198,7 @@ fn what_was_well_said_before_the_garbage_is_answered() {
 
 #[test]
 fn what_was_said_reaches_a_peer_that_goes_on_sending() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let document = fields(60_000);
         for _ in 0..5 {
@@ -218,7 +218,7 @@ fn what_was_said_reaches_a_peer_that_goes_on_sending() {
 
 #[test]
 fn a_stream_that_breaks_off_anywhere_harms_nobody() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let mut bystander = harness.raw().await;
         let whole = of(b"\x93\xa3abc\xc4\x02\x00\x01\xcb\x00\x00\x00\x00\x00\x00\x00\x00");
@@ -236,7 +236,7 @@ fn a_stream_that_breaks_off_anywhere_harms_nobody() {
 
 #[test]
 fn a_message_in_single_bytes_is_a_message() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let mut raw = harness.raw().await;
         for byte in of(b"\x93\xa3abc\xc4\x02\x00\x01\xc0") {

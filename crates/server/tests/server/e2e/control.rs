@@ -9,9 +9,9 @@ use sealwire_client::control::{
 use sealwire_client::{Client, ClientConfig, Curve, Decrypt, Encrypt, Error, ErrorCode, Format, Pem};
 use sealwire_server::config::ControlListen;
 use sealwire_server::pki::{Authority, Issued, PrincipalKind, Usage, Validity};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::e2e::harness::{APP, Harness, Machine, code, fields, leaf, rpc_error, run};
+use crate::e2e::harness::{APP, HANG, Harness, code, fields, leaf, rpc_error, run};
 use crate::e2e::raw::{Heard, Raw, cancel, health};
 
 const OPERATOR: &str = "operator";
@@ -62,7 +62,7 @@ fn states(changed: &AppChanged) -> (String, Vec<(String, String)>) {
 
 #[test]
 fn an_app_is_made_served_stopped_and_brought_back() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         let (operator, relay) = (client(&harness, OPERATOR).await.unwrap(), harness.client().await);
         let payload = fields(3);
@@ -142,7 +142,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
 
 #[test]
 fn collections_are_made_set_and_removed() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
         let card = CollectionAsk::Create {
@@ -189,7 +189,7 @@ fn collections_are_made_set_and_removed() {
 
 #[test]
 fn what_cannot_be_changed_is_refused_by_its_code() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
         let private_key = Secret("s3cr3t");
@@ -221,12 +221,12 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
 
 #[test]
 fn instances_export_info_and_health() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
         let made = operator.change_collection(collection("c", create(Kind::Random))).await.unwrap();
         // It says so itself, a moment after it serves the change.
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + HANG;
         let found = loop {
             let found = operator.instances().await.unwrap();
             assert_eq!((found.instances.len(), found.generation), (1, made.generation));
@@ -250,7 +250,7 @@ fn instances_export_info_and_health() {
 
 #[test]
 fn only_operators_get_in_and_each_listener_has_its_methods() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         // A certificate of the right authority that nobody listed: told so, and let go.
         for call in [b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xa3new".to_vec(), health(7)] {
@@ -284,8 +284,13 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
 
 #[test]
 fn who_is_not_listed_keeps_no_operator_out() {
-    run(Machine::Shared, 60, async {
-        let harness = start().await;
+    run(async {
+        // A stranger who says nothing, or half of it, is let go long before these limits.
+        let harness = Harness::with(|config| {
+            config.control = Some(listen(&[OPERATOR]));
+            (config.limits.idle_ms_max, config.limits.message_ms_max) = (86_400_000, 3_600_000);
+        })
+        .await;
         let connect = async |name: &str| {
             let identity = harness.another_caller(name);
             Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&identity)).await.unwrap()
@@ -300,7 +305,6 @@ fn who_is_not_listed_keeps_no_operator_out() {
             ("a method that is not there", b"\x94\x00\x07\xabapps.invent\x91\x80", forbidden),
         ] {
             let mut relay = connect("relay").await;
-            let begun = Instant::now();
             relay.send(says).await;
             let code = match relay.hear().await {
                 Heard::Reply(7, Err(error)) | Heard::Notice(error) => Some(error.code),
@@ -309,7 +313,6 @@ fn who_is_not_listed_keeps_no_operator_out() {
             };
             assert_eq!(code, hears, "{case}");
             assert!(code.is_none() || relay.hear().await == Heard::End, "{case}");
-            assert!(begun.elapsed() < Duration::from_secs(10), "{case}");
         }
         // Our client says so when it connects, and not only that its first call was lost.
         let turned_away = client(&harness, "relay").await.map(drop);
@@ -331,10 +334,10 @@ fn who_is_not_listed_keeps_no_operator_out() {
 
 #[test]
 fn a_control_message_has_a_time_to_arrive_in_full() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let limited = |config: &mut sealwire_server::config::Config| {
             config.control = Some(listen(&[OPERATOR]));
-            config.limits.message_ms_max = 1_000;
+            config.limits.message_ms_max = 500;
         };
         let harness = Harness::with(limited).await;
         let operator = harness.another_caller(OPERATOR);
@@ -342,16 +345,21 @@ fn a_control_message_has_a_time_to_arrive_in_full() {
         let mut raw = raw.unwrap();
         raw.is_alive().await;
         // A byte at a time, each well within the limit, and all of them far beyond it.
-        let mut bytes = b"\x94\x00\x07\xabapps.create\x91\x81\xa3app".iter();
-        while raw.try_send(&[*bytes.next().expect("it may take for ever")]).await.is_ok() {
-            sleep(Duration::from_millis(300)).await;
-        }
+        let head = b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc5\x40\x00";
+        let mut bytes = head.iter().chain(std::iter::repeat_n(&0, 0x4000));
+        let heard = loop {
+            let _ = raw.try_send(&[*bytes.next().expect("the message arrived in full")]).await;
+            if let Ok(heard) = timeout(Duration::from_millis(50), raw.hear()).await {
+                break heard;
+            }
+        };
+        assert!(matches!(heard, Heard::Notice(_) | Heard::End), "{heard:?}");
     });
 }
 
 #[test]
 fn an_authority_of_its_own_needs_no_list() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let own = Authority::create("operators", Validity::days(10)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("operators.pem");
@@ -369,7 +377,7 @@ fn an_authority_of_its_own_needs_no_list() {
 
 #[test]
 fn a_bad_message_harms_only_its_own_connection() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         let operator = harness.another_caller(OPERATOR);
         let raw = async || {

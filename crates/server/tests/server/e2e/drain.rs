@@ -4,25 +4,26 @@ use std::time::Duration;
 
 use sealwire_wire::{Encrypt, ErrorCode};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
-use crate::e2e::harness::{APP, Harness, Machine, fields, http_get, patient, run, stateless};
+use crate::e2e::harness::{APP, Harness, fields, http_get, run, stateless};
 use crate::e2e::raw::{Heard, encrypt, health, heavy, three_and_two_waiting};
 
 #[test]
 fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
-    run(Machine::Shared, 120, async {
+    run(async {
         let mut harness = Harness::with(|config| {
-            patient(config);
             config.crypto.threads = 1;
-            config.limits.drain_ms_max = 100_000;
+            config.limits.drain_ms_max = 3_600_000;
         })
         .await;
         let (mut busy, mut idle) = (harness.raw().await, harness.raw().await);
         idle.is_alive().await;
-        // Runs for longer than all that is tried in the meantime.
-        busy.send(&heavy(1, 40_000)).await;
+        // In the middle of its work for as long as the thread is held.
+        let mut hold = harness.hold_crypto().await;
+        busy.send(&heavy(1, 100)).await;
         harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 1.0).await;
+        hold.run_one_slice().await;
         let server = harness.take_server();
         let stopping = tokio::spawn(server.shutdown());
         assert_eq!(idle.ends().await, None, "an idle connection is closed");
@@ -34,6 +35,7 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
             assert_eq!(busy.answer(msgid).await.unwrap_err().code, ErrorCode::Unavailable);
         }
         assert!(TcpStream::connect(harness.address).await.is_err(), "a new connection is taken");
+        drop(hold);
         busy.answer(1).await.expect("a running call finishes");
         assert_eq!(busy.hear().await, Heard::End);
         stopping.await.unwrap();
@@ -43,14 +45,14 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
 
 #[test]
 fn calls_beyond_the_limit_are_answered_unavailable() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::with(|config| {
-            patient(config);
             config.limits.drain_ms_max = 300;
             config.limits.in_flight_per_connection_max = 3;
         })
         .await;
         let mut busy = harness.raw().await;
+        let _hold = harness.hold_crypto().await;
         busy.send(&three_and_two_waiting()).await;
         harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 3.0).await;
         let server = harness.take_server();
@@ -74,46 +76,51 @@ fn calls_beyond_the_limit_are_answered_unavailable() {
 
 #[test]
 fn a_peer_that_does_not_read_does_not_hold_up_the_end() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::with(|config| {
             config.limits.drain_ms_max = 300;
             config.limits.write_stall_ms_max = 500;
         })
         .await;
         let mut deaf = harness.raw().await;
-        deaf.send(&encrypt(1, &Encrypt::new(APP, &fields(200_000)))).await;
-        sleep(Duration::from_millis(100)).await;
-        let begun = Instant::now();
+        deaf.send(&encrypt(1, &Encrypt::new(APP, &fields(100_000)))).await;
+        // The reply is made, and longer than what sockets take.
+        harness.metric_becomes("sealwire_calls_total{method=\"encrypt\",code=\"ok\"}", |calls| calls == 1.0).await;
         harness.take_server().shutdown().await;
-        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+        drop(deaf);
     });
 }
 
 #[test]
 fn silent_handshakes_do_not_hold_up_the_end() {
-    run(Machine::Shared, 60, async {
-        let mut harness = Harness::with(|config| config.limits.handshakes_max = 2).await;
+    run(async {
+        // A shutdown that waited for a handshake, or for its connection, would take ten minutes.
+        let mut harness = Harness::with(|config| {
+            config.limits.handshakes_max = 2;
+            config.limits.handshake_ms_max = 600_000;
+            config.limits.drain_ms_max = 3_600_000;
+        })
+        .await;
         // One more than there are places, so the server does not accept at the time.
         let mut silent = Vec::new();
         for _ in 0..3 {
             silent.push(TcpStream::connect(harness.address).await.unwrap());
         }
-        sleep(Duration::from_millis(100)).await;
-        let begun = Instant::now();
+        // Any moment will do; in this one the server has most likely taken those that it takes.
+        sleep(Duration::from_millis(50)).await;
         harness.take_server().shutdown().await;
-        assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     });
 }
 
 #[test]
 fn every_call_is_answered_or_the_connection_closed_in_many_drains() {
-    run(Machine::Shared, 90, async {
-        for round in 0..20 {
+    run(async {
+        for round in 0..10 {
             let mut harness = Harness::with(stateless).await;
             let mut raw = harness.raw().await;
             let calls = (0..100).flat_map(|msgid| encrypt(msgid, &Encrypt::new(APP, &fields(20))));
             raw.send(&calls.collect::<Vec<u8>>()).await;
-            sleep(Duration::from_micros(round * 100)).await;
+            sleep(Duration::from_micros(round * 200)).await;
             let stopping = tokio::spawn(harness.take_server().shutdown());
             let mut answered = [false; 100];
             while let Heard::Reply(msgid, outcome) = raw.hear().await {
@@ -121,6 +128,7 @@ fn every_call_is_answered_or_the_connection_closed_in_many_drains() {
                 assert!(!twice, "{msgid} is answered twice");
                 assert!(outcome.is_ok() || outcome.is_err_and(|error| error.code == ErrorCode::Unavailable));
             }
+            drop(raw);
             stopping.await.unwrap();
         }
     });

@@ -10,7 +10,7 @@ use sealwire_wire::{
     Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Unbound, Writing,
 };
 
-use crate::e2e::harness::{APP, Harness, Machine, import, rpc_error, run, shop};
+use crate::e2e::harness::{APP, Harness, import, rpc_error, run, shop};
 
 const VECTORS: &str = include_str!("../../../../../proto/vectors/evervault.jsonl");
 
@@ -107,7 +107,7 @@ fn vector(name: &str) -> Vec<u8> {
 
 #[test]
 fn every_vector_opens_typed_or_is_left_and_listed() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let lines: Vec<serde_json::Value> = VECTORS.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let key = lines[0]["private_key"].as_str().unwrap();
         let mut seen = (0, 0);
@@ -162,7 +162,7 @@ fn every_vector_opens_typed_or_is_left_and_listed() {
 
 #[test]
 fn a_value_with_a_role_opens_only_where_the_operator_lists_the_role() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let document = array(&[
             string(KeyCurve::P256, None, Datatype::String, "open"),
             string(KeyCurve::P256, Some("support"), Datatype::Number, "42"),
@@ -202,7 +202,7 @@ fn a_value_with_a_role_opens_only_where_the_operator_lists_the_role() {
 
 #[test]
 fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = server(false, &[]).await;
         let client = harness.client().await;
         let native = client.encrypt(Encrypt::new(APP, &str("native"))).await.unwrap().payload.to_vec();
@@ -250,7 +250,7 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
 
 #[test]
 fn a_copy_with_one_character_changed_never_opens() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = server(true, &["*"]).await;
         let client = harness.client().await;
         for curve in KeyCurve::ALL {
@@ -297,7 +297,7 @@ fn leaves() -> Vec<(Vec<u8>, Vec<u8>)> {
 
 #[test]
 fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = server(false, &["card-number"]).await;
         let client = harness.client().await;
         let (sent, back): (Vec<_>, Vec<_>) = leaves().into_iter().unzip();
@@ -349,7 +349,7 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
 
 #[test]
 fn what_the_format_cannot_do_is_refused_by_name() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let evervault = Writing { format: Some(Format::Evervault), ..Writing::default() };
@@ -426,7 +426,7 @@ async fn rewrap(
 
 #[test]
 fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = server(true, &[]).await;
         let client = harness.client().await;
         let (sent, back): (Vec<_>, Vec<_>) = leaves().into_iter().unzip();
@@ -468,7 +468,7 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
 
 #[test]
 fn a_role_goes_along_or_keeps_the_value_where_it_is() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let document = array(&[
             string(KeyCurve::P256, None, Datatype::String, "open"),
             string(KeyCurve::Secp256k1, Some("support"), Datatype::Number, "42"),
@@ -501,7 +501,7 @@ fn a_role_goes_along_or_keeps_the_value_where_it_is() {
 /// The length of what is written would tell a value whose role is shut, if its text were written in another way.
 #[test]
 fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = server(false, &[]).await;
         let client = harness.client().await;
         let texts = [
@@ -536,7 +536,7 @@ fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
 
 #[test]
 fn a_listed_role_is_not_lost_where_it_could_be_kept() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let names = [": role alone", ": a role of 80 bytes", ": a role of 81 bytes", ": an empty role"];
         let document = array(&names.map(vector));
         let first: serde_json::Value = serde_json::from_str(VECTORS.lines().next().unwrap()).unwrap();
@@ -563,7 +563,7 @@ fn a_listed_role_is_not_lost_where_it_could_be_kept() {
 
 #[test]
 fn inspect_says_what_a_string_says() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let said = async |envelope| client.inspect(Inspect { envelope }).await;
@@ -614,7 +614,7 @@ fn inspect_says_what_a_string_says() {
 
 #[test]
 fn an_apps_format_holds_where_a_call_names_none() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let choose = async |control: &Control| {
             let set = |settings: &mut Settings| settings.format = sealwire_store::Format::Evervault;
             control.configure(&shop(), set).await.unwrap();

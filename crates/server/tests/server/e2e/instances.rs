@@ -1,5 +1,7 @@
 //! Several engines on one database: what is changed on one is so on all, and they come and go without a failed call.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Endpoint};
@@ -11,7 +13,7 @@ use sealwire_testkit::Postgres;
 use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
 use tokio::time::{Instant, sleep};
 
-use crate::e2e::harness::{APP, Harness, Machine, code, run, shop};
+use crate::e2e::harness::{APP, HANG, Harness, code, http_get, run, shop};
 
 const DOCUMENT: &[u8] = b"\xa5hello";
 
@@ -40,51 +42,42 @@ async fn client_of(harness: &Harness, server: &Server) -> Client {
     Client::connect(config).await.unwrap()
 }
 
-/// Tries until it holds. Gives how long that took; fails after half the time in which an engine would have looked by
-/// itself, without being told.
-async fn once_told(what: &str, holds: impl AsyncFn() -> bool) -> Duration {
-    let begun = Instant::now();
+/// Tries until it holds.
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let end = Instant::now() + HANG;
     while !holds().await {
-        assert!(begun.elapsed() < Duration::from_secs(15), "{what} took too long");
+        assert!(Instant::now() < end, "{what} is not so");
         sleep(Duration::from_millis(2)).await;
     }
-    begun.elapsed()
 }
 
 #[test]
-fn what_one_engine_changes_all_serve_within_a_second() {
-    run(Machine::Alone, 60, async {
+fn what_one_engine_changes_all_come_to_serve() {
+    run(async {
         let (harness, servers) = three().await;
         let mut clients = Vec::new();
         for server in &servers {
             clients.push(client_of(&harness, server).await);
         }
-        let (mut served, mut stopped) = (Vec::new(), Vec::new());
         let control = servers[0].engine().apps.control();
         assert_eq!(control.instances().await.unwrap().len(), 3);
         let late = AppId::new("late").unwrap();
         control.create(&late, &Curve::ALL).await.unwrap();
         for client in &clients {
             let made = async || client.encrypt(Encrypt::new("late", DOCUMENT)).await.is_ok();
-            served.push(once_told("an app", made).await);
+            until("an app is served", made).await;
         }
         let sealed = clients[1].encrypt(Encrypt::new(APP, DOCUMENT)).await.unwrap().payload;
         let key = control.app(&shop()).await.unwrap().keys[0].id;
         control.disable(&shop(), Target::Key(key)).await.unwrap();
         for client in &clients {
             let fails = async || client.decrypt(Decrypt::new(APP, &sealed)).await.is_err();
-            stopped.push(once_told("a stop", fails).await);
+            until("a key is stopped", fails).await;
             assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::NotFound);
-        }
-        println!("an app was served after {served:?}, a key stopped after {stopped:?}");
-        // One of the three may be late on a machine that stalls.
-        for mut took in [served, stopped] {
-            took.sort_unstable();
-            assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
         }
         // A name is free when all of them have caught up, and not before.
         control.delete(&late, Target::App, Duration::ZERO).await.unwrap();
-        let begun = Instant::now();
+        let end = Instant::now() + HANG;
         let mut conflicts = 0;
         while let Err(refused) = control.create(&late, &Curve::ALL).await {
             match refused {
@@ -92,9 +85,9 @@ fn what_one_engine_changes_all_serve_within_a_second() {
                 StoreError::Conflict { .. } => conflicts += 1,
                 other => panic!("{other}"),
             }
-            assert!(begun.elapsed() < Duration::from_secs(15), "the name stays taken");
+            assert!(Instant::now() < end, "the name stays taken");
         }
-        println!("a name was free after {:?} and {conflicts} conflicts", begun.elapsed());
+        println!("a name was free after {conflicts} conflicts");
         for server in servers {
             server.shutdown().await;
         }
@@ -103,7 +96,7 @@ fn what_one_engine_changes_all_serve_within_a_second() {
 
 #[test]
 fn engines_are_replaced_one_by_one_without_a_failed_call() {
-    run(Machine::Alone, 60, async {
+    run(async {
         let (harness, mut servers) = three().await;
         let endpoints = |servers: &[Server]| {
             servers.iter().map(|server| Endpoint::new(server.address().to_string(), "localhost")).collect::<Vec<_>>()
@@ -112,25 +105,38 @@ fn engines_are_replaced_one_by_one_without_a_failed_call() {
         let config = ClientConfig { endpoints: endpoints(&servers), ..harness.client_config() };
         let client = Client::connect(config).await.unwrap();
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let calling = tokio::spawn(async move {
-            let mut calls = 0;
-            while !*stopped.borrow() {
-                client.encrypt(Encrypt::new(APP, DOCUMENT)).await.unwrap();
-                calls += 1;
+        let calls = Arc::<AtomicU64>::default();
+        let calling = tokio::spawn({
+            let calls = Arc::clone(&calls);
+            async move {
+                while !*stopped.borrow() {
+                    client.encrypt(Encrypt::new(APP, DOCUMENT)).await.unwrap();
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
             }
-            calls
         });
+        let goes_on = async || {
+            let before = calls.load(Ordering::Relaxed);
+            until("the load goes on", async || calls.load(Ordering::Relaxed) > before + 20).await;
+        };
         for _ in 0..3 {
             let old = servers.remove(0);
             let mut config = harness.config.clone();
             config.listen.address = old.address();
-            sleep(Duration::from_millis(300)).await;
+            goes_on().await;
             old.shutdown().await;
-            servers.push(Server::start(&config).await.unwrap());
-            sleep(Duration::from_millis(1_500)).await;
+            let new = Server::start(&config).await.unwrap();
+            until("the client finds the new engine", async || {
+                let metrics = http_get(new.admin_address(), "/metrics").await.1;
+                !metrics.contains("sealwire_connections_open 0\n")
+            })
+            .await;
+            servers.push(new);
+            goes_on().await;
         }
         stop.send_replace(true);
-        println!("{} calls while three engines were replaced", calling.await.unwrap());
+        calling.await.unwrap();
+        println!("{} calls while three engines were replaced", calls.load(Ordering::Relaxed));
         assert_eq!(servers[0].engine().apps.control().instances().await.unwrap().len(), 3, "those that left are gone");
         for server in servers {
             server.shutdown().await;

@@ -14,7 +14,7 @@ use sealwire_wire::{Limits, Scan, Scanner, request};
 use crate::e2e::access::{FULL, NOBODY, connect, enforcing, everything_on, grant_role, put_role_record, start};
 use crate::e2e::audit::records;
 use crate::e2e::documents::contains;
-use crate::e2e::harness::{APP, Harness, Machine, rpc_error, run};
+use crate::e2e::harness::{APP, Harness, rpc_error, run};
 use crate::e2e::raw::{Raw, cancel};
 
 fn doc(json: &str) -> Vec<u8> {
@@ -41,7 +41,7 @@ async fn mask(client: &Client, app: &str, payload: &[u8], writing: Masking<'_>) 
 
 #[test]
 fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         harness.serve_app("other").await;
         let client = harness.client().await;
@@ -100,7 +100,7 @@ fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
 
 #[test]
 fn rules_name_paths_columns_and_kinds_and_the_rest_is_kept_or_refused() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let payload =
@@ -147,7 +147,7 @@ fn rules_name_paths_columns_and_kinds_and_the_rest_is_kept_or_refused() {
 
 #[test]
 fn rules_that_are_none_are_refused_by_place() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let payload = doc("[1]");
@@ -186,7 +186,7 @@ fn rules_that_are_none_are_refused_by_place() {
 
 #[test]
 fn a_long_mask_is_sliced_and_stops_when_told_to() {
-    run(Machine::Shared, 60, async {
+    run(async {
         const MANY: u32 = 300_000;
         // Seconds of work, so that the cancel meets it.
         const STOPPED: u32 = 2_000_000;
@@ -286,7 +286,7 @@ const MASKS: [&str; 9] = [
 
 #[test]
 fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
-    run(Machine::Shared, 120, async {
+    run(async {
         let harness = start().await;
         let (operator, relay) =
             (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
@@ -385,7 +385,7 @@ async fn set_role(operator: &Client, role: &str, grants: &[&str]) {
 
 #[test]
 fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
-    run(Machine::Shared, 120, async {
+    run(async {
         let harness = start().await;
         let rules = |format| Rules { kind: CollectionKind::Random, format, scope: Scope::Collection, expires_s: None };
         harness.create_collection(APP, "people", rules(TokenFormat::Opaque)).await;
@@ -438,7 +438,7 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
 
 #[test]
 fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
-    run(Machine::Shared, 120, async {
+    run(async {
         let harness = start().await;
         let (operator, relay) =
             (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
@@ -487,7 +487,7 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
 
 #[test]
 fn the_audit_trail_says_who_saw_values_through_what() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::prepared(
             |config| {
                 enforcing(config);
@@ -527,7 +527,7 @@ fn the_audit_trail_says_who_saw_values_through_what() {
 
 #[test]
 fn a_mask_that_is_none_is_refused_when_the_role_is_set_and_shows_nothing_when_it_is_there() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = start().await;
         let (operator, relay) =
             (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);

@@ -16,6 +16,7 @@ mod epoch;
 mod evervault;
 mod harness;
 mod health;
+mod hold;
 mod instances;
 mod large;
 mod limits;

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use sealwire_msgpack::Reader;
 use sealwire_wire::{Document, Encrypt, ErrorCode};
 
-use crate::e2e::harness::{APP, Dice, Harness, Machine, fields, run};
+use crate::e2e::harness::{APP, Dice, Harness, fields, run};
 use crate::e2e::raw::{Heard, encrypt, health, heavy};
 
 #[test]
 fn every_call_gets_its_own_answer() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let mut raw = harness.raw().await;
         let mut dice = Dice::new(3);
@@ -39,7 +39,7 @@ fn every_call_gets_its_own_answer() {
 
 #[test]
 fn a_msgid_may_be_used_again_once_it_is_answered() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let mut raw = harness.raw().await;
         for _ in 0..500 {
@@ -51,7 +51,7 @@ fn a_msgid_may_be_used_again_once_it_is_answered() {
 
 #[test]
 fn a_msgid_in_flight_twice_ends_the_connection() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         // The second use may be any request, also one that is refused while it arrives: its answer would be taken for
         // the first one's.

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use rustls::pki_types::pem::PemObject as _;
@@ -18,7 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::e2e::harness::{APP, fields};
+use crate::e2e::harness::{APP, HANG, fields};
 
 /// A result, whose bytes are too many to print.
 #[derive(Clone, PartialEq, Eq)]
@@ -92,7 +91,7 @@ impl Raw {
         self.stream.flush().await
     }
 
-    /// The next message, or the end. Fails after a minute of silence.
+    /// The next message, or the end. Fails when the server hangs.
     pub(crate) async fn hear(&mut self) -> Heard {
         loop {
             match self.scanner.scan(&self.buffer) {
@@ -110,7 +109,7 @@ impl Raw {
                 Scan::Refused { error, .. } => panic!("the server sent what no client takes: {error}"),
                 Scan::Incomplete => {
                     self.buffer.reserve(64 << 10);
-                    let read = timeout(Duration::from_secs(60), self.stream.read_buf(&mut self.buffer)).await;
+                    let read = timeout(HANG, self.stream.read_buf(&mut self.buffer)).await;
                     match read.expect("the server says nothing") {
                         Ok(1..) => (),
                         Ok(0) | Err(_) => return Heard::End,
@@ -180,10 +179,10 @@ pub(crate) fn heavy_within(msgid: u32, count: u32, deadline_ms: Option<u32>) -> 
     encrypt(msgid, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) })
 }
 
-/// Five calls for a connection that may have three in flight: three that run for seconds, and two that wait for a place,
-/// too long to be read before they have one and short enough for the buffers of any socket, since nobody reads replies yet.
+/// Five requests for a connection that can have three in flight. The last two wait for a permit: they are too long to be
+/// read before they have one, and short enough for the buffers of any socket, since nobody reads replies yet.
 pub(crate) fn three_and_two_waiting() -> Vec<u8> {
-    (1..=5).flat_map(|msgid| heavy(msgid, if msgid <= 3 { 100_000 } else { 3_000 })).collect()
+    (1..=5).flat_map(|msgid| heavy(msgid, if msgid <= 3 { 100 } else { 3_000 })).collect()
 }
 
 /// One `encrypt` request.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sealwire_client::{Client, ClientConfig, Pem};
 use serde_json::Value;
 
-use crate::e2e::harness::{Machine, run};
+use crate::e2e::harness::run;
 
 fn sealwire(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
@@ -74,7 +74,7 @@ impl Drop for Engine {
 
 #[test]
 fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
-    run(Machine::Shared, 120, async {
+    run(async {
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path();
         let any = "127.0.0.1:0";

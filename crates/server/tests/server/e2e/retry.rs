@@ -12,13 +12,12 @@ use sealwire_client::{Client, ClientConfig, Encrypt, Endpoint, Pem};
 use sealwire_server::server::Server;
 use tokio::time::{Instant, sleep};
 
-use crate::e2e::harness::{APP, Harness, Machine, fields, http_get, run, stateless};
+use crate::e2e::harness::{APP, HANG, Harness, fields, http_get, run, stateless};
 use crate::e2e::raw::Raw;
 
 const OVERLOADED: &str = "sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}";
 
-/// Shortest pause that an engine names, in milliseconds.
-const PAUSE_MS: u128 = 5;
+const SERVED: &str = "sealwire_calls_total{method=\"encrypt\",code=\"ok\"}";
 
 /// An engine with 512 KiB for one caller.
 async fn narrow() -> Harness {
@@ -49,12 +48,11 @@ fn large() -> Vec<u8> {
 
 #[test]
 fn the_pause_of_an_overloaded_engine_is_kept_and_its_call_succeeds() {
-    run(Machine::Alone, 60, async {
+    run(async {
         let harness = narrow().await;
         let config = ClientConfig { connections: 1, attempts_max: 100, ..harness.client_config() };
         let client = Client::connect(config).await.unwrap();
         let filler = fill(&harness).await;
-        let begun = Instant::now();
         let calling = tokio::spawn({
             let (client, payload) = (client.clone(), large());
             async move { client.encrypt(Encrypt::new(APP, &payload)).await }
@@ -62,16 +60,15 @@ fn the_pause_of_an_overloaded_engine_is_kept_and_its_call_succeeds() {
         harness.metric_becomes(OVERLOADED, |refused| refused >= 1.0).await;
         drop(filler);
         calling.await.unwrap().unwrap();
-        let (stats, pauses) = (client.stats(), begun.elapsed().as_millis() / PAUSE_MS);
-        assert!((1..=pauses).contains(&u128::from(stats.retries)), "{stats:?} in {pauses} pauses");
-        assert_eq!(harness.metric(OVERLOADED).await, stats.retries as f64);
-        println!("{} retries in {:?}", stats.retries, begun.elapsed());
+        let stats = client.stats();
+        assert!(stats.retries >= 1, "{stats:?}");
+        assert_eq!(harness.metric(OVERLOADED).await, stats.retries as f64, "each answer is followed by one attempt");
     });
 }
 
 #[test]
 fn calls_go_to_the_engine_that_has_room() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let full = narrow().await;
         let free = Server::start(&full.config).await.unwrap();
         // The pauses are so short that every second call may begin with a refusal, and the free engine too may still
@@ -80,16 +77,15 @@ fn calls_go_to_the_engine_that_has_room() {
         config.endpoints.push(Endpoint::new(free.address().to_string(), "localhost"));
         let client = Client::connect(config).await.unwrap();
         let filler = fill(&full).await;
-        let (payload, begun) = (large(), Instant::now());
+        let payload = large();
         for _ in 0..200 {
             client.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
         }
-        // It is asked once in each pause; a call that it refuses takes no longer than one more round trip.
-        let most = begun.elapsed().as_millis() / PAUSE_MS + 1;
-        let refused = full.metric(OVERLOADED).await;
-        println!("200 calls in {:?}, {refused} refused", begun.elapsed());
-        assert!(refused >= 1.0 && refused <= most as f64, "{refused} of {most}");
-        assert!(client.stats().retries as f64 >= refused);
+        let rejected = full.metric(OVERLOADED).await;
+        println!("{rejected} of 200 were rejected first");
+        assert!(rejected >= 1.0 && client.stats().retries as f64 >= rejected);
+        let served = http_get(free.admin_address(), "/metrics").await.1;
+        assert!(served.contains(&format!("{SERVED} 200\n")), "{served}");
         drop(filler);
         free.shutdown().await;
     });
@@ -124,6 +120,9 @@ impl Engine {
             .env("SEALWIRE_STATE_MODE", "stateless")
             .env("SEALWIRE_CONTROL_ADDRESS", "")
             .env("SEALWIRE_AUDIT_FOLDER", "")
+            // No call is rejected because the machine is slow.
+            .env("SEALWIRE_SCHEDULE_WAIT_MAX_MS", "3600000")
+            .env("SEALWIRE_LIMITS_DEADLINE_MS_DEFAULT", "600000")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -148,18 +147,17 @@ impl Engine {
     /// Calls of `encrypt` that it has answered.
     async fn answered(&self) -> f64 {
         let (_, text) = http_get(self.admin, "/metrics").await;
-        let series = "sealwire_calls_total{method=\"encrypt\",code=\"ok\"} ";
-        text.lines().find_map(|line| line.strip_prefix(series)).map_or(0.0, |count| count.parse().unwrap())
+        let served = text.lines().find_map(|line| line.strip_prefix(SERVED)?.strip_prefix(' '));
+        served.map_or(0.0, |count| count.parse().unwrap())
     }
 
-    /// Waits until it has answered some. How long that took.
-    async fn is_used(&self) -> Duration {
-        let begun = Instant::now();
+    /// Waits until it has answered some.
+    async fn is_used(&self) {
+        let end = Instant::now() + HANG;
         while self.answered().await <= 10.0 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{} is not used", self.address);
+            assert!(Instant::now() < end, "{} is not used", self.address);
             sleep(Duration::from_millis(10)).await;
         }
-        begun.elapsed()
     }
 }
 
@@ -172,7 +170,7 @@ impl Drop for Engine {
 
 #[test]
 fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
-    run(Machine::Shared, 180, async {
+    run(async {
         let folder = tempfile::tempdir().unwrap();
         let dev =
             ["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
@@ -215,7 +213,7 @@ fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
             engine.kill();
             sleep(Duration::from_millis(300)).await;
             engine.restart(folder.path());
-            println!("used again {:?} after its start", engine.is_used().await);
+            engine.is_used().await;
         }
         stop.store(true, Ordering::Relaxed);
         let mut done = 0;

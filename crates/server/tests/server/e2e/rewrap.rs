@@ -9,7 +9,7 @@ use sealwire_store::{KeyKind, KeySummary, Target};
 use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError, Writing};
 
 use crate::e2e::documents::{contains, samples, value};
-use crate::e2e::harness::{APP, Harness, Machine, code, rpc_error, run, shop};
+use crate::e2e::harness::{APP, Harness, code, rpc_error, run, shop};
 
 async fn rotate(harness: &Harness, curve: crypto::Curve) -> KeySummary {
     *harness.change(async |control, app| control.rotate(app, KeyKind::Pair(curve)).await.unwrap()).await.key().unwrap()
@@ -49,7 +49,7 @@ fn errors(document: &Document) -> Vec<(&str, ErrorCode)> {
 
 #[test]
 fn a_rotation_and_a_rewrap_let_the_old_key_go() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
@@ -106,7 +106,7 @@ fn a_rotation_and_a_rewrap_let_the_old_key_go() {
 
 #[test]
 fn every_document_moves_between_curves_and_encodings() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let ways = || Curve::ALL.iter().flat_map(|curve| Encoding::ALL.iter().map(move |encoding| (*curve, *encoding)));
@@ -140,7 +140,7 @@ fn every_document_moves_between_curves_and_encodings() {
 
 #[test]
 fn one_ephemeral_key_takes_fields_of_many() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let document = value(|out| {
@@ -168,7 +168,7 @@ fn one_ephemeral_key_takes_fields_of_many() {
 
 #[test]
 fn sealed_containers_stay_whole_and_selections_narrow() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
@@ -197,7 +197,7 @@ fn sealed_containers_stay_whole_and_selections_narrow() {
 
 #[test]
 fn what_is_no_envelope_stays_byte_for_byte() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         for (name, document) in samples() {
@@ -224,7 +224,7 @@ fn what_is_no_envelope_stays_byte_for_byte() {
 
 #[test]
 fn what_does_not_open_fails_or_is_reported_and_left() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let seal = async |text: &str, context: &[u8]| {
@@ -278,7 +278,7 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
 
 #[test]
 fn the_bytes_set_aside_suffice_when_binary_becomes_text() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         // Lengths around every width of a header, and many of the worst.

@@ -9,7 +9,7 @@ use sealwire_store::{KeyKind, StoreError, Target};
 use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
 use tokio::time::{Instant, sleep};
 
-use crate::e2e::harness::{APP, Harness, Machine, code, http_get, rpc_error, run, shop, stateless};
+use crate::e2e::harness::{APP, HANG, Harness, code, http_get, rpc_error, run, shop, stateless};
 
 const DOCUMENT: &[u8] = b"\xa5hello";
 
@@ -19,7 +19,7 @@ async fn seal(client: &Client) -> Document {
 
 #[test]
 fn a_key_that_is_stopped_here_stops_at_once() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::start().await;
         let client = harness.client().await;
         let sealed = seal(&client).await.payload;
@@ -43,7 +43,7 @@ fn a_key_that_is_stopped_here_stops_at_once() {
 
 #[test]
 fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let sealed = seal(&client).await.payload;
@@ -67,7 +67,7 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         // Removed, it is no app, and its name is free once this engine serves that.
         harness.change(async |control, app| control.delete(app, Target::App, Duration::ZERO).await.unwrap()).await;
         let control = harness.control().await;
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + HANG;
         while control.create(&shop(), &Curve::ALL).await.is_err() {
             assert!(Instant::now() < end, "nobody removes it");
             sleep(Duration::from_millis(20)).await;
@@ -88,7 +88,7 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
 
 #[test]
 fn a_name_that_an_engine_may_serve_is_not_used_again() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::start().await;
         let server = harness.take_server();
         let control = server.engine().apps.control().clone();
@@ -104,7 +104,7 @@ fn a_name_that_an_engine_may_serve_is_not_used_again() {
         };
         control.beat(&behind).await.unwrap();
         control.delete(&other, Target::App, Duration::ZERO).await.unwrap();
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + HANG;
         let refused = loop {
             match control.create(&other, &[]).await {
                 Err(StoreError::Exists { .. }) => assert!(Instant::now() < end, "nobody removes it"),
@@ -127,7 +127,7 @@ fn a_name_that_an_engine_may_serve_is_not_used_again() {
 
 #[test]
 fn a_demanded_generation_is_looked_for_at_once() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::with(stateless).await;
         let client = harness.client().await;
         let control = harness.control().await;
@@ -140,7 +140,7 @@ fn a_demanded_generation_is_looked_for_at_once() {
                 Ok(sealed) => break sealed,
                 error => assert_eq!(code(error), ErrorCode::Conflict),
             }
-            assert!(begun.elapsed() < Duration::from_secs(30), "not served");
+            assert!(begun.elapsed() < HANG, "not served");
             sleep(Duration::from_millis(5)).await;
         };
         println!("the generation was served after {:?}", begun.elapsed());
@@ -153,14 +153,14 @@ fn a_demanded_generation_is_looked_for_at_once() {
 
 #[test]
 fn a_file_that_is_lost_leaves_the_engine_serving_and_not_ready() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::with(stateless).await;
         let client = harness.client().await;
         let sealed = seal(&client).await.payload;
         let file = harness.config.state.file.clone();
         let good = std::fs::read(&file).unwrap();
         let becomes = async |status: u16, says: &str| {
-            let end = Instant::now() + Duration::from_secs(30);
+            let end = Instant::now() + HANG;
             loop {
                 let (found, text) = http_get(harness.admin, "/ready").await;
                 if found == status && text.contains(says) {
@@ -190,7 +190,7 @@ fn a_file_that_is_lost_leaves_the_engine_serving_and_not_ready() {
 
 #[test]
 fn what_is_kept_in_a_folder_is_there_after_a_restart() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = Harness::start().await;
         let sealed = seal(&harness.client().await).await.payload;
         harness.change(async |control, app| control.rotate(app, KeyKind::Pair(Curve::P256)).await.unwrap()).await;

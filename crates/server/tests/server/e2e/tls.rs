@@ -4,14 +4,14 @@ use sealwire_server::pki::{Authority, Usage, Validity};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::e2e::harness::{Harness, Machine, leaf, run};
+use crate::e2e::harness::{Harness, leaf, run};
 use crate::e2e::raw::{Heard, health};
 
 const TLS_FAILED: &str = "sealwire_connections_total{outcome=\"tls_failed\"}";
 
 #[test]
 fn strangers_are_turned_away_and_the_server_goes_on() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::start().await;
         let mut known = harness.raw().await;
         let stranger = Authority::create("e2e", Validity::days(1)).unwrap();

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 use balky::Balky;
 
-use crate::e2e::harness::{APP, Dice, Harness, Machine, code, rpc_error, run, stateless};
+use crate::e2e::harness::{APP, Dice, Harness, code, rpc_error, run, stateless};
 use crate::e2e::raw::{Heard, Raw, cancel, health};
 
 use CollectionKind::{Deterministic, OneWay, Random};
@@ -120,7 +120,7 @@ fn errors(document: &Document) -> Vec<(&str, ErrorCode)> {
 
 #[test]
 fn every_value_comes_back_exactly() {
-    run(Machine::Shared, 60, async {
+    run(async {
         for harness in engines().await {
             let client = harness.client().await;
             let payload = doc(
@@ -158,7 +158,7 @@ fn every_value_comes_back_exactly() {
 
 #[test]
 fn formats_hold_what_they_say() {
-    run(Machine::Shared, 60, async {
+    run(async {
         for harness in bare().await {
             let client = harness.client().await;
             let card = Format::Card(CardEnds::default());
@@ -197,7 +197,7 @@ fn formats_hold_what_they_say() {
 
 #[test]
 fn one_value_has_one_token_however_many_ask_at_once() {
-    run(Machine::Shared, 120, async {
+    run(async {
         for harness in engines().await {
             let harness = Arc::new(harness);
             let mut clients = Vec::new();
@@ -228,7 +228,7 @@ fn one_value_has_one_token_however_many_ask_at_once() {
 
 #[test]
 fn a_repeated_call_gets_the_tokens_of_the_first() {
-    run(Machine::Shared, 60, async {
+    run(async {
         for harness in engines().await {
             harness.create_collection(APP, "digits", rules(Random, Format::Digits)).await;
             let client = harness.client().await;
@@ -255,7 +255,7 @@ fn a_repeated_call_gets_the_tokens_of_the_first() {
 
 #[test]
 fn contexts_bind_values_and_scopes_tokens() {
-    run(Machine::Shared, 60, async {
+    run(async {
         for harness in bare().await {
             for scope in Scope::ALL {
                 let rules = Rules { scope, ..rules(Deterministic, Format::Opaque) };
@@ -285,7 +285,7 @@ fn contexts_bind_values_and_scopes_tokens() {
 
 #[test]
 fn tokens_are_looked_at_and_taken_out_of_use() {
-    run(Machine::Shared, 60, async {
+    run(async {
         for harness in engines().await {
             let client = harness.client().await;
             let map = TokenMap::new(APP, "deterministic");
@@ -378,7 +378,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
 
 #[test]
 fn what_a_call_names_must_be_there_and_its_own() {
-    run(Machine::Shared, 60, async {
+    run(async {
         for harness in engines().await {
             harness.create_app("other").await;
             harness.create_collection("other", "random", rules(Random, Format::Opaque)).await;
@@ -417,7 +417,7 @@ fn what_a_call_names_must_be_there_and_its_own() {
 
 #[test]
 fn a_call_has_ten_thousand_tokens_and_no_more() {
-    run(Machine::Shared, 120, async {
+    run(async {
         for harness in engines().await {
             let client = harness.client().await;
             let payload = values(10_000, 1);
@@ -461,7 +461,7 @@ fn strings_of_first(document: &[u8]) -> String {
 
 #[test]
 fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
-    run(Machine::Shared, 120, async {
+    run(async {
         for harness in engines().await {
             let mut raw = harness.raw().await;
             let mut dice = Dice::new(5);
@@ -496,7 +496,7 @@ fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
 
 #[test]
 fn past_its_deadline_a_call_is_answered_and_ends() {
-    run(Machine::Shared, 60, async {
+    run(async {
         for harness in engines().await {
             let mut raw = harness.raw().await;
             let payload = values(10_000, 1);
@@ -517,7 +517,7 @@ fn past_its_deadline_a_call_is_answered_and_ends() {
 
 #[test]
 fn what_was_answered_is_there_after_a_restart() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let mut harness = engine().await;
         let mut raw: Raw = harness.raw().await;
         let mut sent = Vec::new();
@@ -553,7 +553,7 @@ fn what_was_answered_is_there_after_a_restart() {
 
 #[test]
 fn an_engine_without_a_token_store_has_no_methods_on_tokens() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let harness = Harness::with(stateless).await;
         let client = harness.client().await;
         let payload = doc(r#"["a"]"#);
@@ -576,7 +576,7 @@ async fn balky() -> (Harness, Arc<Balky>) {
 
 #[test]
 fn a_lost_store_is_unavailable_and_everything_else_goes_on() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let (harness, store) = balky().await;
         let client = harness.client().await;
         let payload = doc(r#"["a"]"#);
@@ -607,7 +607,7 @@ fn a_lost_store_is_unavailable_and_everything_else_goes_on() {
 
 #[test]
 fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let (harness, store) = balky().await;
         let (client, mut raw) = (harness.client().await, harness.raw().await);
         store.hold(true);
@@ -644,7 +644,7 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
 
 #[test]
 fn who_asks_and_leaves_has_the_store_do_little_at_once() {
-    run(Machine::Shared, 60, async {
+    run(async {
         let (harness, store) = balky().await;
         let (client, mut raw) = (harness.client().await, harness.raw().await);
         let tokens = strings(&tokenize(&client, "random", &values(6, 1)).await);

@@ -124,7 +124,7 @@ fn a_manager_is_told_of_readiness_life_and_the_end() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let patience = Duration::from_secs(60);
+    let patience = Duration::from_secs(300);
     let heard = || told.recv_timeout(patience).unwrap();
     assert!(heard().starts_with("READY=1\nSTATUS=takes calls on 127.0.0.1:"));
     assert_eq!([heard(), heard()], ["WATCHDOG=1", "WATCHDOG=1"]);
@@ -169,7 +169,7 @@ fn get(admin: &str, path: &str) -> Option<String> {
 fn until(admin: &str, path: &str, is_so: impl Fn(&str) -> bool) {
     let begun = Instant::now();
     while !get(admin, path).is_some_and(|answer| is_so(&answer)) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{path} stays {:?}", get(admin, path));
+        assert!(begun.elapsed() < Duration::from_secs(300), "{path} stays {:?}", get(admin, path));
         std::thread::sleep(Duration::from_millis(5));
     }
 }
