@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
-use sealwire_benches::report::{say, target};
+use sealwire_benches::{say, target};
 use sealwire_benches::stats::{Summary, median};
 use sealwire_load::figures::{BACKENDS, Backend, Backends, Operations};
 use sealwire_load::stores_svg;

@@ -18,7 +18,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use sealwire_benches::report::{say, target};
+use sealwire_benches::{say, target};
 use sealwire_benches::stats::{Summary, Verdict};
 use serde_json::{Value, json};
 

@@ -1,18 +1,18 @@
-//! What the benches share: documents, keys, the floors to read results against, figures, and a running engine.
+//! What the benches share: documents, keys, primitives to compare results with, figures, and a running engine.
 //!
-//! The benches live beside this folder, one file per crate they measure, `server.rs` end to end, `cpu.rs`, which
-//! compares the server's CPU time with the budgets, `curves/`, which compares libraries, `fair/`, which shows what
-//! one tenant feels of another, `tokens/`, which has many callers write and look up tokens, and `backends/`, which compares stores (`benches/README.md`). Names are addresses: `crate/operation/variant/size`. Sizes are of
-//! one field in the `crypto` bench and counts of 16-byte fields in the others.
+//! `components/` has the Criterion benches, one file per crate and `server.rs` for the engine end to end. `engine/` has the
+//! programs that Criterion does not fit, one subcommand per file. `curves/` is a package of its own, `sealwire-curves`,
+//! which compares cryptographic libraries. `benches/README.md` describes all of them.
 //!
-//! Absolute times drift with the machine and its load. Read ratios, taken in one run.
+//! Names are addresses: `crate/operation/variant/size`. A size is the size of one field in the benches of `crypto`, and a
+//! number of 16-byte fields in the others. Absolute times drift with the machine and its load: read ratios of one run.
 
-pub use sealwire_bench_primitives::{criterion, is_smoke_run};
+pub use run::{criterion, is_smoke_run, say, target};
 
 pub mod document;
 pub mod figure;
 pub mod floor;
-pub mod report;
+mod run;
 pub mod stats;
 pub mod thread_cpu;
 pub mod world;

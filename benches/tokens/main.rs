@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_benches::report::{say, target};
+use sealwire_benches::{say, target};
 use sealwire_benches::stats::{Interval, Summary, Verdict, bootstrap, median};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use plotters::style::Color as _;
 use sealwire_benches::figure::{COLOURS, draw, latency_panel};
-use sealwire_benches::report::say;
+use sealwire_benches::say;
 use sealwire_benches::stats::{LogHistogram, Summary, Verdict, bootstrap, median};
 use sealwire_store::{
     Coalescer, Flight, Lanes, Observer, PostgresOptions, PostgresStore, PostgresTls, ThrottleBounds, WriteThrottle,

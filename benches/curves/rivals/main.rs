@@ -1,6 +1,6 @@
 //! The cryptography that the engine stands on, by every maintained implementation at hand, one file for each.
 //!
-//! `cargo bench -p sealwire-benches --bench curves` measures, prints tables and draws them; `-- FILTER` measures some
+//! `cargo bench -p sealwire-curves --bench curves` measures, prints tables and draws them; `-- FILTER` measures some
 //! again, and a filter that fits nothing only prints. `benches/README.md` says how to read them.
 
 mod base64url;
@@ -12,16 +12,15 @@ mod rust_crypto;
 use std::io;
 use std::process::Command;
 
-use sealwire_bench_primitives::openssl::{OneShot, OpenSsl, ReusedContext};
-use sealwire_bench_primitives::{Comparison, CpuTime, Curve, measure};
-use sealwire_benches::report;
+use sealwire_curves::openssl::{OneShot, OpenSsl, ReusedContext};
+use sealwire_curves::{Comparison, CpuTime, Curve, measure, report, say};
 
 use crate::libsecp256k1::LibSecp256k1;
 use crate::ring_api::{AwsLc, AwsLcAead, Ring, RingAead};
 use crate::rust_crypto::{AesGcm, RustCrypto, RustCryptoHkdf};
 
 fn main() -> io::Result<()> {
-    let mut criterion = sealwire_benches::criterion().with_measurement(CpuTime);
+    let mut criterion = sealwire_curves::criterion().with_measurement(CpuTime);
     messages(&mut criterion);
     engine::measure(&mut criterion);
 
@@ -38,7 +37,7 @@ fn main() -> io::Result<()> {
 
     base64url::measure(&mut criterion);
     criterion.final_summary();
-    if sealwire_benches::is_smoke_run() {
+    if sealwire_curves::is_smoke_run() {
         return Ok(());
     }
     system_openssl()?;
@@ -62,17 +61,17 @@ fn messages(criterion: &mut Comparison) {
     }
 }
 
-/// The system's OpenSSL cannot be in this program, so it has its own.
+/// Runs the bench of the system's OpenSSL, which cannot be in this program because the vendored one is.
 fn system_openssl() -> io::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Cargo gives its own `--bench` to both.
     let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--bench");
     let status = Command::new(cargo)
-        .args(["bench", "--package", "sealwire-bench-primitives", "--bench", "system_openssl", "--"])
+        .args(["bench", "--package", "sealwire-curves", "--no-default-features", "--bench", "system_openssl", "--"])
         .args(arguments)
         .status()?;
     if !status.success() {
-        report::say("The system's OpenSSL is not measured: its bench did not build or run (libssl-dev, pkg-config?).")?;
+        say("The system's OpenSSL is not measured: its bench did not build or run (libssl-dev, pkg-config?).")?;
     }
     Ok(())
 }

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
-use std::{env, fs};
 
 use serde_json::{Value, json};
+
+use crate::run::{say, target};
 
 mod plot;
 
@@ -95,21 +97,6 @@ pub fn print() -> io::Result<()> {
     fs::write(out.join("index.html"), page)?;
     fs::write(out.join("curves.json"), json(&measured).to_string())?;
     say(&format!("Plots: {0}/index.html; the same as data: {0}/curves.json", out.display()))
-}
-
-/// A line on standard output.
-///
-/// # Errors
-/// When that is closed.
-pub fn say(line: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
-}
-
-/// Where Cargo builds to: this program is `<target>/<profile>/deps/<name>`.
-#[must_use]
-pub fn target() -> PathBuf {
-    let program = env::current_exe().unwrap_or_default();
-    program.ancestors().nth(3).unwrap_or(Path::new("target")).to_owned()
 }
 
 /// Collects every finished bench of `curves` under `folder`: each has a folder `new` with its name and its estimates.

@@ -1,17 +1,19 @@
 //! How implementations of the same primitives are compared: what each must offer, and what is measured of it.
 //!
-//! A library is one file that implements [`Agreement`], [`Hkdf`] or [`Aead`]; [`measure`] does the rest, and first
-//! holds it against [`openssl`], so that nothing wrong is ever timed. Nothing here is for use outside of benches.
-
-use std::time::Duration;
+//! A library is one file in `rivals/` that implements [`Agreement`], [`Hkdf`] or [`Aead`]. [`measure`] first compares its
+//! results with those of [`openssl`], so that nothing wrong is ever timed. Nothing here is for use outside of benches.
 
 pub use cpu_time::CpuTime;
 use criterion::Criterion;
+pub use run::{criterion, is_smoke_run, say, target};
 
 mod cpu_time;
 pub mod hpke;
 pub mod measure;
 pub mod openssl;
+pub mod report;
+#[path = "../../support/run.rs"]
+mod run;
 
 /// A public point, SEC 1 uncompressed.
 pub type Point = [u8; 65];
@@ -86,27 +88,3 @@ pub trait Aead {
 
 /// What primitives are compared by: CPU time.
 pub type Comparison = Criterion<CpuTime>;
-
-/// Criterion for this workspace: shorter than its defaults, since there are many benches and ratios are what is read.
-#[must_use]
-pub fn criterion() -> Criterion {
-    Criterion::default()
-        .sample_size(30)
-        .warm_up_time(Duration::from_millis(300))
-        .measurement_time(Duration::from_millis(1_500))
-        .nresamples(10_000)
-        .configure_from_args()
-}
-
-/// Whether this is a smoke run. `cargo bench` passes `--bench`, `cargo test --benches` does not; as Criterion has it.
-#[must_use]
-pub fn is_smoke_run() -> bool {
-    let mut bench = false;
-    for argument in std::env::args() {
-        if argument == "--test" {
-            return true;
-        }
-        bench |= argument == "--bench";
-    }
-    !bench
-}

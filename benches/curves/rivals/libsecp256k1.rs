@@ -4,7 +4,7 @@
 //! engine's own call (`crates/fixed-base`) does that once in 64. Either is in constant time. `PublicKey::mul_tweak` is
 //! not, and is not measured.
 
-use sealwire_bench_primitives::{Agreement, Point};
+use sealwire_curves::{Agreement, Point};
 use secp256k1::{PublicKey, SecretKey};
 
 /// With either way to multiply the generator.

@@ -8,8 +8,8 @@ use base64::engine::general_purpose::{NO_PAD, URL_SAFE_NO_PAD};
 use base64::engine::simd::Simd;
 use base64_simd::AsOut as _;
 use data_encoding::BASE64URL_NOPAD;
-use sealwire_bench_primitives::Comparison;
-use sealwire_bench_primitives::measure::one;
+use sealwire_curves::Comparison;
+use sealwire_curves::measure::one;
 
 /// The body of a 16-byte field, and two larger.
 const SIZES: [(usize, &str); 3] = [(37, "37B"), (1 << 10, "1KiB"), (64 << 10, "64KiB")];

@@ -1,12 +1,12 @@
 //! aws-lc-rs and ring: two libraries with one API for HKDF and AES-GCM, which is written against once.
 
-use sealwire_bench_primitives::{Agreement, Point};
+use sealwire_curves::{Agreement, Point};
 
 macro_rules! hkdf_and_aead {
     ($library:ident, $agreement:ident, $aead:ident, $seal:expr) => {
         pub(crate) struct $agreement;
 
-        impl sealwire_bench_primitives::Hkdf for $agreement {
+        impl sealwire_curves::Hkdf for $agreement {
             fn extract(salt: &[u8], ikm: &[u8]) -> [u8; 32] {
                 // Their HKDF keeps a PRK to itself, and HPKE needs some as bytes; it is HMAC (RFC 5869, section 2.2).
                 use $library::hmac;
@@ -28,21 +28,21 @@ macro_rules! hkdf_and_aead {
 
         pub(crate) struct $aead($library::aead::LessSafeKey);
 
-        impl sealwire_bench_primitives::Aead for $aead {
-            fn new(key: &sealwire_bench_primitives::Key) -> Self {
+        impl sealwire_curves::Aead for $aead {
+            fn new(key: &sealwire_curves::Key) -> Self {
                 use $library::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
                 Self(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("32 bytes")))
             }
 
-            fn seal(&mut self, nonce: &sealwire_bench_primitives::Nonce, aad: &[u8], message: &mut [u8]) {
+            fn seal(&mut self, nonce: &sealwire_curves::Nonce, aad: &[u8], message: &mut [u8]) {
                 use $library::aead::{Aad, LessSafeKey, Nonce};
                 type Seal = fn(&LessSafeKey, Nonce, Aad<&[u8]>, &mut [u8], &mut [u8; 16]);
                 const SEAL: Seal = $seal;
-                let (data, tag) = sealwire_bench_primitives::split_tag(message);
+                let (data, tag) = sealwire_curves::split_tag(message);
                 SEAL(&self.0, Nonce::assume_unique_for_key(*nonce), Aad::from(aad), data, tag);
             }
 
-            fn open(&mut self, nonce: &sealwire_bench_primitives::Nonce, aad: &[u8], sealed: &mut [u8]) -> bool {
+            fn open(&mut self, nonce: &sealwire_curves::Nonce, aad: &[u8], sealed: &mut [u8]) -> bool {
                 use $library::aead::{Aad, Nonce};
                 self.0.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(aad), sealed).is_ok()
             }

@@ -4,12 +4,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::BatchSize;
-use sealwire_bench_primitives::measure::one;
-use sealwire_bench_primitives::{Aead, Agreement, Comparison, Curve, Point, hpke};
 use sealwire_crypto::{
     AppId, AppKeys, Curve as EngineCurve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener,
     PublicKey, Sealer,
 };
+use sealwire_curves::measure::one;
+use sealwire_curves::{Aead, Agreement, Comparison, Curve, Point, hpke};
 use sealwire_fixed_base::FixedBase;
 
 use crate::ring_api::AwsLc;

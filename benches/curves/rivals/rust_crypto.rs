@@ -7,7 +7,7 @@ use aes_gcm::aead::{AeadInOut, KeyInit};
 use hkdf::HkdfExtract;
 use p256::elliptic_curve::sec1::{FromSec1Point, ModulusSize, ToSec1Point};
 use p256::elliptic_curve::{AffinePoint, CurveArithmetic, FieldBytesSize, PublicKey, SecretKey};
-use sealwire_bench_primitives::{Aead, Agreement, Hkdf, Key, Nonce, Point, split_tag};
+use sealwire_curves::{Aead, Agreement, Hkdf, Key, Nonce, Point, split_tag};
 use sha2::Sha256;
 
 /// One of its curves, with its table of the generator.
