@@ -1,0 +1,209 @@
+//! `sealwire-crypto`: keys, sealing and opening of single fields, beside the bare primitives.
+//!
+//! `seal` and `open` in request scope are what every field after a request's first costs; `first_field` and anything in
+//! field scope carry a key generation (sealing) or a Diffie-Hellman (opening).
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use sealwire_benches::document::app_keys;
+use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
+use sealwire_crypto::{
+    AppKeys, CardEnds, Curve, Datatype, Encoding, EpochLifetime, Format, KeyPair, KeyScope, KeyState, Opener,
+    RowBuffer, Sealer, TokenKeyVersion, TokenKeys, TokenSecret,
+};
+
+const SIZES: [(usize, &str); 3] = [(16, "16B"), (64, "64B"), (1_024, "1KiB")];
+const SCOPES: [(KeyScope, &str); 2] = [(KeyScope::Request, "request"), (KeyScope::Field, "field")];
+const ENCODINGS: [(Encoding, &str); 2] = [(Encoding::Text, "text"), (Encoding::Binary, "binary")];
+
+pub(crate) fn benches(criterion: &mut Criterion) {
+    let keys = app_keys();
+    floors(criterion);
+    keygen(criterion);
+    first_field(criterion, &keys);
+    seal(criterion, &keys);
+    seal_in_epoch(criterion, &keys);
+    open(criterion, &keys);
+    token(criterion);
+    formats(criterion);
+}
+
+fn floors(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crypto/floor");
+    let pair = KeygenAndEcdh::default();
+    group.bench_function("p256_keygen_ecdh", |b| b.iter(|| black_box(pair.run())));
+    for (bytes, size) in SIZES {
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let mut aes = Aes::default();
+        let mut data = vec![b'x'; bytes + TAG_BYTES];
+        group.bench_function(BenchmarkId::new("aes256gcm_seal", size), |b| b.iter(|| aes.seal(black_box(&mut data))));
+        let sealed = aes.sealed(&data[..bytes]);
+        let mut copy = vec![0; sealed.len()];
+        group.bench_function(BenchmarkId::new("aes256gcm_open", size), |b| {
+            b.iter(|| aes.open(black_box(&sealed), &mut copy)[0]);
+        });
+    }
+}
+
+fn keygen(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crypto/keygen");
+    for curve in Curve::ALL {
+        group.bench_function(curve.name(), |b| b.iter(|| KeyPair::generate(curve).expect("makes a key")));
+    }
+}
+
+fn sealer(keys: &AppKeys, curve: Curve, scope: KeyScope, encoding: Encoding) -> Sealer {
+    let newest = Arc::clone(keys.newest(curve).expect("there is a key"));
+    Sealer::new(keys.app(), newest, scope, encoding, b"").expect("makes a sealer")
+}
+
+/// One that shares the key of the app's epoch.
+fn sharing(keys: &AppKeys, curve: Curve) -> Sealer {
+    let newest = Arc::clone(keys.newest(curve).expect("there is a key"));
+    let lifetime = EpochLifetime::from_ms(EpochLifetime::MS_MAX).expect("in range");
+    Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, Encoding::Text, b"").expect("makes a sealer")
+}
+
+/// A request of one field: key generation, Diffie-Hellman, key schedule, and the field. In an epoch only the field.
+fn first_field(criterion: &mut Criterion, keys: &AppKeys) {
+    let mut group = criterion.benchmark_group("crypto/first_field");
+    for curve in Curve::ALL {
+        let mut out = Vec::with_capacity(4_096);
+        let mut first = |variant: &str, make: &dyn Fn() -> Sealer| {
+            group.bench_function(BenchmarkId::new(format!("{}_{variant}", curve.name()), "16B"), |b| {
+                b.iter(|| {
+                    out.clear();
+                    make().seal(Datatype::String, black_box(&[b'x'; 16]), &mut out).expect("seals");
+                });
+            });
+        };
+        first("text", &|| sealer(keys, curve, KeyScope::Request, Encoding::Text));
+        first("epoch_text", &|| sharing(keys, curve));
+    }
+}
+
+fn seal(criterion: &mut Criterion, keys: &AppKeys) {
+    let mut group = criterion.benchmark_group("crypto/seal");
+    for (curve, (scope, scope_name), (encoding, encoding_name), (bytes, size)) in variants() {
+        let variant = format!("{}_{scope_name}_{encoding_name}", curve.name());
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let data = vec![b'x'; bytes];
+        let mut out = Vec::with_capacity(4_096);
+        group.bench_function(BenchmarkId::new(variant, size), |b| {
+            // One sealer per sample, so that no run comes near the end of its sequence numbers.
+            let mut sealer = sealer(keys, curve, scope, encoding);
+            b.iter(|| {
+                out.clear();
+                sealer.seal(Datatype::String, black_box(&data), &mut out).expect("seals");
+            });
+        });
+    }
+}
+
+/// Under a shared key: a look at the clock and an atomic addition on top of request scope.
+fn seal_in_epoch(criterion: &mut Criterion, keys: &AppKeys) {
+    let mut group = criterion.benchmark_group("crypto/seal");
+    group.throughput(Throughput::Bytes(16));
+    let (mut sealer, mut out) = (sharing(keys, Curve::P256), Vec::with_capacity(4_096));
+    group.bench_function(BenchmarkId::new("r1_epoch_text", "16B"), |b| {
+        b.iter(|| {
+            out.clear();
+            sealer.seal(Datatype::String, black_box(&[b'x'; 16]), &mut out).expect("seals");
+        });
+    });
+}
+
+/// In request scope the key is met before; in field scope every field brings a new one.
+fn open(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
+    let mut group = criterion.benchmark_group("crypto/open");
+    for (curve, (scope, scope_name), (encoding, encoding_name), (bytes, size)) in variants() {
+        let variant = format!("{}_{scope_name}_{encoding_name}", curve.name());
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let mut sealed = Vec::new();
+        let mut sealer = sealer(keys, curve, scope, encoding);
+        sealer.seal(Datatype::String, &vec![b'x'; bytes], &mut sealed).expect("seals");
+        let open = |opener: &mut Opener| {
+            let opened = match encoding {
+                Encoding::Text => opener.open_text(black_box(&sealed)),
+                Encoding::Binary => opener.open_binary(black_box(&sealed)),
+            };
+            opened.expect("opens").plaintext.len()
+        };
+        group.bench_function(BenchmarkId::new(variant, size), |b| match scope {
+            KeyScope::Request => {
+                let mut opener = Opener::new(Arc::clone(keys), b"");
+                b.iter(|| open(&mut opener));
+            }
+            KeyScope::Field => b.iter(|| open(&mut Opener::new(Arc::clone(keys), b""))),
+        });
+    }
+}
+
+fn token_keys() -> TokenKeys {
+    let secret = TokenSecret::generate().expect("random source");
+    TokenKeys::new(1, vec![TokenKeyVersion { number: 1, state: KeyState::Active, secret }]).expect("version 1")
+}
+
+/// What a token of 16 bytes costs beside its store: a name, a fingerprint, and its row sealed or opened.
+fn token(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crypto/token");
+    let keys = token_keys();
+    let (token, value) = ("tok_0123456789abcdefghijkl", (Datatype::String, &b"4242424242424242"[..]));
+    let context = keys.context(b"cards.pan");
+    let id = keys.id(1, token);
+    let row = keys.seal(1, &id, &context, token, Some(value)).expect("seals");
+    let mut buffer = RowBuffer::default();
+    group.bench_function("context/9B", |b| b.iter(|| keys.context(black_box(b"cards.pan"))));
+    group.bench_function("id/26B", |b| b.iter(|| keys.id(1, black_box(token))));
+    group.bench_function("fingerprint_of_value/16B", |b| {
+        b.iter(|| keys.fingerprint_of_value(1, &context, value.0, black_box(value.1)));
+    });
+    group.bench_function("fingerprint_of_call/16B", |b| {
+        b.iter(|| keys.fingerprint_of_call(1, &context, b"0123456789abcdef", 0, value.0, black_box(value.1)));
+    });
+    group.bench_function("seal/16B", |b| {
+        b.iter(|| keys.seal(1, &id, &context, black_box(token), Some(value)).expect("seals"));
+    });
+    group.bench_function("open/16B", |b| {
+        b.iter(|| {
+            let opened = keys.open(1, &id, black_box(&row), &mut buffer).expect("opens");
+            opened.value(&context).expect("its context").map(|(_, value)| value.len())
+        });
+    });
+}
+
+/// Drawing tokens, beside one request to the random source of the size that they make.
+fn formats(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crypto/token_format");
+    let mut bytes = [0; 32];
+    group.bench_function("random_32B", |b| {
+        b.iter(|| aws_lc_rs::rand::fill(black_box(&mut bytes)).expect("random source"));
+    });
+    let mut out = String::with_capacity(64);
+    for (name, format) in [
+        ("opaque", Format::Opaque),
+        ("uuid", Format::Uuid),
+        ("digits", Format::Digits),
+        ("card", Format::Card(CardEnds::default())),
+        ("email", Format::Email),
+    ] {
+        group.bench_function(BenchmarkId::new(name, "16B"), |b| {
+            b.iter(|| format.generate(Datatype::String, black_box(b"4242424242424242"), &mut out).expect("fits"));
+        });
+    }
+}
+
+type Variant = (Curve, (KeyScope, &'static str), (Encoding, &'static str), (usize, &'static str));
+
+fn variants() -> impl Iterator<Item = Variant> {
+    Curve::ALL.into_iter().flat_map(|curve| {
+        SCOPES.into_iter().flat_map(move |scope| {
+            ENCODINGS
+                .into_iter()
+                .flat_map(move |encoding| SIZES.into_iter().map(move |size| (curve, scope, encoding, size)))
+        })
+    })
+}

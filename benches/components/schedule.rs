@@ -1,0 +1,74 @@
+//! `sealwire-schedule`: what the workers do under the lock, and what a call costs beside its work.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion};
+use sealwire_schedule::{Call, Core, Knobs, Slice, Time, Verdict, Work};
+
+/// Tenants, and calls of each.
+const LOADS: [(u32, u32); 3] = [(1, 1), (20, 10), (1_000, 3)];
+const SLICE: Work = Work::from_nanos(50_000);
+
+pub(crate) fn benches(criterion: &mut Criterion) {
+    slices(criterion);
+    calls(criterion);
+}
+
+fn core() -> Core<u32, (), u32> {
+    Core::new(Knobs { wait_max: Duration::MAX, ..Knobs::new(NonZeroU32::MIN.saturating_add(1)) })
+}
+
+fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Work) {
+    let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, deadline: Time::NEVER, whole: true };
+    let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing holds it back") };
+    core.submit(id, cost, tenant).expect("just admitted");
+}
+
+/// Each tenant with its calls of an hour.
+fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
+    let mut core = core();
+    for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
+        begin(&mut core, Time::default(), tenant, Work::from_nanos(3_600_000_000_000));
+    }
+    core
+}
+
+/// A pick and its end.
+fn slices(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("schedule/slice");
+    for (tenants, calls) in LOADS {
+        group.bench_function(BenchmarkId::from_parameter(format!("{tenants}x{calls}")), |b| {
+            let (mut core, mut now) = (loaded(tenants, calls), Time::default());
+            b.iter(|| {
+                let Slice { id, work, .. } = core.pick(now).expect("there is always more");
+                now = now + Duration::from_micros(51);
+                core.done(now, id, SLICE, Some(work))
+            });
+        });
+    }
+}
+
+/// A call of one slice, from its offer to its close, of each tenant in turn, beside such loads.
+fn calls(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("schedule/call");
+    for (tenants, calls) in LOADS {
+        group.bench_function(BenchmarkId::from_parameter(format!("beside_{tenants}x{calls}")), |b| {
+            let (mut core, mut now) = (loaded(tenants, calls), Time::default());
+            let mut turns = (0..tenants).cycle();
+            b.iter(|| {
+                begin(&mut core, now, turns.next().expect("without end"), SLICE);
+                // Now and then it is the guard's turn.
+                loop {
+                    let Slice { id, work, budget } = core.pick(now).expect("it is ready");
+                    now = now + Duration::from_micros(51);
+                    let small = budget > SLICE;
+                    core.done(now, id, SLICE, (!small).then_some(work));
+                    if small {
+                        break core.close(now, id);
+                    }
+                }
+            });
+        });
+    }
+}

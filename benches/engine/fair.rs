@@ -1,0 +1,255 @@
+//! What one tenant feels of another: the engine under load over mutual TLS, against its promises.
+//!
+//! Not a Criterion bench: the load has several tenants and the figures are percentiles of calls. The engine is a process
+//! of its own (`child.rs`), the load one thread of this one (`generator.rs`). Each experiment says what it promises, what
+//! it measured and whether that may be believed. `--help` says what there is.
+
+mod child;
+mod connection;
+mod experiments;
+mod generator;
+mod live;
+mod machine;
+mod plots;
+mod report;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use sealwire_benches::stats::{Summary, Verdict};
+use sealwire_benches::{say, target};
+use serde_json::{Value, json};
+
+use child::{Engine, Folder, Setting};
+use live::{Probe, Prober};
+use machine::{Usage, Warmth};
+use report::{Judged, Section, Table};
+
+const HELP: &str = "\
+What one tenant feels of another: the engine under load, over mutual TLS, against its promises.
+
+    cargo bench -p sealwire-benches --bench engine -- fair [OPTIONS]
+
+    --only NAMES   Only these experiments, with commas between:
+                     beside    a call of 100 fields beside two tenants that stream batches of 10,000
+                     overload  one tenant offers a mix 1, 2, 5 and 10 times over
+                     hog       one tenant at ten times the capacity beside three that need a tenth
+                     memory    2 MB documents and slow readers against a budget of 64 MiB
+                     picture   speed while batches burst in, latencies at 1.5 times the capacity, as SVG
+                   `/live` is asked ten times a second during all of them.
+    --quick        Shorter windows and fewer of them: below 4 minutes instead of 15. Read nothing but large ratios.
+    --pairs N      Pairs of windows of `beside`; 12 by default. More, when a gate is inconclusive.
+    --json         JSON on standard output instead of Markdown.
+    --out FOLDER   Where tables, samples and figures go; target/fair by default.
+    --help         This.
+
+The engine runs as a process of its own and shares the machine with its callers. Every figure comes with what the callers
+took; where they were too late for it, that is said and the gate is not judged. Leave the machine alone meanwhile: what
+others took of it is printed too. Gates are pass, FAIL or inconclusive: the interval of the measurement lies on the good
+side, on the bad side, or on both.
+";
+
+/// Tenants: each has a certificate of its own. The checker opens replies at the end.
+const TENANTS: [&str; 10] =
+    ["caller", "batch-a", "batch-b", "one", "hog", "victim-a", "victim-b", "victim-c", "other", "checker"];
+/// `/live` answers within this, in milliseconds, at p99.
+const LIVE_MS_MAX: f64 = 10.0;
+
+type Experiment = (&'static str, fn(&Bench) -> io::Result<Section>);
+
+const EXPERIMENTS: [Experiment; 5] = [
+    ("beside", experiments::beside::run),
+    ("overload", experiments::overload::run),
+    ("hog", experiments::hog::run),
+    ("memory", experiments::memory::run),
+    ("picture", experiments::picture::run),
+];
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// To be believed.
+    Full,
+    /// For a look.
+    Quick,
+    /// Everything once, nothing judged.
+    Smoke,
+}
+
+impl Length {
+    /// One of three.
+    pub(crate) fn pick<T>(self, full: T, quick: T, smoke: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+            Self::Smoke => smoke,
+        }
+    }
+}
+
+/// What experiments share.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    /// How long.
+    pub(crate) length: Length,
+    /// Certificates and keys.
+    pub(crate) folder: Folder,
+    /// Asks `/live`.
+    pub(crate) prober: Prober,
+    /// Keeps clocks up.
+    pub(crate) warmth: Warmth,
+    /// Where figures go.
+    pub(crate) out: PathBuf,
+    pairs: Option<usize>,
+    begun: Instant,
+}
+
+impl Bench {
+    /// A line of progress.
+    pub(crate) fn say(&self, line: &str) {
+        let _ = writeln!(io::stderr(), "fair: {:>4} s  {line}", self.begun.elapsed().as_secs());
+    }
+
+    /// Starts an engine, which `/live` is then asked of.
+    pub(crate) fn engine(&self, name: &str, settings: &[Setting]) -> io::Result<Engine> {
+        let engine = Engine::start(&self.folder, settings)?;
+        self.prober.ask(Some((engine.admin, name)));
+        Ok(engine)
+    }
+
+    /// Rounds of two pairs of windows.
+    pub(crate) fn rounds(&self, full: usize, quick: usize, smoke: usize) -> usize {
+        self.pairs.map_or(self.length.pick(full, quick, smoke), |pairs| pairs.div_ceil(2))
+    }
+}
+
+struct Options {
+    length: Length,
+    only: Vec<String>,
+    json: bool,
+    out: Option<PathBuf>,
+    pairs: Option<usize>,
+}
+
+pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
+    if let [serve, folder] = arguments
+        && serve == child::SERVE
+    {
+        return child::serve(Path::new(folder));
+    }
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        return write!(io::stdout(), "{HELP}");
+    }
+    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    run_experiments(&options)
+}
+
+/// A word without dashes is a filter on names, as in the other benches.
+fn options(arguments: &[String]) -> Result<Options, String> {
+    let length = if sealwire_benches::is_smoke_run() { Length::Smoke } else { Length::Full };
+    let mut options = Options { length, only: Vec::new(), json: false, out: None, pairs: None };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
+            "--quick" if options.length == Length::Full => options.length = Length::Quick,
+            "--pairs" => options.pairs = Some(value()?.parse().map_err(|_| "--pairs is a number".to_owned())?),
+            "--json" => options.json = true,
+            "--out" => options.out = Some(value()?.into()),
+            // A smoke run is as short as can be.
+            "--quick" => (),
+            other if other.starts_with('-') => return Err(format!("{other} is not an option")),
+            filter => options.only.push(filter.to_owned()),
+        }
+    }
+    Ok(options)
+}
+
+fn run_experiments(options: &Options) -> io::Result<()> {
+    let folder = Folder::make(&TENANTS)?;
+    // A smoke run leaves the figures of a real one alone.
+    let of_smoke = (options.length == Length::Smoke).then(|| folder.path().join("fair"));
+    let out = options.out.clone().or(of_smoke).unwrap_or_else(|| target().join("fair"));
+    fs::create_dir_all(&out)?;
+    machine::raise_priority();
+    let bench = Bench {
+        length: options.length,
+        folder,
+        prober: Prober::start(),
+        warmth: Warmth::start(),
+        out,
+        pairs: options.pairs,
+        begun: Instant::now(),
+    };
+    let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()));
+    let usage = Usage::read(&[])?;
+    let mut sections = Vec::new();
+    for (name, experiment) in EXPERIMENTS.into_iter().filter(|(name, _)| wanted(name)) {
+        bench.say(name);
+        let before = Usage::read(&[])?;
+        let mut section = experiment(&bench).map_err(|error| io::Error::other(format!("{name}: {error}")))?;
+        section.shared(Usage::read(&[])?.foreign_since(before));
+        fs::write(bench.out.join(format!("{name}.json")), section.raw.to_string())?;
+        match options.length {
+            Length::Smoke => say(&format!("{name}: every answer was right"))?,
+            _ if options.json => (),
+            _ => say(&section.markdown())?,
+        }
+        sections.push((name, section));
+    }
+    bench.say("done");
+    let foreign = Usage::read(&[])?.foreign_since(usage);
+    finish(bench, sections, foreign, options.json)
+}
+
+/// Adds what `/live` was asked, and leaves everything in the folder.
+fn finish(bench: Bench, mut sections: Vec<(&'static str, Section)>, foreign: f64, as_json: bool) -> io::Result<()> {
+    if sections.is_empty() {
+        return Ok(());
+    }
+    let (out, smoke, seconds) = (bench.out.clone(), bench.length == Length::Smoke, bench.begun.elapsed().as_secs());
+    let mut live = live(&bench.prober.finish());
+    live.shared(foreign);
+    if !as_json && !smoke {
+        say(&live.markdown())?;
+    }
+    sections.push(("live", live));
+    let data: serde_json::Map<String, Value> =
+        sections.iter().map(|(name, section)| ((*name).to_owned(), section.json())).collect();
+    let data = json!({ "seconds": seconds, "experiments": data });
+    fs::write(out.join("fair.json"), format!("{data:#}"))?;
+    let markdown: Vec<_> = sections.iter().map(|(_, section)| section.markdown()).collect();
+    fs::write(out.join("fair.md"), markdown.join("\n"))?;
+    if as_json && !smoke {
+        say(&format!("{data:#}"))?;
+    } else if !smoke {
+        say(&format!("Tables, samples and figures of {seconds} s: {}", out.display()))?;
+    }
+    Ok(())
+}
+
+fn live(probes: &[Probe]) -> Section {
+    let mut section =
+        Section::new("live: `/live` asked ten times a second over new connections, during all of the above");
+    let mut table = Table::new("Answers", &["during", "p50 ms", "p99 ms", "max ms", "answers", "not answered"]);
+    let mut during: Vec<&str> = probes.iter().map(|probe| probe.during.as_str()).collect();
+    during.dedup();
+    for name in during {
+        let of = || probes.iter().filter(|probe| probe.during == name);
+        let missed = of().filter(|probe| probe.ms.is_none()).count();
+        let cells = report::summary(Summary::of(of().filter_map(|probe| probe.ms).collect()));
+        table.row([vec![name.to_owned()], cells, vec![missed.to_string()]].concat());
+    }
+    section.tables.push(table);
+    let (all, missed) = (Summary::of(probes.iter().filter_map(|probe| probe.ms).collect()), probes.len());
+    section.gate(
+        format!("`/live`: every answer, p99 <= {LIVE_MS_MAX} ms"),
+        format!("p99 {} ms, {} of {missed} answered", report::ms(all.p99), all.count),
+        Verdict::of(all.count == missed && all.p99 <= LIVE_MS_MAX),
+        Judged::when(!probes.is_empty(), "nothing was asked"),
+    );
+    section
+}

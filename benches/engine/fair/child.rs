@@ -1,0 +1,166 @@
+//! The engine as a process of its own, so that its memory, CPU time and threads are its own.
+//!
+//! This program runs itself again with the name of the bench, [`SERVE`] and the folder of a configuration. The child says where it listens on
+//! standard output and ends when its standard input does, so it never outlives the run.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use sealwire_benches::thread_cpu;
+use sealwire_benches::world;
+use sealwire_server::config::{Config, Environment};
+use sealwire_server::server::Server;
+use tempfile::TempDir;
+
+use crate::fair::machine;
+
+/// The hidden argument: run an engine from the folder that follows.
+pub(crate) const SERVE: &str = "--serve";
+/// The configuration file in that folder.
+const FILE: &str = "sealwire.toml";
+/// Ports that the system chooses; everything else is at its default.
+const TEXT: &str = "[listen]\naddress = \"127.0.0.1:0\"\n\n[admin]\naddress = \"127.0.0.1:0\"\n";
+const MIB: f64 = 1_048_576.0;
+
+/// Certificates, keys and one app, for all engines of a run. Each client is a tenant.
+#[derive(Debug)]
+pub(crate) struct Folder(TempDir);
+
+impl Folder {
+    /// Makes everything, with an identity for each client.
+    pub(crate) fn make(clients: &[&str]) -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let _ = world::prepare(folder.path(), clients);
+        fs::write(folder.path().join(FILE), TEXT)?;
+        Ok(Self(folder))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// What an engine is told besides its folder: a configuration key, as `section.name`, and its value.
+pub(crate) type Setting = (&'static str, &'static str);
+
+/// A running engine.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    process: Child,
+    /// Where calls go.
+    pub(crate) address: SocketAddr,
+    /// Where `/live` and `/metrics` are.
+    pub(crate) admin: SocketAddr,
+}
+
+impl Engine {
+    /// Starts one, and waits until it says where it listens. Keys that this tree does not have are left out.
+    pub(crate) fn start(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["fair", SERVE]).arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_")) {
+            command.env_remove(name);
+        }
+        // As its files were made: two engines of one experiment read the same apps.
+        command.env("SEALWIRE_STATE_MODE", "stateless").env("SEALWIRE_AUDIT_FOLDER", "");
+        for (key, value) in settings {
+            command.env(format!("SEALWIRE_{}", key.replace('.', "_").to_uppercase()), value);
+        }
+        let mut process = command.spawn()?;
+        let said = process.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
+        let mut line = String::new();
+        BufReader::new(said).read_line(&mut line)?;
+        let mut addresses = line.split_whitespace().map(str::parse::<SocketAddr>);
+        match (addresses.next(), addresses.next()) {
+            (Some(Ok(address)), Some(Ok(admin))) => Ok(Self { process, address, admin }),
+            _ => Err(io::Error::other("the engine did not start; what it said is above")),
+        }
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// CPU time of all its threads that have not ended.
+    pub(crate) fn cpu(&self) -> io::Result<Duration> {
+        thread_cpu::of_process(self.process.id(), "")
+    }
+
+    /// Memory that is resident now, in MiB.
+    pub(crate) fn resident_mib(&self) -> io::Result<f64> {
+        self.status("VmRSS:")
+    }
+
+    /// The most that was ever resident, in MiB.
+    pub(crate) fn resident_max_mib(&self) -> io::Result<f64> {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> io::Result<f64> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let kib: Option<f64> = line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse().ok());
+        kib.map(|kib| kib * 1_024.0 / MIB).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "status"))
+    }
+
+    /// All of `/metrics`.
+    pub(crate) fn metrics(&self) -> io::Result<Metrics> {
+        let mut stream = TcpStream::connect_timeout(&self.admin, Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(Metrics::parse(&text))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+/// Series of `/metrics` by their text, labels and all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    fn parse(text: &str) -> Self {
+        let series = |line: &str| {
+            let (name, value) = line.rsplit_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        Self(text.lines().filter(|line| line.starts_with("sealwire_")).filter_map(series).collect())
+    }
+
+    /// What has been added since an earlier reading, of every series of a name that has grown: its labels and by how much.
+    pub(crate) fn grown<'a>(&'a self, since: &'a Self, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+        let before = |series: &str| since.0.iter().find(|(name, _)| name == series).map_or(0.0, |(_, value)| *value);
+        self.0.iter().filter_map(move |(series, value)| {
+            let labels = series.strip_prefix(name)?;
+            (labels.is_empty() || labels.starts_with('{')).then_some(())?;
+            let grown = value - before(series);
+            (grown > 0.0).then_some((labels.trim_matches(['{', '}']), grown))
+        })
+    }
+}
+
+/// The child: an engine until standard input ends.
+pub(crate) fn serve(folder: &Path) -> io::Result<()> {
+    machine::usual_priority();
+    let config = Config::load(&folder.join(FILE), &Environment::of_process()).map_err(io::Error::other)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let runtime = world::engine_runtime(config.network.threads_on(cores));
+    let server = runtime.block_on(Server::start(&config)).map_err(io::Error::other)?;
+    writeln!(io::stdout(), "{} {}", server.address(), server.admin_address())?;
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    runtime.block_on(server.shutdown());
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! The experiments, and what they share: the mix of calls, an engine's capacity, the work of a time.
+
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use sealwire_benches::document::APP;
+use sealwire_benches::stats::Summary;
+use sealwire_client::{Client, ClientConfig, Decrypt, Pem};
+use sealwire_wire::KeyScope;
+use tokio::runtime::Builder;
+
+use crate::fair::Bench;
+use crate::fair::child::{Engine, Setting};
+use crate::fair::connection::Frame;
+use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
+
+pub(crate) mod beside;
+pub(crate) mod hog;
+pub(crate) mod memory;
+pub(crate) mod overload;
+pub(crate) mod picture;
+
+/// The mix: fields of a call, and how often it comes.
+pub(crate) const MIX: [(usize, f64); 3] = [(30, 0.80), (150, 0.18), (2_000, 0.02)];
+/// What its classes are called.
+pub(crate) const CLASSES: [&str; 3] = ["S, 30 fields", "M, 150 fields", "L, 2,000 fields"];
+/// Its callers give up after this.
+pub(crate) const PATIENCE_MS: u32 = 1_000;
+/// Connections of a tenant that sends the mix.
+pub(crate) const MIX_CONNECTIONS: usize = 64;
+
+/// Work, in fields, of a mean call of the mix: with a key per field its cost is its fields.
+pub(crate) fn mean_fields() -> f64 {
+    MIX.iter().map(|(fields, share)| *fields as f64 * share).sum()
+}
+
+/// The mix's calls, in its order, with a key per field and the patience of their callers.
+pub(crate) fn mix_frames() -> Vec<Frame> {
+    MIX.iter().map(|(fields, _)| Frame::new(*fields, KeyScope::Field, Some(PATIENCE_MS))).collect()
+}
+
+/// A load of the mix, whose frames are the generator's first.
+pub(crate) fn mix(connections: Range<usize>, drive: Drive) -> Load {
+    Load { calls: MIX.iter().enumerate().map(|(at, (_, share))| (at, *share)).collect(), connections, drive }
+}
+
+/// An engine, a generator for it, and a load of the mix to find its capacity with.
+pub(crate) struct Mixed {
+    /// The engine.
+    pub(crate) engine: Engine,
+    /// Its callers.
+    pub(crate) generator: Generator,
+    /// Connections of the tenant that finds the capacity.
+    pub(crate) connections: Range<usize>,
+    closed: usize,
+}
+
+impl Mixed {
+    /// Starts and warms up. `tenant` sends the mix.
+    pub(crate) fn start(bench: &Bench, name: &str, tenant: &str, settings: &[Setting]) -> io::Result<Self> {
+        let engine = bench.engine(name, settings)?;
+        let mut generator = Generator::new(mix_frames())?;
+        let connections = generator.connect(&engine, &bench.folder, tenant, MIX_CONNECTIONS)?;
+        let closed = generator.add(mix(connections.clone(), Drive::Closed(1)));
+        warm_up(bench, &mut generator, &connections)?;
+        Ok(Self { engine, generator, connections, closed })
+    }
+
+    /// Fields that the engine seals in a second, with every connection sending again when it has its answer.
+    pub(crate) fn capacity(&mut self, bench: &Bench) -> io::Result<f64> {
+        let (before, time) = bench.length.pick((1.5, 6.0), (1.0, 3.0), (0.1, 0.5));
+        self.generator.take();
+        self.generator.start(self.closed);
+        self.generator.run(Duration::from_secs_f64(before))?;
+        let window = self.generator.run(Duration::from_secs_f64(time))?;
+        self.generator.cancel(self.closed);
+        self.generator.settle(self.closed, Duration::from_secs(5))?;
+        let samples = self.generator.take();
+        Ok(work_rate(samples.iter().filter(|sample| sample.outcome == Outcome::Ok), &window))
+    }
+
+    /// Closes the connections, checks what came and ends the engine.
+    pub(crate) fn finish(self, bench: &Bench) -> io::Result<()> {
+        finish(bench, self.engine, self.generator)
+    }
+}
+
+/// Lets the engine find its app busy and make its table, with single calls in turn.
+fn warm_up(bench: &Bench, generator: &mut Generator, connections: &Range<usize>) -> io::Result<()> {
+    let one = connections.start..connections.start + 1;
+    let load = generator.add(Load { calls: vec![(0, 1.0)], connections: one, drive: Drive::Closed(1) });
+    generator.start(load);
+    generator.run(bench.length.pick(Duration::from_secs(3), Duration::from_secs(3), Duration::from_millis(100)))?;
+    generator.stop(load);
+    generator.settle(load, Duration::from_secs(5))?;
+    generator.take();
+    Ok(())
+}
+
+/// Checks the answers of a generator, by opening one reply of each kind, and ends both.
+pub(crate) fn finish(bench: &Bench, mut engine: Engine, generator: Generator) -> io::Result<()> {
+    if !engine.is_running() {
+        return Err(io::Error::other("the engine ended by itself"));
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let file = |name: &str| Pem::File(bench.folder.path().join(name));
+        let (ca, certificate, key) = (file("ca.pem"), file("checker.pem"), file("checker.key"));
+        let mut config = ClientConfig::new(engine.address.to_string(), "localhost", ca, certificate, key);
+        config.deadline = Duration::from_secs(60);
+        let client = Client::connect(config).await.map_err(io::Error::other)?;
+        for (payload, sealed) in generator.replies()? {
+            let opened = client.decrypt(Decrypt::new(APP, sealed)).await.map_err(io::Error::other)?;
+            if opened.payload != payload {
+                return Err(io::Error::other("a reply opens to another document than was sealed"));
+            }
+        }
+        Ok(())
+    })?;
+    bench.prober.ask(None);
+    Ok(())
+}
+
+/// Work done by a time, in fields: between two ends of calls it grows evenly.
+fn work_until(ends: &[(u64, f64)], at: u64) -> f64 {
+    let next = ends.partition_point(|(end, _)| *end <= at);
+    let (before, done) = next.checked_sub(1).map_or((0, 0.0), |last| ends[last]);
+    match ends.get(next) {
+        Some((after, more)) if next > 0 => done + (more - done) * (at - before) as f64 / (after - before) as f64,
+        _ => done,
+    }
+}
+
+/// Fields in a second over a window. Large calls end seldom, so what is under way at its ends is counted in part.
+pub(crate) fn work_rate<'a>(served: impl Iterator<Item = &'a Sample>, window: &Range<u64>) -> f64 {
+    let mut ends: Vec<(u64, f64)> = served.map(|sample| (sample.done, sample.fields as f64)).collect();
+    ends.sort_by_key(|(end, _)| *end);
+    let mut sum = 0.0;
+    for (_, fields) in &mut ends {
+        sum += *fields;
+        *fields = sum;
+    }
+    (work_until(&ends, window.end) - work_until(&ends, window.start)) * 1e9 / (window.end - window.start) as f64
+}
+
+/// Latencies of samples, in milliseconds.
+pub(crate) fn latencies<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<f64> {
+    samples.map(Sample::latency_ms).collect()
+}
+
+/// The same, summed up.
+pub(crate) fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Summary {
+    Summary::of(latencies(samples))
+}
+
+/// Samples that should have been sent within a window.
+pub(crate) fn within<'a>(samples: &'a [Sample], window: &'a Range<u64>) -> impl Iterator<Item = &'a Sample> + Clone {
+    samples.iter().filter(|sample| window.contains(&sample.intended))
+}

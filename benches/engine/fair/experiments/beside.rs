@@ -1,0 +1,408 @@
+//! `beside`: what a caller of 100 fields feels of two tenants that stream batches of 10,000.
+//!
+//! One engine; windows of its arms follow each other within one run, and each second round goes backwards, so that drift
+//! of the machine falls on all arms alike. The first-come arm is a second engine, whose windows lie between.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use sealwire_benches::stats::{Interval, Summary, Verdict, bootstrap, median};
+use sealwire_wire::KeyScope;
+use serde_json::json;
+
+use super::{finish, latencies, summary, warm_up, within};
+use crate::fair::Bench;
+use crate::fair::child::{Engine, Metrics};
+use crate::fair::connection::Frame;
+use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
+use crate::fair::machine::Usage;
+use crate::fair::report::{self, Judged, Section, Table, digits, interval, kept_up, percent};
+
+/// Fields of the caller's call and of a batch.
+const FIELDS: [usize; 2] = [100, 10_000];
+/// The caller's p99 beside batches is at most this many times its p99 alone.
+const BESIDE_MAX: f64 = 2.0;
+/// And first come, first served makes it this many times worse.
+const ARRIVAL_MIN: f64 = 50.0;
+/// The share of the batches' own speed that all work together keeps.
+const WORK_MIN: f64 = 0.97;
+/// A window in which others took more than this of the machine is dropped with its pair.
+const FOREIGN_MAX: f64 = 0.05;
+/// At most this share of the pairs.
+const DROPPED_MAX: f64 = 0.25;
+
+/// One setting of the experiment.
+#[derive(Clone, Copy)]
+struct Case {
+    key_scope: KeyScope,
+    /// Batches that each tenant has under way.
+    batches: usize,
+    /// Calls a second of the caller, beside the 20: more of them, for the tails.
+    more_per_s: f64,
+}
+
+const CASES: [Case; 4] = [
+    Case { key_scope: KeyScope::Request, batches: 8, more_per_s: 80.0 },
+    Case { key_scope: KeyScope::Request, batches: 1, more_per_s: 80.0 },
+    Case { key_scope: KeyScope::Field, batches: 8, more_per_s: 20.0 },
+    Case { key_scope: KeyScope::Field, batches: 1, more_per_s: 20.0 },
+];
+
+impl Case {
+    fn name(self) -> String {
+        format!("key per {}, {} under way", self.key_scope.name(), self.batches)
+    }
+}
+
+/// Who sends in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Arm {
+    /// The caller, on a machine that is idle beside it.
+    Idle,
+    /// The caller, and threads under the idle policy that keep the clocks up.
+    Alone,
+    /// The caller and the batches.
+    Beside,
+    /// The batches.
+    Batches,
+}
+
+const ROUND: [Arm; 6] = [Arm::Idle, Arm::Alone, Arm::Beside, Arm::Batches, Arm::Beside, Arm::Alone];
+
+struct Window {
+    arm: Arm,
+    range: Range<u64>,
+    /// Fields a second that the engine worked on, those of cancelled calls too, from the batches' start to their end.
+    work: f64,
+    /// The share of the machine that others took.
+    foreign: f64,
+}
+
+/// An engine with its callers.
+struct Side {
+    engine: Engine,
+    generator: Generator,
+    connections: [Range<usize>; 3],
+}
+
+/// The numbers of a case's loads.
+struct Loads {
+    callers: [usize; 2],
+    batches: [usize; 2],
+}
+
+impl Side {
+    fn start(bench: &Bench, order: &'static str) -> io::Result<Self> {
+        let engine = bench.engine("beside", &[("schedule.order", order)])?;
+        let frames = [KeyScope::Request, KeyScope::Field].into_iter();
+        let frames = frames.flat_map(|scope| FIELDS.map(|fields| Frame::new(fields, scope, None))).collect();
+        let mut generator = Generator::new(frames)?;
+        let mut connect = |tenant| generator.connect(&engine, &bench.folder, tenant, 1);
+        let connections = [connect("caller")?, connect("batch-a")?, connect("batch-b")?];
+        warm_up(bench, &mut generator, &connections[0])?;
+        Ok(Self { engine, generator, connections })
+    }
+
+    fn add(&mut self, case: Case) -> Loads {
+        let first = if case.key_scope == KeyScope::Request { 0 } else { FIELDS.len() };
+        let [caller, batch_a, batch_b] = self.connections.clone();
+        let mut add = |frame, connections, drive| {
+            self.generator.add(Load { calls: vec![(first + frame, 1.0)], connections, drive })
+        };
+        let callers = [20.0, case.more_per_s].map(|per_s| add(0, caller.clone(), Drive::Even(per_s)));
+        let batches = [batch_a, batch_b].map(|connections| add(1, connections, Drive::Closed(case.batches)));
+        Loads { callers, batches }
+    }
+
+    /// Starts what the arm has.
+    fn enter(&mut self, bench: &Bench, loads: &Loads, arm: Arm) -> io::Result<()> {
+        bench.warmth.set(arm == Arm::Alone);
+        if arm == Arm::Batches || arm == Arm::Beside {
+            loads.batches.iter().for_each(|batch| self.generator.start(*batch));
+        }
+        // The caller comes to an engine that is at work, or to clocks that are up.
+        self.generator.run(bench.length.pick(500, 400, 50).into_ms())?;
+        if arm != Arm::Batches {
+            loads.callers.iter().for_each(|caller| self.generator.start(*caller));
+        }
+        Ok(())
+    }
+
+    /// Ends everything: the caller with its last answers, then the batches. Gives the time when those were cancelled.
+    fn leave(&mut self, bench: &Bench, loads: &Loads) -> io::Result<u64> {
+        loads.callers.iter().for_each(|caller| self.generator.stop(*caller));
+        for caller in loads.callers {
+            self.generator.settle(caller, Duration::from_secs(20))?;
+        }
+        bench.warmth.set(false);
+        let end = self.generator.now();
+        loads.batches.iter().for_each(|batch| self.generator.cancel(*batch));
+        for batch in loads.batches {
+            self.generator.settle(batch, Duration::from_secs(20))?;
+        }
+        Ok(end)
+    }
+}
+
+/// Milliseconds as a time.
+trait IntoMs {
+    fn into_ms(self) -> Duration;
+}
+
+impl IntoMs for u64 {
+    fn into_ms(self) -> Duration {
+        Duration::from_millis(self)
+    }
+}
+
+/// Runs every case.
+pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
+    let mut section = Section::new("beside: 100 fields beside two tenants that stream batches of 10,000");
+    let mut fair = Side::start(bench, "fair")?;
+    let mut arrival = Side::start(bench, "arrival")?;
+    bench.prober.ask(Some((fair.engine.admin, "beside")));
+    let columns = ["arm", "p50 ms", "p99 ms", "max ms", "calls"];
+    let mut work = Table::new(
+        "Work, fields in a second",
+        &["case", "batches alone", "batches and caller", "of these, the caller", "batches and caller / batches alone"],
+    );
+    let mut queue =
+        Table::new("Time in queue, as the engine counts it", &["case", "arm", "calls of", "mean ms", "calls"]);
+    let mut raw = Vec::new();
+    // Both key scopes and both numbers of batches once are enough for a look at the answers.
+    let cases = CASES.into_iter().step_by(bench.length.pick(1, 1, CASES.len() - 1));
+    for case in cases {
+        let taken = Taken::run(bench, &mut fair, &mut arrival, case)?;
+        let mut table = Table::new(format!("Latency of 100 fields, {}", case.name()), &columns);
+        taken.latency_rows(&mut table);
+        section.tables.push(table);
+        taken.judge(case, &mut section, &mut work);
+        taken.queue_rows(&case.name(), &mut queue);
+        raw.push(
+            json!({ "case": case.name(), "fair": report::raw(&taken.samples), "arrival": report::raw(&taken.arrival) }),
+        );
+    }
+    section.tables.extend([work, queue]);
+    section.raw = raw.into();
+    finish(bench, fair.engine, fair.generator)?;
+    finish(bench, arrival.engine, arrival.generator)?;
+    Ok(section)
+}
+
+/// What one case gave.
+struct Taken {
+    loads: Loads,
+    windows: Vec<Window>,
+    samples: Vec<Sample>,
+    arrival: Vec<Sample>,
+    arrival_callers: [usize; 2],
+    /// By arm and label of the server's histogram: calls and seconds.
+    queued: BTreeMap<(Arm, String), (f64, f64)>,
+    notes: Vec<String>,
+    judged: Judged,
+}
+
+impl Taken {
+    fn run(bench: &Bench, fair: &mut Side, arrival: &mut Side, case: Case) -> io::Result<Self> {
+        let rounds = bench.rounds(6, 2, 1);
+        let (loads, arrival_loads) = (fair.add(case), arrival.add(case));
+        let mut taken = Self {
+            loads,
+            windows: Vec::new(),
+            samples: Vec::new(),
+            arrival: Vec::new(),
+            arrival_callers: arrival_loads.callers,
+            queued: BTreeMap::new(),
+            notes: Vec::new(),
+            judged: Judged::Yes,
+        };
+        fair.generator.take();
+        fair.generator.begin_cost()?;
+        for round in 0..rounds {
+            bench.say(&format!("beside: {}, round {} of {rounds}", case.name(), round + 1));
+            taken.round(bench, fair, round)?;
+            // Seconds of waiting show in a few windows as well as in many.
+            if round < bench.length.pick(4, 1, 1) {
+                arrival_window(bench, arrival, &arrival_loads, case)?;
+            }
+        }
+        taken.samples = fair.generator.take();
+        taken.arrival = arrival.generator.take();
+        let cost = fair.generator.cost(&taken.samples)?;
+        let (judged, note) = kept_up(cost, taken.summary(Arm::Beside).p99, &case.name());
+        taken.judged = judged;
+        taken.notes.push(note);
+        Ok(taken)
+    }
+
+    fn round(&mut self, bench: &Bench, side: &mut Side, round: usize) -> io::Result<()> {
+        let mut arms = ROUND;
+        if round % 2 == 1 {
+            arms.reverse();
+        }
+        for arm in arms {
+            let (metrics, usage, begin) = (side.engine.metrics()?, Usage::read(&[&side.engine])?, side.generator.now());
+            side.enter(bench, &self.loads, arm)?;
+            let range = side.generator.run(bench.length.pick(1_800, 1_200, 250).into_ms())?;
+            let end = side.leave(bench, &self.loads)?;
+            let foreign = Usage::read(&[&side.engine])?.foreign_since(usage);
+            let after = side.engine.metrics()?;
+            let fields: f64 = after.grown(&metrics, "sealwire_fields_total").map(|(_, fields)| fields).sum();
+            self.count_queue(arm, &after, &metrics);
+            self.windows.push(Window { arm, range, work: fields * 1e9 / (end - begin) as f64, foreign });
+        }
+        Ok(())
+    }
+
+    fn count_queue(&mut self, arm: Arm, now: &Metrics, before: &Metrics) {
+        for (at, name) in ["sealwire_queue_seconds_count", "sealwire_queue_seconds_sum"].into_iter().enumerate() {
+            for (labels, grown) in now.grown(before, name) {
+                let (calls, seconds) = self.queued.entry((arm, labels.to_owned())).or_default();
+                *(if at == 0 { calls } else { seconds }) += grown;
+            }
+        }
+    }
+
+    /// Pairs of windows, alone and beside, but those in which others used the machine: at most a quarter goes.
+    fn pairs(&self) -> Vec<(&Window, &Window)> {
+        let of = |arm| self.windows.iter().filter(move |window| window.arm == arm);
+        let mut pairs: Vec<_> = of(Arm::Alone).zip(of(Arm::Beside)).collect();
+        let foreign = |pair: &(&Window, &Window)| pair.0.foreign.max(pair.1.foreign);
+        let keep = ((1.0 - DROPPED_MAX) * pairs.len() as f64).ceil() as usize;
+        pairs.sort_by(|a, b| foreign(a).total_cmp(&foreign(b)));
+        let quiet = pairs.iter().filter(|pair| foreign(pair) <= FOREIGN_MAX).count();
+        pairs.truncate(quiet.max(keep));
+        pairs
+    }
+
+    /// Served calls of the caller in a window.
+    fn served<'a>(&'a self, window: &'a Window) -> impl Iterator<Item = &'a Sample> {
+        let ours = |sample: &&Sample| self.loads.callers.contains(&sample.load) && sample.outcome == Outcome::Ok;
+        within(&self.samples, &window.range).filter(ours)
+    }
+
+    fn summary(&self, arm: Arm) -> Summary {
+        let windows = self.windows.iter().filter(|window| window.arm == arm);
+        summary(windows.flat_map(|window| self.served(window)))
+    }
+
+    fn arrival_summary(&self) -> Summary {
+        let ours = |sample: &&Sample| self.arrival_callers.contains(&sample.load) && sample.outcome == Outcome::Ok;
+        summary(self.arrival.iter().filter(ours))
+    }
+
+    fn latency_rows(&self, table: &mut Table) {
+        let mut row = |name: &str, summary| table.row([vec![name.to_owned()], report::summary(summary)].concat());
+        row("idle, clocks cold", self.summary(Arm::Idle));
+        row("alone", self.summary(Arm::Alone));
+        row("beside batches", self.summary(Arm::Beside));
+        row("beside, first come first served", self.arrival_summary());
+        let windows: Vec<_> = self.windows.iter().filter(|window| window.arm == Arm::Beside).collect();
+        for (at, name) in ["of these, 20 a second", "of these, the others"].into_iter().enumerate() {
+            let load = self.loads.callers[at];
+            let samples = windows.iter().flat_map(|window| self.served(window));
+            row(name, summary(samples.filter(|sample| sample.load == load)));
+        }
+    }
+
+    /// The ratio of the p99 beside to the p99 alone, over the pairs, and the median ratio of single pairs.
+    fn ratio(&self) -> (Interval, f64) {
+        let pairs = self.pairs();
+        let of = |window: &Window| latencies(self.served(window));
+        let samples: Vec<_> = pairs.iter().map(|(alone, beside)| (of(alone), of(beside))).collect();
+        let p99 = |samples: Vec<f64>| Summary::of(samples).p99;
+        let ratio = bootstrap(samples.len(), |drawn| {
+            let alone = drawn.iter().flat_map(|at| &samples[*at].0).copied().collect();
+            let beside = drawn.iter().flat_map(|at| &samples[*at].1).copied().collect();
+            p99(beside) / p99(alone)
+        });
+        let single = samples.iter().map(|(alone, beside)| p99(beside.clone()) / p99(alone.clone()));
+        (ratio, median(single.filter(|ratio| ratio.is_finite()).collect()))
+    }
+
+    /// Rates of work by window: of the batches alone, and of everything beside.
+    fn work(&self) -> [Vec<f64>; 2] {
+        [Arm::Batches, Arm::Beside]
+            .map(|arm| self.windows.iter().filter(|window| window.arm == arm).map(|window| window.work).collect())
+    }
+
+    /// The caller's part of the work beside.
+    fn small_work(&self) -> f64 {
+        let windows = || self.windows.iter().filter(|window| window.arm == Arm::Beside);
+        let fields: usize = windows().flat_map(|window| self.served(window)).map(|sample| sample.fields).sum();
+        let time: u64 = windows().map(|window| window.range.end - window.range.start).sum();
+        fields as f64 * 1e9 / time as f64
+    }
+
+    fn judge(&self, case: Case, section: &mut Section, work: &mut Table) {
+        let (ratio, single) = self.ratio();
+        let (name, beside) = (case.name(), self.summary(Arm::Beside));
+        section.gate(
+            format!("{name}: p99 beside <= {BESIDE_MAX}x alone"),
+            format!(
+                "{}; median of single pairs {}; {}x of idle",
+                interval(ratio, "x"),
+                digits(single),
+                digits(beside.p99 / self.summary(Arm::Idle).p99)
+            ),
+            Verdict::at_most(ratio, BESIDE_MAX),
+            self.judged,
+        );
+        let worse = self.arrival_summary().p99 / beside.p99;
+        section.gate(
+            format!("{name}: first come, first served is >= {ARRIVAL_MIN}x worse"),
+            format!("{}x", digits(worse)),
+            Verdict::of(worse >= ARRIVAL_MIN),
+            self.judged,
+        );
+        let [alone, all] = self.work();
+        let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+        // A round has two windows beside for each of batches alone.
+        let kept = bootstrap(alone.len(), |drawn| {
+            let both = |at: &usize| (all[2 * at] + all[2 * at + 1]) / 2.0;
+            drawn.iter().map(both).sum::<f64>() / drawn.iter().map(|at| alone[*at]).sum::<f64>()
+        });
+        section.gate(
+            format!("{name}: work with the caller >= {} of the batches alone", percent(WORK_MIN)),
+            interval(kept, ""),
+            Verdict::at_least(kept, WORK_MIN),
+            Judged::Yes,
+        );
+        let rates = [mean(&alone), mean(&all), self.small_work(), kept.value].map(digits);
+        work.row([vec![name.clone()], rates.to_vec()].concat());
+        section.notes.extend(self.notes.clone());
+        section.notes.push(self.foreign_note(&name));
+    }
+
+    fn foreign_note(&self, name: &str) -> String {
+        let most = self.windows.iter().map(|window| window.foreign).fold(0.0, f64::max);
+        let middle = median(self.windows.iter().map(|window| window.foreign).collect());
+        let all = self.windows.iter().filter(|window| window.arm == Arm::Alone).count();
+        format!(
+            "{name}: others took {} of the machine in the median window, {} in the worst; {} of {all} pairs dropped",
+            percent(middle),
+            percent(most),
+            all - self.pairs().len(),
+        )
+    }
+
+    /// The same as the engine sees it, without network and TLS.
+    fn queue_rows(&self, name: &str, table: &mut Table) {
+        for ((arm, labels), (calls, seconds)) in &self.queued {
+            let arm = format!("{arm:?}").to_lowercase();
+            table.row(vec![name.to_owned(), arm, labels.clone(), digits(seconds / calls * 1e3), calls.to_string()]);
+        }
+    }
+}
+
+/// The same with first come, first served: batches before the caller, and every answer waited for.
+fn arrival_window(bench: &Bench, side: &mut Side, loads: &Loads, case: Case) -> io::Result<()> {
+    side.enter(bench, loads, Arm::Beside)?;
+    // Latencies reach seconds with a key per field, and then a second of calls is enough to wait for.
+    let time = if case.key_scope == KeyScope::Request { 1_800 } else { 1_000 };
+    side.generator.run(bench.length.pick(time, time, 200).into_ms())?;
+    side.leave(bench, loads)?;
+    Ok(())
+}

@@ -1,0 +1,484 @@
+//! Offers load and takes the times: one thread, one `poll`, connections that never block.
+//!
+//! Open loops send at times that were fixed beforehand, and a latency counts from there: a late send makes the figure
+//! worse, never better. How late the sends were is kept beside it, so that a figure which is the generator's and not the
+//! server's can be told. Closed loops send again when they have their answer. A caller that is told to wait does so, and
+//! what an open loop would have sent meanwhile counts as offered and not served.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sealwire_benches::stats::{Random, Summary};
+use sealwire_benches::thread_cpu;
+use sealwire_msgpack::Reader;
+use sealwire_wire::{DetailValue, Document, ErrorCode, Reply, RpcError};
+
+use crate::fair::child::{Engine, Folder};
+use crate::fair::connection::{Connection, Frame, Pace, Pending, READ_BYTES, identity};
+
+/// When a load sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Drive {
+    /// Whatever the answers do: so many calls a second, evenly with half an interval of jitter.
+    Even(f64),
+    /// The same, at random (a Poisson process).
+    Random(f64),
+    /// So many calls under way on each connection.
+    Closed(usize),
+}
+
+/// Calls of one kind or mix, from one tenant.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    /// Frames by their place, and how often one comes.
+    pub(crate) calls: Vec<(usize, f64)>,
+    /// Its connections, as [`Generator::connect`] gave them.
+    pub(crate) connections: Range<usize>,
+    /// When it sends.
+    pub(crate) drive: Drive,
+}
+
+/// What became of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Sealed.
+    Ok,
+    /// Refused, for a reason.
+    Overloaded(String),
+    /// Its deadline passed at the server.
+    Late,
+    /// It was cancelled.
+    Cancelled,
+    /// Not sent, because its caller had been told to wait.
+    Paused,
+    /// The connection was closed.
+    Closed,
+}
+
+/// One call that was offered. Times are of the generator's clock, in nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    /// Its load.
+    pub(crate) load: usize,
+    /// Fields in it.
+    pub(crate) fields: usize,
+    /// When it should have been sent.
+    pub(crate) intended: u64,
+    /// When it was.
+    pub(crate) sent: u64,
+    /// When its answer was there.
+    pub(crate) done: u64,
+    /// What became of it.
+    pub(crate) outcome: Outcome,
+}
+
+impl Sample {
+    /// From when it should have been sent to its answer, in milliseconds.
+    pub(crate) fn latency_ms(&self) -> f64 {
+        self.done.saturating_sub(self.intended) as f64 / 1e6
+    }
+
+    /// Whether it was served, within a limit if there is one.
+    pub(crate) fn is_served(&self, within_ms: f64) -> bool {
+        self.outcome == Outcome::Ok && self.latency_ms() <= within_ms
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    load: Load,
+    active: bool,
+    /// The next send of an open loop.
+    due: u64,
+    /// Sends of a closed loop that wait, by time.
+    waiting: BTreeMap<(u64, usize), usize>,
+    next_connection: usize,
+}
+
+/// What the generator took itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    /// Answers.
+    pub(crate) calls: usize,
+    /// CPU time for each, in microseconds.
+    pub(crate) cpu_us: f64,
+    /// Share of all cores.
+    pub(crate) share: f64,
+    /// How late sends were, in milliseconds.
+    pub(crate) lag_ms: Summary,
+}
+
+/// The generator for one engine.
+pub(crate) struct Generator {
+    clock: Instant,
+    connections: Vec<Connection>,
+    frames: Vec<Frame>,
+    loads: Vec<State>,
+    samples: Vec<Sample>,
+    random: Random,
+    scratch: Vec<u8>,
+    /// The last good reply of each frame.
+    replies: BTreeMap<usize, Vec<u8>>,
+    /// The first answer that is wrong.
+    wrong: Option<String>,
+    begun: (Duration, Duration),
+}
+
+impl Generator {
+    /// Without connections and loads.
+    pub(crate) fn new(frames: Vec<Frame>) -> io::Result<Self> {
+        Ok(Self {
+            clock: Instant::now(),
+            connections: Vec::new(),
+            frames,
+            loads: Vec::new(),
+            samples: Vec::new(),
+            random: Random::new(7),
+            scratch: vec![0; READ_BYTES],
+            replies: BTreeMap::new(),
+            wrong: None,
+            begun: (thread_cpu::current()?, Duration::ZERO),
+        })
+    }
+
+    /// Opens connections of a tenant.
+    pub(crate) fn connect(
+        &mut self,
+        engine: &Engine,
+        folder: &Folder,
+        tenant: &str,
+        count: usize,
+    ) -> io::Result<Range<usize>> {
+        let identity = identity(folder.path(), tenant)?;
+        let begin = self.connections.len();
+        for _ in 0..count {
+            self.connections.push(Connection::open(engine.address, &identity)?);
+        }
+        Ok(begin..begin + count)
+    }
+
+    /// Adds a frame. Gives its place.
+    pub(crate) fn frame(&mut self, frame: Frame) -> usize {
+        self.frames.push(frame);
+        self.frames.len() - 1
+    }
+
+    /// Adds a load, which is off. Gives its number.
+    pub(crate) fn add(&mut self, load: Load) -> usize {
+        let next_connection = load.connections.start;
+        self.loads.push(State { load, active: false, due: 0, waiting: BTreeMap::new(), next_connection });
+        self.loads.len() - 1
+    }
+
+    /// Nanoseconds since the generator was made.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.elapsed().as_nanos() as u64
+    }
+
+    /// Lets a load send from now on.
+    pub(crate) fn start(&mut self, load: usize) {
+        let now = self.now();
+        let first = now + self.interval(load) / 2;
+        let state = &mut self.loads[load];
+        if std::mem::replace(&mut state.active, true) {
+            return;
+        }
+        state.due = first;
+        if let Drive::Closed(calls) = state.load.drive {
+            for connection in state.load.connections.clone() {
+                // What is still under way from before takes its place again.
+                let busy = self.connections[connection].pending.values().filter(|call| call.load == load).count();
+                state.waiting.extend((busy..calls).map(|nth| ((now, connection * calls + nth), connection)));
+            }
+        }
+    }
+
+    /// Stops a load from sending. What is under way stays so.
+    pub(crate) fn stop(&mut self, load: usize) {
+        self.loads[load].active = false;
+        self.loads[load].waiting.clear();
+    }
+
+    /// Stops a load and cancels what is under way.
+    pub(crate) fn cancel(&mut self, load: usize) {
+        self.stop(load);
+        for connection in self.loads[load].load.connections.clone() {
+            self.connections[connection].cancel(|pending| pending.load == load);
+        }
+    }
+
+    /// Makes connections slow readers, that begin to read after a while; `None`: they read as they can again.
+    pub(crate) fn pace(&mut self, connections: Range<usize>, pace: Option<(Duration, Pace)>) {
+        let now = self.now();
+        for connection in &mut self.connections[connections] {
+            connection.pace = pace.map(|(_, pace)| pace);
+            connection.read_from = pace.map_or(0, |(after, _)| now + after.as_nanos() as u64);
+        }
+    }
+
+    /// Calls of a load that are under way.
+    pub(crate) fn under_way(&self, load: usize) -> usize {
+        let connections = &self.connections[self.loads[load].load.connections.clone()];
+        connections.iter().flat_map(|one| one.pending.values()).filter(|pending| pending.load == load).count()
+    }
+
+    /// Offers the active loads for a time. Gives the time's ends on the generator's clock.
+    pub(crate) fn run(&mut self, time: Duration) -> io::Result<Range<u64>> {
+        let begin = self.now();
+        let end = begin + time.as_nanos() as u64;
+        while self.now() < end {
+            self.turn(end)?;
+        }
+        Ok(begin..self.now())
+    }
+
+    /// Goes on until a load has no call under way, for a time at most. Gives whether that is so.
+    pub(crate) fn settle(&mut self, load: usize, at_most: Duration) -> io::Result<bool> {
+        let end = self.now() + at_most.as_nanos() as u64;
+        while self.under_way(load) > 0 && self.now() < end {
+            self.turn(end)?;
+        }
+        Ok(self.under_way(load) == 0)
+    }
+
+    /// Sends what is due, waits for what comes next, and takes it.
+    fn turn(&mut self, end: u64) -> io::Result<()> {
+        let next = self.send_due().min(end);
+        let now = self.now();
+        let reads = |one: &Connection| one.open && one.read_from <= now;
+        let paused = self.connections.iter().filter(|one| one.open && one.read_from > now);
+        let next = paused.map(|one| one.read_from).fold(next, u64::min);
+        let mut numbers = Vec::with_capacity(self.connections.len());
+        let mut polled = Vec::with_capacity(self.connections.len());
+        for (number, connection) in self.connections.iter().enumerate().filter(|(_, one)| one.open) {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, reads(connection));
+            flags.set(PollFlags::OUT, connection.wants_write());
+            if !flags.is_empty() {
+                numbers.push(number);
+                polled.push(PollFd::new(connection.socket(), flags));
+            }
+        }
+        let wait = Duration::from_nanos(next.saturating_sub(now));
+        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        match poll(&mut polled, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => (),
+            Err(error) => return Err(error.into()),
+        }
+        let ready: Vec<(usize, PollFlags)> = numbers.into_iter().zip(polled.iter().map(PollFd::revents)).collect();
+        drop(polled);
+        for (number, flags) in ready {
+            if flags.contains(PollFlags::OUT) {
+                self.connections[number].flush();
+            }
+            if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+                self.receive(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends every call whose time has come. Gives the time of the next.
+    fn send_due(&mut self) -> u64 {
+        let mut next = u64::MAX;
+        for load in 0..self.loads.len() {
+            if !self.loads[load].active {
+                continue;
+            }
+            if let Drive::Closed(_) = self.loads[load].load.drive {
+                while let Some((&(due, _), _)) = self.loads[load].waiting.first_key_value() {
+                    let now = self.now();
+                    if due > now {
+                        next = next.min(due);
+                        break;
+                    }
+                    if let Some((_, connection)) = self.loads[load].waiting.pop_first() {
+                        self.send(load, connection, now);
+                    }
+                }
+            } else {
+                while self.loads[load].due <= self.now() {
+                    let intended = self.loads[load].due;
+                    self.loads[load].due += self.interval(load);
+                    let connection = self.next_connection(load);
+                    self.send(load, connection, intended);
+                }
+                next = next.min(self.loads[load].due);
+            }
+        }
+        next
+    }
+
+    /// To the next send of an open loop, in nanoseconds.
+    fn interval(&mut self, load: usize) -> u64 {
+        let seconds = match self.loads[load].load.drive {
+            Drive::Even(per_s) => (0.5 + self.random.unit()) / per_s,
+            Drive::Random(per_s) => self.random.exponential(1.0 / per_s),
+            Drive::Closed(_) => 0.0,
+        };
+        (seconds * 1e9) as u64
+    }
+
+    fn next_connection(&mut self, load: usize) -> usize {
+        let state = &mut self.loads[load];
+        let connection = state.next_connection;
+        let Range { start, end } = state.load.connections;
+        state.next_connection = if connection + 1 == end { start } else { connection + 1 };
+        connection
+    }
+
+    fn send(&mut self, load: usize, connection: usize, intended: u64) {
+        let frame = self.draw(load);
+        let fields = self.frames[frame].fields;
+        let sent = self.now();
+        let connection = &mut self.connections[connection];
+        let instead = match connection.open {
+            false => Some(Outcome::Closed),
+            true => (connection.paused_until > sent).then_some(Outcome::Paused),
+        };
+        match instead {
+            Some(outcome) => self.samples.push(Sample { load, fields, intended, sent, done: sent, outcome }),
+            None => connection.send(&mut self.frames[frame], Pending { load, frame, intended, sent }),
+        }
+    }
+
+    /// One of a load's frames, as often as it should come.
+    fn draw(&mut self, load: usize) -> usize {
+        let calls = &self.loads[load].load.calls;
+        let all: f64 = calls.iter().map(|(_, weight)| weight).sum();
+        let mut at = self.random.unit() * all;
+        let drawn = calls.iter().find(|(_, weight)| {
+            at -= weight;
+            at < 0.0
+        });
+        drawn.or(calls.last()).map_or(0, |(frame, _)| *frame)
+    }
+
+    fn receive(&mut self, number: usize) {
+        let now = self.now();
+        let Self { connections, scratch, loads, samples, frames, replies, wrong, .. } = self;
+        connections[number].receive(scratch, now, |connection, msgid, values, message| {
+            let Some(Pending { load, frame, intended, sent }) = connection.pending.remove(&msgid) else {
+                wrong.get_or_insert_with(|| format!("an answer to call {msgid}, which was not made"));
+                return;
+            };
+            let outcome = match judge(message, values, &frames[frame]) {
+                Ok(Verdict::Good) => {
+                    replies.entry(frame).or_insert_with(|| message.to_vec());
+                    Outcome::Ok
+                }
+                Ok(Verdict::Wait(reason, pause)) => {
+                    connection.paused_until = connection.paused_until.max(now + pause);
+                    Outcome::Overloaded(reason)
+                }
+                Ok(Verdict::Late) => Outcome::Late,
+                Ok(Verdict::Cancelled) => Outcome::Cancelled,
+                Err(what) => {
+                    wrong.get_or_insert(what);
+                    return;
+                }
+            };
+            samples.push(Sample { load, fields: frames[frame].fields, intended, sent, done: now, outcome });
+            let state = &mut loads[load];
+            if state.active && matches!(state.load.drive, Drive::Closed(_)) {
+                state.waiting.insert((now.max(connection.paused_until), msgid as usize ^ (number << 32)), number);
+            }
+        });
+        if !connections[number].open {
+            let lost = std::mem::take(&mut connections[number].pending).into_values();
+            samples.extend(lost.map(|Pending { load, frame, intended, sent }| {
+                let fields = frames[frame].fields;
+                Sample { load, fields, intended, sent, done: now, outcome: Outcome::Closed }
+            }));
+        }
+    }
+
+    /// All samples so far; the next ones begin anew. Those of one load come in order of their ends.
+    pub(crate) fn take(&mut self) -> Vec<Sample> {
+        std::mem::take(&mut self.samples)
+    }
+
+    /// Begins to count the generator's own cost.
+    pub(crate) fn begin_cost(&mut self) -> io::Result<()> {
+        self.begun = (thread_cpu::current()?, Duration::from_nanos(self.now()));
+        Ok(())
+    }
+
+    /// The cost since then, with the samples of that time.
+    pub(crate) fn cost(&self, samples: &[Sample]) -> io::Result<Cost> {
+        let cpu = (thread_cpu::current()? - self.begun.0).as_secs_f64();
+        let wall = (Duration::from_nanos(self.now()) - self.begun.1).as_secs_f64();
+        let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+        let open = |load: usize| !matches!(self.loads[load].load.drive, Drive::Closed(_));
+        let sent = || samples.iter().filter(|sample| sample.outcome != Outcome::Paused);
+        let lag = |sample: &Sample| sample.sent.saturating_sub(sample.intended) as f64 / 1e6;
+        Ok(Cost {
+            calls: sent().count(),
+            cpu_us: cpu * 1e6 / sent().count().max(1) as f64,
+            share: cpu / (wall * cores),
+            lag_ms: Summary::of(sent().filter(|sample| open(sample.load)).map(lag).collect()),
+        })
+    }
+
+    /// Good replies, one of each frame that had one: what was sealed, and what became of it.
+    ///
+    /// # Errors
+    /// If an answer was wrong, or nothing was ever answered.
+    pub(crate) fn replies(&self) -> io::Result<Vec<(&[u8], &[u8])>> {
+        if let Some(wrong) = &self.wrong {
+            return Err(io::Error::other(format!("a wrong answer: {wrong}")));
+        }
+        let replies = self.replies.iter().map(|(frame, message)| {
+            let reply = Reply::decode(message).map_err(io::Error::other)?;
+            let result = reply.outcome.map_err(io::Error::other)?;
+            let sealed = Document::decode(result).map_err(io::Error::other)?.payload;
+            Ok((self.frames[*frame].payload.as_slice(), sealed))
+        });
+        let replies: Vec<_> = replies.collect::<io::Result<_>>()?;
+        if replies.is_empty() { Err(io::Error::other("no call was ever answered")) } else { Ok(replies) }
+    }
+}
+
+/// What an answer says.
+enum Verdict {
+    Good,
+    /// Refused: why, and for how many nanoseconds the caller is to wait.
+    Wait(String, u64),
+    Late,
+    Cancelled,
+}
+
+/// Checks one answer: a reply with as many values as it should have, or an error that load may cause.
+fn judge(message: &[u8], values: u64, frame: &Frame) -> Result<Verdict, String> {
+    // The scanner has walked the result, so a good one is not walked again.
+    let mut head = Reader::new(message);
+    let kind = head.array_len().and_then(|_| head.u64()).and_then(|_| head.u32());
+    kind.map_err(|error| error.to_string())?;
+    if head.take_nil() {
+        let wrong = || format!("a reply of {values} values to a call of {} fields", frame.fields);
+        return if values == frame.values { Ok(Verdict::Good) } else { Err(wrong()) };
+    }
+    let Err(error) = Reply::decode(message).map_err(|error| error.to_string())?.outcome else {
+        return Err("an answer with neither error nor result".to_owned());
+    };
+    match error.code {
+        ErrorCode::Overloaded => {
+            Ok(Verdict::Wait(reason(&error), u64::from(error.retry_after_ms.unwrap_or(0)) * 1_000_000))
+        }
+        ErrorCode::DeadlineExceeded => Ok(Verdict::Late),
+        ErrorCode::Cancelled => Ok(Verdict::Cancelled),
+        _ => Err(error.to_string()),
+    }
+}
+
+/// The reason in a refusal's details, or its sentence.
+fn reason(error: &RpcError) -> String {
+    let detail = error.details.iter().find(|detail| ["reason", "limit"].contains(&detail.key.as_ref()));
+    match detail.map(|detail| &detail.value) {
+        Some(DetailValue::Text(reason)) => reason.to_string(),
+        _ => error.message.to_string(),
+    }
+}

@@ -1,0 +1,223 @@
+//! What an experiment says: tables, gates and notes, as Markdown and as JSON.
+
+use std::fmt::Write as _;
+
+use sealwire_benches::stats::{Interval, Summary, Verdict};
+use serde_json::{Value, json};
+
+use crate::fair::generator::{Cost, Sample};
+
+/// A table in Markdown.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    title: String,
+    columns: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Without rows.
+    pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Self {
+        Self { title: title.into(), columns: columns.iter().map(|&name| name.into()).collect(), rows: Vec::new() }
+    }
+
+    /// One row, a cell for each column.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    fn markdown(&self) -> String {
+        let mut out = format!("### {}\n\n| {} |\n|", self.title, self.columns.join(" | "));
+        out += &" --- |".repeat(self.columns.len());
+        for row in &self.rows {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\n| {} |", row.join(" | "));
+        }
+        out + "\n"
+    }
+
+    fn json(&self) -> Value {
+        json!({ "title": self.title, "columns": self.columns, "rows": self.rows })
+    }
+}
+
+/// What was promised and how it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    /// The promise.
+    pub(crate) what: String,
+    /// What was measured.
+    pub(crate) measured: String,
+    /// How it stands.
+    pub(crate) verdict: Verdict,
+    /// Whether it is about time, which others on the machine take away.
+    timed: bool,
+}
+
+/// One experiment's part of the report.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Section {
+    /// What it shows.
+    pub(crate) title: String,
+    /// Figures.
+    pub(crate) tables: Vec<Table>,
+    /// Promises.
+    pub(crate) gates: Vec<Gate>,
+    /// What a reader must know.
+    pub(crate) notes: Vec<String>,
+    /// Every sample, for other programs.
+    pub(crate) raw: Value,
+}
+
+impl Section {
+    /// Without figures.
+    pub(crate) fn new(title: impl Into<String>) -> Self {
+        Self { title: title.into(), ..Self::default() }
+    }
+
+    /// Adds a gate. What the engine has no switch for, and what the generator could not carry, is not judged.
+    pub(crate) fn gate(&mut self, what: impl Into<String>, measured: String, verdict: Verdict, judged: Judged) {
+        let (verdict, measured) = match judged {
+            Judged::Yes | Judged::Always => (verdict, measured),
+            Judged::No(why) => (Verdict::Inconclusive, format!("{measured}; not judged: {why}")),
+        };
+        self.gates.push(Gate { what: what.into(), measured, verdict, timed: judged != Judged::Always });
+    }
+
+    /// Says how much of the machine others took meanwhile, and takes back what was judged when that was too much.
+    pub(crate) fn shared(&mut self, foreign: f64) {
+        self.notes.push(format!("others took {} of the machine during all of this", percent(foreign)));
+        for gate in self.gates.iter_mut().filter(|gate| foreign > FOREIGN_MAX && gate.timed) {
+            if gate.verdict != Verdict::Inconclusive {
+                gate.verdict = Verdict::Inconclusive;
+                gate.measured += "; not judged: the machine was not ours";
+            }
+        }
+    }
+
+    /// As Markdown.
+    pub(crate) fn markdown(&self) -> String {
+        let mut out = format!("## {}\n", self.title);
+        for table in &self.tables {
+            let _ = write!(out, "\n{}", table.markdown());
+        }
+        if !self.gates.is_empty() {
+            let mut gates = Table::new("Gates", &["gate", "measured", "verdict"]);
+            for Gate { what, measured, verdict, .. } in &self.gates {
+                gates.row(vec![what.clone(), measured.clone(), verdict.name().into()]);
+            }
+            let _ = write!(out, "\n{}", gates.markdown());
+        }
+        for note in &self.notes {
+            let _ = write!(out, "\n* {note}");
+        }
+        out + "\n"
+    }
+
+    /// As data, without the samples.
+    pub(crate) fn json(&self) -> Value {
+        let gates = self
+            .gates
+            .iter()
+            .map(|gate| json!({ "gate": gate.what, "measured": gate.measured, "verdict": gate.verdict.name() }));
+        json!({
+            "title": self.title,
+            "tables": self.tables.iter().map(Table::json).collect::<Vec<_>>(),
+            "gates": gates.collect::<Vec<_>>(),
+            "notes": self.notes,
+        })
+    }
+}
+
+/// Others may take this share of the machine.
+const FOREIGN_MAX: f64 = 0.05;
+
+/// Whether a figure may be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judged {
+    /// It may.
+    Yes,
+    /// It may, whatever else the machine did.
+    Always,
+    /// It may not, because of this.
+    No(&'static str),
+}
+
+impl Judged {
+    /// A condition, and what is wrong without it.
+    pub(crate) const fn when(holds: bool, otherwise: &'static str) -> Self {
+        if holds { Self::Yes } else { Self::No(otherwise) }
+    }
+
+    /// Both conditions.
+    #[must_use]
+    pub(crate) const fn and(self, other: Self) -> Self {
+        if matches!(self, Self::No(_)) { self } else { other }
+    }
+}
+
+/// Sends may be late by this share of the least time that is judged, at their p99.
+const LAG_SHARE_MAX: f64 = 0.25;
+/// Nothing is spoiled by sends as late as this, in milliseconds: what a thread takes to wake.
+const LAG_MS_MIN: f64 = 0.2;
+
+/// Whether the generator kept up with figures of that many milliseconds, and a note of what it took.
+pub(crate) fn kept_up(cost: Cost, of_ms: f64, what: &str) -> (Judged, String) {
+    let kept = cost.lag_ms.p99 <= (LAG_SHARE_MAX * of_ms).max(LAG_MS_MIN);
+    let note = format!(
+        "{what}: the generator made {} calls at {:.0} us of CPU each, {:.1} % of all cores; sends were late by p50 {}, p99 {} ms{}",
+        cost.calls,
+        cost.cpu_us,
+        cost.share * 100.0,
+        ms(cost.lag_ms.p50),
+        ms(cost.lag_ms.p99),
+        if kept { "" } else { ": TOO LATE, these figures are not the server's alone" },
+    );
+    (Judged::when(kept, "the generator was late"), note)
+}
+
+/// Milliseconds with three digits.
+pub(crate) fn ms(value: f64) -> String {
+    digits(value)
+}
+
+/// Three digits.
+pub(crate) fn digits(value: f64) -> String {
+    match value {
+        _ if !value.is_finite() => "-".into(),
+        _ if value.abs() < 10.0 => format!("{value:.2}"),
+        _ if value.abs() < 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// A share in percent.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// A value with its interval.
+pub(crate) fn interval(of: Interval, unit: &str) -> String {
+    format!("{}{unit} ({} to {})", digits(of.value), digits(of.low), digits(of.high))
+}
+
+/// The cells p50, p99, max and the count.
+pub(crate) fn summary(of: Summary) -> Vec<String> {
+    vec![ms(of.p50), ms(of.p99), ms(of.max), of.count.to_string()]
+}
+
+/// Samples as rows of load, fields, when it should have been sent (ms), latency (ms) and what became of it.
+pub(crate) fn raw<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Value {
+    let thousandths = |ms: f64| (ms * 1e3).round() / 1e3;
+    let row = |sample: &Sample| {
+        let outcome = format!("{:?}", sample.outcome);
+        json!([
+            sample.load,
+            sample.fields,
+            thousandths(sample.intended as f64 / 1e6),
+            thousandths(sample.latency_ms()),
+            outcome
+        ])
+    };
+    samples.into_iter().map(row).collect()
+}

@@ -1,0 +1,69 @@
+//! Benches of the engine that Criterion does not fit, because clients and engine run side by side: one subcommand each.
+//!
+//! `cargo bench -p sealwire-benches --bench engine -- NAME [OPTIONS]` runs one. `cargo test -p sealwire-benches --bench
+//! engine` is a smoke run: it runs all of them briefly, checks that every reply is right, and says nothing about speed.
+
+mod audit;
+mod backends;
+mod cpu;
+mod fair;
+mod tokens;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use sealwire_benches::{is_smoke_run, say};
+
+const HELP: &str = "\
+Benches of the engine that Criterion does not fit.
+
+    cargo bench -p sealwire-benches --bench engine -- NAME [OPTIONS]
+
+    audit      What the audit trail costs a request and an engine, and how fast it is verified.
+    backends   Random secrets written and read in memory, embedded and in PostgreSQL, synchronously and not.
+    cpu        CPU time of the engine per field over mutual TLS, against its budgets.
+    fair       What one tenant feels of another, against the promises of the scheduler.
+    tokens     Single tokens of many clients beside the database alone, and writers before a slowed database.
+
+`NAME --help` prints the options of one. `cargo test -p sealwire-benches --bench engine` runs all of them briefly.
+";
+
+type Run = fn(&[String]) -> io::Result<()>;
+
+/// In the order of a smoke run. `fair` raises the priority of this process, so it is the last.
+const BENCHES: [(&str, Run); 5] = [
+    ("audit", audit::run),
+    ("backends", backends::run),
+    ("cpu", cpu::run),
+    ("tokens", tokens::run),
+    ("fair", fair::run),
+];
+
+/// Options that Cargo adds, or that its users pass to every test program.
+const OPTIONS_OF_CARGO: [&str; 4] = ["--bench", "--test", "--nocapture", "--quiet"];
+
+fn main() -> io::Result<ExitCode> {
+    let arguments = std::env::args().skip(1).filter(|argument| !OPTIONS_OF_CARGO.contains(&argument.as_str()));
+    let arguments: Vec<String> = arguments.collect();
+    match arguments.split_first() {
+        None if is_smoke_run() => {
+            for (name, run) in BENCHES {
+                writeln!(io::stderr(), "engine: {name}")?;
+                run(&[])?;
+            }
+        }
+        None => return fail("a name is missing"),
+        Some((name, _)) if name == "--help" || name == "-h" => say(HELP.trim_end())?,
+        Some((name, options)) => match BENCHES.iter().find(|(bench, _)| bench == name) {
+            Some((_, run)) => run(options)?,
+            None => return fail(&format!("there is no bench {name}")),
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the error and the help to standard error.
+fn fail(error: &str) -> io::Result<ExitCode> {
+    write!(io::stderr(), "{error}\n\n{HELP}")?;
+    Ok(ExitCode::from(2))
+}
