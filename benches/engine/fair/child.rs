@@ -25,6 +25,8 @@ const FILE: &str = "sealwire.toml";
 /// Ports that the system chooses; everything else is at its default.
 const TEXT: &str = "[listen]\naddress = \"127.0.0.1:0\"\n\n[admin]\naddress = \"127.0.0.1:0\"\n";
 const MIB: f64 = 1_048_576.0;
+/// Turns a hang of `/metrics` into an error, on the slowest machine.
+const METRICS_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Certificates, keys and one app, for all engines of a run. Each client is a tenant.
 #[derive(Debug)]
@@ -111,8 +113,8 @@ impl Engine {
 
     /// All of `/metrics`.
     pub(crate) fn metrics(&self) -> io::Result<Metrics> {
-        let mut stream = TcpStream::connect_timeout(&self.admin, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let mut stream = TcpStream::connect_timeout(&self.admin, METRICS_TIME_MAX)?;
+        stream.set_read_timeout(Some(METRICS_TIME_MAX))?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;

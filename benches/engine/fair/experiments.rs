@@ -75,7 +75,7 @@ impl Mixed {
         self.generator.run(Duration::from_secs_f64(before))?;
         let window = self.generator.run(Duration::from_secs_f64(time))?;
         self.generator.cancel(self.closed);
-        self.generator.settle(self.closed, Duration::from_secs(5))?;
+        self.generator.settle(self.closed)?;
         let samples = self.generator.take();
         Ok(work_rate(samples.iter().filter(|sample| sample.outcome == Outcome::Ok), &window))
     }
@@ -93,7 +93,7 @@ fn warm_up(bench: &Bench, generator: &mut Generator, connections: &Range<usize>)
     generator.start(load);
     generator.run(bench.length.pick(Duration::from_secs(3), Duration::from_secs(3), Duration::from_millis(100)))?;
     generator.stop(load);
-    generator.settle(load, Duration::from_secs(5))?;
+    generator.settle(load)?;
     generator.take();
     Ok(())
 }

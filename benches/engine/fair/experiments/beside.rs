@@ -134,13 +134,13 @@ impl Side {
     fn leave(&mut self, bench: &Bench, loads: &Loads) -> io::Result<u64> {
         loads.callers.iter().for_each(|caller| self.generator.stop(*caller));
         for caller in loads.callers {
-            self.generator.settle(caller, Duration::from_secs(20))?;
+            self.generator.settle(caller)?;
         }
         bench.warmth.set(false);
         let end = self.generator.now();
         loads.batches.iter().for_each(|batch| self.generator.cancel(*batch));
         for batch in loads.batches {
-            self.generator.settle(batch, Duration::from_secs(20))?;
+            self.generator.settle(batch)?;
         }
         Ok(end)
     }

@@ -71,11 +71,11 @@ fn window(bench: &Bench, mixed: &mut Mixed, hog: usize, victims: &[usize], hogge
     let range = generator.run(Duration::from_millis(bench.length.pick(5_000, 4_000, 500)))?;
     victims.iter().for_each(|victim| generator.stop(*victim));
     for victim in victims {
-        generator.settle(*victim, Duration::from_secs(5))?;
+        generator.settle(*victim)?;
     }
     bench.warmth.set(false);
     generator.cancel(hog);
-    generator.settle(hog, Duration::from_secs(5))?;
+    generator.settle(hog)?;
     Ok(Window { hog: hogged, range })
 }
 

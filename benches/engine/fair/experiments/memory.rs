@@ -69,8 +69,8 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     generator.stop(small);
     generator.pace(connections[1].clone(), None);
     generator.stop(large);
-    generator.settle(small, Duration::from_secs(5))?;
-    generator.settle(large, Duration::from_secs(20))?;
+    generator.settle(small)?;
+    generator.settle(large)?;
     let samples = generator.take();
     let (judged, note) = kept_up(generator.cost(&samples)?, LAG_OF_MS, "memory");
     section.notes.push(note);

@@ -136,7 +136,7 @@ fn step(bench: &Bench, mixed: &mut Mixed, factor: f64, capacity: f64, section: &
     generator.run(Duration::from_secs_f64(settle))?;
     let window = generator.run(Duration::from_secs_f64(time))?;
     generator.stop(load);
-    generator.settle(load, Duration::from_secs(20))?;
+    generator.settle(load)?;
     // A caller that was told to wait must not begin the next step with that.
     generator.run(Duration::from_millis(bench.length.pick(1_000, 1_000, 100)))?;
     let samples = generator.take();

@@ -124,7 +124,7 @@ fn speed(
     generator.run(Duration::from_secs_f64(time - before))?;
     shown.iter().for_each(|load| generator.stop(*load));
     for load in shown.iter().chain([&burst]) {
-        generator.settle(*load, Duration::from_secs(20))?;
+        generator.settle(*load)?;
     }
     let samples = generator.take();
     let bins = (time / BIN_S) as usize;
@@ -149,7 +149,7 @@ fn latencies(bench: &Bench, mixed: &mut Mixed, capacity: f64) -> io::Result<Vec<
     generator.run(Duration::from_secs_f64(settle))?;
     let window = generator.run(Duration::from_secs_f64(time))?;
     generator.stop(load);
-    generator.settle(load, Duration::from_secs(20))?;
+    generator.settle(load)?;
     let samples = generator.take();
     Ok(within(&samples, &window).cloned().collect())
 }
