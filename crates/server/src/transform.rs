@@ -133,3 +133,58 @@ impl Transform for RewrapFields {
         self.open.faults.decide(path, fault)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sealwire_crypto::{AppId, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Sealer};
+    use sealwire_payload::{Budget, Containers, Limits, Selection, Walk, WalkError};
+    use sealwire_wire::OnError;
+
+    use super::*;
+    use crate::ticket::StopReason;
+
+    /// Stops its own request before the field that comes after so many.
+    struct StopAfter {
+        seal: SealFields,
+        fields: usize,
+    }
+
+    impl Transform for StopAfter {
+        type Error = FieldFault;
+
+        fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+            if self.fields == 0 {
+                self.seal.ticket.stop(StopReason::Cancel);
+            }
+            self.fields = self.fields.saturating_sub(1);
+            self.seal.field(field, out)
+        }
+
+        fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+            self.seal.failed(path, fault)
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_stopped_within_a_slice_ends_at_the_next_field() {
+        for on_error in [OnError::Fail, OnError::Report] {
+            let app = AppId::new("shop").unwrap();
+            let scope = KeyScope::Request;
+            let version = KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
+            let sealer = Sealer::new(&app, Arc::new(version), scope, Encoding::Text, b"").unwrap();
+            let (writer, ticket) = (Writer::Native(sealer.into()), Arc::<Ticket>::default());
+            let seal = SealFields { writer, ticket, faults: Faults::new(on_error, 10, 10) };
+            let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+            let document = b"\x9a\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a";
+            let mut out = Vec::new();
+            let stopped = walk.advance(document, &mut out, &mut StopAfter { seal, fields: 3 }, Budget::UNLIMITED);
+            assert!(
+                matches!(stopped, Err(WalkError::Transform(FieldFault::Stopped(StopReason::Cancel)))),
+                "{stopped:?}"
+            );
+            assert_eq!(String::from_utf8_lossy(&out).matches("sw1:").count(), 3);
+        }
+    }
+}

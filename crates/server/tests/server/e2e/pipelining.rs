@@ -58,10 +58,12 @@ fn a_msgid_in_flight_twice_ends_the_connection() {
         let refused = b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k\xdd\x00\x60\x00\x00".to_vec();
         for second in [health(7), heavy(7, 1), refused] {
             let mut raw = harness.raw().await;
-            raw.send(&[heavy(7, 100_000), second].concat()).await;
+            let hold = harness.hold_crypto().await;
+            raw.send(&[heavy(7, 100), second].concat()).await;
             let Heard::Notice(notice) = raw.hear().await else { panic!("no notice") };
             assert_eq!(notice.code, ErrorCode::BadRequest);
             assert_eq!(raw.ends().await, None);
+            drop(hold);
             harness.settles().await;
         }
     });
