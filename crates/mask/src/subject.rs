@@ -9,6 +9,12 @@ use sealwire_payload::Path;
 use crate::Value;
 use crate::limits::SUBJECT_BYTES_MAX;
 
+#[cfg(test)]
+thread_local! {
+    /// Maps that this thread has searched.
+    pub(crate) static SEARCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// What was found, by depth and rule: the fields of one map are met together, but for those of maps inside it.
 #[derive(Debug)]
 pub(crate) struct Subjects {
@@ -40,7 +46,11 @@ impl Subjects {
             self.found.resize(slot + 1, None);
         }
         let remembered = self.found[slot].filter(|found| found.map == map.start());
-        let found = remembered.unwrap_or_else(|| Found { map: map.start(), value: map.find(key, SUBJECT_BYTES_MAX) });
+        let found = remembered.unwrap_or_else(|| {
+            #[cfg(test)]
+            SEARCHES.set(SEARCHES.get() + 1);
+            Found { map: map.start(), value: map.find(key, SUBJECT_BYTES_MAX) }
+        });
         self.found[slot] = Some(found);
         Value::read(map.bytes_from(found.value?))
     }
