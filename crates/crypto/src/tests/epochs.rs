@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,13 @@ fn lifetime(ms: u32) -> EpochLifetime {
 fn sealer(keys: &AppKeys, curve: Curve, lifetime_ms: u32, clock: Clock, context: &[u8]) -> Sealer {
     let newest = keys.newest(curve).unwrap().clone();
     Sealer::in_epoch(keys.app(), newest, lifetime(lifetime_ms), clock, Encoding::Binary, context).unwrap()
+}
+
+/// A clock for several threads, which shows 20 us more each time it is read.
+fn reading_clock() -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    static READS: AtomicU32 = AtomicU32::new(0);
+    *START + Duration::from_micros(20) * READS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Under which header one field was sealed, and with which number.
@@ -110,29 +117,33 @@ fn other_scopes_never_touch_it_nor_it_a_ready_key() {
 #[test]
 fn threads_that_begin_at_once_share_one_key_and_lose_no_number() {
     const THREADS: usize = 4;
+    const ROUNDS: usize = 20;
+    const NUMBERS: usize = 100_000;
     let keys = app("shop");
     let version = keys.newest(Curve::P256).unwrap();
-    let (now, lifetime, begin) = (Instant::now(), lifetime(15_000), Barrier::new(THREADS));
+    let (now, lifetime, round) = (Instant::now(), lifetime(15_000), Barrier::new(THREADS));
     let epoch = || version.epoch(keys.app(), lifetime, now).unwrap();
     let take = || {
-        begin.wait();
-        let (epoch, mut taken, mut last) = (epoch(), 0, None);
-        // Long enough to meet the others on a busy machine.
-        while now.elapsed() < Duration::from_millis(300) {
-            for _ in 0..1_000 {
+        round.wait();
+        let (epoch, mut last, mut grows) = (epoch(), None, true);
+        for _ in 0..ROUNDS {
+            // All threads start each round together, and a round outlasts the time that waking them takes.
+            round.wait();
+            for _ in 0..NUMBERS {
                 let number = epoch.take_number(lifetime, now);
-                assert!(number > last, "numbers grow");
+                grows &= number > last;
                 last = number;
             }
-            taken += 1_000;
         }
-        taken
+        grows
     };
-    let taken: u64 = std::thread::scope(|scope| {
+    let grows = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(take)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        threads.into_iter().all(|thread| thread.join().unwrap())
     });
-    assert_eq!(epoch().next.load(Ordering::Relaxed), taken, "as many as were taken: none was given out twice");
+    assert!(grows, "each thread's numbers grow");
+    let taken = epoch().next.load(Ordering::Relaxed);
+    assert_eq!(taken, (THREADS * ROUNDS * NUMBERS) as u64, "as many as were taken: none was given out twice");
     assert_eq!(version.uses(), 1);
 }
 
@@ -142,8 +153,8 @@ fn many_threads_never_get_the_same_number() {
     const CALLS: usize = 400;
     let keys = app("shop");
     let call = |thread: usize, call: usize| {
-        // The shortest epoch, so that they end in the middle of calls; and calls of every length.
-        let mut sealer = sealer(&keys, Curve::P256, 1, Instant::now, b"");
+        // The shortest epoch, so that it ends every 50 fields or calls; and calls of several lengths.
+        let mut sealer = sealer(&keys, Curve::P256, 1, reading_clock, b"");
         (0..1 + (thread + call) % 7).map(|_| seal(&mut sealer)).collect::<Vec<_>>()
     };
     let sealed: Vec<Vec<u8>> = std::thread::scope(|scope| {
