@@ -33,7 +33,7 @@ use watchdog::Watchdog;
 /// Owns the databases of tests; no superuser, as in production.
 const OWNER: &str = "sealwire";
 /// How long a server may take to start or to stop. A machine that is busy with other tests is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// A free port is found by asking for one, and may be somebody else's a moment later.
 const PORT_TRIES: usize = 5;
 
@@ -254,7 +254,7 @@ impl Postgres {
     /// Stops it, and returns when all of its processes are gone; nothing happens when it does not run.
     ///
     /// # Panics
-    /// When it does not stop in a minute.
+    /// If the server does not stop within 3 minutes.
     pub fn stop(&self, how: Stop) {
         let Some(mut child) = self.server().take() else { return };
         let family = match how {
@@ -293,7 +293,7 @@ impl Postgres {
     /// # Errors
     /// [`Failure::Program`].
     pub fn promote(&self) -> Result<(), Failure> {
-        self.sql("postgres", "SELECT pg_promote(true, 60)").map(drop)
+        self.sql("postgres", "SELECT pg_promote(true, 180)").map(drop)
     }
 
     /// Makes an empty database that the role `sealwire` owns.
