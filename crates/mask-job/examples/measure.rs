@@ -9,10 +9,8 @@
 
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/mask_job/common/mod.rs"]
 mod common;
-#[path = "../tests/common/shop.rs"]
-mod shop;
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -29,7 +27,7 @@ use sealwire_mask_job::{
 };
 use sealwire_testkit::{Options, Postgres};
 
-use common::Local;
+use common::{Local, shop};
 
 const USAGE: &str =
     "measure ndjson MEGABYTES FOLDER | measure shop ROWS | measure shop-sql ROWS | measure orders MEGABYTES";
@@ -66,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["shop-sql", rows] => {
             let rows: u64 = rows.parse()?;
             let customers = (rows / shop::ROWS_PER_CUSTOMER).to_string();
-            println!("{}", include_str!("../tests/common/shop.sql").replace(":customers", &customers));
+            println!("{}", include_str!("../tests/mask_job/common/shop.sql").replace(":customers", &customers));
             Ok(())
         }
         _ => Err(USAGE.into()),

@@ -1,18 +1,17 @@
-//! Files through a job: what is masked, what stays, what is refused, and what is left behind.
-
-mod common;
+//! Jobs over files: which values are masked, which bytes stay, which input is invalid, and what a failed job leaves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{Local, rules};
 use proptest::prelude::*;
 use sealwire_mask::Rules;
 use sealwire_mask_job::{
     FileFormat, FileJob, Input, JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, mask_file,
     verify_files,
 };
+
+use crate::common::{Local, rules};
 
 const CSV: FileFormat = FileFormat::Csv { delimiter: b',' };
 

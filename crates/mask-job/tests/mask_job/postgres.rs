@@ -1,20 +1,16 @@
-//! A database through a job, on a real server: what arrives, what is refused, and what is left behind.
-
-mod common;
-#[path = "common/shop.rs"]
-mod shop_database;
+//! Jobs over databases, on a real server: what arrives, which jobs are invalid, and what a failed job leaves.
 
 use std::future::pending;
 use std::sync::Arc;
 
-use common::{Local, rules};
 use sealwire_mask::Rules;
 use sealwire_mask_job::{
     DatabaseJob, JobError, LeakLimits, LeakReport, LeakVerdict, Limits, Progress, Report, mask_database,
     verify_databases,
 };
 use sealwire_testkit::{Database, Postgres};
-use shop_database as shop;
+
+use crate::common::{Local, rules, shop};
 
 const CUSTOMERS: u64 = 300;
 

@@ -1,7 +1,5 @@
 //! The shop database, and its rules.
 
-#![allow(dead_code, reason = "each program uses its part")]
-
 use std::sync::Arc;
 
 use sealwire_mask::Rules;
@@ -29,5 +27,5 @@ pub(crate) fn fill(database: &sealwire_testkit::Database<'_>, customers: u64) ->
 pub(crate) fn rules_without(column: &str) -> Arc<Rules> {
     let text = RULES.split("[[rule]]").filter(|rule| !rule.contains(&format!("\"{column}\""))).collect::<Vec<_>>();
     assert!(text.len() < RULES.split("[[rule]]").count(), "{column}");
-    crate::common::rules(&text.join("[[rule]]"))
+    super::rules(&text.join("[[rule]]"))
 }
