@@ -10,12 +10,13 @@ use sealwire_mask_job::{
 };
 use sealwire_testkit::{Database, Postgres};
 
-use crate::common::{Local, rules, shop};
+use crate::common::{Local, rules, shop, some_records};
 
 const CUSTOMERS: u64 = 300;
 
 fn limits() -> Limits {
-    Limits { chunk_bytes: 4 << 10, batch_values_max: 100, ..Limits::default() }
+    // Two workers on any machine, so that what a job has in flight is a fraction of the shop.
+    Limits { chunk_bytes: 4 << 10, batch_values_max: 100, workers: 2, ..Limits::default() }
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -281,24 +282,17 @@ fn a_failed_job_leaves_the_target_empty_and_can_be_run_again() {
     let stopped = block_on(async {
         let progress = Arc::new(Progress::default());
         let watched = Arc::clone(&progress);
-        let stop = async move {
-            while watched.moment().records == 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), progress, stop).await
+        let stop = async move { some_records(&watched).await };
+        let engine = Local::stalling(&rules, &progress);
+        mask_database(pair.job(), Arc::clone(&rules), engine, progress, stop).await
     });
     assert!(matches!(stopped, Err(JobError::Stopped)), "{stopped:?}");
     pair.is_empty();
     block_on(async {
         let progress = Arc::new(Progress::default());
-        let job = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::clone(&progress), pending());
-        let some = async {
-            while progress.moment().records == 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::select! { _ = job => panic!("was too fast"), () = some => {} }
+        let engine = Local::stalling(&rules, &progress);
+        let job = mask_database(pair.job(), Arc::clone(&rules), engine, Arc::clone(&progress), pending());
+        tokio::select! { _ = job => panic!("the engine stalls"), () = some_records(&progress) => {} }
     });
     let mark = "SELECT count(*) FROM pg_namespace WHERE nspname = 'sealwire_mask_unfinished'";
     assert_eq!(pair.target.sql(mark).expect("counts"), "1");
@@ -374,16 +368,14 @@ fn two_jobs_never_fill_one_target() {
     let rules = rules(shop::RULES);
     let error = block_on(async {
         let progress = Arc::new(Progress::default());
-        let first = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::clone(&progress), pending());
+        let engine = Local::stalling(&rules, &progress);
+        let first =
+            mask_database(pair.job(), Arc::clone(&rules), Arc::clone(&engine), Arc::clone(&progress), pending());
         let mut first = std::pin::pin!(first);
-        let some = async {
-            while progress.moment().records == 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::select! { _ = &mut first => panic!("was too fast"), () = some => {} }
-        // The first one stands still meanwhile, and then ends well.
+        tokio::select! { _ = &mut first => panic!("the engine stalls"), () = some_records(&progress) => {} }
+        // The first job is not polled meanwhile, and then ends well.
         let second = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::default(), pending()).await;
+        engine.resume();
         first.await.expect("masks");
         second.expect_err("refused").to_string()
     });

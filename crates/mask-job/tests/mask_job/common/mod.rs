@@ -8,27 +8,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sealwire_mask::{MaskSecret, Masks, Rules, Value};
-use sealwire_mask_job::{Column, Engine, EngineError};
+use sealwire_mask_job::{Column, Engine, EngineError, Progress};
 use sealwire_msgpack::Reader;
+use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-/// Masks where it is called.
+/// An engine that masks in this process.
 pub(crate) struct Local {
     masks: Masks,
-    pub(crate) calls: AtomicUsize,
-    /// Values from which on it fails; for tests of failures midway.
-    pub(crate) fails_after: usize,
     values: AtomicUsize,
+    /// Number of values after which requests fail.
+    fails_after: usize,
+    stall: Option<Stall>,
+}
+
+/// Makes requests wait once a job has masked a record.
+struct Stall {
+    progress: Arc<Progress>,
+    has_resumed: watch::Sender<bool>,
 }
 
 impl Local {
     pub(crate) fn new(rules: &Rules) -> Arc<Self> {
-        Self::failing(rules, usize::MAX)
+        Self::limited(rules, usize::MAX, None)
     }
 
-    pub(crate) fn failing(rules: &Rules, fails_after: usize) -> Arc<Self> {
+    /// Creates an engine that fails midway: every request beyond a number of values is an error.
+    pub(crate) fn failing(rules: &Rules, after: usize) -> Arc<Self> {
+        Self::limited(rules, after, None)
+    }
+
+    /// Creates an engine that stalls midway: once the job has masked a record, every request waits for
+    /// [`Self::resume`]. A job that is larger than what it has in flight cannot end before, however fast it is.
+    pub(crate) fn stalling(rules: &Rules, progress: &Arc<Progress>) -> Arc<Self> {
+        let stall = Stall { progress: Arc::clone(progress), has_resumed: watch::Sender::new(false) };
+        Self::limited(rules, usize::MAX, Some(stall))
+    }
+
+    fn limited(rules: &Rules, fails_after: usize, stall: Option<Stall>) -> Arc<Self> {
         let masks = Masks::new(rules, &MaskSecret::new(Zeroizing::new([7; 32])));
-        Arc::new(Self { masks, calls: AtomicUsize::new(0), fails_after, values: AtomicUsize::new(0) })
+        Arc::new(Self { masks, values: AtomicUsize::new(0), fails_after, stall })
+    }
+
+    pub(crate) fn resume(&self) {
+        self.stall.as_ref().expect("this engine stalls").has_resumed.send_replace(true);
     }
 
     /// A JSON document as the engine masks it in a call, printed without blanks.
@@ -62,12 +85,22 @@ impl Local {
 
 impl Engine for Local {
     async fn mask(&self, columns: Vec<Column>) -> Result<Vec<Vec<u8>>, EngineError> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
         let count: usize = columns.iter().map(|column| column.count).sum();
         if self.values.fetch_add(count, Ordering::Relaxed) + count > self.fails_after {
             return Err(EngineError::Failed("the engine is gone".to_owned()));
         }
+        if let Some(stall) = self.stall.as_ref().filter(|stall| stall.progress.moment().records > 0) {
+            let resumed = stall.has_resumed.subscribe().wait_for(|has_resumed| *has_resumed).await.map(drop);
+            resumed.expect("the sender lives as long as the engine");
+        }
         tokio::task::block_in_place(|| columns.iter().enumerate().map(|(at, column)| self.answer(at, column)).collect())
+    }
+}
+
+/// Waits until a job has masked a record.
+pub(crate) async fn some_records(progress: &Progress) {
+    while progress.moment().records == 0 {
+        tokio::task::yield_now().await;
     }
 }
 
