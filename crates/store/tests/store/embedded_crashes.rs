@@ -1,17 +1,18 @@
-//! The embedded store under load in a process that is killed, again and again, and on a disk that is full: what was
-//! acknowledged is there, no group is there in part, no fingerprint leads to two rows.
+//! The embedded store under load in a child process that is killed at random moments, and on a disk that is full.
 //!
-//! `SEALWIRE_KILL_ROUNDS` says how often (default 20). The same program is parent and child.
+//! After every kill, each acknowledged row is there, each group is complete, and no fingerprint leads to two rows.
+//! `SEALWIRE_KILL_ROUNDS` sets how often the child is killed, 10 unless it is set.
 
 use std::collections::HashMap;
 use std::env;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::fs::inotify;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sealwire_store::embedded::Options;
 use sealwire_store::{
@@ -20,25 +21,27 @@ use sealwire_store::{
 };
 use tokio::runtime::Runtime;
 
-const ROUNDS: &str = "SEALWIRE_KILL_ROUNDS";
-const CHILD: &str = "SEALWIRE_KILL_CHILD";
+use crate::child::{self, HANG, report};
+
+const ROLE: &str = "SEALWIRE_KILL_CHILD";
 const FOLDER: &str = "SEALWIRE_KILL_FOLDER";
 const ROUND: &str = "SEALWIRE_KILL_ROUND";
+const CHILD: &str = "embedded_crashes::child_process";
 const MAP: MapId = MapId { app: 3, collection: 4 };
 const TASKS: u64 = 12;
-/// Calls that race for one fingerprint.
+/// Tasks that race for one fingerprint.
 const RACERS: u64 = 4;
 
-fn main() {
-    match env::var(CHILD).as_deref() {
-        Ok("load") => runtime().block_on(load()),
-        Ok("full") => runtime().block_on(full()),
-        Ok("nearly") => runtime().block_on(nearly_full()),
-        _ => {
-            kills();
-            full_disk("full");
-            full_disk("nearly");
-        }
+/// The child process of the tests below; passes at once if none of them started it.
+#[test]
+fn child_process() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let folder = PathBuf::from(env::var_os(FOLDER).expect("the parent sets it"));
+    match role.as_str() {
+        "load" => runtime().block_on(load(&folder)),
+        "full" => runtime().block_on(full_disk(&folder)),
+        "nearly-full" => runtime().block_on(nearly_full_disk(&folder)),
+        _ => panic!("no such role: {role}"),
     }
 }
 
@@ -46,7 +49,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starts")
 }
 
-/// Small buffers, so that tables are written and merged while it is killed.
+/// Opens a store with small buffers, so that kills meet the writing and merging of tables.
 fn open(folder: &Path) -> Arc<EmbeddedStore> {
     let options = Options { write_buffer_bytes: 64 << 10, readers: NonZeroUsize::MIN, ..Options::default() };
     Arc::new(EmbeddedStore::open(folder, &options).unwrap_or_else(|error| panic!("{error}")))
@@ -54,17 +57,17 @@ fn open(folder: &Path) -> Arc<EmbeddedStore> {
 
 // The parent.
 
-/// What children said was acknowledged.
+/// The writes that children reported as acknowledged.
 #[derive(Default)]
 struct Acknowledged {
-    /// The token that a fingerprint was given, and tokens without one.
+    /// Tokens, each with its fingerprint if it has one.
     rows: HashMap<TokenId, Option<Fingerprint>>,
     by_fingerprint: HashMap<Fingerprint, TokenId>,
     generation: u64,
 }
 
 impl Acknowledged {
-    fn hear(&mut self, line: &str) {
+    fn add(&mut self, line: &str) {
         let number = |text: &str| u128::from_str_radix(text, 16).expect("hexadecimal").to_be_bytes();
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["row", id] => drop(self.rows.insert(TokenId(number(id)), None)),
@@ -74,44 +77,37 @@ impl Acknowledged {
                 assert_eq!(*self.by_fingerprint.entry(fingerprint).or_insert(id), id, "one fingerprint, two tokens");
             }
             ["generation", generation] => self.generation = generation.parse().expect("a number"),
-            _ => panic!("a child said {line:?}"),
+            _ => panic!("a child reported {line:?}"),
         }
     }
 }
 
-fn kills() {
-    let rounds = env::var(ROUNDS).map_or(20, |rounds| rounds.parse().expect("a number of rounds"));
-    let folder = tempfile::tempdir().expect("makes one");
+#[test]
+fn acknowledged_writes_survive_kills() {
+    let folder = tempfile::tempdir().expect("a folder");
     let mut acknowledged = Acknowledged::default();
-    for round in 0..rounds {
-        let mut child = child("load", folder.path(), round);
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    for round in 0..child::rounds(10) {
+        let (mut child, reports) = start(child::command(CHILD), "load", folder.path(), round);
         let mut kill_at = None;
-        let mut line = String::new();
-        while lines.read_line(&mut line).expect("reads") > 0 && line.ends_with('\n') {
-            acknowledged.hear(line.trim_end());
-            line.clear();
-            // From the first acknowledgement on, so that every round does some work.
+        for line in reports {
+            acknowledged.add(&line);
+            // Counted from the first acknowledgement, so that every round does some work.
             if Instant::now()
                 >= *kill_at.get_or_insert_with(|| Instant::now() + Duration::from_millis(random_below(150)))
             {
-                child.kill().expect("is there");
+                child.kill().expect("it can be killed");
             }
         }
-        assert!(!child.wait().expect("ends").success(), "it was killed");
+        let status = child.wait().expect("it ends");
+        assert!(child::was_killed(status), "round {round}: {status}");
         let rows = runtime().block_on(verify(folder.path(), &acknowledged));
-        say(&format!("round {round}: {} acknowledged, {rows} there", acknowledged.rows.len()));
+        println!("round {round}: {} rows acknowledged, {rows} found", acknowledged.rows.len());
     }
 }
 
-fn child(role: &str, folder: &Path, round: u64) -> std::process::Child {
-    Command::new(env::current_exe().expect("known"))
-        .env(CHILD, role)
-        .env(FOLDER, folder)
-        .env(ROUND, round.to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("starts")
+fn start(mut command: Command, role: &str, folder: &Path, round: u64) -> (std::process::Child, child::Reports) {
+    command.env(ROLE, role).env(FOLDER, folder).env(ROUND, round.to_string());
+    child::start(command)
 }
 
 fn random_below(bound: u64) -> u64 {
@@ -129,7 +125,7 @@ async fn verify(folder: &Path, acknowledged: &Acknowledged) -> usize {
             assert_eq!(holders.insert(fingerprint, row.id), None, "one fingerprint, two rows");
         }
         let (group, size) = row.sealed.split_at(24);
-        // A raced row may be there alone: its group found the others' written already.
+        // A row with a fingerprint can be there alone: another group wrote the others of its group before.
         if row.fingerprint.is_none() {
             groups.entry(group).or_insert((0, size[0])).0 += 1;
         }
@@ -137,15 +133,16 @@ async fn verify(folder: &Path, acknowledged: &Acknowledged) -> usize {
     for (id, fingerprint) in &acknowledged.rows {
         assert_eq!(rows.get(id).map(|row| row.fingerprint), Some(*fingerprint), "lost: {id:?}");
     }
-    assert!(groups.values().all(|(count, size)| count == size), "a group is there in part");
+    assert!(groups.values().all(|(count, size)| count == size), "a group is incomplete");
     let keys = acknowledged.by_fingerprint.keys().map(|fingerprint| (MAP, *fingerprint)).collect::<Vec<_>>();
     for (found, (_, fingerprint)) in store.find(0, &keys).await.expect("reads").iter().zip(&keys) {
         assert_eq!(found.as_ref().map(|row| row.id), acknowledged.by_fingerprint.get(fingerprint).copied());
     }
     let control = store.load().await.expect("reads");
     assert!(control.generation >= acknowledged.generation, "{} is lost", acknowledged.generation);
-    let said = control.records.get("app/a").map(|record| u64::from_be_bytes(record[..].try_into().expect("a number")));
-    assert_eq!(said.unwrap_or(0), control.generation, "record and generation differ");
+    let record =
+        control.records.get("app/a").map(|record| u64::from_be_bytes(record[..].try_into().expect("a number")));
+    assert_eq!(record.unwrap_or(0), control.generation, "record and generation differ");
     store.close().await;
     rows.len()
 }
@@ -160,16 +157,12 @@ async fn all_rows(store: &EmbeddedStore) -> HashMap<TokenId, Row> {
     }
 }
 
-fn say(line: &str) {
-    writeln!(std::io::stdout(), "{line}").expect("somebody listens");
-}
-
 // The child under load.
 
-async fn load() {
-    let folder = PathBuf::from(env::var_os(FOLDER).expect("given"));
-    let round: u64 = env::var(ROUND).expect("given").parse().expect("a number");
-    let store = open(&folder);
+/// Writes without end, and reports what is acknowledged.
+async fn load(folder: &Path) {
+    let round: u64 = env::var(ROUND).expect("the parent sets it").parse().expect("a number");
+    let store = open(folder);
     for task in 0..TASKS {
         let store = store.clone();
         tokio::spawn(async move {
@@ -182,11 +175,12 @@ async fn load() {
         let base = store.generation().await.expect("known");
         let commit = store.commit(base, "app/a", Some(&(base + 1).to_be_bytes())).await.expect("commits");
         assert_eq!(commit, Commit::Done(base + 1));
-        say(&format!("generation {}", base + 1));
+        report(&format!("generation {}", base + 1));
     }
 }
 
-/// A group of one to eight rows without fingerprint, which says how many they are, and three that others race for.
+/// Writes a group of one to eight rows without fingerprint, each of which holds their number, and of three rows whose
+/// fingerprints other tasks write too.
 async fn write(store: &EmbeddedStore, round: u64, task: u64, call: u64) -> Result<(), StoreError> {
     let size = (task + call) % 8 + 1;
     let own = (0..size).map(|index| row(round, task, call, index, size, None));
@@ -202,15 +196,15 @@ async fn write(store: &EmbeddedStore, round: u64, task: u64, call: u64) -> Resul
         let row = given.unwrap_or(row);
         let id = u128::from_be_bytes(row.id.0);
         match row.fingerprint {
-            None => say(&format!("row {id:x}")),
-            Some(fingerprint) => say(&format!("row {id:x} {:x}", u128::from_be_bytes(fingerprint.0))),
+            None => report(&format!("row {id:x}")),
+            Some(fingerprint) => report(&format!("row {id:x} {:x}", u128::from_be_bytes(fingerprint.0))),
         }
     }
     Ok(())
 }
 
 fn row(round: u64, task: u64, call: u64, index: u64, size: u64, fingerprint: Option<Fingerprint>) -> Row {
-    // Spread over the keys, as real ids are; odd factors keep them apart.
+    // An odd factor spreads ids over the key space, as real ids are, and keeps them distinct.
     let number = u128::from(round) << 96 | u128::from(task) << 64 | u128::from(call) << 16 | u128::from(index);
     let id = TokenId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes());
     let mut sealed = [round, task, call].map(u64::to_be_bytes).concat();
@@ -219,35 +213,38 @@ fn row(round: u64, task: u64, call: u64, index: u64, size: u64, fingerprint: Opt
     Row { id, fingerprint, sealed: sealed.into(), tags: Vec::new(), expires: None, created: 1, archived: None }
 }
 
-// The full disk: a limit on the size of files stands for it.
+// The full disk: a limit on the size of files, which the child sets for itself, takes its place.
 
-fn full_disk(child: &str) {
-    let folder = tempfile::tempdir().expect("makes one");
-    // The shell has the signal ignored that would end the child at the limit.
-    let output = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; exec \"$0\""])
-        .arg(env::current_exe().expect("known"))
-        .env(CHILD, child)
-        .env(FOLDER, folder.path())
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("starts");
-    assert!(output.status.success(), "{}", output.status);
-    let mut acknowledged = Acknowledged::default();
-    String::from_utf8(output.stdout).expect("text").lines().for_each(|line| acknowledged.hear(line));
-    let rows = runtime().block_on(verify(folder.path(), &acknowledged));
-    say(&format!("{child} disk: {} acknowledged, {rows} there", acknowledged.rows.len()));
+#[test]
+fn writes_resume_after_a_full_disk() {
+    check_full_disk("full");
 }
 
-async fn full() {
-    let folder = PathBuf::from(env::var_os(FOLDER).expect("given"));
-    // A second start, because a new journal is allocated ahead and a used one grows.
+#[test]
+fn reads_go_on_while_a_full_disk_cannot_be_mended() {
+    check_full_disk("nearly-full");
+}
+
+fn check_full_disk(role: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut child, reports) = start(child::command_without_sigxfsz(CHILD), role, folder.path(), 0);
+    let mut acknowledged = Acknowledged::default();
+    reports.for_each(|line| acknowledged.add(&line));
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    let rows = runtime().block_on(verify(folder.path(), &acknowledged));
+    println!("{role}: {} rows acknowledged, {rows} found", acknowledged.rows.len());
+    assert!(rows > 0);
+}
+
+async fn full_disk(folder: &Path) {
+    // Twice, because a new journal is allocated ahead, and only a used one grows.
     for round in 0..2 {
-        let store = open(&folder);
+        let store = open(folder);
         write(&store, round, 0, 0).await.unwrap_or_else(|error| panic!("{error}"));
         store.close().await;
     }
-    let store = open(&folder);
+    let store = open(folder);
     for round in 2..4 {
         // The journal goes on where it was.
         limit_files(Some((round - 1) * 300_000));
@@ -258,41 +255,41 @@ async fn full() {
                 Err(error) => break error,
             }
         };
-        assert!(call > 0 && matches!(error, StoreError::Unavailable(_)), "{call} calls, then {error}");
-        // What was acknowledged is read on, and nothing more is written.
+        assert!(call > 0 && matches!(error, StoreError::Unavailable(_)), "{call} writes, then {error}");
+        // Acknowledged rows can still be read, and nothing more is written.
         let first = row(round, 0, 0, 0, 1, None).id;
         assert!(store.get(1, &[(MAP, first)]).await.expect("reads")[0].is_some());
-        let refused = write(&store, round, 1, 0).await.expect_err("the disk is full");
-        assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
+        let rejected = write(&store, round, 1, 0).await.expect_err("the disk is full");
+        assert!(matches!(rejected, StoreError::Unavailable(_)), "{rejected}");
 
         limit_files(None);
-        let give_up = Instant::now() + Duration::from_secs(30);
-        for call in 0.. {
-            match write(&store, round, 2, call).await {
-                Ok(()) => break,
-                Err(error) => assert!(Instant::now() < give_up, "there is room again, and still: {error}"),
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let mut call = 0;
+        until_written(async || {
+            call += 1;
+            write(&store, round, 2, call).await
+        })
+        .await;
     }
     store.close().await;
 }
 
-/// There is room for more than a small file, and not for a copy of the journal.
-async fn nearly_full() {
-    let folder = PathBuf::from(env::var_os(FOLDER).expect("given"));
-    open(&folder).close().await;
-    let store = open(&folder);
+/// Leaves room for more than a small file, but not for a copy of the journal.
+async fn nearly_full_disk(folder: &Path) {
+    open(folder).close().await;
+    let store = open(folder);
     let large = |call: u64| {
         let row = row(0, 0, call, 0, 1, None);
         Row { sealed: [&row.sealed[..], &vec![0xa5; 2 << 20]].concat().into(), ..row }
     };
     let write_large = async |call: u64| {
         let group = Group { map: MAP, rows: vec![large(call)] };
-        store.write(1, vec![group]).await.pop().expect("one answer")
+        let id = group.rows[0].id;
+        store.write(1, vec![group]).await.pop().expect("one result")?;
+        report(&format!("row {:x}", u128::from_be_bytes(id.0)));
+        Ok(())
     };
     for call in 0..4 {
-        write_large(call).await.unwrap_or_else(|error| panic!("{error}"));
+        write_large(call).await.unwrap_or_else(|error: StoreError| panic!("{error}"));
     }
     limit_files(Some(9 << 20));
     let mut call = 4;
@@ -301,24 +298,55 @@ async fn nearly_full() {
     }
     limit_files(Some(6 << 20));
     let first = [(MAP, large(0).id)];
-    let give_up = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < give_up {
+    let (mut probes, give_up) = (Probes::watch(folder), Instant::now() + HANG);
+    while probes.count() < 3 {
         write_large(call).await.expect_err("the disk is nearly full");
         assert!(store.get(1, &first).await.expect("reads go on")[0].is_some());
+        assert!(Instant::now() < give_up, "the store does not try to mend its database");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     limit_files(None);
-    let give_up = Instant::now() + Duration::from_secs(30);
-    while let Err(error) = write_large(call).await {
-        assert!(Instant::now() < give_up, "there is room again, and still: {error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_written(async || write_large(call).await).await;
     assert!(store.get(1, &first).await.expect("reads")[0].is_some());
     for entry in std::fs::read_dir(folder.join("database")).expect("reads") {
         let path = entry.expect("reads").path();
         assert!(path.extension().is_none_or(|extension| extension != "copy"), "{}", path.display());
     }
     store.close().await;
+}
+
+/// Repeats a write until it succeeds, now that there is room again.
+async fn until_written(mut write: impl AsyncFnMut() -> Result<(), StoreError>) {
+    let give_up = Instant::now() + HANG;
+    while let Err(error) = write().await {
+        assert!(Instant::now() < give_up, "there is room again, but: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Counts the store's attempts to mend its database. Each attempt first writes a file `probe`, to find out whether
+/// there is room.
+struct Probes {
+    events: OwnedFd,
+    count: usize,
+}
+
+impl Probes {
+    fn watch(folder: &Path) -> Self {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let events = inotify::init(flags).expect("inotify");
+        inotify::add_watch(&events, folder, inotify::WatchFlags::CREATE).expect("the folder is there");
+        Self { events, count: 0 }
+    }
+
+    fn count(&mut self) -> usize {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 1_024];
+        let mut events = inotify::Reader::new(&self.events, &mut buffer);
+        while let Ok(event) = events.next() {
+            self.count += usize::from(event.file_name().is_some_and(|name| name == c"probe"));
+        }
+        self.count
+    }
 }
 
 fn limit_files(bytes: Option<u64>) {
