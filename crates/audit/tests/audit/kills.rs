@@ -1,23 +1,23 @@
-//! A process that writes its audit trail and is killed, again and again: every record that it was told is written is there,
-//! the chain goes on, and verifies. And the same on a disk that is full.
+//! An audit log in a child process that is killed at random moments, and on a disk that is full.
 //!
-//! `SEALWIRE_KILL_ROUNDS` says how often (default 20). The same program is parent and child.
-
-// A test without a harness has nothing else to say it with.
-#![allow(clippy::print_stdout)]
+//! After every kill the chain verifies, and every record that the child was told is written is there.
+//! `SEALWIRE_KILL_ROUNDS` sets how often the child is killed, 10 unless it is set.
 
 use std::collections::HashSet;
 use std::env;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, PipeReader, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use sealwire_audit::{
     AuditKey, Filter, Follow, HeadSeen, Notice, Observer, OnFailure, Options, Range, Record, Report, Trail,
     TrailOptions, Written, verify,
@@ -27,21 +27,21 @@ use zeroize::Zeroizing;
 const ROUNDS: &str = "SEALWIRE_KILL_ROUNDS";
 const CHILD: &str = "SEALWIRE_KILL_CHILD";
 const FOLDER: &str = "SEALWIRE_KILL_FOLDER";
-const CALLERS: usize = 4;
+const THREADS: usize = 4;
+/// Turns a hang into a failure.
+const HANG: Duration = Duration::from_secs(300);
 
-fn main() {
-    let folder = env::var(FOLDER).unwrap_or_default();
-    match env::var(CHILD).as_deref() {
-        Ok("reject") => load(Path::new(&folder), OnFailure::Reject),
-        Ok("continue") => load(Path::new(&folder), OnFailure::Continue),
-        Ok("full-reject") => full(Path::new(&folder), OnFailure::Reject),
-        Ok("full-continue") => full(Path::new(&folder), OnFailure::Continue),
-        _ => {
-            kills("reject");
-            kills("continue");
-            full_disk("full-reject");
-            full_disk("full-continue");
-        }
+/// The child process of the tests below; passes at once if none of them started it.
+#[test]
+fn child_process() {
+    let Ok(role) = env::var(CHILD) else { return };
+    let folder = PathBuf::from(env::var_os(FOLDER).expect("the parent sets it"));
+    match role.as_str() {
+        "reject" => load(&folder, OnFailure::Reject),
+        "continue" => load(&folder, OnFailure::Continue),
+        "full-reject" => full_disk(&folder, OnFailure::Reject),
+        "full-continue" => full_disk(&folder, OnFailure::Continue),
+        _ => panic!("no such role: {role}"),
     }
 }
 
@@ -53,7 +53,7 @@ fn options(folder: &Path, on_failure: OnFailure) -> TrailOptions {
     TrailOptions {
         journal: Options {
             folder: folder.to_owned(),
-            // Small, so that it is killed at rotations too.
+            // Small, so that kills meet rotations too.
             segment_bytes: 64 << 10,
             segment_age: Duration::from_secs(3_600),
             sync: false,
@@ -67,57 +67,61 @@ fn options(folder: &Path, on_failure: OnFailure) -> TrailOptions {
     }
 }
 
-fn say(line: &str) {
-    println!("{line}");
-    let _ = std::io::stdout().flush();
-}
-
 // The parent.
 
-fn kills(role: &str) {
-    let rounds = env::var(ROUNDS).map_or(20, |rounds| rounds.parse().expect("a number of rounds"));
-    let folder = tempfile::tempdir().expect("makes one");
-    let mut told = HashSet::new();
+#[test]
+fn records_survive_kills_when_failures_reject() {
+    check_kills("reject");
+}
+
+#[test]
+fn the_chain_survives_kills_when_failures_continue() {
+    check_kills("continue");
+}
+
+fn check_kills(role: &str) {
+    let rounds = env::var(ROUNDS).map_or(10, |rounds| rounds.parse().expect("a number of rounds"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut acknowledged = HashSet::new();
     for round in 0..rounds {
-        let mut child = child(role, folder.path());
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let (mut kill_at, mut line) = (None, String::new());
-        while lines.read_line(&mut line).expect("reads") > 0 && line.ends_with('\n') {
-            told.insert(line.trim_end().to_owned());
+        let (mut child, reports) = start(Command::new(executable()), role, folder.path());
+        let (mut reports, mut kill_at, mut line) = (BufReader::new(reports), None, String::new());
+        // A line that the kill cuts short does not count.
+        while reports.read_line(&mut line).expect("the pipe is read") > 0 && line.ends_with('\n') {
+            acknowledged.insert(line.trim_end().to_owned());
             line.clear();
+            // Counted from the first acknowledgement, so that every round does some work.
             if Instant::now()
                 >= *kill_at.get_or_insert_with(|| Instant::now() + Duration::from_millis(random_below(60)))
             {
-                child.kill().expect("is there");
+                child.kill().expect("it can be killed");
             }
         }
-        assert!(!child.wait().expect("ends").success(), "it was killed");
+        let status = child.wait().expect("it ends");
+        assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "round {round}: {status}");
         let report = verified(folder.path());
         assert!(report.is_sound(), "round {round}: {:?}", report.findings);
         assert!(report.from_beginning && report.starts == round + 1, "round {round}: {report:?}");
-        // Where calls do not wait for their records, the last ones may be on their way.
+        // With "continue", a request does not wait for its record, which can be lost with the process.
         if role == "reject" {
-            let there = methods(folder.path());
-            let missing: Vec<_> = told.difference(&there).collect();
-            assert!(missing.is_empty(), "round {round}: told and not there: {missing:?}");
+            let found = methods(folder.path());
+            let missing: Vec<_> = acknowledged.difference(&found).collect();
+            assert!(missing.is_empty(), "round {round}: acknowledged and lost: {missing:?}");
         }
         if round % 10 == 9 {
             let Report { segments, lines, torn_bytes, .. } = report;
-            say(&format!(
-                "{role}, {} kills: {lines} records in {segments} segments, {torn_bytes} torn bytes",
-                round + 1
-            ));
+            println!("{role}, {} kills: {lines} records in {segments} segments, {torn_bytes} torn bytes", round + 1);
         }
     }
 }
 
 fn verified(folder: &Path) -> Report {
-    let report = verify(folder, Some(&key()), Range::default(), &[], &mut |_, _| ()).expect("is there");
+    let report = verify(folder, Some(&key()), Range::default(), &[], &mut |_, _| ()).expect("reads");
     assert!(!matches!(report.head, HeadSeen::NotAsked));
     report
 }
 
-/// What records say was called; here each names its call.
+/// Returns the methods of all records; each test record has a method of its own.
 fn methods(folder: &Path) -> HashSet<String> {
     let (filter, mut found) = (Filter::default(), HashSet::new());
     let mut take = |line: &[u8]| {
@@ -128,9 +132,20 @@ fn methods(folder: &Path) -> HashSet<String> {
     found
 }
 
-fn child(role: &str, folder: &Path) -> Child {
-    let program = env::current_exe().expect("known");
-    Command::new(program).env(CHILD, role).env(FOLDER, folder).stdout(Stdio::piped()).spawn().expect("starts")
+/// Starts a child that reports by lines on a pipe, and returns the pipe's reading end.
+///
+/// The pipe is the child's standard input. The test harness writes lines of its own to standard output, and standard
+/// error shows panics of the child.
+fn start(mut command: Command, role: &str, folder: &Path) -> (Child, PipeReader) {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    command.args(["--exact", "kills::child_process", "--nocapture", "--test-threads=1"]);
+    command.env(CHILD, role).env(FOLDER, folder).stdin(writer).stdout(Stdio::null());
+    // Dropping the command closes this process's copy of the writing end, so the reports end with the child.
+    (command.spawn().expect("the child starts"), reader)
+}
+
+fn executable() -> PathBuf {
+    env::current_exe().expect("the path of this executable")
 }
 
 fn random_below(bound: u64) -> u64 {
@@ -138,23 +153,41 @@ fn random_below(bound: u64) -> u64 {
     u64::from(since.subsec_nanos()) / 64 % bound
 }
 
-fn full_disk(role: &str) {
-    let folder = tempfile::tempdir().expect("makes one");
-    // The shell has the signal ignored that would end the child at the limit.
-    let status = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; exec \"$0\""])
-        .arg(env::current_exe().expect("known"))
-        .env(CHILD, role)
-        .env(FOLDER, folder.path())
-        .status()
-        .expect("starts");
-    assert!(status.success(), "{role}");
+#[test]
+fn a_full_disk_rejects_and_loses_no_count() {
+    check_full_disk("full-reject");
+}
+
+#[test]
+fn a_full_disk_lets_requests_continue_and_loses_no_count() {
+    check_full_disk("full-continue");
+}
+
+fn check_full_disk(role: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    // The shell ignores `SIGXFSZ`, so a write beyond the limit on file sizes returns an error.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(executable());
+    let (mut child, _reports) = start(shell, role, folder.path());
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{role}: {status}");
     let report = verified(folder.path());
     assert!(report.is_sound(), "{role}: {:?}", report.findings);
-    say(&format!("{role}: {} records, {} lost and said so", report.lines, report.lost));
+    assert!(report.lost > 0, "{role}: {report:?}");
+    println!("{role}: {} records, {} recorded as lost", report.lines, report.lost);
 }
 
 // The child.
+
+/// Reports one line to the parent. Panics if the parent is gone, so no child outlives its test.
+fn report(line: &str) {
+    static PIPE: LazyLock<Mutex<File>> = LazyLock::new(|| {
+        let pipe = io::stdin().as_fd().try_clone_to_owned().expect("standard input is open");
+        Mutex::new(pipe.into())
+    });
+    let line = format!("{line}\n");
+    PIPE.lock().expect("an earlier report succeeded").write_all(line.as_bytes()).expect("the parent reads");
+}
 
 struct Silent;
 
@@ -162,23 +195,23 @@ impl Observer for Silent {
     fn notice(&self, _: &Notice<'_>) {}
 }
 
-/// Records calls from several threads, and says of each that it is written, until it is killed.
+/// Writes records from several threads without end, and reports each that is written.
 fn load(folder: &Path, on_failure: OnFailure) {
     let trail = Arc::new(Trail::open(options(folder, on_failure), key(), Arc::new(Silent)).expect("opens"));
     assert!(trail.found().is_sound(), "{:?}", trail.found());
-    let callers: Vec<_> = (0..CALLERS)
-        .map(|caller| {
+    let threads: Vec<_> = (0..THREADS)
+        .map(|number| {
             let trail = Arc::clone(&trail);
             thread::spawn(move || {
-                for call in 0.. {
-                    let name = format!("{}.{caller}.{call}", std::process::id());
+                for request in 0.. {
+                    let name = format!("{}.{number}.{request}", std::process::id());
                     wait(trail.record(&record(&name))).expect("is written");
-                    say(&name);
+                    report(&name);
                 }
             })
         })
         .collect();
-    callers.into_iter().for_each(|caller| caller.join().expect("does not panic"));
+    threads.into_iter().for_each(|thread| thread.join().expect("does not panic"));
 }
 
 fn record(name: &str) -> Record<'_> {
@@ -192,22 +225,22 @@ fn record(name: &str) -> Record<'_> {
     }
 }
 
-/// Files may grow to a limit, as on a disk that is full, until it is lifted.
-fn full(folder: &Path, on_failure: OnFailure) {
+/// Fills the log up to a limit on file sizes, which takes the place of a full disk, and lifts the limit again.
+fn full_disk(folder: &Path, on_failure: OnFailure) {
     let mut options = options(folder, on_failure);
     options.journal.segment_bytes = 1 << 30;
     let trail = Trail::open(options, key(), Arc::new(Silent)).expect("opens");
     let old = getrlimit(Resource::Fsize);
     setrlimit(Resource::Fsize, Rlimit { current: Some(20_000), maximum: old.maximum }).expect("may be lowered");
-    let (mut call, mut lost) = (0, 0);
+    let (mut request, mut lost) = (0, 0);
     let mut next = || {
-        call += 1;
-        wait(trail.record(&record(&format!("call-{call}"))))
+        request += 1;
+        wait(trail.record(&record(&format!("request-{request}"))))
     };
     match on_failure {
         OnFailure::Reject => {
             while next().is_ok() {}
-            assert!(trail.rejects(), "the next one is told before its work");
+            assert!(trail.rejects(), "the next request is rejected before its work");
             lost += 1;
             for _ in 0..10 {
                 assert!(next().is_err());
@@ -218,27 +251,27 @@ fn full(folder: &Path, on_failure: OnFailure) {
             while !trail.state().fails {
                 assert!(next().is_ok());
             }
-            // The queue holds a thousand of them.
-            (0..10_000).for_each(|_| assert!(next().is_ok(), "calls go on"));
+            // The queue holds about a thousand of them.
+            (0..10_000).for_each(|_| assert!(next().is_ok(), "requests continue"));
             assert!(trail.state().waiting <= 1_024);
             lost = trail.state().lost;
             assert!(lost > 0);
         }
     }
     setrlimit(Resource::Fsize, old).expect("may be raised again");
-    let hang = Instant::now() + Duration::from_secs(60);
-    // It recovers with the batch that failed; there is room for the next record when the queue behind it is taken too.
+    let give_up = Instant::now() + HANG;
+    // The log recovers with the batch that failed. The queue has room for the next record once it is empty.
     while trail.state().fails || trail.state().waiting > 0 {
-        assert!(Instant::now() < hang, "it recovers");
+        assert!(Instant::now() < give_up, "the log does not recover");
         thread::sleep(Duration::from_millis(20));
     }
     assert!(next().is_ok());
     drop(trail);
     let report = verified(folder);
-    assert_eq!(report.lost, lost, "all that was lost is recorded");
+    assert_eq!(report.lost, lost, "the log records how many records were lost");
 }
 
-/// Waits for a record with this thread.
+/// Blocks this thread until a record is written or lost.
 fn wait(written: Written) -> Result<(), sealwire_audit::Gone> {
     struct Unpark(Thread);
     impl Wake for Unpark {

@@ -1,0 +1,15 @@
+//! All integration tests of the audit log, as one executable: it is linked and started once.
+//!
+//! | module | what it tests |
+//! | --- | --- |
+//! | `kills` | a log in a process that is killed, and on a full disk |
+//! | `tamper` | every change to the files, and where verification finds it |
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests, which the lints only recognize in unit tests"
+)]
+
+mod kills;
+mod tamper;
