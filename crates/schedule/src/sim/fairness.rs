@@ -1,6 +1,6 @@
 //! One tenant and the others: a hog, a flood, many connections, weights, and why standing is bounded on both sides.
 
-use super::{Arrivals, Report, Scenario, Scope, Source, mixed};
+use super::{Arrivals, Report, Scenario, Scope, Source, millis, mixed, seeds};
 
 fn p99(report: &Report, size: usize) -> f64 {
     report.row(0, size).ms(0.99)
@@ -9,8 +9,8 @@ fn p99(report: &Report, size: usize) -> f64 {
 #[test]
 fn a_hog_gets_what_is_left_and_its_victims_all_they_ask() {
     for scope in [Scope::Field, Scope::Request] {
-        let millis = if scope == Scope::Field { 40_000 } else { 6_000 };
-        for seed in [1, 2] {
+        let millis = if scope == Scope::Field { millis(25_000, 40_000) } else { millis(4_500, 6_000) };
+        for seed in seeds(2) {
             let victims = mixed(0..3, 0, scope, 0.3);
             let alone = Scenario::new(victims.clone(), millis).under_overload().seed(seed).run();
             let sources = [victims, mixed(9..10, 1, scope, 10.0)].concat();
@@ -42,7 +42,7 @@ fn a_flood_of_small_calls_delays_those_of_others_little() {
         alone.show(&format!("E6 {scope:?} victims alone"), 0);
         let flood = Source::new(9, 1, scope, &[(30, 1.0)], Arrivals::Closed(200));
         let scenario = Scenario::new([victims, vec![flood]].concat(), millis);
-        for seed in [1, 2] {
+        for seed in seeds(2) {
             let report = scenario.clone().seed(seed).run();
             report.show(&format!("E6 {scope:?} victims, seed {seed}"), 0);
             for (size, times) in [(0, 2.0), (1, 5.0), (2, 5.0)] {
@@ -67,7 +67,7 @@ fn shares_follow_weights_and_not_connections() {
             let mut many = Source::new(1, 0, scope, mix, Arrivals::Closed(500));
             let mut few = Source::new(2, 1, scope, mix, Arrivals::Closed(16));
             (many.connections, few.weight) = (500, weight);
-            let report = Scenario::new(vec![many, few], 20_000).run();
+            let report = Scenario::new(vec![many, few], millis(8_000, 20_000)).run();
             let share = report.goodput(1) / report.goodput(0);
             println!("E6 {scope:?} {mix:?}, weights 1 and {weight}: share {share:.3}");
             assert!((share / f64::from(weight) - 1.0).abs() <= 0.1, "{share}");

@@ -1,9 +1,7 @@
 //! Small calls beside large ones: the founding story, the mix at three loads; what slices, classes and the guard do.
 
-use super::{Arrivals, MS, Report, Scenario, Scope, Source, mixed};
+use super::{Arrivals, MS, Report, Scenario, Scope, Source, millis, mixed, seeds};
 use crate::units::Work;
-
-const SEEDS: [u64; 2] = [1, 2];
 
 /// A caller of 100 fields, 20 times a second, and what it has to itself.
 fn synthetic(tenant: u32, scope: Scope) -> Source {
@@ -26,10 +24,10 @@ fn a_small_call_beside_two_batches_takes_at_most_twice_as_long() {
     for scope in [Scope::Field, Scope::Request] {
         let idle = Scenario::new(vec![synthetic(0, scope)], 60_000).run();
         idle.show(&format!("E1 {scope:?} alone"), 0);
-        let millis = if scope == Scope::Field { 40_000 } else { 25_000 };
+        let millis = if scope == Scope::Field { millis(20_000, 40_000) } else { millis(12_000, 25_000) };
         for outstanding in [1, 8] {
             let batch = Scenario::new(batches(scope, outstanding), millis).run().goodput(1);
-            for (tenant, seed) in [0, 1].into_iter().flat_map(|tenant| SEEDS.map(|seed| (tenant, seed))) {
+            for (tenant, seed) in [0, 1].into_iter().flat_map(|tenant| seeds(2).map(move |seed| (tenant, seed))) {
                 let sources = [vec![synthetic(tenant, scope)], batches(scope, outstanding)].concat();
                 let scenario = Scenario::new(sources, millis).seed(seed);
                 let beside = scenario.clone().run();
@@ -67,7 +65,7 @@ fn in_a_mix_the_small_and_medium_are_hardly_delayed_and_the_large_pay_little() {
         for (load, tenants) in [(0.5, 1), (0.5, 20), (0.8, 1), (0.8, 20), (0.95, 1), (0.95, 20)] {
             let millis = if scope == Scope::Field { 40_000 } else { 4_000 };
             let [small, medium, _] = [30, 150, 2_000].map(|fields| scope.work(fields) as f64 / MS as f64);
-            for seed in SEEDS {
+            for seed in seeds(2) {
                 let scenario = Scenario::new(mixed(0..tenants, 0, scope, load), millis).seed(seed);
                 let report = scenario.clone().run();
                 report.show(&format!("E2 {scope:?} load {load}, {tenants} tenants, seed {seed}"), 0);
@@ -103,7 +101,7 @@ fn a_large_call_ends_beside_a_loop_of_small_ones_of_the_same_tenant() {
     for scope in [Scope::Field, Scope::Request] {
         let large = Source::new(0, 0, scope, &[(2_000, 1.0)], Arrivals::Closed(1));
         let loop_of_small = Source::new(0, 1, scope, &[(30, 1.0)], Arrivals::Closed(64));
-        let scenario = Scenario::new(vec![large, loop_of_small], 20_000);
+        let scenario = Scenario::new(vec![large, loop_of_small], millis(8_000, 20_000));
         let report = scenario.clone().run();
         report.show(&format!("guard {scope:?}"), 0);
         // One turn in 16 of two workers is an eighth of the speed it has alone.

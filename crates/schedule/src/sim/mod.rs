@@ -3,6 +3,8 @@
 //! Costs are those of the crypto: 50 us for a key agreement and 0.2 us for a field; with a key per field the 0.2 us do
 //! not count. A slice costs its work and 1 us; a call that is read costs a network thread 10 us where a scenario
 //! says so, which come out of a busy worker's time. Everything random comes from the scenario's seed.
+//!
+//! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more seeds.
 
 mod fairness;
 mod latency;
@@ -27,6 +29,16 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 const PICK: u64 = US;
 const KEY: u64 = 50 * US;
+
+/// Milliseconds to simulate: the first number, or the second in the long form.
+fn millis(short: u64, long: u64) -> u64 {
+    if std::env::var_os("SEALWIRE_SOAK").is_some() { long } else { short }
+}
+
+/// Seeds to simulate: one, or so many in the long form.
+fn seeds(long: u64) -> std::ops::RangeInclusive<u64> {
+    1..=millis(1, long)
+}
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]

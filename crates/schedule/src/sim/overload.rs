@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Arrivals, Report, Scenario, Scope, Source, US, mean, mixed};
+use super::{Arrivals, Report, Scenario, Scope, Source, US, mean, millis, mixed, seeds};
 
 fn scenario(scope: Scope, load: f64, millis: u64) -> Scenario {
     Scenario::new(mixed(0..1, 0, scope, load), millis).under_overload()
@@ -25,8 +25,8 @@ fn overload_costs_no_throughput_and_hits_all_sizes_alike() {
     for (scope, load) in
         [(Scope::Field, 1.2), (Scope::Field, 2.0), (Scope::Field, 10.0), (Scope::Request, 2.0), (Scope::Request, 10.0)]
     {
-        for seed in [1, 2, 3] {
-            let millis = if scope == Scope::Field { 30_000 } else { 8_000 };
+        for seed in seeds(3) {
+            let millis = if scope == Scope::Field { millis(15_000, 30_000) } else { millis(5_000, 8_000) };
             let report = scenario(scope, load, millis).seed(seed).run();
             report.show(&format!("E4 {scope:?} x{load}, seed {seed}"), 0);
             assert!(report.goodput(0) >= 0.92 * attainable(scope), "{}", report.goodput(0));
@@ -44,7 +44,7 @@ fn overload_costs_no_throughput_and_hits_all_sizes_alike() {
 
 #[test]
 fn each_part_of_admission_is_missed_when_it_is_not_there() {
-    let scenario = scenario(Scope::Request, 10.0, 8_000);
+    let scenario = scenario(Scope::Request, 10.0, millis(4_500, 8_000));
     let with = scenario.clone().run();
     let check = |name: &str, change: fn(&mut Scenario), fails: fn(&Report) -> bool| {
         let without = scenario.clone().with(change).run();
@@ -110,7 +110,7 @@ fn a_closed_loop_that_fits_is_delayed_and_not_refused() {
 fn who_comes_again_after_the_time_it_was_told_is_admitted() {
     for (scope, load, burst_ms) in [(Scope::Field, 10.0, 300), (Scope::Field, 2.0, 3_000), (Scope::Request, 10.0, 300)]
     {
-        for seed in [1, 2, 3] {
+        for seed in seeds(3) {
             let mut sources = mixed(0..1, 0, scope, load);
             (sources[0].active, sources[0].timeout_ms) = ((0, burst_ms), Some(10_000));
             let scenario = Scenario::new(sources, 15_000).seed(seed).with(|s| {
