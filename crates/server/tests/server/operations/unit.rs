@@ -182,6 +182,8 @@ fn a_second_signal_ends_a_drain() {
     let mut engine = Command::new(PROGRAM)
         .current_dir(folder.path())
         .args(["dev", "--listen", &at, "--admin", &health, "--control", &operators])
+        // The drain must last until the second signal comes.
+        .env("SEALWIRE_LIMITS_DRAIN_MS_MAX", "3600000")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
