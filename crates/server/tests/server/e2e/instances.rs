@@ -22,6 +22,8 @@ async fn three() -> (Harness, Vec<Server>) {
     let database = tokio::task::spawn_blocking(|| Postgres::shared().database().unwrap()).await.unwrap();
     let mut harness = Harness::with(|config: &mut Config| {
         config.state.mode = Mode::Postgres;
+        // No poll comes while a test waits: what an engine serves of another's changes, it was told of.
+        config.state.poll_s = 86_400;
         config.postgres.url = database.tls_url();
         config.postgres.ca = Some(Postgres::shared().certificates().ca.clone());
         let password = config.state.folder.with_extension("password");
