@@ -19,7 +19,7 @@ mod put;
 mod rows;
 mod session;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tls;
 mod tokens;
 mod write;

@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sealwire_crypto::Kek;
-use sealwire_testkit::Postgres;
 
 use super::*;
+use crate::postgres::tests::shared;
 use crate::tokens::{Filter, Fingerprint, Group, Page, Written};
 use crate::{Control, EmbeddedStore, Instance, MemoryStore, PostgresOptions, PostgresStore, embedded};
 
@@ -71,7 +71,7 @@ async fn a_copy_goes_from_embedded_to_postgresql_and_back() {
     let folder = tempfile::tempdir().expect("makes one");
     let source = EmbeddedStore::open(folder.path(), &embedded::Options::default()).expect("opens");
     copied(Side::of(&filled().await), Side::of(&source)).await.expect("copies");
-    let server = Postgres::shared();
+    let server = shared();
     let database = server.database().expect("starts");
     let options = PostgresOptions::new(database.socket_url());
     let (password, timeout) = (Some(server.password().to_owned()), Duration::from_secs(60));

@@ -5,15 +5,27 @@ mod news;
 mod reach;
 mod schema;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use sealwire_testkit::Postgres;
+use sealwire_testkit::{Options, Postgres};
 
 use crate::{ControlStore, PostgresOptions, PostgresStore, TokenStore};
 
 /// Longer than a busy machine needs for anything here.
 const LONG: Duration = Duration::from_secs(60);
+
+/// A server that does not wait for the disk. What it acknowledged outlives its processes all the same, whatever kills them.
+fn unsynced() -> Options {
+    Options { fsync: false, ..Options::default() }
+}
+
+/// One server for all unit tests of this crate that neither stop it nor change its settings, each with a database of its
+/// own.
+pub(crate) fn shared() -> &'static Postgres {
+    static SHARED: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(unsynced()).unwrap());
+    &SHARED
+}
 
 /// Options for a database of a server, reached by `url`; patient ones.
 fn options(server: &Postgres, url: String) -> PostgresOptions {
@@ -23,7 +35,7 @@ fn options(server: &Postgres, url: String) -> PostgresOptions {
 }
 
 async fn open(tls: bool) -> PostgresStore {
-    let server = Postgres::shared();
+    let server = shared();
     let database = server.database().unwrap();
     let url = if tls { database.tls_url() } else { database.socket_url() };
     PostgresStore::connect(options(server, url)).await.unwrap()
