@@ -126,9 +126,11 @@ def jobs_of(executables):
 
 
 def report(job, number, total):
-    tests = f"{job.passed + job.failed} tests" if job.tests else "done"
     verdict = "ok  " if job.failed == 0 else "FAIL"
-    print(f"{verdict} {job.seconds:6.1f} s  {job.name}, {tests}  [{number}/{total}]", flush=True)
+    # The last line of a command tells what it compared.
+    lines = job.output.strip().splitlines() or [""]
+    result = f"{job.passed + job.failed} tests" if job.tests else lines[-1].strip()[:120]
+    print(f"{verdict} {job.seconds:6.1f} s  [{number}/{total}] {job.name}: {result}", flush=True)
     if job.failed:
         print(job.output, flush=True)
 

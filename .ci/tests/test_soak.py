@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of .ci/soak with steps that pass, fail, hang and are interrupted.
 
-    python3 .ci/soak_test.py
+    python3 .ci/tests/test_soak.py
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import time
 import unittest
 from unittest import mock
 
-HERE = pathlib.Path(__file__).resolve().parent
+HERE = pathlib.Path(__file__).resolve().parent.parent
 loader = importlib.machinery.SourceFileLoader("soak", str(HERE / "soak"))
 soak = importlib.util.module_from_spec(importlib.util.spec_from_loader("soak", loader))
 sys.modules["soak"] = soak
@@ -145,7 +145,7 @@ class Soak(unittest.TestCase):
         self.assertEqual(shares, {"one": 30, "three": 90, "fixed": 0})
 
     def test_signals_kill_children_and_print_the_table(self):
-        script = f"import sys; sys.path.insert(0, {str(HERE)!r}); import pathlib, soak_test as tests; soak = tests.soak\n" \
+        script = f"import sys; sys.path.insert(0, {str(HERE / "tests")!r}); import pathlib, test_soak as tests; soak = tests.soak\n" \
             "steps = [soak.Step(step.__name__, 0, '', step, 600) for step in (tests.passing, tests.hanging, tests.failing)]\n" \
             f"sys.exit(soak.main(['1'], steps, pathlib.Path({str(self.folder)!r})))"
         for sent in (signal.SIGINT, signal.SIGTERM):
