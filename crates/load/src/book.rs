@@ -33,6 +33,16 @@ impl Window {
     }
 }
 
+/// The generator's clock.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// Shows the time since then.
+    Since(Instant),
+    /// Shows the nanoseconds that a test has set.
+    #[cfg(test)]
+    Set(std::rc::Rc<std::cell::Cell<u64>>),
+}
+
 /// What came since somebody last looked.
 #[derive(Clone, Debug)]
 pub(crate) struct Recent {
@@ -61,7 +71,7 @@ pub(crate) struct Book {
     /// Of failures before the time that counts, one.
     pub(crate) last_error: Option<String>,
     app: String,
-    clock: Instant,
+    clock: Clock,
     closed_loop: bool,
     check: u32,
     heeds_retry: bool,
@@ -69,7 +79,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    pub(crate) fn new(load: &Load, kinds: Vec<Kind>, window: Window, clock: Instant) -> Self {
+    pub(crate) fn new(load: &Load, kinds: Vec<Kind>, window: Window, clock: Clock) -> Self {
         let intervals = (window.end - window.begin).div_ceil(window.interval) as usize;
         Self {
             tallies: kinds.iter().map(|_| Tally::new(intervals)).collect(),
@@ -91,7 +101,11 @@ impl Book {
 
     /// Nanoseconds since the load began.
     pub(crate) fn now(&self) -> u64 {
-        self.clock.elapsed().as_nanos() as u64
+        match &self.clock {
+            Clock::Since(began) => began.elapsed().as_nanos() as u64,
+            #[cfg(test)]
+            Clock::Set(time) => time.get(),
+        }
     }
 
     /// Counts a call whose time has come, and how far behind it is.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sealwire_wire::request;
 
-use crate::book::{Book, Recent, Window};
+use crate::book::{Book, Clock, Recent, Window};
 use crate::fault::Fault;
 use crate::figures;
 use crate::host;
@@ -68,33 +68,10 @@ struct Generator<'a> {
 /// # Errors
 /// [`Fault`]: there are no figures then.
 pub(crate) fn run(load: &Load, session: Session, live: Option<Live>) -> Result<Part, Fault> {
-    let begin = (load.warm_up_s * SECOND) as u64;
-    let length = (load.duration_s * SECOND) as u64;
-    let window = Window { begin, end: begin + length, interval: (interval_s(load) * SECOND) as u64 };
-    let (tls, version) = (session.tls, session.version);
-    let links = session.links;
     host::wake_on_time();
     let nice = host::take_precedence();
-    let clock = Instant::now();
-    let mut odds = Vec::new();
-    for call in &load.calls {
-        odds.push(odds.last().copied().unwrap_or(0.0) + call.weight);
-    }
-    let ticks = matches!(load.drive, Drive::Open { per_s, .. } if per_s >= TICK_FROM_PER_S);
-    let mut generator = Generator {
-        load,
-        links,
-        book: Book::new(load, session.kinds, window, clock),
-        scratch: vec![0; READ_BYTES],
-        random: Random::new(load.seed),
-        odds,
-        due: 0.0,
-        next_link: 0,
-        together: 0,
-        cancels: vec![VecDeque::new(); load.calls.len()],
-        tick: u64::from(load.tick_us.unwrap_or(if ticks { TICK_US } else { 0 })) * 1_000,
-        last_turn: 0,
-    };
+    let (tls, version) = (session.tls.clone(), session.version.clone());
+    let mut generator = Generator::new(load, session, Clock::Since(Instant::now()));
     let marks = generator.drive(live)?;
     Ok(Part { nice, ..generator.part(marks, tls, version)? })
 }
@@ -106,7 +83,32 @@ pub(crate) fn interval_s(load: &Load) -> f64 {
     load.duration_s / parts
 }
 
-impl Generator<'_> {
+impl<'a> Generator<'a> {
+    fn new(load: &'a Load, session: Session, clock: Clock) -> Self {
+        let begin = (load.warm_up_s * SECOND) as u64;
+        let length = (load.duration_s * SECOND) as u64;
+        let window = Window { begin, end: begin + length, interval: (interval_s(load) * SECOND) as u64 };
+        let mut odds = Vec::new();
+        for call in &load.calls {
+            odds.push(odds.last().copied().unwrap_or(0.0) + call.weight);
+        }
+        let ticks = matches!(load.drive, Drive::Open { per_s, .. } if per_s >= TICK_FROM_PER_S);
+        Self {
+            load,
+            links: session.links,
+            book: Book::new(load, session.kinds, window, clock),
+            scratch: vec![0; READ_BYTES],
+            random: Random::new(load.seed),
+            odds,
+            due: 0.0,
+            next_link: 0,
+            together: 0,
+            cancels: vec![VecDeque::new(); load.calls.len()],
+            tick: u64::from(load.tick_us.unwrap_or(if ticks { TICK_US } else { 0 })) * 1_000,
+            last_turn: 0,
+        }
+    }
+
     fn drive(&mut self, live: Option<Live>) -> Result<Marks, Fault> {
         let Window { begin, end, .. } = self.book.window;
         let engine = host::engine(&self.load.target.address);
@@ -385,5 +387,67 @@ impl Generator<'_> {
             under_way: self.links.iter().map(|link| link.calls.len() as u64).sum(),
             recent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::net::TcpListener;
+    use std::os::fd::AsFd as _;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::certs;
+    use crate::null::Null;
+    use crate::target::Target;
+
+    const MS: u64 = 1_000_000;
+
+    /// Runs a load against a responder whose answers do not come for the first second of an injected clock, and then all
+    /// at once. Returns how many requests took more than 0.2 s.
+    fn long_after_a_stall(drive: serde_json::Value) -> u64 {
+        let folder = tempfile::tempdir().unwrap();
+        certs::fill(folder.path()).unwrap();
+        let mut null = Null::new(folder.path(), 0).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = Target::of_folder(folder.path(), &listener.local_addr().unwrap().to_string());
+        let load: Load = serde_json::from_value(serde_json::json!({
+            "target": target, "app": "demo", "calls": [{
+                "name": "one", "method": "encrypt", "fields": 1, "field_bytes": 16, "weight": 1, "curve": "r1",
+                "scope": "request", "collection": "people", "deadline_ms": null, "cancel_after_ms": null
+            }],
+            "drive": drive, "connections": 2, "duration_s": 60.0, "warm_up_s": 0.0, "check": 0, "distinct": 1,
+            "ignore_retry": false, "seed": 1, "tick_us": null
+        }))
+        .unwrap();
+        let (stop, ends) = std::io::pipe().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| null.serve(&listener, Some(stop.as_fd())).unwrap());
+            let time = Rc::new(Cell::new(0));
+            let mut generator = Generator::new(&load, Session::open(&load).unwrap(), Clock::Set(Rc::clone(&time)));
+            generator.begin();
+            for ms in 0..=1_010 {
+                time.set(ms * MS);
+                generator.send_due(ms * MS);
+                while ms >= 1_000 && generator.links.iter().any(|link| link.calls.len() > 0) {
+                    generator.turn(u64::MAX).unwrap();
+                }
+            }
+            drop(ends);
+            let tally = &generator.book.tallies[0];
+            assert!(tally.errors.is_empty() && tally.ok == tally.sent, "{tally:?}");
+            let long = tally.latency.buckets_us().into_iter().filter(|(upper, _)| *upper > 200_000.0);
+            long.map(|(_, count)| count).sum()
+        })
+    }
+
+    #[test]
+    fn what_waits_in_an_open_loop_counts_and_in_a_closed_one_it_does_not() {
+        let open = long_after_a_stall(serde_json::json!({"open": {"per_s": 300, "arrivals": "even"}}));
+        // Of the 300 requests that were due in the second, those of the first 0.8 s.
+        assert!((238..=241).contains(&open), "{open}");
+        // Of two callers a stall holds up two requests.
+        assert_eq!(long_after_a_stall(serde_json::json!({"closed": {"callers": 2}})), 2);
     }
 }
