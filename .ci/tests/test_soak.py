@@ -145,7 +145,7 @@ class Soak(unittest.TestCase):
         self.assertEqual(shares, {"one": 30, "three": 90, "fixed": 0})
 
     def test_signals_kill_children_and_print_the_table(self):
-        script = f"import sys; sys.path.insert(0, {str(HERE / "tests")!r}); import pathlib, test_soak as tests; soak = tests.soak\n" \
+        script = f"import sys; sys.path.insert(0, {str(HERE / 'tests')!r}); import pathlib, test_soak as tests; soak = tests.soak\n" \
             "steps = [soak.Step(step.__name__, 0, '', step, 600) for step in (tests.passing, tests.hanging, tests.failing)]\n" \
             f"sys.exit(soak.main(['1'], steps, pathlib.Path({str(self.folder)!r})))"
         for sent in (signal.SIGINT, signal.SIGTERM):
