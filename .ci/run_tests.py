@@ -82,7 +82,7 @@ class Job:
 
 def build(profile, cargo_args):
     """Compiles every test executable. Returns (name, executable, package folder) of each."""
-    command = ["cargo", "test", "--profile", profile, "--all-targets", "--no-run",
+    command = ["cargo", "test", "--profile", profile, "--no-run",
                "--message-format=json-render-diagnostics", *cargo_args]
     process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if process.returncode != 0:
