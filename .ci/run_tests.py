@@ -121,8 +121,14 @@ def jobs_of(executables):
         if exclusive:
             command = [executable, EXCLUSIVE, "--test-threads=1"]
             alone.append(Job(f"{name} (exclusive)", command, folder, environment, len(exclusive)))
-    shared.sort(key=lambda job: -(job.tests or 0))
     return shared, alone
+
+
+def longest_first(jobs, commands):
+    """Orders jobs so that none of the long ones is left over at the end: integration tests, other commands, the rest."""
+    by_tests = sorted(jobs, key=lambda job: -(job.tests or 0))
+    outside = [job for job in by_tests if " test " in job.name]
+    return outside + commands + [job for job in by_tests if job not in outside]
 
 
 def report(job, number, total):
@@ -165,7 +171,7 @@ def main():
         return 0
     commands = [also.split("=", 1) for also in arguments.also]
     shared, alone = jobs_of(executables)
-    shared = [Job(name, shlex.split(command)) for name, command in commands] + shared
+    shared = longest_first(shared, [Job(name, shlex.split(command)) for name, command in commands])
     chosen = [[job for job in jobs if arguments.only in job.name] for jobs in (shared, alone)]
     if not any(chosen):
         sys.exit(f"no job's name contains {arguments.only!r}")
