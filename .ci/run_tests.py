@@ -110,7 +110,8 @@ def jobs_of(executables):
     """Turns executables into jobs: those that run beside others, and those that run alone."""
     shared, alone = [], []
     for name, executable, folder, is_bench in executables:
-        environment = {"CARGO_MANIFEST_DIR": str(folder)}
+        # Most tests wait, so two for each core keep it busy.
+        environment = {"CARGO_MANIFEST_DIR": str(folder), "RUST_TEST_THREADS": str(2 * (os.cpu_count() or 1))}
         if is_bench:
             shared.append(Job(name, [executable], folder, environment))
             continue
