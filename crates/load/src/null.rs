@@ -82,16 +82,22 @@ impl Null {
                 return Ok(());
             }
             for number in ready.streams {
-                let stream = &mut streams[number];
-                stream.flush();
-                stream.receive(&mut scratch, |stream, boundary, message| self.answer(stream, boundary, message));
-                stream.flush();
+                self.serve_one(&mut streams[number], &mut scratch);
             }
             streams.retain(|stream| stream.ended().is_none());
-            if ready.listener {
-                streams.extend(self.accept(listener));
+            if ready.listener
+                && let Some(mut stream) = self.accept(listener)
+            {
+                self.serve_one(&mut stream, &mut scratch);
+                streams.push(stream);
             }
         }
+    }
+
+    fn serve_one(&mut self, stream: &mut Stream, scratch: &mut [u8]) {
+        stream.flush();
+        stream.receive(scratch, |stream, boundary, message| self.answer(stream, boundary, message));
+        stream.flush();
     }
 
     fn accept(&self, listener: &TcpListener) -> Option<Stream> {
@@ -238,10 +244,13 @@ fn ready(listener: &TcpListener, stop: Option<BorrowedFd<'_>>, streams: &[Stream
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use sealwire_wire::{Document, Reply};
 
     use super::*;
     use crate::certs;
+    use crate::target::Target;
 
     /// What a document is answered with: a payload, or why not.
     fn ask(null: &mut Null, seals: bool, payload: &[u8]) -> Result<Vec<u8>, ErrorCode> {
@@ -249,6 +258,39 @@ mod tests {
         null.document(&mut out, 1, seals, payload);
         let outcome = Reply::decode(&out).unwrap().outcome;
         outcome.map(|result| Document::decode(result).unwrap().payload.to_vec()).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn a_request_that_comes_with_the_end_of_the_handshake_is_answered() {
+        let folder = tempfile::tempdir().unwrap();
+        certs::fill(folder.path()).unwrap();
+        let mut null = Null::new(folder.path(), 0).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = Target::of_folder(folder.path(), &listener.local_addr().unwrap().to_string());
+        let (stop, ends) = std::io::pipe().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| null.serve(&listener, Some(stop.as_fd())).unwrap());
+            let _ends = ends;
+            let (config, name) = target.tls().unwrap();
+            let mut tls = rustls::ClientConnection::new(config, name).unwrap();
+            let mut socket = TcpStream::connect(&target.address).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+            tls.write_tls(&mut socket).unwrap();
+            while tls.is_handshaking() {
+                assert!(tls.read_tls(&mut socket).unwrap() > 0);
+                tls.process_new_packets().unwrap();
+            }
+            let (mut request, mut both) = (Vec::new(), Vec::new());
+            sealwire_wire::request::info(&mut request, 7);
+            tls.writer().write_all(&request).unwrap();
+            while tls.wants_write() {
+                tls.write_tls(&mut both).unwrap();
+            }
+            socket.write_all(&both).unwrap();
+            while tls.process_new_packets().unwrap().plaintext_bytes_to_read() == 0 {
+                assert!(tls.read_tls(&mut socket).expect("an answer") > 0);
+            }
+        });
     }
 
     #[test]

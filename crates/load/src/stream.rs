@@ -25,6 +25,8 @@ pub(crate) struct Stream {
     scanner: Scanner,
     /// Bytes of messages that are not whole yet.
     input: Vec<u8>,
+    /// Whether some of them came with the end of the handshake, and nobody has looked at them.
+    is_early: bool,
     /// Messages to send; what is before `sealed` has gone to TLS.
     out: Vec<u8>,
     sealed: usize,
@@ -56,12 +58,17 @@ impl Stream {
             }
         }
         socket.set_nonblocking(true)?;
+        // The read that brought the end of the handshake may have brought messages, which no poll of the socket shows.
+        let early = tls.process_new_packets().map_err(io::Error::other)?.plaintext_bytes_to_read();
+        let mut input = vec![0; early];
+        tls.reader().read_exact(&mut input)?;
         let limits = Limits { message_bytes_max: 1 << 30, elements_max: 100_000_000, ..Limits::default() };
         Ok(Self {
             socket,
             tls,
             scanner: scanner(limits),
-            input: Vec::new(),
+            is_early: !input.is_empty(),
+            input,
             out: Vec::new(),
             sealed: 0,
             ended: None,
@@ -135,8 +142,11 @@ impl Stream {
     }
 
     /// Takes what the socket has, and gives each whole message to `each`. `scratch` has [`READ_BYTES`]. Does nothing where
-    /// nothing has come.
+    /// nothing has come. Who accepts a connection calls this once before waiting for the socket.
     pub(crate) fn receive(&mut self, scratch: &mut [u8], mut each: impl FnMut(&mut Self, &Boundary, &[u8])) {
+        if std::mem::take(&mut self.is_early) {
+            self.messages(&mut each);
+        }
         while self.ended.is_none() {
             let read = match self.socket.read(scratch) {
                 Ok(0) => return self.end("closed by the other end".to_owned()),
