@@ -35,8 +35,6 @@ const BACKLOG_BYTES_MAX: usize = 16 << 20;
 const TICK_FROM_PER_S: f64 = 20_000.0;
 /// The tick, in microseconds.
 const TICK_US: u32 = 100;
-/// How long answers are waited for after the last call.
-const DRAIN_NS: u64 = 10_000_000_000;
 /// How long behind its plan the generator goes on sending after the end.
 const GRACE_NS: u64 = 1_000_000_000;
 /// How often a watcher is told.
@@ -112,6 +110,7 @@ impl<'a> Generator<'a> {
     fn drive(&mut self, live: Option<Live>) -> Result<Marks, Fault> {
         let Window { begin, end, .. } = self.book.window;
         let engine = host::engine(&self.load.target.address);
+        let give_up = end + GRACE_NS + (self.load.drain_s * SECOND) as u64;
         let mut marks = Marks::default();
         let mut next_live = LIVE_NS;
         self.begin();
@@ -130,7 +129,7 @@ impl<'a> Generator<'a> {
                 if now >= end && (!is_behind || now >= end + GRACE_NS) {
                     marks.unsent = Some(self.give_up(now));
                 }
-            } else if self.links.iter().all(|link| link.calls.len() == 0) || now >= end + GRACE_NS + DRAIN_NS {
+            } else if self.links.iter().all(|link| link.calls.len() == 0) || now >= give_up {
                 return Ok(marks);
             } else {
                 next = now + 100_000_000;
@@ -418,7 +417,7 @@ mod tests {
                 "scope": "request", "collection": "people", "deadline_ms": null, "cancel_after_ms": null
             }],
             "drive": drive, "connections": 2, "duration_s": 60.0, "warm_up_s": 0.0, "check": 0, "distinct": 1,
-            "ignore_retry": false, "seed": 1, "tick_us": null
+            "drain_s": 0.0, "ignore_retry": false, "seed": 1, "tick_us": null
         }))
         .unwrap();
         let (stop, ends) = std::io::pipe().unwrap();

@@ -32,6 +32,8 @@ pub struct Load {
     pub duration_s: f64,
     /// Seconds before them that do not.
     pub warm_up_s: f64,
+    /// Seconds that answers are waited for after the last call.
+    pub drain_s: f64,
     /// One result of this many is compared; 0: none.
     pub check: u32,
     /// Documents of each kind, which take turns.
@@ -240,6 +242,9 @@ impl Load {
         }
         if !(0.05..=86_400.0).contains(&self.duration_s) || !(0.0..=86_400.0).contains(&self.warm_up_s) {
             return refuse("a load lasts 0.05 s to a day, and warms up for a day at most");
+        }
+        if !(0.0..=3_600.0).contains(&self.drain_s) {
+            return refuse("answers are waited for an hour at most");
         }
         Ok(())
     }

@@ -212,7 +212,7 @@ mod tests {
         let text = serde_json::json!({
             "target": {"address": "", "server_name": "", "state": null, "ca": "", "cert": "", "key": ""}, "app": "", "calls": [],
             "drive": {"open": {"per_s": 1.0, "arrivals": "even"}}, "connections": 1, "duration_s": 1.0, "warm_up_s": 0.0,
-            "check": 0, "distinct": 1, "ignore_retry": false, "seed": 1, "tick_us": null
+            "check": 0, "distinct": 1, "drain_s": 1.0, "ignore_retry": false, "seed": 1, "tick_us": null
         });
         serde_json::from_value(text).unwrap()
     }

@@ -192,7 +192,7 @@ mod tests {
                 "scope": "request", "collection": "people", "deadline_ms": null, "cancel_after_ms": null
             }],
             "drive": drive, "connections": 1, "duration_s": 2.0, "warm_up_s": 0.0, "check": 0, "distinct": 1,
-            "ignore_retry": false, "seed": 1, "tick_us": null
+            "drain_s": 1.0, "ignore_retry": false, "seed": 1, "tick_us": null
         });
         serde_json::from_value(text).unwrap()
     }

@@ -62,6 +62,9 @@ pub(super) struct LoadArgs {
     /// Seconds before them that do not
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, help_heading = "Load")]
     warm_up: f64,
+    /// Seconds that answers are waited for after the last call; what has none then counts as `unanswered`
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, help_heading = "Load")]
+    drain: f64,
     /// How the calls of an open loop are spread
     #[arg(long, value_enum, default_value_t = Arrivals::Poisson, help_heading = "Load")]
     pub(super) arrivals: Arrivals,
@@ -97,6 +100,7 @@ impl LoadArgs {
             connections: self.connections.max(self.processes),
             duration_s: self.duration,
             warm_up_s: self.warm_up,
+            drain_s: self.drain,
             check: self.check,
             distinct: self.distinct,
             ignore_retry: self.ignore_retry,
