@@ -10,7 +10,7 @@ const { promisify } = require('node:util');
 const { owe } = require('./leftovers');
 
 const run = promisify(execFile);
-const READY_MS_MAX = 60_000;
+const READY_MS_MAX = 180_000;
 const POLL_MS = 50;
 /** Starts in all, where somebody else takes a port that was free. */
 const START_TRIES = 3;

@@ -39,12 +39,16 @@ config:
 scenarios:
   - name: short
     engine: sealwire
-    flow: [{ loop: [{ send: { name: call, numEncrypts: 30 } }, { think: 0.01 }], seconds: SECONDS }]
+    flow: [{ loop: [{ send: { name: call, numEncrypts: 30 } }, { think: 0.01 }], TIMES }]
 `;
 
-function scenario(name, text, seconds = 0.5) {
+/** How often the calls of a scenario are sent: a few times, or until something ends the run. */
+const FEW = 'count: 20';
+const UNTIL_ENDED = 'seconds: 3600';
+
+function scenario(name, text, times = FEW) {
   const file = path.join(work, `${name}.yml`);
-  fs.writeFileSync(file, text.replace('SECONDS', String(seconds)));
+  fs.writeFileSync(file, text.replace('TIMES', times));
   return file;
 }
 
@@ -125,7 +129,7 @@ test('runs end as they should', { concurrency: 6 }, async (t) => {
       const victim = await engines.start(sealwire);
       t.after(() => victim.stop());
       // It ends with the engine, long before its time.
-      const ended = run('killed', scenario('killed', GOOD, 60), victim.address, victim.folder);
+      const ended = run('killed', scenario('killed', GOOD, UNTIL_ENDED), victim.address, victim.folder);
       await sealed(victim, 20);
       victim.child.kill('SIGKILL');
       const { status, said, result } = await ended;
@@ -145,7 +149,7 @@ test('runs end as they should', { concurrency: 6 }, async (t) => {
         const temporary = path.join(work, signal);
         const output = path.join(temporary, 'results');
         fs.mkdirSync(temporary);
-        const args = [RUN, scenario(signal, GOOD, 60), '--sealwire', sealwire, '--output', output];
+        const args = [RUN, scenario(signal, GOOD, UNTIL_ENDED), '--sealwire', sealwire, '--output', output];
         const child = spawn(process.execPath, args, { env: { ...process.env, TMPDIR: temporary }, stdio: 'ignore' });
         const ended = new Promise((resolve) => child.once('close', resolve));
         // The engine by its folder, and Artillery by its script.

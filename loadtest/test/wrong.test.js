@@ -131,7 +131,7 @@ test('bytes are those of all connections, also of the closed', async () => {
 
 test('load beside fails the run too', async () => {
   const beside = [{ name: 'batch', identity: 'batch', flow: [{ send: { name: 'call', app: 'nobody' } }] }];
-  const flow = [{ loop: [{ think: 0.05 }, { send: { name: 'own' } }], seconds: 60 }];
+  const flow = [{ loop: [{ think: 0.05 }, { send: { name: 'own' } }], seconds: 3600 }];
   const { failures } = await drive(engine.address, flow, { users: 1, settings: { beside } });
   assert.deepEqual(failures, ['not_found']);
   // Also what it has not told when the last user ends: it does not read the answer before.

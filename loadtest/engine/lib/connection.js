@@ -9,7 +9,7 @@ const { Failure } = require('./failure');
 const settings = require('./settings');
 
 const { connectFailed, connectionLost, contractBroken, timeout } = Failure.OWN;
-const CONNECT_MS_MAX = 10_000;
+const CONNECT_MS_MAX = 60_000;
 const SWEEP_MS = 250;
 
 class Connection {

@@ -24,7 +24,7 @@ const KEYS = {
   /** Of each class one right answer in so many is decrypted or detokenized again, and compared. */
   checkEvery: [whole(1, 1_000_000), 20],
   /** How long a call may take before it counts as lost. */
-  timeoutMs: [whole(1, 3_600_000), 30_000],
+  timeoutMs: [whole(1, 3_600_000), 120_000],
   /** Loops run so many times less, or less long: for short forms of a scenario. */
   shorten: [whole(1, 1_000_000), 1],
   /** Load beside the virtual users, from the first of them to the last: [{name, identity, users, flow}]. */
