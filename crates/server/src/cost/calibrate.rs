@@ -19,6 +19,7 @@ use crate::error::CallFailure;
 use crate::limits::Limits;
 use crate::masks::sight::Shown;
 use crate::masks::{self, Wanted};
+use crate::metrics::Metrics;
 use crate::reader::{Evervault, Reader};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::Minting;
@@ -40,8 +41,10 @@ const RUNS: usize = 5;
 /// The crypto library does not work here.
 pub fn calibrate() -> Result<Costs, CallFailure> {
     let keys = token_keys()?;
-    let (r1, k1) = (Prices::on(Curve::R1)?, Prices::on(Curve::K1)?);
-    let (tokens, mask) = (token_prices(&keys)?, mask_price(&keys)?);
+    // Made once: their many series take longer to make than most of this work.
+    let metrics = Arc::new(Metrics::new());
+    let (r1, k1) = (Prices::on(Curve::R1, &metrics)?, Prices::on(Curve::K1, &metrics)?);
+    let (tokens, mask) = (token_prices(&keys, &metrics)?, mask_price(&keys, &metrics)?);
     let model = |kind: Kind| {
         let Prices { seal, open } = if kind.curve == Curve::R1 { r1 } else { k1 };
         CostModel::new(match kind.operation {
@@ -73,11 +76,11 @@ struct Prices {
 }
 
 impl Prices {
-    fn on(curve: Curve) -> Result<Self, CallFailure> {
+    fn on(curve: Curve, metrics: &Arc<Metrics>) -> Result<Self, CallFailure> {
         let keys = keys(curve)?;
         let timed = |document: Vec<u8>| {
-            let (sealing, sealed) = best(|| task(&keys, curve, true), &document.into())?;
-            let (opening, _) = best(|| task(&keys, curve, false), &sealed)?;
+            let (sealing, sealed) = best(|| task(&keys, curve, true), &document.into(), metrics)?;
+            let (opening, _) = best(|| task(&keys, curve, false), &sealed, metrics)?;
             Ok::<_, CallFailure>((sealing, opening))
         };
         let (empty, one) = (timed(document(0, 0))?, timed(document(1, SHORT))?);
@@ -134,10 +137,10 @@ fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
 }
 
 /// The least CPU that a call on a document takes, in nanoseconds, and the document that comes back.
-fn best(task: impl Fn() -> Task, payload: &Bytes) -> Result<(f64, Bytes), CallFailure> {
+fn best(task: impl Fn() -> Task, payload: &Bytes, metrics: &Arc<Metrics>) -> Result<(f64, Bytes), CallFailure> {
     let mut least = (f64::INFINITY, Bytes::new());
     for _ in 0..RUNS {
-        let (took, outcome) = timed(Work::new(task(), order(payload), &Limits::default(), Arc::default()))?;
+        let (took, outcome) = timed(Work::new(task(), order(payload), &Limits::default(), Arc::clone(metrics)))?;
         if took < least.0 {
             least = (took, document_of(outcome)?);
         }
@@ -191,14 +194,14 @@ fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
 }
 
 /// What masking costs, by the function that stands in the middle: others take a tenth of a hash, or ten of them.
-fn mask_price(keys: &Arc<TokenKeys>) -> Result<Coefficients, CallFailure> {
+fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficients, CallFailure> {
     let task = || {
         let rule = MaskRule { fields: RuleFields::Path("$[*]"), mask: "hash" };
         let wanted = Wanted::of(&Masking { rules: vec![rule], ..Masking::default() });
         let keys = Arc::clone(keys);
         Task::Mask(Box::new(move || wanted?.into_masks(&masks::secret(&keys))), OnError::Fail)
     };
-    let took = |fields, bytes| best(task, &document(fields, bytes).into()).map(|(took, _)| took);
+    let took = |fields, bytes| best(task, &document(fields, bytes).into(), metrics).map(|(took, _)| took);
     let (empty, short, long) = (took(0, 0)?, took(FIELDS, SHORT)?, took(FIELDS, LONG)?);
     let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
     let field = (short - empty) / f64::from(FIELDS) - byte * SHORT as f64;
@@ -206,7 +209,7 @@ fn mask_price(keys: &Arc<TokenKeys>) -> Result<Coefficients, CallFailure> {
 }
 
 /// What each of the walks over tokens costs, in the order of their kinds.
-fn token_prices(keys: &Arc<TokenKeys>) -> Result<[Coefficients; 4], CallFailure> {
+fn token_prices(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<[Coefficients; 4], CallFailure> {
     let collection = Arc::new(Collection {
         keys: Arc::clone(keys),
         map: MapId { app: 1, collection: 1 },
@@ -218,7 +221,7 @@ fn token_prices(keys: &Arc<TokenKeys>) -> Result<[Coefficients; 4], CallFailure>
     let [empty, short, long] = [(0, 0), (FIELDS, SHORT), (FIELDS, LONG)].map(|(fields, bytes)| {
         let payload = Bytes::from(document(fields, bytes));
         (0..RUNS).try_fold([f64::INFINITY; 4], |least, _| {
-            let took = walks(&collection, &payload)?;
+            let took = walks(&collection, &payload, metrics)?;
             Ok::<_, CallFailure>(std::array::from_fn(|walk| least[walk].min(took[walk])))
         })
     });
@@ -231,7 +234,7 @@ fn token_prices(keys: &Arc<TokenKeys>) -> Result<[Coefficients; 4], CallFailure>
 }
 
 /// The CPU of each walk of a round trip. The store has a token for every field already, which costs the most.
-fn walks(collection: &Arc<Collection>, payload: &Bytes) -> Result<[f64; 4], CallFailure> {
+fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) -> Result<[f64; 4], CallFailure> {
     let bounds = Bounds { fields_max: FIELDS as usize, value_bytes_max: LONG };
     let minting = Minting {
         collection: Arc::clone(collection),
@@ -244,7 +247,7 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes) -> Result<[f64; 4], Call
     };
     let shown = Shown::clear();
     let looking = Looking { collection: Arc::clone(collection), context: Box::default(), bounds, shown };
-    let new = |task, payload| Work::new(task, order(payload), &Limits::default(), Arc::default());
+    let new = |task, payload| Work::new(task, order(payload), &Limits::default(), Arc::clone(metrics));
     let (mint, outcome) = timed(new(Task::Tokenize(minting, OnError::Fail), payload))?;
     let (mut rows, mut settle) = (Vec::new(), mint);
     let tokens = match outcome {
