@@ -111,7 +111,7 @@ def jobs_of(executables):
     shared, alone = [], []
     for name, executable, folder, is_bench in executables:
         # Most tests wait, so two for each core keep it busy.
-        environment = {"CARGO_MANIFEST_DIR": str(folder), "RUST_TEST_THREADS": str(2 * (os.cpu_count() or 1))}
+        environment = {"CARGO_MANIFEST_DIR": str(folder), "RUST_TEST_THREADS": str(3 * (os.cpu_count() or 1))}
         if is_bench:
             shared.append(Job(name, [executable], folder, environment))
             continue

@@ -1,6 +1,6 @@
 //! What each kind of work costs on this machine: some of each is done once, at start, on keys made for that.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use sealwire_crypto::{
@@ -34,12 +34,23 @@ const LONG: usize = 1_024;
 /// The least of so many runs counts: whatever disturbs makes it longer.
 const RUNS: usize = 5;
 
-/// Does some of each kind of work: about 20 ms of CPU.
+/// Does some of each kind of work: about 20 ms of CPU. A process with several engines does it once.
 ///
 /// # Errors
 ///
 /// The crypto library does not work here.
 pub fn calibrate() -> Result<Costs, CallFailure> {
+    static COSTS: Mutex<Option<Costs>> = Mutex::new(None);
+    // Held while it is measured: two measurements at a time would be of a busy machine.
+    let mut costs = COSTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let measured = match &*costs {
+        Some(costs) => costs.clone(),
+        None => measure()?,
+    };
+    Ok(costs.insert(measured).clone())
+}
+
+fn measure() -> Result<Costs, CallFailure> {
     let keys = token_keys()?;
     // Made once: their many series take longer to make than most of this work.
     let metrics = Arc::new(Metrics::new());
