@@ -14,6 +14,8 @@ use crate::table::{number, time};
 const OK_SHARE_MIN: f64 = 0.95;
 /// The latencies' p99 may be so many times that of the lightest load.
 const P99_TIMES_MAX: f64 = 10.0;
+/// A lighter load than the first is tried only if so many of its calls are due in the time that counts.
+const LIGHTER_CALLS_MIN: f64 = 20.0;
 /// p99 below this is no sign of anything: the system's own timers are as coarse.
 const P99_FLOOR_US: f64 = 2_000.0;
 
@@ -70,6 +72,9 @@ pub(crate) fn sweep(
             Ok(tried) => {
                 tried.run.iter().for_each(&mut told);
                 next = search.take(per_s, tried);
+                if search.good == 0.0 {
+                    next = next.filter(|next| next * load.duration_s >= LIGHTER_CALLS_MIN);
+                }
             }
             Err(fault) if search.good > 0.0 && !matches!(fault, Fault::Wrong(_)) => return Ok(search.end(Some(fault))),
             Err(fault) => return Err(fault),
@@ -268,6 +273,15 @@ mod tests {
         // Its end is beyond what is tried, above or below.
         assert_eq!(check(from(1.0), good, None).short, None);
         assert_eq!(check(from(1e9), good, None).short, None);
+    }
+
+    #[test]
+    fn lighter_loads_are_tried_while_they_have_calls_enough() {
+        // Of a second each.
+        for (from_per_s, tried) in [(170.0, [21.25, 42.5, 85.0, 170.0].as_slice()), (39.0, &[39.0])] {
+            let found = check(Steps { from_per_s, ..STEPS }, |load| Ok(served(load, 0.0)), None);
+            assert_eq!(found.sweep.runs.iter().map(|run| run.totals.offered_per_s).collect::<Vec<_>>(), tried);
+        }
     }
 
     #[test]

@@ -178,7 +178,7 @@ fn sweep_and_prove_give_one_file_of_runs() {
     let null = Null::start(0);
     let file = null.folder().join("sweep.json");
     let output = null
-        .command("sweep", "--from 50 --rates 2 --around 0 --fields 1 --warm-up 0 --duration 0.4 --allow-bottleneck")
+        .command("sweep", "--from 200 --rates 2 --around 0 --fields 1 --warm-up 0 --duration 0.4 --allow-bottleneck")
         .arg("--output")
         .arg(&file)
         .output()
@@ -190,7 +190,7 @@ fn sweep_and_prove_give_one_file_of_runs() {
     assert!(shown.status.success() && shown.stdout == output.stdout && !shown.stdout.is_empty());
 
     let prove = |options: &str| program().arg("prove").args(options.split_whitespace()).output().unwrap();
-    let output = prove("--from 100 --target 1 --warm-up 0 --duration 0.1");
+    let output = prove("--from 300 --target 1 --warm-up 0 --duration 0.1");
     // Whether any rate is sent on time is the machine's doing.
     let end = match output.status.code() {
         Some(0) => "frames/s of 1 field sent on time",
@@ -198,7 +198,7 @@ fn sweep_and_prove_give_one_file_of_runs() {
         _ => "another status",
     };
     assert!(said(&output).contains(end), "{:?} {}", output.status, said(&output));
-    let output = prove("--from 100 --target 1000000000 --warm-up 0 --duration 0.05");
+    let output = prove("--from 600 --target 1000000000 --warm-up 0 --duration 0.05");
     assert_eq!(output.status.code(), Some(5), "{}", said(&output));
 }
 
