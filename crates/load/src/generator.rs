@@ -116,10 +116,12 @@ impl<'a> Generator<'a> {
         self.begin();
         loop {
             let now = self.book.now();
-            if marks.first.is_none() && now >= begin {
-                (marks.first, marks.started) = (Some(Meter::read(&self.links, now, engine)), figures::now());
-            }
-            if marks.last.is_none() && now >= end {
+            if marks.first.is_none() {
+                if now >= begin {
+                    (marks.first, marks.started) = (Some(Meter::read(&self.links, now, engine)), figures::now());
+                }
+            } else if marks.last.is_none() && now >= end {
+                // Never in the turn of the first, though the machine slept over both: rates are of the time between.
                 marks.last = Some(Meter::read(&self.links, now, engine));
             }
             let mut next = if now < begin { begin } else { end };
