@@ -206,6 +206,7 @@ fn options(folder: &Path) -> Options {
         folder: folder.to_owned(),
         segment_bytes: 64 << 20,
         segment_age: Duration::from_secs(86_400),
+        folder_bytes_max: None,
         sync: false,
         instance: "5f1d7e0a9c3b2416".into(),
     }
@@ -225,6 +226,7 @@ fn record(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
         on_failure: OnFailure::Continue,
         queue_records: 1 << 20,
         queue_bytes: 512 << 20,
+        reserve_bytes: 0,
         gather: Duration::from_millis(2),
         version: "bench",
     };

@@ -44,6 +44,28 @@ pub(crate) fn segments(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(found)
 }
 
+/// What all files of a folder come to.
+pub(crate) fn folder_bytes(folder: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        match entry?.metadata() {
+            Ok(file) => bytes += file.len(),
+            // Moved away meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+/// What may still be written into a folder that is to hold so much at most.
+pub(crate) fn bytes_left(folder: &Path, folder_bytes_max: Option<u64>) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(folder)?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let Some(max) = folder_bytes_max else { return Ok(free) };
+    Ok(free.min(max.saturating_sub(folder_bytes(folder)?)))
+}
+
 /// Makes the folder, if it is not there, for its owner alone.
 pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)

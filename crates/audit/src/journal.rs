@@ -20,6 +20,9 @@ use crate::segment::{Header, Lines};
 /// What is kept of the buffer of a large group.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
 
+/// What the head may add to a folder.
+const HEAD_BYTES_MAX: u64 = 1_024;
+
 /// Where a trail is, and when a segment ends.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -29,6 +32,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// And before the first write so long after its beginning.
     pub segment_age: Duration,
+    /// What all files of the folder may come to; beyond it records cannot be written, as on a full disk. `None`: the disk's size.
+    pub folder_bytes_max: Option<u64>,
     /// Whether what is written is put on disk (`fdatasync`) before it counts as written; else the system has it (`write`).
     pub sync: bool,
     /// Names this run of this engine.
@@ -120,6 +125,8 @@ pub struct Journal {
     found: Found,
     torn_bytes: u64,
     out: Vec<u8>,
+    /// What the files come to, as far as is known without looking: somebody may have moved some away.
+    folder_bytes: u64,
     _lock: File,
 }
 
@@ -168,6 +175,7 @@ impl Journal {
             found: state.found,
             torn_bytes,
             out: Vec::new(),
+            folder_bytes: files::folder_bytes(&folder).map_err(at(&folder))?,
             _lock: lock,
             options,
             key,
@@ -311,12 +319,28 @@ impl Journal {
 
     /// Writes the buffer, then the head.
     fn put(&mut self, file: &mut File, name: &str, link: Link) -> io::Result<()> {
+        self.make_room()?;
         file.write_all(&self.out)?;
+        self.folder_bytes += self.out.len() as u64;
         if self.options.sync {
             file.sync_data()?;
         }
         self.write_head(&link, name)?;
         if self.options.sync { self.head.sync_data() } else { Ok(()) }
+    }
+
+    /// Fails if the folder may not hold what is in the buffer.
+    fn make_room(&mut self) -> io::Result<()> {
+        let Some(max) = self.options.folder_bytes_max else { return Ok(()) };
+        let more = self.out.len() as u64 + HEAD_BYTES_MAX;
+        if self.folder_bytes + more > max {
+            self.folder_bytes = files::folder_bytes(&self.options.folder)?;
+        }
+        if self.folder_bytes + more <= max {
+            return Ok(());
+        }
+        let said = "the folder has its largest size, audit.folder_mib_max: move old segments away";
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, said))
     }
 
     fn write_head(&mut self, link: &Link, file: &str) -> io::Result<()> {

@@ -146,6 +146,25 @@ pub enum Event<'a> {
         /// What the system said last.
         error: &'a str,
     },
+    /// Requests that were refused were counted, not recorded one by one.
+    Refused {
+        /// Who sent them, or `*` for several.
+        principal: &'a str,
+        /// Which field of the certificate that is.
+        kind: &'a str,
+        /// What was called, or `*` for several.
+        method: &'a str,
+        /// The code of the answer, or `*` for several.
+        outcome: &'a str,
+        /// How many.
+        count: u64,
+        /// When the first was.
+        first: Moment,
+        /// When the last was.
+        last: Moment,
+        /// Bytes of their messages.
+        bytes_in: u64,
+    },
     /// Something was read again.
     Reload {
         /// What.
@@ -171,6 +190,19 @@ impl Event<'_> {
                 json::key(out, "since");
                 moment(out, *since);
                 json::text(out, "error", cut(error, TEXT_BYTES_MAX));
+            }
+            Self::Refused { principal, kind, method, outcome, count, first, last, bytes_in } => {
+                begin(out, at, "refused", instance);
+                json::text(out, "principal", cut(principal, PRINCIPAL_BYTES_MAX));
+                json::text(out, "kind", cut(kind, TEXT_BYTES_MAX));
+                json::text(out, "method", cut(method, TEXT_BYTES_MAX));
+                json::text(out, "outcome", cut(outcome, TEXT_BYTES_MAX));
+                json::count(out, "count", *count);
+                json::key(out, "first");
+                moment(out, *first);
+                json::key(out, "last");
+                moment(out, *last);
+                json::count(out, "bytes_in", *bytes_in);
             }
             Self::Reload { what, outcome } => {
                 begin(out, at, "reload", instance);

@@ -23,7 +23,7 @@ pub struct Filter {
     pub method: Option<String>,
     /// With this outcome; `failed` is every one but `ok`.
     pub outcome: Option<String>,
-    /// Of this event: `call`, `start`, `stop`, `segment`, `gap`, `reload`.
+    /// Of this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `reload`.
     pub event: Option<String>,
     /// Not before.
     pub since: Option<Moment>,
@@ -75,6 +75,12 @@ pub struct Shown {
     pub found: Option<String>,
     /// Records that a gap stands for.
     pub lost: Option<u64>,
+    /// Refused requests that were counted.
+    pub count: Option<u64>,
+    /// When the first of them was.
+    pub first: Option<String>,
+    /// When the last of them was.
+    pub last: Option<String>,
     /// What was read again.
     pub what: Option<String>,
     /// What the system said.

@@ -5,22 +5,26 @@
 //! bytes. What is lost is counted, and the count is a record itself as soon as the files can be written again.
 
 mod queue;
+mod refusals;
 mod writer;
 mod written;
 
 use std::cell::RefCell;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::chain::Digest;
+use crate::files;
 use crate::journal::{Found, Journal, JournalError, Options};
 use crate::key::AuditKey;
 use crate::moment::Moment;
 use crate::record::{Event, Record};
 use queue::{Pushed, Queue};
+use refusals::Refusals;
 use writer::Writer;
 pub use written::{Gone, Written};
 
@@ -44,6 +48,8 @@ pub struct TrailOptions {
     pub queue_records: usize,
     /// Most bytes of them. Memory is at most five times that.
     pub queue_bytes: usize,
+    /// Room that is kept for permitted requests: with less, refused ones are counted and not recorded one by one.
+    pub reserve_bytes: u64,
     /// How long the first record waits for others, where nobody waits for it. With `Reject` calls do, and it does not.
     pub gather: Duration,
     /// The version of the program, for the record of the start.
@@ -115,7 +121,24 @@ pub struct Trail {
     on_failure: OnFailure,
     found: Found,
     torn_bytes: u64,
+    room: Room,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Where to look for room.
+struct Room {
+    folder: PathBuf,
+    folder_bytes_max: Option<u64>,
+    reserve_bytes: u64,
+}
+
+impl Room {
+    /// Whether what is left is for permitted requests. A folder that cannot be asked is not short: writing to it says more.
+    fn is_short(&self) -> bool {
+        // A small folder keeps a tenth.
+        let reserve = self.folder_bytes_max.map_or(self.reserve_bytes, |max| self.reserve_bytes.min(max / 10));
+        files::bytes_left(&self.folder, self.folder_bytes_max).is_ok_and(|left| left < reserve)
+    }
 }
 
 /// What calls and the writer share.
@@ -125,6 +148,9 @@ struct Shared {
     /// A copy of what the queue knows, for who asks before each call.
     fails: AtomicBool,
     last: Mutex<(u64, Digest)>,
+    refusals: Mutex<Refusals>,
+    /// The room that is left is for permitted requests.
+    is_short: AtomicBool,
 }
 
 thread_local! {
@@ -142,6 +168,8 @@ impl Trail {
     pub fn open(options: TrailOptions, key: AuditKey, observer: Arc<dyn Observer>) -> Result<Self, JournalError> {
         let folder = options.journal.folder.clone();
         let instance = options.journal.instance.clone();
+        let folder_bytes_max = options.journal.folder_bytes_max;
+        let room = Room { folder: folder.clone(), folder_bytes_max, reserve_bytes: options.reserve_bytes };
         let mut journal = Journal::open(options.journal, key)?;
         let (found, torn_bytes) = (journal.found(), journal.torn_bytes());
         let start = Event::Start { version: options.version, found: found.name(), torn_bytes };
@@ -155,12 +183,14 @@ impl Trail {
             (Err(source), OnFailure::Reject) => return Err(JournalError::Io { path: folder, source }),
             (Err(_), OnFailure::Continue) => drop(queue.push(&body)),
         }
-        let shared = Arc::new(Shared { queue, instance, fails: AtomicBool::new(false), last: Mutex::new(last) });
+        let (fails, is_short) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (last, refusals) = (Mutex::new(last), Mutex::default());
+        let shared = Arc::new(Shared { queue, instance, fails, last, refusals, is_short });
         let gather = if options.on_failure == OnFailure::Continue { options.gather } else { Duration::ZERO };
         let writer = Writer::new(journal, Arc::clone(&shared), observer, options.on_failure, gather);
         let thread = thread::Builder::new().name("sealwire-audit".into()).spawn(move || writer.run());
         let thread = thread.map_err(|source| JournalError::Io { path: folder, source })?;
-        Ok(Self { shared, on_failure: options.on_failure, found, torn_bytes, thread: Mutex::new(Some(thread)) })
+        Ok(Self { shared, on_failure: options.on_failure, found, torn_bytes, room, thread: Mutex::new(Some(thread)) })
     }
 
     /// How the trail was found.
@@ -192,7 +222,31 @@ impl Trail {
         self.push(|body| record.encode(body, Moment::now(), &self.shared.instance))
     }
 
-    /// The same of what happens to the engine.
+    /// Takes the record of a request that was refused before any work. Of a flood most are counted, in memory, and recorded
+    /// as counts by [`Trail::settle`]; such a request waits for nothing.
+    pub fn refused(&self, record: &Record<'_>) -> Written {
+        let is_short = self.shared.is_short.load(Ordering::Relaxed);
+        if self.refusals().take(record, is_short, Instant::now(), Moment::now()) {
+            return self.record(record);
+        }
+        Written::at_once(Ok(()))
+    }
+
+    /// Looks how much room is left, and records what was counted, once it has been counted for a minute. To be called each
+    /// second or so. Counts wait while room is short or the files fail.
+    pub fn settle(&self, now: Instant) {
+        let is_short = self.room.is_short();
+        self.shared.is_short.store(is_short, Ordering::Relaxed);
+        if !is_short && !self.shared.fails.load(Ordering::Relaxed) {
+            self.refusals().settle(false, now, |event| drop(self.event(event)));
+        }
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.shared.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the record of what happens to the engine. The same holds of when it is written.
     pub fn event(&self, event: &Event<'_>) -> Written {
         self.push(|body| event.encode(body, Moment::now(), &self.shared.instance))
     }
@@ -222,6 +276,7 @@ impl Trail {
     pub fn close(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
+            self.refusals().settle(true, Instant::now(), |event| drop(self.event(event)));
             drop(self.event(&Event::Stop));
             self.shared.queue.close();
             // A panic there was printed there.

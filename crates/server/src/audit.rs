@@ -16,6 +16,8 @@ use crate::seldom::Seldom;
 
 /// How long a call waits for its record. A disk that hangs is as good as none.
 const WRITE_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked at what was only counted, and at the room that is left.
+const SETTLE: Duration = Duration::from_secs(1);
 /// How long a record waits for others, where no call waits for it.
 const GATHER: Duration = Duration::from_millis(2);
 
@@ -41,12 +43,14 @@ impl Audit {
                 folder,
                 segment_bytes: config.segment_mib << 20,
                 segment_age: Duration::from_secs(config.segment_hours * 3_600),
+                folder_bytes_max: Some(config.folder_mib_max << 20).filter(|bytes| *bytes > 0),
                 sync: config.sync,
                 instance,
             },
             on_failure: config.on_failure,
             queue_records: config.queue_records,
             queue_bytes: config.queue_mib << 20,
+            reserve_bytes: config.reserve_mib << 20,
             gather: GATHER,
             version: env!("CARGO_PKG_VERSION"),
         };
@@ -86,6 +90,22 @@ impl Audit {
     /// Takes the record of a call. What comes back says when that may be answered.
     pub fn record(&self, record: &Record<'_>) -> Recording {
         Recording(self.0.as_ref().map(|trail| trail.record(record)))
+    }
+
+    /// Takes the record of a request that was refused before any work: of a flood, most are only counted.
+    pub fn refused(&self, record: &Record<'_>) -> Recording {
+        Recording(self.0.as_ref().map(|trail| trail.refused(record)))
+    }
+
+    /// Records from time to time what was only counted, until dropped.
+    pub async fn settle(&self) {
+        let Some(trail) = &self.0 else { return };
+        loop {
+            tokio::time::sleep(SETTLE).await;
+            let trail = Arc::clone(trail);
+            // A disk may take its time to say how much room it has.
+            let _ = tokio::task::spawn_blocking(move || trail.settle(Instant::now())).await;
+        }
     }
 
     /// Records that something was read again.

@@ -326,6 +326,10 @@ pub struct Audit {
     pub segment_mib: u64,
     /// Age at which a segment ends.
     pub segment_hours: u64,
+    /// Most MiB of all files; 0: as the disk holds.
+    pub folder_mib_max: u64,
+    /// MiB that are kept for permitted calls.
+    pub reserve_mib: u64,
     /// Most records that wait.
     pub queue_records: usize,
     /// Most MiB of them.
@@ -340,6 +344,8 @@ impl Audit {
             sync: values.flag("audit", "sync"),
             segment_mib: values.number("audit", "segment_mib"),
             segment_hours: values.number("audit", "segment_hours"),
+            folder_mib_max: values.number("audit", "folder_mib_max"),
+            reserve_mib: values.number("audit", "reserve_mib"),
             queue_records: values.number("audit", "queue_records") as usize,
             queue_mib: values.number("audit", "queue_mib") as usize,
         }

@@ -86,7 +86,7 @@ pub struct Server {
     config: Config,
     certificates: Reload,
     accepting: JoinHandle<()>,
-    watching: [JoinHandle<()>; 4],
+    watching: [JoinHandle<()>; 5],
     connections: Arc<Semaphore>,
 }
 
@@ -200,6 +200,8 @@ impl Server {
         let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
         let recorder = Arc::clone(&engine);
         let keeping = tokio::spawn(certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)));
+        let recorder = Arc::clone(&engine);
+        let settling = tokio::spawn(async move { recorder.audit.settle().await });
         state.readiness.enter(Phase::Ready);
         tracing::info!(%address, admin = %admin.address(), generation = engine.apps.generation(), "ready");
         Ok(Self {
@@ -213,7 +215,7 @@ impl Server {
             config: config.clone(),
             certificates: reload,
             accepting,
-            watching: [watching, aging, following, keeping],
+            watching: [watching, aging, following, keeping, settling],
             connections,
         })
     }

@@ -56,12 +56,14 @@ fn options(folder: &Path, on_failure: OnFailure) -> TrailOptions {
             // Small, so that kills meet rotations too.
             segment_bytes: 64 << 10,
             segment_age: Duration::from_secs(3_600),
+            folder_bytes_max: None,
             sync: false,
             instance: std::process::id().to_string(),
         },
         on_failure,
         queue_records: 1_024,
         queue_bytes: 1 << 20,
+        reserve_bytes: 0,
         gather: Duration::from_millis(1),
         version: "test",
     }

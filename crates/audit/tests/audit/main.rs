@@ -3,6 +3,7 @@
 //! | module | what it tests |
 //! | --- | --- |
 //! | `kills` | a log in a process that is killed, and on a full disk |
+//! | `room` | the largest size of a folder, and what is kept for permitted requests |
 //! | `tamper` | every change to the files, and where verification finds it |
 
 #![allow(
@@ -12,4 +13,5 @@
 )]
 
 mod kills;
+mod room;
 mod tamper;

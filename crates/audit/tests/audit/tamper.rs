@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_audit::{
-    Anchor, AuditKey, Event, Finding, HEAD_FILE, HeadSeen, Journal, Notice, Observer, OnFailure, Options, Problem,
-    Range, Record, Report, Trail, TrailOptions, verify,
+    Anchor, AuditKey, Event, Finding, HEAD_FILE, HeadSeen, Journal, JournalError, Notice, Observer, OnFailure, Options,
+    Problem, Range, Record, Report, Trail, TrailOptions, verify,
 };
 use tempfile::TempDir;
 use zeroize::Zeroizing;
@@ -29,6 +29,7 @@ fn options(folder: &Path) -> TrailOptions {
         folder: folder.to_owned(),
         segment_bytes: 6_000,
         segment_age: Duration::from_secs(3_600),
+        folder_bytes_max: None,
         sync: false,
         instance: "engine-1".into(),
     };
@@ -37,14 +38,26 @@ fn options(folder: &Path) -> TrailOptions {
         on_failure: OnFailure::Reject,
         queue_records: 100,
         queue_bytes: 1 << 20,
+        reserve_bytes: 0,
         gather: Duration::ZERO,
         version: "0.0.0",
     }
 }
 
+/// Opens what was closed just now. A process that another test starts holds copies of all locks until it runs its program.
+fn opened<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> T {
+    loop {
+        match open() {
+            Err(JournalError::InUse { .. }) => std::thread::yield_now(),
+            Ok(opened) => return opened,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// A trail of several segments under a key.
 fn trail(folder: &Path, byte: u8, records: u64) {
-    let trail = Trail::open(options(folder), key(byte), Arc::new(Silent)).unwrap();
+    let trail = opened(|| Trail::open(options(folder), key(byte), Arc::new(Silent)));
     for call in 0..records {
         let record = Record {
             principal: "relay.internal",
@@ -431,7 +444,7 @@ fn what_a_kill_tears_is_set_aside_and_no_finding() {
         fs::write(&path, [&whole[..], torn].concat()).unwrap();
         let report = check(folder.path(), 1);
         assert!(report.is_sound() && report.torn_bytes == torn.len() as u64, "{report:?}");
-        let journal = Journal::open(options(folder.path()).journal, key(1)).unwrap();
+        let journal = opened(|| Journal::open(options(folder.path()).journal, key(1)));
         assert_eq!((journal.torn_bytes(), journal.found().name()), (torn.len() as u64, "clean"));
         drop(journal);
         assert_eq!(fs::read(&path).unwrap(), whole);

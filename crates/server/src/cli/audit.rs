@@ -111,7 +111,7 @@ struct Wanted {
     /// With this outcome: ok, an error's code, or failed for every error
     #[arg(long, value_name = "CODE")]
     outcome: Option<String>,
-    /// Of this kind: call, start, stop, segment, gap or reload
+    /// Of this kind: call, start, stop, segment, gap, refused or reload
     #[arg(long, value_name = "KIND")]
     event: Option<String>,
     /// Not before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago
@@ -312,6 +312,11 @@ fn print(out: &mut impl Write, line: &[u8], shown: &Shown, json: bool) -> io::Re
         }
         if let Some(lost) = shown.lost {
             write!(out, ", {lost} records lost: {}", text(&shown.error))?;
+        }
+        if let Some(count) = shown.count {
+            let (principal, method, outcome) = (text(&shown.principal), text(&shown.method), text(&shown.outcome));
+            let (first, last) = (text(&shown.first), text(&shown.last));
+            write!(out, ", {count} more requests of {principal} for {method}: {outcome}, from {first} to {last}")?;
         }
         if let Some(what) = &shown.what {
             write!(out, ", {what}: {}", text(&shown.outcome))?;

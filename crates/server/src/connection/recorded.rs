@@ -72,7 +72,9 @@ impl Connection {
         let Facts { method, subject, bytes, ticket, code, arrived } = facts;
         let (fields, errors) = ticket.map_or((0, 0), Ticket::done);
         let planned = ticket.and_then(Ticket::planned_under);
-        self.engine.audit.record(&Record {
+        // Nothing was done for it, and whoever sends it can send as many as the network carries.
+        let is_refused = *code != CallCode::OK && planned.is_none();
+        let record = Record {
             principal: self.principal.as_str(),
             kind: kind(self.principal.kind()),
             method: method.as_str(),
@@ -87,7 +89,8 @@ impl Connection {
             outcome: code.as_str(),
             generation: planned.unwrap_or_else(|| self.engine.apps.generation()),
             took: arrived.elapsed(),
-        })
+        };
+        if is_refused { self.engine.audit.refused(&record) } else { self.engine.audit.record(&record) }
     }
 
     /// The record of a request that did not begin; none of one that is never recorded.

@@ -43,7 +43,8 @@ impl Desk {
         }
         let Named { app, collection, reason } = heard.call.map_or_else(Named::default, Named::by_control);
         let key = done.ok().and_then(|done| done.key.as_deref());
-        self.engine.audit.record(&Record {
+        let changes = heard.call.map_or_else(Vec::new, |call| changes(call, key));
+        let record = Record {
             principal: heard.principal.as_str(),
             kind: kind(heard.principal.kind()),
             method: heard.method.as_str(),
@@ -51,14 +52,17 @@ impl Desk {
             collection,
             reason,
             mask: None,
-            change: &heard.call.map_or_else(Vec::new, |call| changes(call, key)),
+            change: &changes,
             fields: 0,
             errors: 0,
             bytes_in: heard.bytes as u64,
             outcome: done.map_or_else(CallCode::from, |_| CallCode::OK).as_str(),
             generation: done.map_or_else(|_| self.engine.apps.generation(), |done| done.generation),
             took: heard.arrived.elapsed(),
-        })
+        };
+        // What is not understood or not permitted anybody can send without end.
+        let is_refused = done.is_err_and(|code| heard.call.is_none() || code == ErrorCode::Forbidden);
+        if is_refused { self.engine.audit.refused(&record) } else { self.engine.audit.record(&record) }
     }
 }
 

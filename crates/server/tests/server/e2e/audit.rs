@@ -356,3 +356,55 @@ fn two_engines_do_not_share_a_trail_and_a_restart_goes_on_with_it() {
         }
     });
 }
+
+#[test]
+fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
+    const FLOOD: u32 = 5_000;
+    run(async {
+        let mut harness = Harness::with(audited).await;
+        let stranger = harness.another_caller("stranger");
+        let relay = harness.client().await;
+        let mut data = harness.raw().await;
+        for at in 0..FLOOD {
+            // A method that does not exist.
+            data.send(&[0x94, 0, 7, 0xa3, b'f', b'o', b'o', 0x91, 0x80]).await;
+            assert!(matches!(data.hear().await, Heard::Reply(7, Err(_))));
+            if at % 100 == 0 {
+                relay.encrypt(Encrypt::new(APP, &doc(1))).await.unwrap();
+            }
+        }
+        // The control listener hears a stranger for a few seconds, as often as it comes.
+        let mut denied = 0;
+        while denied < 100 {
+            let raw = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&stranger)).await;
+            let mut raw = raw.unwrap();
+            while denied < 100 && raw.try_send(b"\x94\x00\x07\xa9apps.list\x91\x80").await.is_ok() {
+                let Heard::Reply(7, Err(error)) = raw.hear().await else { break };
+                assert_eq!(error.code, ErrorCode::Forbidden);
+                denied += 1;
+            }
+        }
+        harness.take_server().shutdown().await;
+
+        let found = records(&folder(&harness));
+        let of = |event: &str, outcome: &str| {
+            let is = |record: &&Shown| record.event == event && record.outcome.as_deref() == Some(outcome);
+            found.iter().filter(is).cloned().collect::<Vec<Shown>>()
+        };
+        assert_eq!(of("call", "ok").len(), FLOOD as usize / 100, "each permitted call has its record");
+        for (outcome, principal, method, sent) in
+            [("forbidden", "stranger", "apps.list", denied), ("not_found", "relay", "unknown", u64::from(FLOOD))]
+        {
+            let (single, counted) = (of("call", outcome), of("refused", outcome));
+            let sum: u64 = counted.iter().filter_map(|record| record.count).sum();
+            // The last answer to a stranger may not have come.
+            assert!((sent..sent + 10).contains(&(single.len() as u64 + sum)), "{outcome}: {} and {sum}", single.len());
+            assert!(single.len() >= 20 && sum >= sent / 2, "{outcome}: {} and {sum}", single.len());
+            for record in single.iter().chain(&counted) {
+                assert_eq!(record.principal.as_deref(), Some(principal), "{record:?}");
+                assert_eq!(record.method.as_deref(), Some(method), "{record:?}");
+            }
+        }
+        verified(&harness.config, &folder(&harness));
+    });
+}

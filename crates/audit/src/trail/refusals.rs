@@ -1,0 +1,209 @@
+//! Refused requests, which anybody with a certificate can send without end: each principal has some recorded one by one, and
+//! the rest counted, so that no flood fills the disk that permitted requests are recorded on.
+//!
+//! The clock is the caller's.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::moment::Moment;
+use crate::record::{Event, Record};
+
+/// How long requests are counted before the count is a record.
+pub(super) const WINDOW: Duration = Duration::from_secs(60);
+/// So many refused requests of a principal are recorded one by one,
+const SINGLE_MAX: u32 = 20;
+/// and one more for each such time that has passed since.
+const SINGLE_EVERY: Duration = Duration::from_secs(10);
+/// Most counts of one principal in a window. What is beyond is one count more.
+const COUNTS_MAX: usize = 8;
+/// Most principals that are told apart. Those beyond count as one.
+const PRINCIPALS_MAX: usize = 1_024;
+/// What stands for a name where several are counted as one.
+const SEVERAL: &str = "*";
+
+/// What waits to be recorded as counts. Memory is bounded by the constants above, at about 20 KiB a principal at most.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    principals: HashMap<Box<str>, Principal>,
+    /// When the oldest count that waits was begun.
+    begun: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Principal {
+    kind: Box<str>,
+    /// Requests that may still be recorded one by one, as of `refilled`.
+    left: u32,
+    refilled: Instant,
+    counts: Vec<Count>,
+}
+
+#[derive(Debug)]
+struct Count {
+    method: Box<str>,
+    outcome: Box<str>,
+    count: u64,
+    first: Moment,
+    last: Moment,
+    bytes_in: u64,
+}
+
+impl Principal {
+    fn new(kind: &str, now: Instant) -> Self {
+        Self { kind: kind.into(), left: SINGLE_MAX, refilled: now, counts: Vec::new() }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.refilled).as_nanos() / SINGLE_EVERY.as_nanos();
+        let more = u32::try_from(passed).unwrap_or(u32::MAX).min(SINGLE_MAX - self.left);
+        self.left += more;
+        // A full allowance gathers nothing for later.
+        self.refilled = if self.left == SINGLE_MAX { now } else { self.refilled + SINGLE_EVERY * more };
+    }
+
+    fn count(&mut self, record: &Record<'_>, at: Moment) {
+        let is = |count: &Count, method: &str, outcome: &str| *count.method == *method && *count.outcome == *outcome;
+        let known = self.counts.iter().position(|count| is(count, record.method, record.outcome));
+        let (method, outcome) = match known {
+            None if self.counts.len() >= COUNTS_MAX => (SEVERAL, SEVERAL),
+            _ => (record.method, record.outcome),
+        };
+        if let Some(count) = self.counts.iter_mut().find(|count| is(count, method, outcome)) {
+            count.count += 1;
+            count.last = at;
+            count.bytes_in = count.bytes_in.saturating_add(record.bytes_in);
+            return;
+        }
+        let (method, outcome) = (method.into(), outcome.into());
+        self.counts.push(Count { method, outcome, count: 1, first: at, last: at, bytes_in: record.bytes_in });
+    }
+}
+
+impl Refusals {
+    /// A request was refused. Whether to record it for itself; else it is counted. None is while the room is `short`.
+    pub(super) fn take(&mut self, record: &Record<'_>, short: bool, now: Instant, at: Moment) -> bool {
+        let (name, kind) = if self.principals.len() < PRINCIPALS_MAX || self.principals.contains_key(record.principal) {
+            (record.principal, record.kind)
+        } else {
+            (SEVERAL, SEVERAL)
+        };
+        if !self.principals.contains_key(name) {
+            self.principals.insert(name.into(), Principal::new(kind, now));
+        }
+        let Some(principal) = self.principals.get_mut(name) else { return true };
+        principal.refill(now);
+        if principal.left > 0 && !short {
+            principal.left -= 1;
+            return true;
+        }
+        principal.count(record, at);
+        self.begun.get_or_insert(now);
+        false
+    }
+
+    /// Gives all counts once the window has passed, or now if it is to `end`, and forgets principals that rest.
+    pub(super) fn settle(&mut self, end: bool, now: Instant, mut each: impl FnMut(&Event<'_>)) {
+        let has_passed = |begun: Instant| now.saturating_duration_since(begun) >= WINDOW;
+        if !end && !self.begun.is_some_and(has_passed) {
+            return;
+        }
+        self.begun = None;
+        self.principals.retain(|name, principal| {
+            for Count { method, outcome, count, first, last, bytes_in } in principal.counts.drain(..) {
+                let (count, first, last, kind) = (count, first, last, &*principal.kind);
+                let (method, outcome) = (&*method, &*outcome);
+                each(&Event::Refused { principal: name, kind, method, outcome, count, first, last, bytes_in });
+            }
+            principal.refill(now);
+            principal.left < SINGLE_MAX
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal<'a>(principal: &'a str, method: &'a str, outcome: &'a str) -> Record<'a> {
+        Record { principal, kind: "dns", method, outcome, bytes_in: 10, ..Record::default() }
+    }
+
+    /// All counts, as principal, method, outcome and count.
+    fn settled(refusals: &mut Refusals, end: bool, now: Instant) -> Vec<(String, String, String, u64)> {
+        let mut all = Vec::new();
+        refusals.settle(end, now, |event| {
+            let Event::Refused { principal, method, outcome, count, bytes_in, .. } = event else { panic!("{event:?}") };
+            assert_eq!(*bytes_in, 10 * count);
+            all.push((String::from(*principal), String::from(*method), String::from(*outcome), *count));
+        });
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn a_flood_is_some_records_and_one_count_of_each_kind_in_a_window() {
+        let (mut refusals, begun) = (Refusals::default(), Instant::now());
+        let mut now = begun;
+        let (mut singles, mut counts, mut counted) = (0_u64, 0, 0);
+        // 10 minutes, 1,000 requests a second, of two kinds.
+        for ms in 0..600_000_u64 {
+            now = begun + Duration::from_millis(ms);
+            let method = if ms % 2 == 0 { "unknown" } else { "decrypt" };
+            singles += u64::from(refusals.take(&refusal("a", method, "forbidden"), false, now, Moment::now()));
+            if ms % 1_000 == 999 {
+                for (_, _, _, count) in settled(&mut refusals, false, now) {
+                    (counts, counted) = (counts + 1, counted + count);
+                }
+            }
+        }
+        counted += settled(&mut refusals, true, now).iter().map(|(_, _, _, count)| count).sum::<u64>();
+        assert_eq!(singles + counted, 600_000);
+        assert_eq!(singles, 20 + 59);
+        assert!((16..=20).contains(&counts), "{counts}");
+    }
+
+    #[test]
+    fn kinds_and_principals_beyond_their_bounds_are_counted_as_one() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        let methods: Vec<_> = (0..100).map(|number| format!("m{number}")).collect();
+        for method in &methods {
+            refusals.take(&refusal("a", method, "forbidden"), true, now, Moment::now());
+        }
+        let all = settled(&mut refusals, true, now);
+        assert_eq!(all.len(), COUNTS_MAX + 1);
+        assert_eq!(all[0], ("a".into(), "*".into(), "*".into(), (100 - COUNTS_MAX) as u64));
+
+        let names: Vec<_> = (0..2 * PRINCIPALS_MAX).map(|number| format!("p{number}")).collect();
+        for name in &names {
+            for _ in 0..=SINGLE_MAX {
+                refusals.take(&refusal(name, "m", "forbidden"), false, now, Moment::now());
+            }
+        }
+        assert_eq!(refusals.principals.len(), PRINCIPALS_MAX + 1);
+        let all = settled(&mut refusals, true, now);
+        // Of those beyond only the first had records of their own, for all of them.
+        let beyond = (PRINCIPALS_MAX * (SINGLE_MAX as usize + 1) - SINGLE_MAX as usize) as u64;
+        assert_eq!(all[0], ("*".into(), "m".into(), "forbidden".into(), beyond));
+    }
+
+    #[test]
+    fn a_principal_that_rests_is_forgotten_and_begins_anew() {
+        let (mut refusals, begun) = (Refusals::default(), Instant::now());
+        let take = |refusals: &mut Refusals, short, now| {
+            refusals.take(&refusal("a", "m", "forbidden"), short, now, Moment::now())
+        };
+        assert!((0..30).filter(|_| take(&mut refusals, false, begun)).count() == SINGLE_MAX as usize);
+        assert!(settled(&mut refusals, false, begun + WINDOW - Duration::from_millis(1)).is_empty());
+        assert_eq!(settled(&mut refusals, false, begun + WINDOW).len(), 1);
+        assert_eq!(refusals.principals.len(), 1);
+        // Six more after a minute, all of them after 200 s.
+        assert_eq!((0..30).filter(|_| take(&mut refusals, false, begun + WINDOW)).count(), 6);
+        let later = begun + WINDOW + SINGLE_EVERY * SINGLE_MAX;
+        assert_eq!(settled(&mut refusals, false, later).len(), 1);
+        assert!(refusals.principals.is_empty());
+        // Where room is short, all are counted.
+        assert!((0..30).all(|_| !take(&mut refusals, true, later)));
+        assert_eq!(settled(&mut refusals, true, later)[0].3, 30);
+    }
+}
