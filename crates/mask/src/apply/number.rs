@@ -85,11 +85,15 @@ impl Decimal {
             && (whole == "0" || !whole.starts_with('0'))
             && text.contains('.') != fraction.is_empty()
             && whole.len() + fraction.len() <= DIGITS_MAX;
+        // First, since so many digits are held below.
+        if !is_plain {
+            return None;
+        }
         let digits = whole
             .bytes()
             .chain(fraction.bytes())
             .try_fold(0_u128, |digits, digit| digit.is_ascii_digit().then(|| digits * 10 + u128::from(digit - b'0')))?;
-        is_plain.then_some(Self { is_negative, digits, scale: fraction.len() })
+        Some(Self { is_negative, digits, scale: fraction.len() })
     }
 
     /// One of this scale.

@@ -403,9 +403,24 @@ fn generalized_values_are_coarser_and_of_their_form() {
     }
     refused("generalize(step=10)", Value::Int(i64::MIN + 1), "out of range");
     refused("generalize(keep=3)", Value::Uint(28013), "values of this type");
-    for wrong in
-        ["", "-", ".", "1.", ".5", "+1", "01", "00", "1e3", "1,000", " 1", "0x10", "NaN", "１", &"1".repeat(31)]
-    {
+    for wrong in [
+        "",
+        "-",
+        ".",
+        "1.",
+        ".5",
+        "+1",
+        "01",
+        "00",
+        "1e3",
+        "1,000",
+        " 1",
+        "0x10",
+        "NaN",
+        "１",
+        &"1".repeat(31),
+        &"9".repeat(40),
+    ] {
         refused("generalize(step=10)", Value::Str(wrong), "plain decimal");
         refused("noise(percent=10)", Value::Str(wrong), "plain decimal");
     }
