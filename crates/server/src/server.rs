@@ -12,7 +12,7 @@ use std::time::Duration;
 use sealwire_audit::{AuditKey, JournalError};
 use sealwire_crypto::{Kek, OpenedSchedules};
 use sealwire_store::{Control, StoreError};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
@@ -85,6 +85,8 @@ pub struct Server {
     draining: watch::Sender<bool>,
     config: Config,
     certificates: Reload,
+    /// Held until calls are welcome.
+    closed: Option<oneshot::Sender<()>>,
     accepting: JoinHandle<()>,
     watching: [JoinHandle<()>; 5],
     connections: Arc<Semaphore>,
@@ -97,8 +99,31 @@ impl Server {
     ///
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
+        let mut server = Self::start_closed(config).await?;
+        server.open();
+        Ok(server)
+    }
+
+    /// The same, but connections for calls wait in the system's queue until [`Server::open`]: for who has to make apps or
+    /// roles first, over the control listener.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left running.
+    pub async fn start_closed(config: &Config) -> Result<Self, StartError> {
         let kek = kek(&config.kek)?;
         Self::start_over(config, kek, Stores::open(config, Access::Serve).await?).await
+    }
+
+    /// Takes calls from now on.
+    pub fn open(&mut self) {
+        if let Some(closed) = self.closed.take() {
+            // Before the first connection is taken: whoever gets an answer finds it ready.
+            self.state.readiness.enter(Phase::Ready);
+            let _ = closed.send(());
+            let (admin, generation) = (self.admin.address(), self.engine.apps.generation());
+            tracing::info!(address = %self.address, %admin, generation, "ready");
+        }
     }
 
     /// The same over stores that are open already.
@@ -107,7 +132,9 @@ impl Server {
     ///
     /// [`StartError`]; nothing is left running.
     pub async fn start_with(config: &Config, stores: Stores) -> Result<Self, StartError> {
-        Self::start_over(config, kek(&config.kek)?, stores).await
+        let mut server = Self::start_over(config, kek(&config.kek)?, stores).await?;
+        server.open();
+        Ok(server)
     }
 
     async fn start_over(config: &Config, kek: Kek, stores: Stores) -> Result<Self, StartError> {
@@ -190,7 +217,12 @@ impl Server {
             principals: Arc::<Principals>::default(),
             drains,
         };
-        let accepting = tokio::spawn(acceptor.run());
+        let (closed, opened) = oneshot::channel();
+        let accepting = tokio::spawn(async move {
+            if opened.await.is_ok() {
+                acceptor.run().await;
+            }
+        });
         let control = control.map(|(bound, gate, callers)| {
             ControlServer::start(bound, gate, Desk::new(Arc::clone(&engine), callers), draining.subscribe())
         });
@@ -202,8 +234,6 @@ impl Server {
         let keeping = tokio::spawn(certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)));
         let recorder = Arc::clone(&engine);
         let settling = tokio::spawn(async move { recorder.audit.settle().await });
-        state.readiness.enter(Phase::Ready);
-        tracing::info!(%address, admin = %admin.address(), generation = engine.apps.generation(), "ready");
         Ok(Self {
             address,
             admin,
@@ -214,6 +244,7 @@ impl Server {
             draining,
             config: config.clone(),
             certificates: reload,
+            closed: Some(closed),
             accepting,
             watching: [watching, aging, following, keeping, settling],
             connections,
@@ -263,6 +294,7 @@ impl Server {
         self.state.readiness.enter(Phase::Draining);
         tracing::info!("draining");
         let _ = self.draining.send(true);
+        drop(self.closed);
         let _ = self.accepting.await;
         self.watching.iter().for_each(JoinHandle::abort);
         let limits = &self.engine.limits;

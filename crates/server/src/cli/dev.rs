@@ -59,8 +59,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     dumps::forbid_files();
     let runtime = serve::runtime(&config)?;
     let ended = runtime.block_on(async {
-        let server = Server::start(&config).await?;
+        // No client is refused because its role is not there yet.
+        let mut server = Server::start_closed(&config).await?;
         furnish(&args.folder, &server).await?;
+        server.open();
         demonstrate(&args.folder, &server).await?;
         if !args.demo_only {
             let mut stop = serve::StopSignals::listen()?;

@@ -4,6 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use sealwire_server::server::Server;
+
 use crate::e2e::harness::{Harness, http_get, run};
 use crate::e2e::hold::EndlessWork;
 
@@ -52,5 +54,25 @@ fn health_answers_while_every_crypto_thread_is_busy() {
         probes(harness.admin, 5).await;
         client.health().await.unwrap();
         drop(hold);
+    });
+}
+
+#[test]
+fn an_engine_that_starts_closed_takes_calls_once_it_is_opened() {
+    run(async {
+        let mut harness = Harness::start().await;
+        harness.take_server().shutdown().await;
+        let mut server = Server::start_closed(&harness.config).await.unwrap();
+        (harness.address, harness.admin) = (server.address(), server.admin_address());
+        assert_eq!(http_get(harness.admin, "/ready").await.0, 503);
+        let mut connecting = std::pin::pin!(harness.raw());
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut connecting).await;
+        assert!(early.is_err(), "connected before");
+        server.open();
+        connecting.await.is_alive().await;
+        assert_eq!(http_get(harness.admin, "/ready").await.0, 200);
+        server.shutdown().await;
+        // One that nobody opens goes down as well.
+        Server::start_closed(&harness.config).await.unwrap().shutdown().await;
     });
 }
