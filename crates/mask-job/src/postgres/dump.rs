@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::{env, fs};
+use std::{env, fmt, fs};
 
 use tokio::process::Command;
 use tokio_postgres::Client;
@@ -19,11 +19,15 @@ pub(crate) enum Section {
     PostData,
 }
 
-/// A `pg_dump` that can read the source.
+/// A `pg_dump` that can read the source and guards what it writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Dump {
     program: PathBuf,
 }
+
+/// The first minor release of each major version that keeps names of the source from being read as SQL, and takes a key for
+/// the guards around its output (CVE-2025-8714 and CVE-2025-8715). Later versions all do; earlier ones never will.
+const GUARDED: [(u32, u32); 5] = [(13, 22), (14, 19), (15, 14), (16, 10), (17, 6)];
 
 impl Dump {
     /// One that is at least as new as the server; of several the oldest of those.
@@ -36,22 +40,33 @@ impl Dump {
                 found.push((version, folder.join("pg_dump")));
             }
         }
+        Self::choose(found, u32::try_from(wanted).unwrap_or(0)).map_err(JobError::Plan)
+    }
+
+    fn choose(mut found: Vec<(Version, PathBuf)>, wanted: u32) -> Result<Self, String> {
         found.sort();
-        let newest = found.last().map(|(version, program)| (*version, program.clone()));
-        match found.into_iter().find(|(version, _)| *version >= wanted) {
-            Some((_, program)) => Ok(Self { program }),
-            None => Err(JobError::Plan(match newest {
-                None => format!(
-                    "pg_dump was not found in PATH, by pg_config or in /usr/lib/postgresql: \
-                     install PostgreSQL's client programs, version {wanted} or newer"
-                ),
-                Some((version, program)) => format!(
-                    "the source is PostgreSQL {wanted}, and {} is version {version}: \
-                     install the client programs of version {wanted} or newer",
-                    program.display()
-                ),
-            })),
+        let newest = found.last().cloned();
+        let mut fitting = found.into_iter().filter(|(version, _)| version.major >= wanted).peekable();
+        let unguarded = fitting.peek().cloned();
+        if let Some((_, program)) = fitting.find(|(version, _)| version.is_guarded()) {
+            return Ok(Self { program });
         }
+        Err(match (unguarded, newest) {
+            (Some((version, program)), _) => format!(
+                "{} is version {version}, by which names in the source could run SQL in the target (CVE-2025-8714): install \
+                 the client programs of version 17.6, 16.10, 15.14, 14.19, 13.22 or newer",
+                program.display()
+            ),
+            (None, Some((version, program))) => format!(
+                "the source is PostgreSQL {wanted}, and {} is version {version}: \
+                 install the client programs of version {wanted} or newer",
+                program.display()
+            ),
+            (None, None) => format!(
+                "pg_dump was not found in PATH, by pg_config or in /usr/lib/postgresql: \
+                 install PostgreSQL's client programs, version {wanted} or newer"
+            ),
+        })
     }
 
     /// SQL that makes one half of the schema as it is in the snapshot; without owners and grants.
@@ -61,6 +76,7 @@ impl Dump {
         snapshot: &str,
         section: Section,
     ) -> Result<String, JobError> {
+        let guard = guard()?;
         let mut command = std::process::Command::new(&self.program);
         source.environment(&mut command);
         let section = match section {
@@ -71,6 +87,7 @@ impl Dump {
         command.args(["--no-subscriptions", "--no-security-labels", "--no-tablespaces", "--encoding=UTF8"]);
         command
             .arg(format!("--snapshot={snapshot}"))
+            .arg(format!("--restrict-key={guard}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -81,14 +98,28 @@ impl Dump {
             return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
         }
         let sql = String::from_utf8(output.stdout).map_err(|_| failed("wrote what is not UTF-8".to_owned()))?;
-        Ok(without_psql(&sql))
+        guarded(&sql, &guard)
+            .map(str::to_owned)
+            .ok_or_else(|| failed("wrote something else than a guarded dump".to_owned()))
     }
 }
 
-/// Without lines that only `psql` understands, which newer versions put around everything.
-fn without_psql(sql: &str) -> String {
-    let is_psql = |line: &&str| line.starts_with("\\restrict ") || line.starts_with("\\unrestrict ");
-    sql.split_inclusive('\n').filter(|line| !is_psql(line)).collect()
+/// Letters and digits that nobody can have put into the source's schema.
+fn guard() -> Result<String, JobError> {
+    let mut bytes = [0; 16];
+    let random = rustls::crypto::aws_lc_rs::default_provider().secure_random;
+    random.fill(&mut bytes).map_err(|_| JobError::Plan("the system gives no random bytes".to_owned()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// What stands between the two commands for `psql` that `pg_dump` puts around everything, byte for byte: such a line within
+/// it is a part of a literal. None if either is not where it belongs or has another key.
+fn guarded<'s>(dump: &'s str, guard: &str) -> Option<&'s str> {
+    let is_sql = |line: &&str| !line.trim().is_empty() && !line.starts_with("--");
+    let (begin, end) = (format!("\\restrict {guard}\n"), format!("\\unrestrict {guard}\n"));
+    let before: usize = dump.split_inclusive('\n').take_while(|line| !is_sql(line)).map(str::len).sum();
+    let sql = dump[before..].strip_prefix(begin.as_str())?;
+    sql.trim_end_matches('\n').len().checked_add(1).and_then(|all| sql.get(..all))?.strip_suffix(end.as_str())
 }
 
 async fn folders() -> Vec<PathBuf> {
@@ -104,12 +135,45 @@ async fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The major version that it says it is.
-async fn version(program: &Path) -> Option<i32> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version {
+    major: u32,
+    /// None of a version that is not released.
+    minor: Option<u32>,
+}
+
+impl Version {
+    /// From `pg_dump (PostgreSQL) 17.6 (Debian 17.6-1)`, `18beta2` or `19devel`.
+    fn parse(said: &str) -> Option<Self> {
+        let word = said.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
+        let digits = word.bytes().take_while(u8::is_ascii_digit).count();
+        let (major, rest) = word.split_at(digits);
+        let minor = rest.strip_prefix('.').and_then(|minor| minor.parse().ok());
+        Some(Self { major: major.parse().ok()?, minor })
+    }
+
+    fn is_guarded(self) -> bool {
+        let Some(minor) = self.minor else { return false };
+        match GUARDED.iter().find(|(major, _)| *major == self.major) {
+            Some((_, first)) => minor >= *first,
+            None => self.major > GUARDED[GUARDED.len() - 1].0,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.minor {
+            Some(minor) => write!(f, "{}.{minor}", self.major),
+            None => write!(f, "{}, unreleased", self.major),
+        }
+    }
+}
+
+/// The version that it says it is.
+async fn version(program: &Path) -> Option<Version> {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().await.ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let number = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
-    number.split(['.', 'd', 'b', 'r']).next()?.parse().ok()
+    Version::parse(&String::from_utf8(output.stdout).ok()?)
 }
 
 #[cfg(test)]
@@ -117,8 +181,62 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_psql_are_left_out() {
-        let sql = "\\restrict abc\nCREATE TABLE t (a text DEFAULT '\\x');\n\\unrestrict abc\n";
-        assert_eq!(without_psql(sql), "CREATE TABLE t (a text DEFAULT '\\x');\n");
+    fn a_dump_is_what_stands_between_its_guards() {
+        let head = "--\n-- PostgreSQL database dump\n--\n\n";
+        let sql = "\nCOMMENT ON TABLE t IS 'a\n\\restrict b\n\\unrestrict k1\n\\! ls\n';\n--\n-- complete\n--\n\n";
+        let whole = format!("{head}\\restrict k1\n{sql}\\unrestrict k1\n\n");
+        assert_eq!(guarded(&whole, "k1"), Some(sql));
+        assert_eq!(guarded("\\restrict k1\n\\unrestrict k1\n", "k1"), Some(""));
+        for (wrong, why) in [
+            (whole.replace("\\restrict k1", "\\restrict k2"), "another key"),
+            (whole.replace("\\unrestrict k1\n\n", "\\unrestrict k2\n\n"), "another key at the end"),
+            (format!("{head}{sql}"), "no guards"),
+            (format!("{head}SELECT 1;\n\\restrict k1\n{sql}\\unrestrict k1\n"), "SQL in front"),
+            (format!("{whole}SELECT 1;\n"), "SQL behind"),
+            (format!("{whole}\\unrestrict k2\n"), "a command behind"),
+            (format!("{head}\\restrict k1\n{sql}"), "cut short"),
+            (format!("{head}\\restrict k1 k1\n{sql}\\unrestrict k1\n"), "two keys"),
+            ("\\restrict k1\n".to_owned(), "one guard"),
+            (String::new(), "nothing"),
+        ] {
+            assert_eq!(guarded(&wrong, "k1"), None, "{why}");
+        }
+        assert_ne!(guard().unwrap(), guard().unwrap());
+    }
+
+    #[test]
+    fn a_program_that_does_not_guard_its_output_is_refused() {
+        for (said, guarded) in [
+            ("pg_dump (PostgreSQL) 17.6 (Debian 17.6-1.pgdg12+1)", true),
+            ("pg_dump (PostgreSQL) 17.5", false),
+            ("pg_dump (PostgreSQL) 16.10", true),
+            ("pg_dump (PostgreSQL) 16.9", false),
+            ("pg_dump (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)", true),
+            ("pg_dump (PostgreSQL) 14.18", false),
+            ("pg_dump (PostgreSQL) 13.22", true),
+            ("pg_dump (PostgreSQL) 12.22", false),
+            ("pg_dump (PostgreSQL) 18.0", true),
+            ("pg_dump (PostgreSQL) 18beta2", false),
+            ("pg_dump (PostgreSQL) 19devel", false),
+        ] {
+            assert_eq!(Version::parse(said).unwrap().is_guarded(), guarded, "{said}");
+        }
+        assert_eq!(Version::parse("pg_dump of somebody"), None);
+        let of = |versions: &[(u32, u32)], wanted| {
+            let found = versions.iter().map(|(major, minor)| {
+                (Version { major: *major, minor: Some(*minor) }, PathBuf::from(format!("/{major}.{minor}")))
+            });
+            Dump::choose(found.collect(), wanted).map(|dump| dump.program.display().to_string())
+        };
+        assert_eq!(of(&[(18, 1), (17, 6), (16, 10)], 17).unwrap(), "/17.6");
+        assert_eq!(of(&[(18, 1), (17, 5)], 17).unwrap(), "/18.1");
+        for (versions, wanted, expected) in [
+            (&[(17, 5)][..], 17, "/17.5 is version 17.5, by which names in the source could run SQL"),
+            (&[(16, 10)], 17, "the source is PostgreSQL 17, and /16.10 is version 16.10: install"),
+            (&[], 17, "pg_dump was not found in PATH"),
+        ] {
+            let error = of(versions, wanted).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 }

@@ -69,6 +69,7 @@ pub async fn mask_database<E: Engine>(
     let (source, target) = endpoints.await??;
     let (reader, writer) = (source.connect().await?, target.connect().await?);
     target::refuse_same((&reader, &source), (&writer, &target)).await?;
+    target::refuse_privileged(&writer, &target).await?;
     let snapshot = snapshot(&reader, &source).await?;
     let catalog = Catalog::read(&reader, &source).await?;
     let plan = Arc::new(Plan::new(rules));
@@ -129,7 +130,7 @@ async fn snapshot(reader: &Client, source: &Endpoint) -> Result<String, JobError
 async fn emptied(target: &Endpoint, error: JobError) -> JobError {
     let cleaned = async {
         let client = target.connect().await?;
-        target::clean(&client, target).await
+        target::empty(&client, target).await
     };
     match cleaned.await {
         Ok(()) => error,

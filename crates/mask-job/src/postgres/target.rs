@@ -1,4 +1,5 @@
-//! The target: that it is not the source, that it is empty, and that it is again when a job failed.
+//! The target: that it is not the source, that its role can harm nothing else, that it is empty, and that it is again when a
+//! job failed.
 //!
 //! While a job runs the target holds a schema of the job's own with the names of what was there before. A job that was
 //! killed leaves that behind, and the next one cleans up by it.
@@ -54,12 +55,32 @@ async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
     Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
 }
 
+/// Refuses a role that may do more than fill its database. Whoever owns the source's schema decides what runs with its
+/// rights: constraints, defaults, triggers and views call functions.
+pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+    let sql = "SELECT r.rolname, r.rolsuper, current_user::text FROM pg_catalog.pg_roles r \
+         WHERE pg_catalog.pg_has_role(r.oid, 'MEMBER') AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication \
+         OR r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner') \
+         ORDER BY NOT r.rolsuper, r.rolname LIMIT 1";
+    let Some(row) = client.query_opt(sql, &[]).await.map_err(|error| to.error(&error))? else { return Ok(()) };
+    let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+    let why = match (is_superuser, held == role) {
+        (true, true) => "is a superuser".to_owned(),
+        (false, true) => "may make roles, replicate or pass row security".to_owned(),
+        (_, false) => format!("is a member of {held}"),
+    };
+    Err(JobError::Plan(format!(
+        "the target's role {role} {why}, and functions of the source's schema run with its rights: connect as a role that \
+         owns the target database and may nothing else"
+    )))
+}
+
 /// Makes the target ready: refuses what is in it, unless a killed job left it or it is to be replaced; and marks it. It is
 /// this job's for as long as `client` lives.
 pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Result<(), JobError> {
     lock(client, to).await?;
-    if is_marked(client, to).await? {
-        clean(client, to).await?;
+    if let Some(before) = marked(client, to).await? {
+        clean(client, to, &before).await?;
     }
     let tables = tables(client, to).await?;
     if !tables.is_empty() {
@@ -96,31 +117,48 @@ pub(crate) async fn unmark(client: &Client, to: &Endpoint) -> Result<(), JobErro
     client.batch_execute(&format!("DROP SCHEMA {MARK} CASCADE")).await.map_err(|error| to.error(&error))
 }
 
-async fn is_marked(client: &Client, to: &Endpoint) -> Result<bool, JobError> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";
-    Ok(client.query_one(sql, &[&MARK]).await.map_err(|error| to.error(&error))?.get(0))
+/// What was there before the job that marked the target, by the statements that would drop it. None without a mark.
+///
+/// # Errors
+/// A schema of the mark's name that no job of this role made: what is there may be somebody's.
+async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, JobError> {
+    let sql = "SELECT pg_catalog.pg_get_userbyid(n.nspowner) = current_user AND pg_catalog.pg_get_userbyid(c.relowner) = current_user \
+         FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c \
+         ON c.relnamespace = n.oid AND c.relname = 'before' AND c.relkind = 'r' WHERE n.nspname = $1";
+    let Some(row) = client.query_opt(sql, &[&MARK]).await.map_err(|error| to.error(&error))? else { return Ok(None) };
+    if row.get::<_, Option<bool>>(0) != Some(true) {
+        return Err(JobError::Plan(format!(
+            "the target has a schema {MARK} that no job of this role made: nothing was dropped; name another database, or \
+             look what it is and drop or rename it"
+        )));
+    }
+    let rows = client.query(&format!("SELECT drop FROM {MARK}.before"), &[]).await;
+    Ok(Some(rows.map_err(|error| to.error(&error))?.iter().map(|row| row.get(0)).collect()))
 }
 
-/// Drops what a job made.
+/// Drops what a job made and marked.
 ///
 /// # Errors
 /// Names what is left, and says what to do.
-pub(crate) async fn clean(client: &Client, to: &Endpoint) -> Result<(), JobError> {
-    let sql = format!("SELECT drop FROM {MARK}.before");
-    let before: Vec<String> = match client.query(&sql, &[]).await {
-        Ok(rows) => rows.iter().map(|row| row.get(0)).collect(),
-        Err(_) => Vec::new(),
-    };
-    drop_all(client, to, &before).await?;
-    if is_marked(client, to).await? {
-        unmark(client, to).await?;
+pub(crate) async fn empty(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+    match marked(client, to).await? {
+        Some(before) => clean(client, to, &before).await,
+        None => Err(left(&format!("the mark {MARK} is gone, so nothing was dropped"))),
     }
-    let left = tables(client, to).await?;
-    if left.is_empty() {
-        return Ok(());
+}
+
+async fn clean(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
+    drop_all(client, to, before).await?;
+    unmark(client, to).await?;
+    match tables(client, to).await?.first() {
+        None => Ok(()),
+        Some(table) => Err(left(&format!("{table} is still there"))),
     }
-    let said = format!("could not be emptied: {} is still there; drop the database and make it anew", left[0]);
-    Err(JobError::Postgres { whence: "target", said })
+}
+
+fn left(what: &str) -> JobError {
+    let said = format!("could not be emptied: {what}; drop the database and make it anew");
+    JobError::Postgres { whence: "target", said }
 }
 
 /// Everything that is not in `before`, by the statement that drops it.

@@ -270,6 +270,81 @@ fn a_target_that_holds_something_is_refused_or_replaced() {
 }
 
 #[test]
+fn what_the_source_says_arrives_as_it_is_and_never_runs() {
+    for made in [
+        // Without its last line the first comment goes on to the second, which then is SQL.
+        "COMMENT ON TABLE t IS 'a\n\\unrestrict b'; COMMENT ON TABLE u IS '; CREATE TABLE public.ran (a int); --'",
+        "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT '\n\\restrict me\n\\! ls\n\\unrestrict me\n'$$",
+    ] {
+        let pair = Pair::with(&format!("CREATE TABLE t (a text); CREATE TABLE u (a text); {made}"));
+        pair.mask(&rules(&keep(&[("a", "redact")]))).expect("masks");
+        for sql in [
+            "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relnamespace = 'public'::regnamespace",
+            "SELECT coalesce(obj_description('t'::regclass), '') || '|' || coalesce(obj_description('u'::regclass), '')",
+            "SELECT '|' || string_agg(prosrc, ' ') FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
+        ] {
+            let (source, target) = pair.both(sql);
+            assert_eq!(source, target, "{sql}");
+        }
+    }
+}
+
+#[test]
+fn a_role_that_may_do_more_than_fill_the_target_is_refused() {
+    let pair = Pair::with("CREATE TABLE t (a text)");
+    let server = Postgres::shared();
+    let password = server.password();
+    for (role, rights, why) in [
+        ("job_superuser", "SUPERUSER IN ROLE sealwire", "is a superuser"),
+        ("job_maker", "CREATEROLE IN ROLE sealwire", "may make roles, replicate or pass row security"),
+        ("job_replica", "REPLICATION IN ROLE sealwire", "may make roles, replicate or pass row security"),
+        ("job_blind", "BYPASSRLS IN ROLE sealwire", "may make roles, replicate or pass row security"),
+        ("job_program", "IN ROLE sealwire, pg_execute_server_program", "is a member of pg_execute_server_program"),
+        ("job_reader", "IN ROLE sealwire, pg_read_all_data", "is a member of pg_read_all_data"),
+    ] {
+        pair.target.sql(&format!("CREATE ROLE {role} LOGIN PASSWORD '{password}' {rights}")).expect(role);
+        let mut job = pair.job();
+        job.target.url = job.target.url.replace("user=sealwire", &format!("user={role}"));
+        let rules = rules(&keep(&[("a", "redact")]));
+        let error = pair.run(job, &rules, Local::new(&rules)).expect_err(role).to_string();
+        assert!(error.contains(&format!("the target's role {role} {why}, and functions")), "{error}");
+        pair.is_empty();
+    }
+}
+
+#[test]
+fn a_mark_that_no_job_made_drops_nothing() {
+    let pair = Pair::with("CREATE TABLE t (a text)");
+    let rules = rules(&keep(&[("a", "redact")]));
+    let mark = "sealwire_mask_unfinished";
+    for made in [
+        // By the job's own role, without the table that a job makes with it.
+        format!("SET ROLE sealwire; CREATE SCHEMA {mark}"),
+        format!("SET ROLE sealwire; CREATE SCHEMA {mark}; CREATE VIEW {mark}.before AS SELECT 'x'::text AS drop"),
+        // A table that cannot be read as a job's.
+        format!("SET ROLE sealwire; CREATE SCHEMA {mark}; CREATE TABLE {mark}.before (a int)"),
+        // Of somebody else, readable.
+        format!(
+            "CREATE SCHEMA {mark}; CREATE TABLE {mark}.before (drop text); GRANT ALL ON SCHEMA {mark} TO PUBLIC; \
+            GRANT ALL ON {mark}.before TO PUBLIC"
+        ),
+        format!("SET ROLE sealwire; CREATE SCHEMA {mark}; RESET ROLE; CREATE TABLE {mark}.before (drop text)"),
+    ] {
+        for replace in [false, true] {
+            let pair = Pair { source: pair.source.clone(), ..Pair::empty() };
+            pair.target
+                .sql("SET ROLE sealwire; CREATE TABLE mine (a text); INSERT INTO mine VALUES ('kept')")
+                .expect("fills");
+            pair.target.sql(&made).expect(&made);
+            let job = DatabaseJob { replace, ..pair.job() };
+            let error = pair.run(job, &rules, Local::new(&rules)).expect_err(&made).to_string();
+            assert_eq!(pair.target.sql("SELECT a FROM mine").expect("still there"), "kept", "{made}: {error}");
+            assert!(!error.contains("could not be dropped"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn a_failed_job_leaves_the_target_empty_and_can_be_run_again() {
     let pair = Pair::shop();
     let rules = rules(shop::RULES);

@@ -3,7 +3,7 @@
 use super::{Failure, OWNER, Postgres};
 
 /// A database of a [`Postgres`]. It stays until the server goes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Database<'a> {
     pub(super) server: &'a Postgres,
     pub(super) name: String,
