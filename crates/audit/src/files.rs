@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::chain::SEQ_MAX;
 
 /// Held while an engine writes here.
-const LOCK_FILE: &str = "lock";
+pub(crate) const LOCK_FILE: &str = "lock";
 const PREFIX: &str = "audit-";
 const SUFFIX: &str = ".jsonl";
 /// Digits of the first record's number in a name: names sort as records do.
@@ -91,9 +91,9 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The folder is this process's as long as the file is open. `None`: another has it.
-pub(crate) fn lock(folder: &Path) -> io::Result<Option<File>> {
-    let file = open(&folder.join(LOCK_FILE))?;
+/// A lock file is this process's as long as it is open. `None`: another has it.
+pub(crate) fn lock(path: &Path) -> io::Result<Option<File>> {
+    let file = open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),

@@ -8,11 +8,9 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use serde::Deserialize;
-
-use crate::chain::{Digest, Link, SEQ_MAX};
-use crate::json;
-use crate::key::{AuditKey, same};
+use crate::chain::{Digest, Link};
+use crate::key::AuditKey;
+use crate::note::{self, Named, NoteError};
 
 /// Its name in the folder.
 pub const HEAD_FILE: &str = "head.json";
@@ -34,37 +32,6 @@ pub struct Head {
     pub file: String,
 }
 
-/// Why a head says nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum HeadError {
-    /// It is not there.
-    #[error("{HEAD_FILE} is missing")]
-    Missing,
-    /// It cannot be read.
-    #[error("{HEAD_FILE}: {0}")]
-    Io(#[from] io::Error),
-    /// It is not what an engine writes.
-    #[error("{HEAD_FILE} is damaged")]
-    Damaged,
-    /// It is sealed under another key.
-    #[error("{HEAD_FILE} is sealed under key {0}, which is another")]
-    OtherKey(String),
-    /// It is not sealed with the key that it names.
-    #[error("{HEAD_FILE} is forged: its seal is not the key's")]
-    Forged,
-}
-
-#[derive(Deserialize)]
-struct Text {
-    format: u64,
-    chain: String,
-    key: String,
-    seq: u64,
-    hash: String,
-    file: String,
-    mac: String,
-}
-
 impl Head {
     pub(crate) fn link(&self) -> Link {
         Link { seq: self.seq, hash: self.hash }
@@ -77,23 +44,9 @@ impl Head {
     }
 
     fn encode_into(&self, key: &AuditKey, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"format\":1");
-        json::key(out, "chain");
-        out.push(b'"');
-        json::hex(out, &self.chain);
-        out.push(b'"');
-        json::text(out, "key", &self.key);
-        json::count(out, "seq", self.seq);
-        json::key(out, "hash");
-        out.push(b'"');
-        json::hex(out, &self.hash.0);
-        out.push(b'"');
-        json::text(out, "file", &self.file);
+        note::begin(out, &self.chain, &self.key, &self.link(), &self.file);
         let mac = key.head_mac(out);
-        json::key(out, "mac");
-        out.push(b'"');
-        json::hex(out, &mac);
-        out.extend_from_slice(b"\"}");
+        note::end(out, &mac);
         out.resize(BYTES - 1, b' ');
         out.push(b'\n');
     }
@@ -109,36 +62,18 @@ impl Head {
     ///
     /// # Errors
     ///
-    /// [`HeadError`]; without a key never that it is forged.
-    pub fn read(folder: &Path, key: Option<&AuditKey>) -> Result<Self, HeadError> {
-        let mut bytes = Vec::new();
-        match File::open(folder.join(HEAD_FILE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(HeadError::Missing),
-            opened => io::Read::read_to_end(&mut io::Read::take(opened?, BYTES as u64 + 1), &mut bytes)?,
-        };
-        Self::parse(&bytes, key)
+    /// [`NoteError`]; without a key never that it is forged.
+    pub fn read(folder: &Path, key: Option<&AuditKey>) -> Result<Self, NoteError> {
+        Self::parse(&note::read(&folder.join(HEAD_FILE), BYTES)?, key)
     }
 
-    fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, HeadError> {
-        let text: Text = serde_json::from_slice(bytes).map_err(|_| HeadError::Damaged)?;
-        let head = (|| {
-            let (chain, hash) = (json::unhex(text.chain.as_bytes())?, json::unhex(text.hash.as_bytes())?);
-            Some(Self { chain, key: text.key, seq: text.seq, hash: Digest(hash), file: text.file })
-        })();
-        let head = head.filter(|head| text.format == 1 && head.seq < SEQ_MAX).ok_or(HeadError::Damaged)?;
-        let mac = json::unhex(text.mac.as_bytes()).ok_or(HeadError::Damaged)?;
-        if let Some(key) = key {
-            if head.key != key.id() {
-                return Err(HeadError::OtherKey(head.key));
-            }
-            let sealed = bytes.windows(8).position(|at| at == b",\"mac\":\"").ok_or(HeadError::Damaged)?;
-            if !same(&key.head_mac(&bytes[..sealed]), &mac) {
-                return Err(HeadError::Forged);
-            }
-            // The same facts in other words would be sealed otherwise, but not twice in one file.
-            if head.encode(key) != bytes {
-                return Err(HeadError::Damaged);
-            }
+    fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
+        let (named, _) = note::parse(bytes, key, AuditKey::head_mac)?;
+        let Named { chain, key: id, link: Link { seq, hash }, file } = named;
+        let head = Self { chain, key: id, seq, hash, file };
+        // The same facts in other words would be sealed otherwise, but not twice in one file.
+        if key.is_some_and(|key| head.encode(key) != bytes) {
+            return Err(NoteError::Damaged);
         }
         Ok(head)
     }
@@ -149,6 +84,7 @@ mod tests {
     use zeroize::Zeroizing;
 
     use super::*;
+    use crate::chain::SEQ_MAX;
     use crate::files::Segment;
 
     #[test]
@@ -171,8 +107,8 @@ mod tests {
             assert!(Head::parse(&changed, Some(&key)).is_err(), "byte {at}");
         }
         let other = AuditKey::new(&Zeroizing::new([2; 32]));
-        assert!(matches!(Head::parse(&bytes, Some(&other)), Err(HeadError::OtherKey(_))));
+        assert!(matches!(Head::parse(&bytes, Some(&other)), Err(NoteError::OtherKey(_))));
         let forged = Head { seq: 5, ..head }.encode(&other);
-        assert!(matches!(Head::parse(&forged, Some(&key)), Err(HeadError::Forged)));
+        assert!(matches!(Head::parse(&forged, Some(&key)), Err(NoteError::Forged)));
     }
 }

@@ -8,12 +8,14 @@ use std::io::{self, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::archive::{ARCHIVED_FILE, Archived};
 use crate::chain::{Digest, Link};
 use crate::files::{self, Segment};
-use crate::head::{HEAD_FILE, Head, HeadError};
+use crate::head::{HEAD_FILE, Head};
 use crate::json;
 use crate::key::{AuditKey, same};
 use crate::moment::Moment;
+use crate::note::NoteError;
 use crate::record::begin;
 use crate::segment::{Header, Lines};
 
@@ -81,6 +83,8 @@ pub enum Found {
     OtherKey,
     /// With a last segment that does not verify.
     Broken,
+    /// Without segments that nobody archived.
+    SegmentsMissing,
 }
 
 impl Found {
@@ -96,6 +100,7 @@ impl Found {
             Self::HeadDamaged => "head_damaged",
             Self::OtherKey => "other_key",
             Self::Broken => "broken",
+            Self::SegmentsMissing => "segments_missing",
         }
     }
 
@@ -154,13 +159,18 @@ impl Journal {
             move |source| JournalError::Io { path, source }
         };
         files::make_folder(&folder).map_err(at(&folder))?;
-        let lock = files::lock(&folder).map_err(at(&folder))?;
+        let lock = files::lock(&folder.join(files::LOCK_FILE)).map_err(at(&folder))?;
         let lock = lock.ok_or_else(|| JournalError::InUse { folder: folder.clone() })?;
         let written = Head::read(&folder, Some(&key));
         let named = written.as_ref().ok().map(|head| head.seq);
         let (tail, torn_bytes) = tail(&folder, &key, named).map_err(at(&folder))?;
         let head = files::open(&folder.join(HEAD_FILE)).map_err(at(&folder.join(HEAD_FILE)))?;
-        let state = State::of(written, tail)?;
+        let mut state = State::of(written, tail)?;
+        if state.found == Found::New && folder.join(ARCHIVED_FILE).exists() {
+            state.found = Found::HeadMissing;
+        } else if state.found.is_sound() && !is_complete(&folder, &key).map_err(at(&folder))? {
+            state.found = Found::SegmentsMissing;
+        }
         let note =
             Head { chain: state.chain, key: key.id(), seq: state.link.seq, hash: state.link.hash, file: String::new() };
         let mut journal = Self {
@@ -381,12 +391,12 @@ struct State {
 }
 
 impl State {
-    fn of(head: Result<Head, HeadError>, tail: Option<Tail>) -> Result<Self, JournalError> {
+    fn of(head: Result<Head, NoteError>, tail: Option<Tail>) -> Result<Self, JournalError> {
         let found = match &head {
             Ok(_) => Found::Clean,
-            Err(HeadError::Missing) => Found::HeadMissing,
-            Err(HeadError::OtherKey(_)) => Found::OtherKey,
-            Err(HeadError::Damaged | HeadError::Forged | HeadError::Io(_)) => Found::HeadDamaged,
+            Err(NoteError::Missing) => Found::HeadMissing,
+            Err(NoteError::OtherKey(_)) => Found::OtherKey,
+            Err(NoteError::Damaged | NoteError::Forged | NoteError::Io(_)) => Found::HeadDamaged,
         };
         let begin = |found, chain| {
             let link = Link { seq: 0, hash: Digest::genesis(&chain) };
@@ -396,12 +406,11 @@ impl State {
             (Err(error), None) => {
                 let mut chain = [0; 16];
                 aws_lc_rs::rand::fill(&mut chain).map_err(|_| JournalError::Random)?;
-                Ok(begin(if matches!(error, HeadError::Missing) { Found::New } else { found }, chain))
+                Ok(begin(if matches!(error, NoteError::Missing) { Found::New } else { found }, chain))
             }
             (Ok(head), None) if head.seq == 0 => Ok(begin(Found::New, head.chain)),
-            // Segments were moved away, all of them.
             (Ok(head), None) => {
-                let previous = Some(head.file.clone());
+                let (found, previous) = (Found::SegmentsMissing, Some(head.file.clone()));
                 Ok(Self { found, chain: head.chain, link: head.link(), previous, goes_on: None })
             }
             (head, Some(tail)) => Ok(Self::behind(found, head.ok(), tail)),
@@ -430,6 +439,27 @@ impl State {
             (_, Some(header)) => Self { found, chain, link, previous, goes_on: Some((segment, bytes, header.time)) },
         }
     }
+}
+
+/// Whether each segment is there from record 1 on, or from behind what was archived. Goes by their first lines: what is missing
+/// within them is `verify`'s to find.
+fn is_complete(folder: &Path, key: &AuditKey) -> io::Result<bool> {
+    let archived = Archived::read(folder, Some(key)).map_or(0, |archived| archived.link().seq);
+    let mut before: Option<Segment> = None;
+    for segment in files::segments(folder)? {
+        // One whose first line cannot be read is another finding.
+        if let Some(header) = Header::read(&folder.join(&segment.name))? {
+            let follows = match &before {
+                None => header.previous.seq <= archived,
+                Some(before) => header.previous_file == before.name,
+            };
+            if !follows {
+                return Ok(false);
+            }
+        }
+        before = Some(segment);
+    }
+    Ok(true)
 }
 
 /// Reads the last segment that has a whole line, and sets aside what was torn behind it.

@@ -12,11 +12,12 @@ use crate::chain::Digest;
 /// Bytes of a MAC: HMAC-SHA-256 cut to its first half, as RFC 2104 and RFC 4868 allow.
 pub(crate) const MAC_BYTES: usize = 16;
 
-/// One key for lines, one for heads, so that the one is never taken for the other. Wiped on drop.
+/// One key for lines, one for heads, one for statements of what was archived, so that none is taken for another. Wiped on drop.
 #[derive(Clone)]
 pub struct AuditKey {
     line: Box<Hmac<Sha256>>,
     head: Box<Hmac<Sha256>>,
+    archived: Box<Hmac<Sha256>>,
     id: [u8; 4],
 }
 
@@ -31,7 +32,12 @@ impl AuditKey {
         };
         let mut id = [0; 4];
         id.copy_from_slice(&keyed(b"sealwire/audit/1/id").finalize().into_bytes()[..4]);
-        Self { line: keyed(b"sealwire/audit/1/line"), head: keyed(b"sealwire/audit/1/head"), id }
+        Self {
+            line: keyed(b"sealwire/audit/1/line"),
+            head: keyed(b"sealwire/audit/1/head"),
+            archived: keyed(b"sealwire/audit/1/archived"),
+            id,
+        }
     }
 
     /// Names the key in files, so that another key is told from a forgery. Says nothing of it.
@@ -46,6 +52,10 @@ impl AuditKey {
 
     pub(crate) fn head_mac(&self, bytes: &[u8]) -> [u8; MAC_BYTES] {
         cut(&self.head, bytes)
+    }
+
+    pub(crate) fn archived_mac(&self, bytes: &[u8]) -> [u8; MAC_BYTES] {
+        cut(&self.archived, bytes)
     }
 }
 

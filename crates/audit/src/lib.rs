@@ -2,10 +2,11 @@
 //!
 //! [`Record`] is what is written of a call and never holds a value, a token or key material. [`Trail`] is the handle that
 //! calls give their records to, and the thread that writes them, many in one write. [`verify()`] finds what has been done
-//! to the files since, and says where. The format is in `proto/audit.md`; what it holds against whom is in `SECURITY.md`.
+//! to the files since, and says where; [`archive()`] moves old files away so that nobody else can unseen. The format is in `proto/audit.md`; what it holds against whom is in `SECURITY.md`.
 //!
 //! No sockets, no async runtime, no logging: what happens to the files is told to an [`Observer`].
 
+mod archive;
 mod chain;
 mod files;
 mod head;
@@ -13,17 +14,20 @@ mod journal;
 mod json;
 mod key;
 mod moment;
+mod note;
 mod record;
 mod segment;
 mod show;
 mod trail;
 mod verify;
 
+pub use archive::{ARCHIVED_FILE, ArchiveError, Archived, Move, Moved, archive};
 pub use chain::{Digest, LINE_BYTES_MAX, Line};
-pub use head::{HEAD_FILE, Head, HeadError};
+pub use head::{HEAD_FILE, Head};
 pub use journal::{Found, Journal, JournalError, Options};
 pub use key::AuditKey;
 pub use moment::Moment;
+pub use note::NoteError;
 pub use record::{Change, Event, RECORD_BYTES_MAX, Record};
 pub use show::{Filter, Follow, Shown};
 pub use trail::{Gone, Notice, Observer, OnFailure, State, Trail, TrailOptions, Written};

@@ -1,6 +1,8 @@
 //! A segment as it is read: line after line, in bounded memory, and what its first record says.
 
-use std::io::{self, BufRead};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
 
 use serde::Deserialize;
 
@@ -16,9 +18,17 @@ pub(crate) struct Header {
     pub(crate) time: Moment,
     /// The end of the segment before.
     pub(crate) previous: Link,
+    /// Its file; empty before the first record.
+    pub(crate) previous_file: String,
 }
 
 impl Header {
+    /// The first line of a file, if that is such a record.
+    pub(crate) fn read(path: &Path) -> io::Result<Option<Self>> {
+        let mut lines = Lines::new(BufReader::new(File::open(path)?));
+        Ok(lines.next()?.and_then(|raw| Self::parse(&raw.line()?)))
+    }
+
     /// `None`: it is no such record.
     pub(crate) fn parse(line: &Line<'_>) -> Option<Self> {
         #[derive(Deserialize)]
@@ -35,18 +45,22 @@ impl Header {
         struct Previous<'a> {
             seq: u64,
             hash: &'a str,
+            #[serde(default)]
+            file: &'a str,
         }
         let mut object = line.sealed.to_vec();
         object.push(b'}');
         let text: Text<'_> = serde_json::from_slice(&object).ok()?;
         let previous = Link { seq: text.previous.seq, hash: text.previous.hash.parse().ok()? };
+        let previous_file = text.previous.file.to_owned();
         let chain = json::unhex(text.chain.as_bytes())?;
         let time = Moment::parse(text.time.as_bytes())?;
         let known = text.event == "segment" && text.format == 1 && text.key.len() == 8;
         let is_begin = previous.seq == 0;
         // What stands before the first record follows from the chain's name.
         let fits = !is_begin || previous.hash == Digest::genesis(&chain);
-        (known && fits && previous.seq < SEQ_MAX).then(|| Self { chain, key: text.key.to_owned(), time, previous })
+        let key = text.key.to_owned();
+        (known && fits && previous.seq < SEQ_MAX).then_some(Self { chain, key, time, previous, previous_file })
     }
 }
 

@@ -13,10 +13,12 @@ use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::archive::Archived;
 use crate::chain::Digest;
 use crate::files::{self, Segment};
-use crate::head::{Head, HeadError};
+use crate::head::Head;
 use crate::key::AuditKey;
+use crate::note::NoteError;
 use crate::segment::Lines;
 use check::Check;
 pub use finding::{Finding, Problem};
@@ -45,10 +47,10 @@ impl FromStr for Anchor {
     }
 }
 
-/// Which records; all that are there by default. Whole segments are verified, so more may be.
+/// Which records; by default all from the first that was not archived. Whole segments are verified, so more may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// From this one on.
+    /// From this one on; then what was before it is not asked.
     pub from: Option<u64>,
     /// Up to this one; then the head is not asked.
     pub to: Option<u64>,
@@ -83,6 +85,10 @@ pub struct Report {
     pub last: u64,
     /// Its hash.
     pub hash: Digest,
+    /// The chain's random name; zeros where no segment says it.
+    pub chain: [u8; 16],
+    /// The last record that was archived, by the trail's statement.
+    pub archived: Option<Anchor>,
     /// The first record is the first of its chain.
     pub from_beginning: bool,
     /// Records that an engine said it had lost.
@@ -142,10 +148,12 @@ pub fn verify(
         let path = path.to_owned();
         move |source| VerifyError::Io { path, source }
     };
-    // Before the segments: an engine that writes now only adds to what it names.
+    // Before the segments: an engine that writes now only adds to what it names, and what a move removes now the next
+    // statement names.
+    let archived = Archived::read(folder, key);
     let head = Head::read(folder, key);
     let all = files::segments(folder).map_err(at(folder))?;
-    if all.is_empty() && matches!(head, Err(HeadError::Missing)) {
+    if all.is_empty() && matches!(head, Err(NoteError::Missing)) {
         return Err(VerifyError::Nothing { folder: folder.to_owned() });
     }
     let segments = within(&all, range);
@@ -153,7 +161,7 @@ pub fn verify(
         segments.iter().map(|segment| std::fs::metadata(folder.join(&segment.name)).map_or(0, |meta| meta.len()));
     let (bytes, mut done, mut said) = (bytes.sum(), 0, 0);
     let named = head.as_ref().ok().map(|head| Anchor { seq: head.seq, hash: head.hash });
-    let mut check = Check::new(key, anchors, named);
+    let mut check = Check::new(key, anchors, named, archived, range);
     for (index, segment) in segments.iter().enumerate() {
         let path = folder.join(&segment.name);
         let mut lines = Lines::new(BufReader::with_capacity(1 << 20, File::open(&path).map_err(at(&path))?));
@@ -170,7 +178,7 @@ pub fn verify(
         check.end(index + 1 == segments.len() && range.to.is_none());
     }
     progress(done, bytes);
-    Ok(check.report(head, range, segments.len()))
+    Ok(check.report(head, segments.len()))
 }
 
 /// The segments that hold a range.

@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{Anchor, FINDINGS_MAX, Finding, HeadSeen, Problem, Range, Report};
+use crate::archive::{ARCHIVED_FILE, Archived};
 use crate::chain::{Digest, Line};
 use crate::files::Segment;
-use crate::head::{HEAD_FILE, Head, HeadError};
+use crate::head::{HEAD_FILE, Head};
 use crate::key::{AuditKey, same};
+use crate::note::NoteError;
 use crate::segment::{Header, Raw};
 
 /// Lines that stand too early, and ranges that are missing, of which the other half may still come.
@@ -23,6 +25,9 @@ pub(super) struct Check<'a> {
     anchors: Vec<(Anchor, Option<Found>)>,
     named: Option<Anchor>,
     named_is: Option<bool>,
+    /// The statement; records up to its own need not be here.
+    archived: Option<Archived>,
+    range: Range,
     file: String,
     number: u64,
     /// The line that is judged when the next one is known.
@@ -88,12 +93,20 @@ impl Verdict {
 }
 
 impl<'a> Check<'a> {
-    pub(super) fn new(key: Option<&'a AuditKey>, anchors: &[Anchor], named: Option<Anchor>) -> Self {
-        Self {
+    pub(super) fn new(
+        key: Option<&'a AuditKey>,
+        anchors: &[Anchor],
+        named: Option<Anchor>,
+        archived: Result<Archived, NoteError>,
+        range: Range,
+    ) -> Self {
+        let mut check = Self {
             key,
             anchors: anchors.iter().map(|anchor| (*anchor, None)).collect(),
             named,
             named_is: None,
+            archived: None,
+            range,
             file: String::new(),
             number: 0,
             held: None,
@@ -116,7 +129,28 @@ impl<'a> Check<'a> {
             starts: 0,
             torn_bytes: 0,
             end: 0,
+        };
+        match archived {
+            Ok(archived) => check.follow(archived),
+            Err(NoteError::Missing) => (),
+            Err(error) => drop(check.find_in(ARCHIVED_FILE.into(), 0, None, Problem::Archived(error.to_string()))),
         }
+        check
+    }
+
+    /// Takes the statement for the beginning of what must be here.
+    fn follow(&mut self, archived: Archived) {
+        let last = archived.last();
+        if archived.findings > 0 {
+            let problem = Problem::ArchivedFindings(archived.findings);
+            self.find_in(ARCHIVED_FILE.into(), 0, Some(last.seq), problem);
+        }
+        for (anchor, found) in self.anchors.iter_mut().filter(|(anchor, _)| anchor.seq == last.seq) {
+            let is_same = anchor.hash == last.hash;
+            *found = Some(Found { file: ARCHIVED_FILE.into(), line: 0, is_same });
+        }
+        self.expected = last.seq + 1;
+        self.archived = Some(archived);
     }
 
     /// The next file.
@@ -177,6 +211,7 @@ impl<'a> Check<'a> {
         let goes_on = header.previous.seq + 1 == line.seq;
         if self.segments == 1 {
             self.from_beginning = header.previous.seq == 0;
+            self.beginning(&header);
             self.expected = line.seq;
             self.before = vec![header.previous.hash];
         } else if goes_on && line.seq > self.expected {
@@ -190,6 +225,25 @@ impl<'a> Check<'a> {
             self.before = vec![header.previous.hash];
         }
         self.chain = Some(header.chain);
+    }
+
+    /// The first line of all: whether it stands where the trail must begin, and goes on from what was archived.
+    fn beginning(&mut self, header: &Header) {
+        let before = header.previous;
+        let (from, is_other) = match &self.archived {
+            None => (1, false),
+            Some(archived) => {
+                let last = archived.link();
+                let is_other = archived.named.chain != header.chain || (before.seq == last.seq && before != last);
+                (last.seq + 1, is_other)
+            }
+        };
+        if is_other {
+            self.find(1, Some(before.seq + 1), Problem::Spliced);
+        }
+        if self.range.from.is_none() && before.seq >= from {
+            self.find(0, None, Problem::BeginningMissing { from, to: before.seq });
+        }
     }
 
     fn judge_held(&mut self, next: Option<&Line<'_>>) {
@@ -392,8 +446,9 @@ impl<'a> Check<'a> {
     }
 
     /// What it all comes to.
-    pub(super) fn report(mut self, head: Result<Head, HeadError>, range: Range, segments: usize) -> Report {
-        let seen = self.head(head, range);
+    pub(super) fn report(mut self, head: Result<Head, NoteError>, segments: usize) -> Report {
+        let range = self.range;
+        let seen = self.head(head);
         for (anchor, found) in std::mem::take(&mut self.anchors) {
             match found {
                 Some(found) if found.is_same => None,
@@ -415,6 +470,8 @@ impl<'a> Check<'a> {
             first,
             last: self.last,
             hash: self.hash,
+            chain: self.chain.unwrap_or_default(),
+            archived: self.archived.map(|archived| archived.last()),
             from_beginning: self.from_beginning,
             lost: self.lost,
             starts: self.starts,
@@ -425,8 +482,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn head(&mut self, head: Result<Head, HeadError>, range: Range) -> HeadSeen {
-        if range.to.is_some() {
+    fn head(&mut self, head: Result<Head, NoteError>) -> HeadSeen {
+        if self.range.to.is_some() {
             return HeadSeen::NotAsked;
         }
         let head = match head {

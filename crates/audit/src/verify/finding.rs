@@ -54,6 +54,20 @@ pub enum Problem {
         /// The last.
         to: u64,
     },
+    /// The trail does not begin where it should: at record 1, or behind the last that was archived.
+    #[error("records {from} to {to} are missing at the beginning, and were not archived")]
+    BeginningMissing {
+        /// The first.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
+    /// The statement of what was archived cannot be believed.
+    #[error("{0}")]
+    Archived(String),
+    /// What was archived was not as it was written.
+    #[error("what was archived had {0} findings")]
+    ArchivedFindings(u64),
     /// The first line does not say what a segment's first line says.
     #[error("the file does not begin as a segment does")]
     NoHeader,

@@ -2,6 +2,7 @@
 //!
 //! | module | what it tests |
 //! | --- | --- |
+//! | `archive` | segments that are gone: archived, or missing for good |
 //! | `kills` | a log in a process that is killed, and on a full disk |
 //! | `room` | the largest size of a folder, and what is kept for permitted requests |
 //! | `tamper` | every change to the files, and where verification finds it |
@@ -12,6 +13,7 @@
     reason = "helpers of tests, which the lints only recognize in unit tests"
 )]
 
+mod archive;
 mod kills;
 mod room;
 mod tamper;

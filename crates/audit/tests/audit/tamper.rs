@@ -12,19 +12,19 @@ use sealwire_audit::{
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-const RECORDS: u64 = 60;
+pub(crate) const RECORDS: u64 = 60;
 
-fn key(byte: u8) -> AuditKey {
+pub(crate) fn key(byte: u8) -> AuditKey {
     AuditKey::new(&Zeroizing::new([byte; 32]))
 }
 
-struct Silent;
+pub(crate) struct Silent;
 
 impl Observer for Silent {
     fn notice(&self, _: &Notice<'_>) {}
 }
 
-fn options(folder: &Path) -> TrailOptions {
+pub(crate) fn options(folder: &Path) -> TrailOptions {
     let journal = Options {
         folder: folder.to_owned(),
         segment_bytes: 6_000,
@@ -45,7 +45,7 @@ fn options(folder: &Path) -> TrailOptions {
 }
 
 /// Opens what was closed just now. A process that another test starts holds copies of all locks until it runs its program.
-fn opened<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> T {
+pub(crate) fn opened<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> T {
     loop {
         match open() {
             Err(JournalError::InUse { .. }) => std::thread::yield_now(),
@@ -56,7 +56,7 @@ fn opened<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> T {
 }
 
 /// A trail of several segments under a key.
-fn trail(folder: &Path, byte: u8, records: u64) {
+pub(crate) fn trail(folder: &Path, byte: u8, records: u64) {
     let trail = opened(|| Trail::open(options(folder), key(byte), Arc::new(Silent)));
     for call in 0..records {
         let record = Record {
@@ -75,13 +75,13 @@ fn trail(folder: &Path, byte: u8, records: u64) {
     }
 }
 
-fn made() -> TempDir {
+pub(crate) fn made() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     trail(folder.path(), 1, RECORDS);
     folder
 }
 
-fn check(folder: &Path, byte: u8) -> Report {
+pub(crate) fn check(folder: &Path, byte: u8) -> Report {
     verify(folder, Some(&key(byte)), Range::default(), &[], &mut |_, _| ()).unwrap()
 }
 
@@ -89,7 +89,7 @@ fn plain(folder: &Path) -> Report {
     verify(folder, None, Range::default(), &[], &mut |_, _| ()).unwrap()
 }
 
-fn files(folder: &Path) -> Vec<String> {
+pub(crate) fn files(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.retain(|name| name.ends_with(".jsonl"));
@@ -97,20 +97,20 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-fn lines(folder: &Path, file: &str) -> Vec<String> {
+pub(crate) fn lines(folder: &Path, file: &str) -> Vec<String> {
     fs::read_to_string(folder.join(file)).unwrap().lines().map(str::to_owned).collect()
 }
 
-fn put(folder: &Path, file: &str, lines: &[String]) {
+pub(crate) fn put(folder: &Path, file: &str, lines: &[String]) {
     fs::write(folder.join(file), lines.iter().flat_map(|line| [line, "\n"]).collect::<String>()).unwrap();
 }
 
 /// The first record of a file, by its name.
-fn first(file: &str) -> u64 {
+pub(crate) fn first(file: &str) -> u64 {
     file.trim_start_matches("audit-").trim_end_matches(".jsonl").parse().unwrap()
 }
 
-fn finding(file: &str, line: u64, seq: u64, problem: Problem) -> Finding {
+pub(crate) fn finding(file: &str, line: u64, seq: u64, problem: Problem) -> Finding {
     Finding { file: file.to_owned(), line, seq: Some(seq), problem }
 }
 
@@ -302,11 +302,16 @@ fn whole_files_are_missed_and_told_apart() {
     fs::remove_file(folder.path().join(&names[1])).unwrap();
     let missing = Problem::Missing { from: first(&names[1]), to: first(&names[2]) - 1 };
     assert_eq!(check(folder.path(), 1).findings, [finding(&names[2], 1, first(&names[2]), missing)]);
-    // The first: what is left verifies, and says that it is not all.
+    // The first: what is left verifies to who says where it begins.
     let folder = made();
     fs::remove_file(folder.path().join(&names[0])).unwrap();
-    let report = check(folder.path(), 1);
-    assert!(report.is_sound() && !report.from_beginning && report.first == first(&names[1]), "{report:?}");
+    let to = first(&names[1]) - 1;
+    let missing =
+        Finding { file: names[1].clone(), line: 0, seq: None, problem: Problem::BeginningMissing { from: 1, to } };
+    assert_eq!(check(folder.path(), 1).findings, [missing]);
+    let part = Range { from: Some(to + 1), to: None };
+    let report = verify(folder.path(), Some(&key(1)), part, &[], &mut |_, _| ()).unwrap();
+    assert!(report.is_sound() && !report.from_beginning && report.first == to + 1, "{report:?}");
     let all = Range { from: Some(1), to: None };
     let report = verify(folder.path(), Some(&key(1)), all, &[], &mut |_, _| ()).unwrap();
     let absent = Problem::NotHere { from: 1, to: first(&names[1]) - 1 };

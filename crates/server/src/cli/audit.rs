@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_audit::{
-    Anchor, AuditKey, Filter, Follow, HEAD_FILE, Head, HeadSeen, Moment, Range, Report, Shown, verify,
+    Anchor, AuditKey, Filter, Follow, HEAD_FILE, Head, HeadSeen, Moment, Move, Moved, Range, Report, Shown, archive,
+    verify,
 };
 use serde_json::json;
 use time::OffsetDateTime;
@@ -34,12 +35,13 @@ pub(super) struct Args {
 enum Command {
     /// Verify an audit trail: find what was changed, removed, moved, added, forged or cut off, and say where
     ///
-    /// Exit status 0: nothing was. With the key-encryption key that the configuration names every record is checked to be
+    /// Exit status 0: nothing was. All must be there from record 1 on, or from behind what `audit archive` moved away, unless
+    /// --from says where it begins. With the key-encryption key that the configuration names every record is checked to be
     /// an engine's; without it only that each follows from the one before.
     Verify {
         #[command(flatten)]
         place: Place,
-        /// First record to verify; its whole file is
+        /// First record to verify; its whole file is, and what was before it need not be there
         #[arg(long, value_name = "SEQ")]
         from: Option<u64>,
         /// Last record to verify; then the end of the trail is not asked
@@ -68,6 +70,26 @@ enum Command {
         #[arg(long, short)]
         follow: bool,
         /// Print the lines as they are
+        #[arg(long)]
+        json: bool,
+    },
+    /// Move complete segments to another folder, so that what is missing in the trail is told from what was archived
+    ///
+    /// What is moved is verified first. A statement under the key stays behind; the other folder is a trail of its own, which verifies by itself
+    /// and takes what is moved later. The engine may run. Killed at any point, it loses nothing: run it again.
+    Archive {
+        #[command(flatten)]
+        place: Place,
+        /// Folder to move to: a new one, or that of earlier moves
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+        /// Only segments whose records are all older: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago [default: all but the last]
+        #[arg(long, value_name = "TIME", value_parser = moment)]
+        before: Option<Moment>,
+        /// Move also what does not verify; `audit verify` says so from then on
+        #[arg(long)]
+        despite_findings: bool,
+        /// Say the result in JSON
         #[arg(long)]
         json: bool,
     },
@@ -142,6 +164,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 shown => Ok(shown?),
             }
         }
+        Command::Archive { place, to, before, despite_findings, json } => {
+            let (folder, key) = place.find(true)?;
+            let key = key.ok_or("the key is needed: --config names the configuration that has it")?;
+            let (to, despite_findings) = (to.clone(), *despite_findings);
+            archived(&Move { folder, to, before: *before, despite_findings }, &key, *json)
+        }
         Command::Head { place, json } => {
             let (folder, key) = place.find(true)?;
             head(&folder, key.as_ref(), *json)
@@ -203,16 +231,46 @@ fn moment(text: &str) -> Result<Moment, String> {
 }
 
 fn verified(folder: &Path, key: Option<&AuditKey>, range: Range, expect: &[Anchor]) -> Result<Report, Failure> {
-    let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} verified ({eta})") {
-        bar.set_style(style);
-    }
-    let report = verify(folder, key, range, expect, &mut |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    });
+    let bar = bar("verified");
+    let report = verify(folder, key, range, expect, &mut |done, all| show_progress(&bar, done, all));
     bar.finish_and_clear();
     Ok(report?)
+}
+
+fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
+    let bar = bar("verified and moved");
+    let moved = archive(this, key, &mut |done, all| show_progress(&bar, done, all));
+    bar.finish_and_clear();
+    let Moved { segments, bytes, records, findings } = moved?;
+    let (from, to) = (this.folder.display(), this.to.display());
+    if json {
+        let said = json!({
+            "folder": this.folder, "to": this.to, "files": segments, "bytes": bytes, "first": records.map(|records| records.0),
+            "last": records.map(|records| records.1), "findings": findings,
+        });
+        println!("{said}");
+    } else if let Some((first, last)) = records {
+        println!("{from}: records {first} to {last}, {segments} files, {bytes} bytes, are in {to} now");
+        if findings > 0 {
+            println!("{findings} findings in them; `sealwire audit verify` says so from now on");
+        }
+    } else {
+        println!("{from}: nothing to move; the segment that is written always stays");
+    }
+    Ok(())
+}
+
+fn bar(done: &str) -> ProgressBar {
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template(&format!("{{bar:40}} {{bytes}}/{{total_bytes}} {done} ({{eta}})")) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show_progress(bar: &ProgressBar, done: u64, all: u64) {
+    bar.set_length(all);
+    bar.set_position(done);
 }
 
 fn say(folder: &Path, report: &Report) {
@@ -224,8 +282,10 @@ fn say(folder: &Path, report: &Report) {
         println!("and {} more", report.findings_omitted);
     }
     println!("{}: {lines} lines in {segments} files, records {first} to {last}", folder.display());
-    if !report.from_beginning {
-        println!("what came before record {first} is not here");
+    match report.archived {
+        Some(Anchor { seq, hash }) => println!("archived: records up to {seq}:{hash}"),
+        None if !report.from_beginning => println!("what came before record {first} is not here"),
+        None => (),
     }
     if !report.keyed {
         println!("without the key: who rewrote every line is not found out; --config names the key");
@@ -260,7 +320,7 @@ fn of_report(folder: &Path, report: &Report) -> serde_json::Value {
     json!({
         "folder": folder, "sound": report.is_sound(), "keyed": report.keyed, "files": report.segments,
         "lines": report.lines, "first": report.first, "last": report.last, "hash": report.hash.to_string(),
-        "from_beginning": report.from_beginning, "lost": report.lost, "starts": report.starts,
+        "from_beginning": report.from_beginning, "archived": report.archived.map(|last| last.seq), "lost": report.lost, "starts": report.starts,
         "torn_bytes": report.torn_bytes, "end_checked": matches!(report.head, HeadSeen::Named { .. }),
         "findings": findings, "findings_omitted": report.findings_omitted,
     })
@@ -347,7 +407,7 @@ fn print(out: &mut impl Write, line: &[u8], shown: &Shown, json: bool) -> io::Re
 }
 
 fn head(folder: &Path, key: Option<&AuditKey>, json: bool) -> Result<(), Failure> {
-    let head = Head::read(folder, key).map_err(|error| format!("{}: {error}", folder.join(HEAD_FILE).display()))?;
+    let head = Head::read(folder, key).map_err(|error| format!("{} {error}", folder.join(HEAD_FILE).display()))?;
     if json {
         let said = json!({
             "seq": head.seq, "hash": head.hash.to_string(), "file": head.file, "key": head.key, "sealed": key.is_some(),

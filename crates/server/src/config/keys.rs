@@ -319,7 +319,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "segment_hours", Kind::Number { unit: "h", min: 1, max: 8_784 }, Literal::Number(24),
                 "Age at which it does.";
             "folder_mib_max", Kind::Number { unit: "MiB", min: 0, max: 1 << 24 }, Literal::Number(0),
-                "Most that all files of the folder may come to. Beyond it records cannot be written until old segments are moved\naway. 0: as much as the disk holds.";
+                "Most that all files of the folder may come to. Beyond it records cannot be written until `sealwire audit archive`\nhas moved old segments away. 0: as much as the disk holds.";
             "reserve_mib", Kind::Number { unit: "MiB", min: 0, max: 1 << 20 }, Literal::Number(64),
                 "Room that is kept for permitted calls, at most a tenth of folder_mib_max: with less, refused requests are\ncounted and not recorded one by one.";
             "queue_records", Kind::Number { unit: "records", min: 64, max: 1 << 20 }, Literal::Number(16_384),

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use sealwire_audit::{AuditKey, Head, HeadError};
+use sealwire_audit::{AuditKey, HEAD_FILE, Head, NoteError};
 
 use super::{Report, files};
 use crate::config::Config;
@@ -37,8 +37,8 @@ pub(super) fn examine(report: &mut Report, config: &Config, key: Option<&AuditKe
     match Head::read(folder, key) {
         Ok(head) if key.is_some() => report.good(CHECK, format!("it ends with record {}, under this key", head.seq)),
         Ok(head) => report.good(CHECK, format!("it ends with record {}", head.seq)),
-        Err(HeadError::Missing) if is_empty(folder) => report.good(CHECK, "it has no record yet"),
-        Err(HeadError::Io(error)) if error.kind() == ErrorKind::PermissionDenied => report.warn(
+        Err(NoteError::Missing) if is_empty(folder) => report.good(CHECK, "it has no record yet"),
+        Err(NoteError::Io(error)) if error.kind() == ErrorKind::PermissionDenied => report.warn(
             CHECK,
             format!("audit.folder: {} belongs to another user, and was not looked at", folder.display()),
             "whether its end is as the engine left it is not known",
@@ -46,7 +46,7 @@ pub(super) fn examine(report: &mut Report, config: &Config, key: Option<&AuditKe
         ),
         Err(error) => report.wrong(
             CHECK,
-            format!("audit.folder: {error}"),
+            format!("audit.folder: {HEAD_FILE} {error}"),
             "the trail was touched, or is that of another key; the engine records that and goes on",
             "run `sealwire audit verify`, keep the folder as evidence, and give the engine a new one",
         ),

@@ -115,6 +115,13 @@ impl Dev {
         self.child.wait().unwrap();
     }
 
+    /// One that is started [`Dev::again`]: on ports that nobody else is given meanwhile.
+    fn start_to_come_again() -> Self {
+        let [listen, control] = sealwire_testkit::free_ports::<2>().map(|port| format!("127.0.0.1:{port}"));
+        let arguments = ["dev", "--listen", &listen, "--admin", "127.0.0.1:0", "--control", &control];
+        Self::start_with(tempfile::tempdir().unwrap(), &arguments)
+    }
+
     /// Starts in the same folder on the same ports.
     fn again(mut self) -> Self {
         let (connect, control) = (self.connect.clone(), self.control.clone());
@@ -688,6 +695,9 @@ fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
     assert_eq!((&said["sound"], &said["keyed"]), (&true.into(), &true.into()), "{said}");
     let plain = ok(&at, &["audit", "verify", "sealwire-dev/audit"]);
     assert!(plain.contains("without the key"), "{plain}");
+    let nothing = ok(&at, &["audit", "archive", "--to", "moved", "--before", "1h"]);
+    assert!(nothing.contains("nothing to move; the segment that is written always stays"), "{nothing}");
+    refused(&at, &["audit", "archive", "sealwire-dev/audit", "--to", "moved"], 1, "--config names");
     refused(&at, &["audit", "verify", "--expect", "1:ab"], 2, "SEQ:HASH");
     refused(&at, &["audit", "head", "nowhere"], 1, "head.json is missing");
     let file = at.join("sealwire-dev/audit/audit-0000000000000001.jsonl");

@@ -200,7 +200,7 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
 
 #[test]
 fn a_job_outlives_an_engine_that_is_killed_and_comes_back() {
-    let mut dev = Dev::start();
+    let mut dev = Dev::start_to_come_again();
     dev.write("rules.toml", RULES);
     dev.write("heroes.txt", "Ajax\nHector\nParis\n");
     let orders = orders(20_000);

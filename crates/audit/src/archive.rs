@@ -1,0 +1,328 @@
+//! Moves whole segments to another folder, and leaves a sealed statement of what was moved.
+//!
+//! A trail is complete from record 1 on, or from behind the record that its statement names. So a segment that is gone and in
+//! no statement is missed for good, by `verify` and by each engine that starts. The folder that segments are moved to is a trail
+//! of its own, with a head that names its last record: it verifies, and grows by the next move.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::chain::Link;
+use crate::files::{self, Segment};
+use crate::head::{HEAD_FILE, Head};
+use crate::key::AuditKey;
+use crate::moment::Moment;
+use crate::note::{self, Named, NoteError};
+use crate::segment::Header;
+use crate::verify::{Anchor, Problem, Range, VerifyError, verify};
+
+/// The statement's name in the folder.
+pub const ARCHIVED_FILE: &str = "archived.json";
+/// Its length at most.
+const BYTES_MAX: usize = 1_024;
+/// Held while segments are moved.
+const LOCK_FILE: &str = "archive.lock";
+
+/// The statement: every record up to this one was moved away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Archived {
+    pub(crate) named: Named,
+    /// What was found wrong with what was moved, over all moves.
+    pub findings: u64,
+}
+
+impl Archived {
+    /// The last record that was moved away.
+    #[must_use]
+    pub fn last(&self) -> Anchor {
+        Anchor { seq: self.named.link.seq, hash: self.named.link.hash }
+    }
+
+    pub(crate) fn link(&self) -> Link {
+        self.named.link
+    }
+
+    fn encode(&self, key: &AuditKey) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512);
+        let Named { chain, key: id, link, file } = &self.named;
+        note::begin(&mut out, chain, id, link, file);
+        crate::json::count(&mut out, "findings", self.findings);
+        let mac = key.archived_mac(&out);
+        note::end(&mut out, &mac);
+        out.push(b'\n');
+        out
+    }
+
+    /// Reads the statement of a folder; with the key, only if it is sealed with that.
+    ///
+    /// # Errors
+    ///
+    /// [`NoteError`]; without a key never that it is forged.
+    pub fn read(folder: &Path, key: Option<&AuditKey>) -> Result<Self, NoteError> {
+        Self::parse(&note::read(&folder.join(ARCHIVED_FILE), BYTES_MAX)?, key)
+    }
+
+    fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
+        let (named, findings) = note::parse(bytes, key, AuditKey::archived_mac)?;
+        let archived = Self { named, findings };
+        if key.is_some_and(|key| archived.encode(key) != bytes) {
+            return Err(NoteError::Damaged);
+        }
+        Ok(archived)
+    }
+
+    /// The statement, if there is one.
+    fn find(folder: &Path, key: &AuditKey) -> Result<Option<Self>, ArchiveError> {
+        match Self::read(folder, Some(key)) {
+            Ok(archived) => Ok(Some(archived)),
+            Err(NoteError::Missing) => Ok(None),
+            Err(error) => Err(ArchiveError::Note { path: folder.join(ARCHIVED_FILE), error }),
+        }
+    }
+
+    /// In one step: the old one or the new one is there.
+    fn write(&self, folder: &Path, key: &AuditKey) -> Result<(), ArchiveError> {
+        replace(&folder.join(ARCHIVED_FILE), &mut &*self.encode(key))?;
+        files::sync_folder(folder).map_err(at(folder))
+    }
+}
+
+/// What to move, and where to.
+#[derive(Clone, Debug)]
+pub struct Move {
+    /// The trail. Its engine may run.
+    pub folder: PathBuf,
+    /// Another folder: one that is not there, is empty, or holds what was moved before.
+    pub to: PathBuf,
+    /// Only segments whose records are all older. `None`: all that are complete.
+    pub before: Option<Moment>,
+    /// Move also what does not verify. The statement counts the findings, and `verify` says so from then on.
+    pub despite_findings: bool,
+}
+
+/// What was moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Files.
+    pub segments: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// The first and the last record; `None`: there was nothing to move.
+    pub records: Option<(u64, u64)>,
+    /// What was found wrong with them.
+    pub findings: u64,
+}
+
+/// Why nothing was moved.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// Another process moves segments, or an engine writes where they would go.
+    #[error("{}: in use by another process", folder.display())]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// What would be moved is not as it was written.
+    #[error(
+        "{findings} findings in records {from} to {to}: look at them with `sealwire audit verify`; --despite-findings moves them, and the \
+         statement says so for good"
+    )]
+    Findings {
+        /// How many.
+        findings: u64,
+        /// The first record that would be moved.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
+    /// The folder to move to holds something else.
+    #[error("{}: {what}; name another folder", folder.display())]
+    Elsewhere {
+        /// The folder.
+        folder: PathBuf,
+        /// What is there.
+        what: String,
+    },
+    /// A statement or a head cannot be believed.
+    #[error("{} {error}", path.display())]
+    Note {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: NoteError,
+    },
+    /// The trail cannot be read.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// The system refuses.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> ArchiveError {
+    let path = path.to_owned();
+    move |source| ArchiveError::Io { path, source }
+}
+
+/// Moves segments. Killed at any point, it leaves all records in one folder or in both, and is simply run again. `progress` is
+/// told bytes done and bytes in all.
+///
+/// # Errors
+///
+/// [`ArchiveError`]; nothing was removed from the trail.
+pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) -> Result<Moved, ArchiveError> {
+    let Move { folder, to, before, despite_findings } = this;
+    let _moving = locked(folder, LOCK_FILE)?;
+    let archived = Archived::find(folder, key)?;
+    let floor = archived.as_ref().map_or(0, |archived| archived.link().seq);
+    let all = files::segments(folder).map_err(at(folder))?;
+    // Of a move that was killed: they are where the statement says.
+    let (done, rest) = all.split_at(all.windows(2).take_while(|pair| pair[1].first <= floor + 1).count());
+    remove(folder, done)?;
+    let Some(last) = wanted(folder, rest, *before)? else {
+        return Ok(Moved { segments: 0, bytes: 0, records: None, findings: 0 });
+    };
+    let (moved, kept) = rest.split_at(last + 1);
+    let (first, last) = (moved[0].first, kept[0].first - 1);
+    let report =
+        verify(folder, Some(key), Range { from: None, to: Some(last) }, &[], &mut |done, all| progress(done, 2 * all))?;
+    // Those of earlier moves count already.
+    let new = report.findings.iter().filter(|finding| !matches!(finding.problem, Problem::ArchivedFindings(_)));
+    let findings = new.count() as u64 + report.findings_omitted;
+    if findings > 0 && !despite_findings {
+        return Err(ArchiveError::Findings { findings, from: first, to: last });
+    }
+    let name = moved[moved.len() - 1].name.clone();
+    let mut end = Link { seq: last, hash: report.hash };
+    if report.last != last {
+        // A finding: the segment that stays knows what it went on from.
+        let path = folder.join(&kept[0].name);
+        end.hash = Header::read(&path).map_err(at(&path))?.map_or(end.hash, |header| header.previous.hash);
+    }
+    let named = Named { chain: report.chain, key: key.id(), link: end, file: name };
+    let bytes = fill(folder, to, key, &named, archived.as_ref(), moved, progress)?;
+    let findings_before = archived.map_or(0, |archived| archived.findings);
+    Archived { named, findings: findings_before.saturating_add(findings) }.write(folder, key)?;
+    remove(folder, moved)?;
+    Ok(Moved { segments: moved.len(), bytes, records: Some((first, last)), findings })
+}
+
+/// The last of the segments to be moved: never the one that is written.
+fn wanted(folder: &Path, segments: &[Segment], before: Option<Moment>) -> Result<Option<usize>, ArchiveError> {
+    let mut last = None;
+    for (index, next) in segments.iter().enumerate().skip(1) {
+        if let Some(before) = before {
+            let path = folder.join(&next.name);
+            // No record of a segment is much younger than the next one's first.
+            let begun = Header::read(&path).map_err(at(&path))?.map(|header| header.time);
+            if begun.is_none_or(|begun| begun > before) {
+                break;
+            }
+        }
+        last = Some(index - 1);
+    }
+    Ok(last)
+}
+
+/// Copies segments into a folder that goes on from what is there, and lets its head name the last of them.
+fn fill(
+    folder: &Path,
+    to: &Path,
+    key: &AuditKey,
+    named: &Named,
+    archived: Option<&Archived>,
+    moved: &[Segment],
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<u64, ArchiveError> {
+    files::make_folder(to).map_err(at(to))?;
+    let elsewhere = |what: String| ArchiveError::Elsewhere { folder: to.to_owned(), what };
+    if fs::canonicalize(to).map_err(at(to))? == fs::canonicalize(folder).map_err(at(folder))? {
+        return Err(elsewhere("is the trail itself".to_owned()));
+    }
+    let _lock = locked(to, files::LOCK_FILE)?;
+    let floor = archived.map_or(0, |archived| archived.link().seq);
+    match Head::read(to, Some(key)) {
+        Ok(head) if head.chain != named.chain => return Err(elsewhere("holds another trail".to_owned())),
+        Ok(head) if ![floor, named.link.seq].contains(&head.seq) => {
+            let what = format!("holds records up to {}, and those to be moved begin at {}", head.seq, floor + 1);
+            return Err(elsewhere(what));
+        }
+        Ok(_) => (),
+        Err(NoteError::Missing) => {
+            let others = files::segments(to).map_err(at(to))?;
+            if others.iter().any(|other| !moved.contains(other)) {
+                return Err(elsewhere("holds segments without a head".to_owned()));
+            }
+            if let Some(archived) = archived {
+                archived.write(to, key)?;
+            }
+        }
+        Err(error) => return Err(ArchiveError::Note { path: to.join(HEAD_FILE), error }),
+    }
+    let length = |segment: &Segment| fs::metadata(folder.join(&segment.name)).map(|file| file.len());
+    let all = moved.iter().map(length).sum::<io::Result<u64>>().map_err(at(folder))?;
+    let mut done = 0;
+    for segment in moved {
+        let torn = files::torn(folder, segment);
+        if torn.exists() {
+            copy(&torn, &files::torn(to, segment))?;
+        }
+        done += copy(&folder.join(&segment.name), &to.join(&segment.name))?;
+        progress(all + done, 2 * all);
+    }
+    files::sync_folder(to).map_err(at(to))?;
+    let Named { chain, key: id, link, file } = named.clone();
+    let path = to.join(HEAD_FILE);
+    let out = files::open(&path).map_err(at(&path))?;
+    let head = Head { chain, key: id, seq: link.seq, hash: link.hash, file };
+    head.write(&out, key, &mut Vec::new()).and_then(|()| out.sync_all()).map_err(at(&path))?;
+    files::sync_folder(to).map_err(at(to))?;
+    Ok(done)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<u64, ArchiveError> {
+    let mut input = fs::File::open(from).map_err(at(from))?;
+    replace(to, &mut input)
+}
+
+/// Writes a file under another name first, so that it is there whole or not at all.
+fn replace(path: &Path, input: &mut dyn io::Read) -> Result<u64, ArchiveError> {
+    let partial = path.with_extension("partial");
+    let mut write = || {
+        match fs::remove_file(&partial) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
+        let mut out = files::create(&partial)?;
+        let bytes = io::copy(input, &mut out)?;
+        out.flush()?;
+        out.sync_all()?;
+        fs::rename(&partial, path)?;
+        Ok(bytes)
+    };
+    write().map_err(at(path))
+}
+
+/// The oldest first: what a kill leaves is without a gap.
+fn remove(folder: &Path, segments: &[Segment]) -> Result<(), ArchiveError> {
+    for segment in segments {
+        let path = folder.join(&segment.name);
+        fs::remove_file(&path).map_err(at(&path))?;
+        let torn = files::torn(folder, segment);
+        if torn.exists() {
+            fs::remove_file(&torn).map_err(at(&torn))?;
+        }
+    }
+    files::sync_folder(folder).map_err(at(folder))
+}
+
+fn locked(folder: &Path, name: &str) -> Result<fs::File, ArchiveError> {
+    let lock = files::lock(&folder.join(name)).map_err(at(folder))?;
+    lock.ok_or_else(|| ArchiveError::InUse { folder: folder.to_owned() })
+}

@@ -1,0 +1,115 @@
+//! Sealed notes beside the segments: small JSON objects whose last key is a MAC of everything before it.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::chain::{Digest, Link, SEQ_MAX};
+use crate::json;
+use crate::key::{AuditKey, MAC_BYTES, same};
+
+/// Why a note says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum NoteError {
+    /// It is not there.
+    #[error("is missing")]
+    Missing,
+    /// It cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is not what Sealwire writes.
+    #[error("is damaged")]
+    Damaged,
+    /// It is sealed under another key.
+    #[error("is sealed under key {0}, which is another")]
+    OtherKey(String),
+    /// It is not sealed with the key that it names.
+    #[error("is forged: its seal is not the key's")]
+    Forged,
+}
+
+/// A record that a note names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// Names the chain; random.
+    pub(crate) chain: [u8; 16],
+    /// Names the key that the note is sealed with.
+    pub(crate) key: String,
+    pub(crate) link: Link,
+    /// The segment that the record is in.
+    pub(crate) file: String,
+}
+
+/// The MAC of a kind of notes.
+pub(crate) type Seal = fn(&AuditKey, &[u8]) -> [u8; MAC_BYTES];
+
+#[derive(Deserialize)]
+struct Text {
+    format: u64,
+    chain: String,
+    key: String,
+    seq: u64,
+    hash: String,
+    file: String,
+    #[serde(default)]
+    findings: u64,
+    mac: String,
+}
+
+/// Appends what all notes begin with.
+pub(crate) fn begin(out: &mut Vec<u8>, chain: &[u8; 16], key: &str, link: &Link, file: &str) {
+    out.extend_from_slice(b"{\"format\":1");
+    json::key(out, "chain");
+    out.push(b'"');
+    json::hex(out, chain);
+    out.push(b'"');
+    json::text(out, "key", key);
+    json::count(out, "seq", link.seq);
+    json::key(out, "hash");
+    out.push(b'"');
+    json::hex(out, &link.hash.0);
+    out.push(b'"');
+    json::text(out, "file", file);
+}
+
+/// Appends the MAC and the end.
+pub(crate) fn end(out: &mut Vec<u8>, mac: &[u8; MAC_BYTES]) {
+    json::key(out, "mac");
+    out.push(b'"');
+    json::hex(out, mac);
+    out.extend_from_slice(b"\"}");
+}
+
+/// Reads a file of at most so many bytes, and one more where there are more.
+pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> {
+    let mut bytes = Vec::new();
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(NoteError::Missing),
+        opened => opened?.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?,
+    };
+    Ok(bytes)
+}
+
+/// The record that a note names, and the findings that it counts. With a key, only if `seal` gives the note's MAC under it; what
+/// is behind the MAC is the caller's to check.
+pub(crate) fn parse(bytes: &[u8], key: Option<&AuditKey>, seal: Seal) -> Result<(Named, u64), NoteError> {
+    let text: Text = serde_json::from_slice(bytes).map_err(|_| NoteError::Damaged)?;
+    let named = (|| {
+        let (chain, hash) = (json::unhex(text.chain.as_bytes())?, json::unhex(text.hash.as_bytes())?);
+        Some(Named { chain, key: text.key, link: Link { seq: text.seq, hash: Digest(hash) }, file: text.file })
+    })();
+    let named = named.filter(|named| text.format == 1 && named.link.seq < SEQ_MAX).ok_or(NoteError::Damaged)?;
+    let mac = json::unhex(text.mac.as_bytes()).ok_or(NoteError::Damaged)?;
+    if let Some(key) = key {
+        if named.key != key.id() {
+            return Err(NoteError::OtherKey(named.key));
+        }
+        let sealed = bytes.windows(8).position(|at| at == b",\"mac\":\"").ok_or(NoteError::Damaged)?;
+        if !same(&seal(key, &bytes[..sealed]), &mac) {
+            return Err(NoteError::Forged);
+        }
+    }
+    Ok((named, text.findings))
+}
