@@ -11,7 +11,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_benches::document::app_keys;
 use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
 use sealwire_crypto::{
-    AppKeys, CardEnds, Curve, Datatype, Encoding, EpochLifetime, Format, KeyPair, KeyScope, KeyState, Opener,
+    AppKeys, CardEnds, Curve, Datatype, Encoding, EpochLifetime, Format, KeyPair, KeyScope, KeyState, NewToken, Opener,
     RowBuffer, Sealer, TokenKeyVersion, TokenKeys, TokenSecret,
 };
 
@@ -154,7 +154,8 @@ fn token(criterion: &mut Criterion) {
     let (token, value) = ("tok_0123456789abcdefghijkl", (Datatype::String, &b"4242424242424242"[..]));
     let context = keys.context(b"cards.pan");
     let id = keys.id(1, token);
-    let row = keys.seal(1, &id, &context, token, Some(value)).expect("seals");
+    let new = NewToken { collection: 1, id: &id, context: &context, fingerprint: None, token, value: Some(value) };
+    let row = keys.seal(&new).expect("seals");
     let mut buffer = RowBuffer::default();
     group.bench_function("context/9B", |b| b.iter(|| keys.context(black_box(b"cards.pan"))));
     group.bench_function("id/26B", |b| b.iter(|| keys.id(1, black_box(token))));
@@ -165,7 +166,7 @@ fn token(criterion: &mut Criterion) {
         b.iter(|| keys.fingerprint_of_call(1, &context, b"0123456789abcdef", 0, value.0, black_box(value.1)));
     });
     group.bench_function("seal/16B", |b| {
-        b.iter(|| keys.seal(1, &id, &context, black_box(token), Some(value)).expect("seals"));
+        b.iter(|| keys.seal(black_box(&new)).expect("seals"));
     });
     group.bench_function("open/16B", |b| {
         b.iter(|| {

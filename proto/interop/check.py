@@ -66,17 +66,18 @@ def check_token_row(v):
     active = {key["number"] for key in v["keys"] if key["active"]}
     identity, context, row = (bytes.fromhex(v[name]) for name in ("id", "context", "row"))
     try:
-        bound, token, value = tk.open(keys, active, v["app"], v["collection"], identity, row)
+        bound, fingerprint, token, value = tk.open(keys, active, v["app"], v["collection"], identity, row)
     except sw.Refused:
         return "refuse"
     want = v["opens_to"]
+    assert fingerprint == (bytes.fromhex(v["fingerprint"]) if "fingerprint" in v else None), v["name"]
     assert token == want["token"], v["name"]
     if bound != tk.context_hash(keys[1], v["app"], context):
         assert want["value"] is None, v["name"]
         return "token"
     assert value == (None if want["value"] is None else (want["datatype"], bytes.fromhex(want["value"]))), v["name"]
     number = int.from_bytes(row[1:5], "big")
-    assert tk.seal(keys, number, row[5:17], v["app"], v["collection"], identity, context, token, value) == row
+    assert tk.seal(keys, number, row[5:17], v["app"], v["collection"], identity, context, token, value, fingerprint) == row
     return "hold"
 
 
@@ -113,12 +114,14 @@ def check_token_exchange(ask, rounds):
         keys = {number: secrets.token_bytes(32) for number in range(1, 2 + n % 3)}
         app, collection, index = (secrets.randbelow(1 << 32) for _ in range(3))
         context, call, value = (secrets.token_bytes(secrets.randbelow(100)) for _ in range(3))
+        fingerprint = secrets.token_bytes(16) if n % 3 else None
         token, field = secrets.token_urlsafe(secrets.randbelow(40)), (1, value) if n % 4 else None
         place = dict(app=app, collection=collection, context=context.hex(), secrets=[key.hex() for key in keys.values()])
         datatype, data = (1, value.hex()) if field else (None, None)
 
         theirs = ask(
-            op="token.seal", token=token, datatype=datatype, value=data, idempotency_key=call.hex(), index=index, **place
+            op="token.seal", token=token, datatype=datatype, value=data, idempotency_key=call.hex(), index=index,
+            fingerprint=fingerprint and fingerprint.hex(), **place
         )
         identity = tk.token_id(keys[1], app, collection, token)
         assert theirs["id"] == identity.hex()
@@ -127,10 +130,10 @@ def check_token_exchange(ask, rounds):
             of_call = tk.fingerprint_of_call(keys[1], app, collection, context, call, index, *field)
             assert (theirs["of_value"], theirs["of_call"]) == (of_value.hex(), of_call.hex())
         opened = tk.open(keys, set(keys), app, collection, identity, bytes.fromhex(theirs["row"]))
-        assert opened == (tk.context_hash(keys[1], app, context), token, field)
+        assert opened == (tk.context_hash(keys[1], app, context), fingerprint, token, field)
 
         number = 1 + secrets.randbelow(len(keys))
-        ours = tk.seal(keys, number, secrets.token_bytes(12), app, collection, identity, context, token, field)
+        ours = tk.seal(keys, number, secrets.token_bytes(12), app, collection, identity, context, token, field, fingerprint)
         answer = ask(op="token.open", id=identity.hex(), row=ours.hex(), **place)
         assert answer == {"token": token, "datatype": datatype, "value": data}, answer
 

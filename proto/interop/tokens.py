@@ -52,35 +52,45 @@ def fingerprint_of_call(secret, app, collection, context, key, index, datatype, 
     return _hash(secret, b"fingerprint", b"\x02", place, _u32(index), _sized(key), bytes([datatype]), _sized(value))
 
 
-def seal(secrets, number, nonce, app, collection, identity, context, token, value):
-    """`secrets` by version number; `value` is (datatype, bytes), or None for one-way."""
+def _aad(layout, app, collection, identity):
+    return (b"" if layout == 1 else bytes([layout])) + _u32(app) + _u32(collection) + identity
+
+
+def seal(secrets, number, nonce, app, collection, identity, context, token, value, fingerprint=None):
+    """`secrets` by version number; `value` is (datatype, bytes), or None for one-way. With a fingerprint: layout 2."""
     token = token.encode()
     datatype, data = value or (NO_VALUE, b"")
-    plain = context_hash(secrets[1], app, context) + struct.pack(">H", len(token)) + token + bytes([datatype]) + data
-    aad = _u32(app) + _u32(collection) + identity
-    return b"\x01" + _u32(number) + nonce + AESGCMSIV(sub_key(secrets[number], b"seal")).encrypt(nonce, plain, aad)
+    layout = 1 if fingerprint is None else 2
+    plain = context_hash(secrets[1], app, context) + (fingerprint or b"")
+    plain += struct.pack(">H", len(token)) + token + bytes([datatype]) + data
+    sealed = AESGCMSIV(sub_key(secrets[number], b"seal")).encrypt(nonce, plain, _aad(layout, app, collection, identity))
+    return bytes([layout]) + _u32(number) + nonce + sealed
 
 
 def open(secrets, active, app, collection, identity, row):
-    """Gives (context hash, token, value as in `seal`) or raises Refused. `active` holds the numbers that may open."""
+    """Gives (context hash, fingerprint or None, token, value as in `seal`) or raises Refused. `active` holds the numbers that may open."""
     number = int.from_bytes(row[1:5], "big")
-    if len(row) < 17 + 19 + 16 or row[0] != 1 or number not in active:
+    if len(row) < 17 + 19 + 16 or row[0] not in (1, 2) or number not in active:
         raise Refused
     try:
         key = AESGCMSIV(sub_key(secrets[number], b"seal"))
-        plain = key.decrypt(row[5:17], row[17:], _u32(app) + _u32(collection) + identity)
-        length = int.from_bytes(plain[16:18], "big")
-        token, rest = plain[18 : 18 + length], plain[18 + length :]
+        plain = key.decrypt(row[5:17], row[17:], _aad(row[0], app, collection, identity))
+        context, plain = plain[:16], plain[16:]
+        fingerprint = None
+        if row[0] == 2:
+            fingerprint, plain = plain[:16], plain[16:]
+        length = int.from_bytes(plain[:2], "big")
+        token, rest = plain[2 : 2 + length], plain[2 + length :]
         if len(token) < length or not rest:
             raise Refused
         datatype, value = rest[0], rest[1:]
         if datatype == NO_VALUE and not value:
-            return plain[:16], token.decode(), None
+            return context, fingerprint, token.decode(), None
         if datatype > 2:
             raise Refused
         if datatype == 0:
             value.decode()
-        return plain[:16], token.decode(), (datatype, value)
+        return context, fingerprint, token.decode(), (datatype, value)
     except (ValueError, InvalidTag) as error:
         raise Refused from error
 

@@ -4,7 +4,7 @@
 //! `{"op":"seal","curve":"r1","private_key":..,"app":..,"context":..,"encoding":"text","datatype":0,"plaintext":..}`
 //! gives `{"envelope":..}`; `{"op":"open",..,"envelope":..}` gives `{"datatype":..,"plaintext":..}` or `{"refused":true}`.
 //! `{"op":"token.seal","app":7,"secrets":[..],"collection":3,"context":..,"token":..,"datatype":1,"value":..,
-//! "idempotency_key":..,"index":0}` gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a
+//! "idempotency_key":..,"index":0,"fingerprint":null}` gives `{"id":..,"row":..,"of_value":..,"of_call":..}`, the last two where there is a
 //! value; `{"op":"token.open",..,"id":..,"row":..}` gives `{"token":..,"datatype":..,"value":..}` or `{"refused":true}`.
 
 use std::error::Error;
@@ -12,8 +12,8 @@ use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, RowBuffer, Sealer,
-    TokenKeyVersion, TokenKeys, TokenSecret,
+    AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, NewToken, Opener, RowBuffer,
+    Sealer, TokenKeyVersion, TokenKeys, TokenSecret,
 };
 use serde_json::{Value, json};
 
@@ -70,12 +70,17 @@ fn answer_token(request: &Value) -> Result<Value, Box<dyn Error>> {
     if text("op")? == "token.seal" {
         let (token, call) = (text("token")?, unhex(text("idempotency_key")?)?);
         let id = keys.id(collection, token);
+        let own = request["fingerprint"].as_str().map(unhex).transpose()?;
+        let own: Option<[u8; 16]> = own.map(TryInto::try_into).transpose().map_err(|_| "fingerprint")?;
+        let seal = |value| {
+            let (id, context, fingerprint) = (&id, &context, own.as_ref());
+            keys.seal(&NewToken { collection, id, context, fingerprint, token, value })
+        };
         let Some(datatype) = datatype(request) else {
-            let row = keys.seal(collection, &id, &context, token, None)?;
-            return Ok(json!({ "id": hex(&id), "row": hex(&row) }));
+            return Ok(json!({ "id": hex(&id), "row": hex(&seal(None)?) }));
         };
         let value = unhex(text("value")?)?;
-        let row = keys.seal(collection, &id, &context, token, Some((datatype, &value)))?;
+        let row = seal(Some((datatype, &*value)))?;
         let of_value = keys.fingerprint_of_value(collection, &context, datatype, &value);
         let of_call = keys.fingerprint_of_call(collection, &context, &call, number("index")?, datatype, &value);
         return Ok(json!({ "id": hex(&id), "row": hex(&row), "of_value": hex(&of_value), "of_call": hex(&of_call) }));

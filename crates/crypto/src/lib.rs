@@ -36,7 +36,7 @@ pub use open::{Opened, Opener};
 pub use opened::OpenedSchedules;
 pub use seal::{KeyScope, Sealer};
 pub use token::{
-    CardEnds, Format, OpenedToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret, Unfit,
+    CardEnds, Format, NewToken, OpenedToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret, Unfit,
 };
 
 #[cfg(test)]

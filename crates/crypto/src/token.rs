@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 pub use format::{CardEnds, Format, Unfit};
 pub use hash::TokenContext;
-pub use row::{OpenedToken, RowBuffer};
+pub use row::{NewToken, OpenedToken, RowBuffer};
 
 use crate::aead::AeadKey;
 use crate::{Error, KeyState};

@@ -1,7 +1,9 @@
 //! What a token costs in allocations: its row, and nothing else.
 
 use allocation_counter::measure;
-use sealwire_crypto::{CardEnds, Datatype, Format, KeyState, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_crypto::{
+    CardEnds, Datatype, Format, KeyState, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret,
+};
 
 fn allocations(work: impl FnOnce()) -> u64 {
     measure(work).count_total
@@ -26,7 +28,15 @@ fn a_row_is_the_only_thing_allocated() {
     assert_eq!(allocations(|| id = keys.id(2, &token)), 0);
     assert_eq!(allocations(|| _ = keys.fingerprint_of_value(2, &context, value.0, value.1)), 0);
     assert_eq!(allocations(|| _ = keys.fingerprint_of_call(2, &context, b"key", 0, value.0, value.1)), 0);
-    assert_eq!(allocations(|| row = keys.seal(2, &id, &context, &token, Some(value)).unwrap()), 1);
+    let new = NewToken {
+        collection: 2,
+        id: &id,
+        context: &context,
+        fingerprint: Some(&[7; 16]),
+        token: &token,
+        value: Some(value),
+    };
+    assert_eq!(allocations(|| row = keys.seal(&new).unwrap()), 1);
     let mut open = || {
         allocations(|| {
             let opened = keys.open(2, &id, &row, &mut buffer).unwrap();

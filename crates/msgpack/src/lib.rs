@@ -5,7 +5,9 @@
 //! A [`Token`] is only the head of a value: after `Array(n)` the n values follow as tokens of their own, so nesting
 //! costs nothing and limiting the depth is the caller's business.
 
+mod canonical;
 mod read;
 pub mod write;
 
+pub use canonical::canonical;
 pub use read::{Malformed, Reader, Token};

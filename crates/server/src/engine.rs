@@ -175,6 +175,12 @@ impl Engine {
 
     fn minting(&self, collection: Arc<Collection>, call: &Tokenize<'_>) -> Result<Minting, CallFailure> {
         collection.keys.newest().ok_or(CallFailure::NoTokenKey)?;
+        if collection.is_shared() && !call.context.is_empty() {
+            // It would bind nothing, and who says one believes that it does.
+            let rule =
+                "must be empty: the collection's tokens are the same for all contexts; make one with scope \"context\"";
+            return Err(CallFailure::Param { name: "context", rule });
+        }
         let (created, writing) = (tokens::now(), &call.writing);
         let mut tags: Vec<String> = writing.tags.iter().map(|tag| (*tag).to_owned()).collect();
         tags.sort_unstable();

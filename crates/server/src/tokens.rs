@@ -23,10 +23,11 @@ pub mod turns;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sealwire_crypto::{Datatype, Format, TokenKeys};
+use sealwire_crypto::{Datatype, Format, TokenContext, TokenKeys};
 use sealwire_msgpack::Token;
 pub use sealwire_store::CollectionKind as Kind;
 use sealwire_store::MapId;
+use zeroize::Zeroizing;
 
 /// A collection as calls need it.
 #[derive(Clone, Debug)]
@@ -39,10 +40,23 @@ pub struct Collection {
     pub kind: Kind,
     /// What they look like.
     pub format: Format,
-    /// Equal values have equal tokens under one context only.
+    /// Equal values have equal tokens under one context only. Otherwise contexts are nothing to deterministic and one-way
+    /// tokens: all are under the empty one.
     pub per_context: bool,
     /// When new tokens expire that name no time, in seconds.
     pub expires_s: Option<u64>,
+}
+
+impl Collection {
+    /// Tokens are the same for all contexts.
+    pub fn is_shared(&self) -> bool {
+        self.kind != Kind::Random && !self.per_context
+    }
+
+    /// What a value of the collection is sealed and found under.
+    fn scope(&self, context: &[u8]) -> TokenContext {
+        self.keys.context(if self.is_shared() { b"" } else { context })
+    }
 }
 
 /// What one call may hold.
@@ -66,6 +80,22 @@ fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
         Token::Bin(bytes) => (Datatype::Binary, bytes),
         _ => (Datatype::Value, raw),
     }
+}
+
+/// A value as it is hashed and compared: what equal values have in common.
+fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
+    let before = out.len();
+    if datatype != Datatype::Value || sealwire_msgpack::canonical(value, out).is_err() {
+        out.truncate(before);
+        out.extend_from_slice(value);
+    }
+}
+
+/// See [`canonical`].
+fn canonical_of(datatype: Datatype, value: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut out = Zeroizing::new(Vec::with_capacity(2 * value.len()));
+    canonical(datatype, value, &mut out);
+    out
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::faults::{Faults, FieldFault};
 use crate::limits::Limits;
 use crate::masks::fields::MaskFields;
 use crate::masks::sight::Shown;
-use crate::metrics::{MaskLabel, MethodLabel, Metrics};
+use crate::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 use crate::reader::Reader;
 use crate::ticket::Ticket;
 use crate::tokens::look::{DetokenizeFields, Looking};
@@ -400,7 +400,7 @@ impl Work {
 
     /// What a whole walk comes to.
     fn end(&mut self, document: reply::Document) -> Outcome {
-        self.count_masked();
+        self.count_found();
         let mut out = std::mem::take(&mut self.out);
         let errors = self.stage.faults().map_or(0, Faults::count);
         self.order.ticket.did(self.walk.fields() as u64, errors);
@@ -421,7 +421,11 @@ impl Work {
         }
     }
 
-    fn count_masked(&self) {
+    /// Counts what a walk came upon besides fields.
+    fn count_found(&self) {
+        if let Stage::OnTokens(TokenFields::Tokenize(fields)) = &self.stage {
+            self.metrics.tokens(TokenLabel::Mismatched, fields.mismatched);
+        }
         if let Some((by, fields)) = self.stage.masked() {
             self.metrics.fields_masked(by, fields);
         }
@@ -434,7 +438,7 @@ impl Work {
         if completed {
             return;
         }
-        self.count_masked();
+        self.count_found();
         self.order.ticket.did(fields, self.stage.faults().map_or(0, Faults::count));
         if let Some(reason) = self.order.ticket.stop_reason() {
             let all = fields_max(self.order.leaves);

@@ -1,10 +1,11 @@
 //! A token's row at rest: token and value, sealed together.
 //!
 //! ```text
-//! row:       version 1 | key number 4 | nonce 12 | ciphertext | tag 16
-//! plaintext: context hash 16 | token length 2 | token | datatype 1 | value
-//! aad:       app 4 | collection 4 | id 16
+//! row:       layout 1 | key number 4 | nonce 12 | ciphertext | tag 16
+//! plaintext: context hash 16 | [fingerprint 16, in layout 2] token length 2 | token | datatype 1 | value
+//! aad:       [02, in layout 2] app 4 | collection 4 | id 16
 //! ```
+//! Layout 2 is for rows whose value alone cannot prove that they belong to the fingerprint that they are found by.
 //! AES-256-GCM-SIV under a random nonce, so that neither the number of rows nor a nonce that repeats after a machine's
 //! snapshot is a danger. A row opens only in its place. Its context is inside and not in the additional data: whoever
 //! lists a collection must learn the token and knows no context, while the value is released to its context alone.
@@ -20,9 +21,11 @@ use super::hash::{HASH_BYTES, TokenContext};
 use crate::aead::{NONCE_BYTES, TAG_BYTES, room};
 use crate::{CannotOpen, Datatype, Error};
 
-/// The only version of the layout.
-const VERSION: u8 = 1;
-/// In front of the ciphertext: version, key number, nonce.
+/// Without a fingerprint.
+const PLAIN: u8 = 1;
+/// With the fingerprint that the row is found by.
+const BOUND: u8 = 2;
+/// In front of the ciphertext: layout, key number, nonce.
 const HEADER_BYTES: usize = 1 + 4 + NONCE_BYTES;
 /// In the plaintext beside token and value: context hash, token length, datatype.
 const PLAIN_OVERHEAD: usize = HASH_BYTES + 2 + 1;
@@ -39,9 +42,34 @@ impl fmt::Debug for RowBuffer {
     }
 }
 
+/// What is sealed into a row.
+#[derive(Clone, Copy)]
+pub struct NewToken<'a> {
+    /// The collection's number.
+    pub collection: u32,
+    /// [`TokenKeys::id`] of the token.
+    pub id: &'a [u8; HASH_BYTES],
+    /// Who may have the value.
+    pub context: &'a TokenContext,
+    /// What the row will be found by; needed where no value or not the value alone proves that it belongs to that.
+    pub fingerprint: Option<&'a [u8; HASH_BYTES]>,
+    /// The token.
+    pub token: &'a str,
+    /// The value; `None` for one-way.
+    pub value: Option<(Datatype, &'a [u8])>,
+}
+
+/// Without token and value.
+impl fmt::Debug for NewToken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewToken").field("collection", &self.collection).finish_non_exhaustive()
+    }
+}
+
 /// A row that opened. The token is there for anybody who may read the collection, the value under its context only.
 pub struct OpenedToken<'a> {
     context: [u8; HASH_BYTES],
+    fingerprint: Option<[u8; HASH_BYTES]>,
     token: &'a str,
     value: Option<(Datatype, &'a [u8])>,
 }
@@ -61,6 +89,27 @@ impl<'a> OpenedToken<'a> {
         verify_slices_are_equal(&self.context, &context.0).map_err(|_| CannotOpen)?;
         Ok(self.value)
     }
+
+    /// Whether the row belongs to the fingerprint that it was found by, and holds this value if it holds any. `canonical` writes a
+    /// value as it was hashed. Compared in constant time, and under any context: the fingerprint says as much.
+    #[must_use]
+    pub fn is_of(
+        &self,
+        fingerprint: &[u8; HASH_BYTES],
+        datatype: Datatype,
+        value: &[u8],
+        canonical: impl Fn(Datatype, &[u8], &mut Vec<u8>),
+    ) -> bool {
+        if self.fingerprint.is_some_and(|own| verify_slices_are_equal(&own, fingerprint).is_err()) {
+            return false;
+        }
+        let Some((own, held)) = self.value else { return true };
+        let room = || Zeroizing::new(Vec::with_capacity(2 * held.len().max(value.len())));
+        let (mut one, mut other) = (room(), room());
+        canonical(own, held, &mut one);
+        canonical(datatype, value, &mut other);
+        own == datatype && verify_slices_are_equal(&one, &other).is_ok()
+    }
 }
 
 /// Without token and value: neither belongs into a log.
@@ -71,47 +120,35 @@ impl fmt::Debug for OpenedToken<'_> {
 }
 
 impl TokenKeys {
-    /// Seals a token and its value, `None` for one-way, under the newest active version. `id` is [`TokenKeys::id`] of the
-    /// token. Allocates the row and nothing else.
+    /// Seals a token and its value under the newest active version. Allocates the row and nothing else.
     ///
     /// # Errors
     /// [`Error::NoTokenKey`], [`Error::TokenTooLong`], or [`Error::Library`] when the random source fails.
-    pub fn seal(
-        &self,
-        collection: u32,
-        id: &[u8; HASH_BYTES],
-        context: &TokenContext,
-        token: &str,
-        value: Option<(Datatype, &[u8])>,
-    ) -> Result<Vec<u8>, Error> {
+    pub fn seal(&self, new: &NewToken<'_>) -> Result<Vec<u8>, Error> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
-        self.seal_with(nonce, collection, id, context, token, value)
+        self.seal_with(nonce, new)
     }
 
-    pub(super) fn seal_with(
-        &self,
-        nonce: [u8; NONCE_BYTES],
-        collection: u32,
-        id: &[u8; HASH_BYTES],
-        context: &TokenContext,
-        token: &str,
-        value: Option<(Datatype, &[u8])>,
-    ) -> Result<Vec<u8>, Error> {
+    pub(super) fn seal_with(&self, nonce: [u8; NONCE_BYTES], new: &NewToken<'_>) -> Result<Vec<u8>, Error> {
+        let NewToken { collection, id, context, fingerprint, token, value } = *new;
         let (number, key) = self.sealing().ok_or(Error::NoTokenKey)?;
         let token_bytes = u16::try_from(token.len()).map_err(|_| Error::TokenTooLong)?;
         let (datatype, value) = value.map_or((NO_VALUE, &[][..]), |(datatype, value)| (datatype as u8, value));
+        let (layout, fingerprint) = fingerprint.map_or((PLAIN, &[][..]), |fingerprint| (BOUND, &fingerprint[..]));
         // Room for the whole from the start: growing would leave a copy of the value behind.
-        let mut row = Vec::with_capacity(HEADER_BYTES + PLAIN_OVERHEAD + token.len() + value.len() + TAG_BYTES);
-        row.push(VERSION);
+        let plain = PLAIN_OVERHEAD + fingerprint.len() + token.len() + value.len();
+        let mut row = Vec::with_capacity(HEADER_BYTES + plain + TAG_BYTES);
+        row.push(layout);
         row.extend_from_slice(&number.to_be_bytes());
         row.extend_from_slice(&nonce);
         row.extend_from_slice(&context.0);
+        row.extend_from_slice(fingerprint);
         row.extend_from_slice(&token_bytes.to_be_bytes());
         row.extend_from_slice(token.as_bytes());
         row.push(datatype);
         row.extend_from_slice(value);
-        key.seal(nonce, &self.place(collection, id), &mut row, HEADER_BYTES)?;
+        key.seal(nonce, self.place(layout, collection, id).bytes(), &mut row, HEADER_BYTES)?;
         Ok(row)
     }
 
@@ -126,31 +163,46 @@ impl TokenKeys {
         row: &[u8],
         buffer: &'a mut RowBuffer,
     ) -> Result<OpenedToken<'a>, CannotOpen> {
-        let (&[version, n0, n1, n2, n3, ref nonce @ ..], sealed) =
+        let (&[layout, n0, n1, n2, n3, ref nonce @ ..], sealed) =
             row.split_first_chunk::<HEADER_BYTES>().ok_or(CannotOpen)?;
-        if version != VERSION || sealed.len() < PLAIN_OVERHEAD + TAG_BYTES {
+        if ![PLAIN, BOUND].contains(&layout) || sealed.len() < PLAIN_OVERHEAD + TAG_BYTES {
             return Err(CannotOpen);
         }
         let key = self.opening(u32::from_be_bytes([n0, n1, n2, n3])).ok_or(CannotOpen)?;
         room(&mut buffer.0, sealed.len());
         let data = &mut buffer.0[..sealed.len()];
         data.copy_from_slice(sealed);
-        OpenedToken::read(key.open(*nonce, &self.place(collection, id), data)?).ok_or(CannotOpen)
+        let plain = key.open(*nonce, self.place(layout, collection, id).bytes(), data)?;
+        OpenedToken::read(layout == BOUND, plain).ok_or(CannotOpen)
     }
 
-    /// What a row is bound to besides its key.
-    pub(super) fn place(&self, collection: u32, id: &[u8; HASH_BYTES]) -> [u8; 8 + HASH_BYTES] {
-        let mut place = [0; 8 + HASH_BYTES];
-        place[..4].copy_from_slice(&self.app.to_be_bytes());
-        place[4..8].copy_from_slice(&collection.to_be_bytes());
-        place[8..].copy_from_slice(id);
-        place
+    /// What a row is bound to besides its key: the first byte is no part of it in layout 1.
+    pub(super) fn place(&self, layout: u8, collection: u32, id: &[u8; HASH_BYTES]) -> Place {
+        let mut place = [0; 1 + 8 + HASH_BYTES];
+        place[0] = layout;
+        place[1..5].copy_from_slice(&self.app.to_be_bytes());
+        place[5..9].copy_from_slice(&collection.to_be_bytes());
+        place[9..].copy_from_slice(id);
+        Place(place)
+    }
+}
+
+/// Layout, app, collection and id.
+pub(super) struct Place([u8; 1 + 8 + HASH_BYTES]);
+
+impl Place {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0[usize::from(self.0[0] == PLAIN)..]
     }
 }
 
 impl<'a> OpenedToken<'a> {
-    pub(super) fn read(plain: &'a [u8]) -> Option<Self> {
+    pub(super) fn read(is_bound: bool, plain: &'a [u8]) -> Option<Self> {
         let (context, rest) = plain.split_first_chunk()?;
+        let (fingerprint, rest) = match is_bound {
+            true => rest.split_first_chunk().map(|(own, rest)| (Some(*own), rest))?,
+            false => (None, rest),
+        };
         let (token_bytes, rest) = rest.split_first_chunk()?;
         let (token, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*token_bytes)))?;
         let (&kind, value) = rest.split_first()?;
@@ -162,6 +214,6 @@ impl<'a> OpenedToken<'a> {
         if let Some((Datatype::String, text)) = value {
             str::from_utf8(text).ok()?;
         }
-        Some(Self { context: *context, token: str::from_utf8(token).ok()?, value })
+        Some(Self { context: *context, fingerprint, token: str::from_utf8(token).ok()?, value })
     }
 }

@@ -119,6 +119,8 @@ label! {
         Found = "found",
         /// Not found for `detokenize`.
         Missing = "missing",
+        /// Found by a value's fingerprint, and of another value: somebody changed the store.
+        Mismatched = "mismatched",
     }
 }
 

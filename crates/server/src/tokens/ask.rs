@@ -149,6 +149,11 @@ impl Tokens {
         Ok(Rows { most, bytes })
     }
 
+    /// Counts rows that were found by a value and are of another one.
+    pub(super) fn mismatched(&self, rows: u64) {
+        self.metrics.tokens(TokenLabel::Mismatched, rows);
+    }
+
     fn count(&self, written: &Written) {
         match written {
             Written::Done(given) => {

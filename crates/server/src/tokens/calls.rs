@@ -10,10 +10,11 @@ use sealwire_msgpack::Reader;
 use sealwire_store::{Filter, Fingerprint, Page, Row, TokenId, TokenStore};
 use sealwire_wire::{Ask, Counted, Found, Listing, Sweep, Token, Tokens as Listed};
 use tokio::time::Instant;
+use zeroize::Zeroizing;
 
 use super::ask::Tokens;
 use super::each::each;
-use super::{Collection, Kind, now, value_of};
+use super::{Collection, Kind, canonical, canonical_of, now, value_of};
 use crate::cost;
 use crate::error::CallFailure;
 use crate::faults::Refusal;
@@ -157,21 +158,34 @@ impl TokensCall<'_> {
         }
         let token = Reader::new(value).token().map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
         let (datatype, plaintext) = value_of(token, value);
-        let (plaintext, context) = (plaintext.to_vec(), context.to_vec());
+        let (wanted, context) = (canonical_of(datatype, plaintext), context.to_vec());
         let collection = Arc::clone(&self.collection);
-        let hash = move |()| {
-            let Collection { keys, map, per_context, .. } = &*collection;
-            let scope = keys.context(if *per_context { &context } else { b"" });
-            Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &plaintext))
+        let hash = move |wanted: Zeroizing<Vec<u8>>| {
+            let Collection { keys, map, .. } = &*collection;
+            let fingerprint = keys.fingerprint_of_value(map.collection, &collection.scope(&context), datatype, &wanted);
+            (Fingerprint(fingerprint), wanted)
         };
-        let fingerprints = each(self.place, cost::Kind::LOOK, self.ticket, vec![()], hash).await?;
-        let keys: Vec<_> = fingerprints.into_iter().map(|fingerprint| (self.collection.map, fingerprint)).collect();
+        let hashed = each(self.place, cost::Kind::LOOK, self.ticket, vec![wanted], hash).await?;
+        let keys: Vec<_> = hashed.iter().map(|(fingerprint, _)| (self.collection.map, *fingerprint)).collect();
         let rows = self.tokens.find(&keys, self.deadline).await?;
-        let Some(row) = rows.into_iter().flatten().next() else { return Ok(None) };
-        match self.opened(vec![row]).await?.pop().flatten() {
-            Some(token) => Ok(Some(token.token)),
-            None => Err(CallFailure::Field { refusal: Refusal::CannotOpen, path: "value".into() }),
+        let Some((row, (fingerprint, wanted))) = rows.into_iter().zip(hashed).find_map(|(row, of)| Some((row?, of)))
+        else {
+            return Ok(None);
+        };
+        let collection = Arc::clone(&self.collection);
+        let open = move |row: Row| {
+            let Collection { keys, map, .. } = &*collection;
+            let mut buffer = RowBuffer::default();
+            let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut buffer).ok()?;
+            let is_of = opened.is_of(&fingerprint.0, datatype, &wanted, canonical);
+            Some(is_of.then(|| opened.token().to_owned()))
+        };
+        match each(self.place, cost::Kind::REVEAL, self.ticket, vec![row], open).await?.pop().flatten() {
+            Some(Some(token)) => return Ok(Some(token)),
+            Some(None) => self.tokens.mismatched(1),
+            None => (),
         }
+        Err(CallFailure::Field { refusal: Refusal::CannotOpen, path: "value".into() })
     }
 
     async fn list(&mut self, listing: &Listing<'_>) -> Result<Listed, CallFailure> {

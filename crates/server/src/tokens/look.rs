@@ -45,6 +45,9 @@ impl Looking {
 pub struct DetokenizeFields {
     looking: Looking,
     context: TokenContext,
+    /// What rows are sealed under. Of a collection whose tokens are the same for all contexts, rows that an earlier version made are
+    /// under their first caller's.
+    scope: TokenContext,
     /// Of each string that may be a token, in the order of the document: its key.
     slots: Vec<u32>,
     /// The next string that may be one.
@@ -66,6 +69,7 @@ impl DetokenizeFields {
     pub fn new(looking: Looking, ticket: Arc<Ticket>, faults: Faults) -> Self {
         Self {
             context: looking.collection.keys.context(&looking.context),
+            scope: looking.collection.scope(&looking.context),
             looking,
             slots: Vec::new(),
             at: 0,
@@ -143,7 +147,8 @@ impl DetokenizeFields {
         let opened = keys.open(map.collection, &self.ids[key].0, row, &mut self.buffer);
         let opened = opened.map_err(|_| Refusal::CannotOpen)?;
         // Under another context it is as good as absent: that it is there is nothing for who cannot have it.
-        let value = opened.value(&self.context).map_err(|_| Refusal::NoToken)?;
+        let value = opened.value(&self.scope).or_else(|_| opened.value(&self.context));
+        let value = value.map_err(|_| Refusal::NoToken)?;
         let (datatype, value) = value.ok_or(Refusal::OneWay)?;
         self.looking.shown.write(datatype, value, out);
         Ok(())

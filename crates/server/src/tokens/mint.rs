@@ -7,12 +7,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sealwire_crypto::{Datatype, RowBuffer, TokenContext, Unfit};
+use sealwire_crypto::{Datatype, NewToken, OpenedToken, RowBuffer, TokenContext, Unfit};
 use sealwire_msgpack::write;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
 
-use super::{Bounds, Collection, Kind, value_of};
+use super::{Bounds, Collection, Kind, canonical, canonical_of, value_of};
 use crate::error::CallFailure;
 use crate::faults::{Faults, FieldFault, Refusal};
 use crate::ticket::Ticket;
@@ -60,9 +60,8 @@ impl Minting {
 #[derive(Debug)]
 pub struct TokenizeFields {
     minting: Minting,
+    /// What rows are sealed and found under.
     context: TokenContext,
-    /// What fingerprints are under.
-    scope: TokenContext,
     /// Of each field, in the order of the document.
     slots: Vec<Slot>,
     /// The next field.
@@ -79,6 +78,8 @@ pub struct TokenizeFields {
     text: String,
     buffer: RowBuffer,
     ticket: Arc<Ticket>,
+    /// Rows that the store found for a value and that are of another one.
+    pub mismatched: u64,
     /// Fields that have no token.
     pub faults: Faults,
 }
@@ -93,6 +94,8 @@ enum Slot {
 struct Entry {
     token: Box<str>,
     state: State,
+    /// The row that the store gave is of another value, and was counted.
+    is_mismatched: bool,
 }
 
 #[derive(Debug)]
@@ -108,12 +111,8 @@ enum State {
 impl TokenizeFields {
     /// Nothing done yet. Hashes the context: for a crypto thread.
     pub fn new(minting: Minting, ticket: Arc<Ticket>, faults: Faults) -> Self {
-        let keys = &minting.collection.keys;
-        let context = keys.context(&minting.context);
-        let scope = if minting.collection.per_context { context } else { keys.context(b"") };
         Self {
-            context,
-            scope,
+            context: minting.collection.scope(&minting.context),
             minting,
             slots: Vec::new(),
             at: 0,
@@ -126,6 +125,7 @@ impl TokenizeFields {
             text: String::new(),
             buffer: RowBuffer::default(),
             ticket,
+            mismatched: 0,
             faults,
         }
     }
@@ -192,7 +192,7 @@ impl TokenizeFields {
         if let Some(entry) = fingerprint.and_then(|fingerprint| self.by_fingerprint.get(&fingerprint)) {
             return Ok(Slot::Entry(*entry));
         }
-        let (id, sealed) = match self.make(datatype, value) {
+        let (id, sealed) = match self.make(datatype, value, fingerprint) {
             Ok(made) => made,
             Err(FieldFault::Refused(refusal)) => return Ok(Slot::Refused(refusal)),
             Err(fault) => return Err(fault),
@@ -208,7 +208,7 @@ impl TokenizeFields {
             created: *created,
             archived: None,
         });
-        self.entries.push(Entry { token: self.text.as_str().into(), state: State::Made });
+        self.entries.push(Entry { token: self.text.as_str().into(), state: State::Made, is_mismatched: false });
         if let Some(fingerprint) = fingerprint {
             self.by_fingerprint.insert(fingerprint, entry);
         }
@@ -217,28 +217,42 @@ impl TokenizeFields {
 
     fn fingerprint(&self, at: usize, datatype: Datatype, value: &[u8]) -> Option<Fingerprint> {
         let Collection { keys, map, kind, .. } = &*self.minting.collection;
-        let hash = match (kind, &self.minting.idempotency_key) {
-            (Kind::Random, None) => return None,
+        if *kind == Kind::Random && self.minting.idempotency_key.is_none() {
+            return None;
+        }
+        let value = canonical_of(datatype, value);
+        Some(Fingerprint(match (kind, &self.minting.idempotency_key) {
             (Kind::Random, Some(key)) => {
                 let at = u32::try_from(at).unwrap_or(u32::MAX);
-                keys.fingerprint_of_call(map.collection, &self.context, key, at, datatype, value)
+                keys.fingerprint_of_call(map.collection, &self.context, key, at, datatype, &value)
             }
-            (Kind::Deterministic | Kind::OneWay, _) => {
-                keys.fingerprint_of_value(map.collection, &self.scope, datatype, value)
-            }
-        };
-        Some(Fingerprint(hash))
+            _ => keys.fingerprint_of_value(map.collection, &self.context, datatype, &value),
+        }))
     }
 
     /// Draws a token into `text` and seals its row.
-    fn make(&mut self, datatype: Datatype, value: &[u8]) -> Result<(TokenId, Bytes), FieldFault> {
+    fn make(
+        &mut self,
+        datatype: Datatype,
+        value: &[u8],
+        fingerprint: Option<Fingerprint>,
+    ) -> Result<(TokenId, Bytes), FieldFault> {
         let Collection { keys, map, kind, format, .. } = &*self.minting.collection;
         for _ in 0..DRAWS_MAX {
             format.generate(datatype, value, &mut self.text)?;
             let id = TokenId(keys.id(map.collection, &self.text));
             if self.drawn.insert(id) {
-                let kept = (*kind != Kind::OneWay).then_some((datatype, value));
-                let sealed = keys.seal(map.collection, &id.0, &self.context, &self.text, kept);
+                // A deterministic row's value proves what it is found by; a one-way row has none, and that of a call does not
+                // say which call it was.
+                let bound = fingerprint.filter(|_| *kind != Kind::Deterministic);
+                let sealed = keys.seal(&NewToken {
+                    collection: map.collection,
+                    id: &id.0,
+                    context: &self.context,
+                    fingerprint: bound.as_ref().map(|bound| &bound.0),
+                    token: &self.text,
+                    value: (*kind != Kind::OneWay).then_some((datatype, value)),
+                });
                 return Ok((id, sealed.map_err(|_| FieldFault::Library)?.into()));
             }
         }
@@ -250,15 +264,26 @@ impl TokenizeFields {
         match std::mem::replace(&mut self.entries[entry].state, State::Made) {
             State::Made => (),
             State::Taken => {
-                let (id, sealed) = self.make(datatype, value)?;
+                let (id, sealed) = self.make(datatype, value, self.rows[entry].fingerprint)?;
                 (self.rows[entry].id, self.rows[entry].sealed) = (id, sealed);
                 self.entries[entry].token = self.text.as_str().into();
             }
             State::Given(row) => {
                 let Collection { keys, map, .. } = &*self.minting.collection;
                 let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut self.buffer);
-                let token = opened.map(|opened| Box::from(opened.token()));
-                let Ok(token) = token else {
+                // Not what the store says that it is found by, but what was asked for.
+                let wanted = self.rows[entry].fingerprint.map_or([0; 16], |fingerprint| fingerprint.0);
+                let is_of = |opened: &OpenedToken<'_>| opened.is_of(&wanted, datatype, value, canonical);
+                let token = match &opened {
+                    Ok(opened) if is_of(opened) => Some(Box::from(opened.token())),
+                    Ok(_) => {
+                        self.mismatched += u64::from(!self.entries[entry].is_mismatched);
+                        self.entries[entry].is_mismatched = true;
+                        None
+                    }
+                    Err(_) => None,
+                };
+                let Some(token) = token else {
                     // For its next field the same.
                     self.entries[entry].state = State::Given(row);
                     return Err(Refusal::CannotOpen.into());

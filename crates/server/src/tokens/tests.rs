@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sealwire_crypto::{CardEnds, Format, KeyState, TokenKeyVersion, TokenSecret};
+use sealwire_crypto::{CardEnds, Format, KeyState, NewToken, TokenKeyVersion, TokenSecret};
 use sealwire_msgpack::{Reader, Token, write};
 use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk, WalkError, json};
 use sealwire_store::{MemoryStore, Row, TokenStore as _, Written};
@@ -56,6 +56,14 @@ fn walk<T: Transform<Error = FieldFault>>(
             Err(other) => panic!("{other}"),
         }
     }
+}
+
+/// One walk over the one element of an array, as a whole.
+fn walk_whole(payload: &[u8], fields: &mut TokenizeFields) -> Vec<u8> {
+    let select = Arc::new(Selection::parse(["$[0]"]).unwrap());
+    let (mut walk, mut out) = (Walk::new(select, Containers::Whole, Limits::default()), Vec::new());
+    while let Progress::More = walk.advance(payload, &mut out, fields, Budget::fields(1)).unwrap() {}
+    out
 }
 
 /// What a call comes to: the document, the field errors, and how often it was walked.
@@ -174,6 +182,9 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
         let (one, ..) = tokenize(&store, under(b"one"), OnError::Fail, &payload).await.unwrap();
         let (two, ..) = tokenize(&store, under(b"two"), OnError::Fail, &payload).await.unwrap();
         assert_eq!(one == two, !per_context);
+        if !per_context {
+            continue;
+        }
         let look = |context: &[u8]| Looking { context: context.into(), ..looking(&collection) };
         assert_eq!(detokenize(&store, look(b"one"), OnError::Fail, &one).await.unwrap().0, payload);
         for wrong in [&b""[..], b"on", b"two"] {
@@ -204,7 +215,15 @@ async fn one_way_tokens_are_found_again_and_lead_back_to_nothing() {
     let payload = doc(r#"["a secret that is long enough to be seen"]"#);
     let (tokens, ..) = tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap();
     assert_eq!(tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap().0, tokens);
-    let short = collection.keys.seal(1, &[0; 16], &collection.keys.context(b""), &strings(&tokens)[0], None).unwrap();
+    let new = NewToken {
+        collection: 1,
+        id: &[0; 16],
+        context: &collection.keys.context(b""),
+        fingerprint: Some(&[0; 16]),
+        token: &strings(&tokens)[0],
+        value: None,
+    };
+    let short = collection.keys.seal(&new).unwrap();
     assert_eq!(rows(&store).await[0].sealed.len(), short.len(), "nothing of the value is kept");
     let (same, errors, _) = detokenize(&store, looking(&collection), OnError::Report, &tokens).await.unwrap();
     assert_eq!((same, errors[0].code), (tokens, sealwire_wire::ErrorCode::Forbidden));
@@ -310,6 +329,82 @@ async fn tokens_that_are_not_there_are_refused_and_other_strings_kept() {
     store.put(&[(collection.map, row)]).await.unwrap();
     let (_, errors, _) = detokenize(&store, looking(&collection), OnError::Report, &payload).await.unwrap();
     assert!(errors.iter().any(|error| error.code == sealwire_wire::ErrorCode::CannotOpen));
+}
+
+/// Exchanges what two rows are found by, as who writes the database can.
+async fn exchange(store: &MemoryStore, collection: &Collection) {
+    let mut all = rows(store).await;
+    let [one, other] = &mut all[..] else { panic!("two rows") };
+    std::mem::swap(&mut one.fingerprint, &mut other.fingerprint);
+    let ids: Vec<_> = all.iter().map(|row| row.id).collect();
+    store.delete(collection.map, &ids).await.unwrap();
+    for row in all {
+        store.put(&[(collection.map, row)]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_is_of_another_value_is_never_given() {
+    let payload = doc(r#"["a", "b"]"#);
+    for (kind, idempotency_key) in [(Kind::Deterministic, None), (Kind::OneWay, None), (Kind::Random, Some(b"key"))] {
+        let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
+        let again =
+            || Minting { idempotency_key: idempotency_key.map(|key: &[u8; 3]| (*key).into()), ..minting(&collection) };
+        let (tokens, ..) = tokenize(&store, again(), OnError::Fail, &payload).await.unwrap();
+        assert_eq!(tokenize(&store, again(), OnError::Fail, &payload).await.unwrap().0, tokens);
+        exchange(&store, &collection).await;
+        let failed = tokenize(&store, again(), OnError::Fail, &payload).await.unwrap_err();
+        assert!(matches!(failed, CallFailure::Field { refusal: Refusal::CannotOpen, .. }), "{kind:?}: {failed}");
+        let (out, errors, _) = tokenize(&store, again(), OnError::Report, &payload).await.unwrap();
+        let codes: Vec<_> = errors.iter().map(|error| (&*error.path, error.code)).collect();
+        let cannot_open = sealwire_wire::ErrorCode::CannotOpen;
+        assert_eq!((out, codes), (payload.clone(), vec![("$[0]", cannot_open), ("$[1]", cannot_open)]), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn equal_values_have_one_token_however_they_are_encoded() {
+    let (store, collection) = (MemoryStore::default(), collection(Kind::Deterministic, Format::Opaque));
+    let fives = [&[5][..], &[0xcc, 5], &[0xcd, 0, 5], &[0xd0, 5], &[0xd1, 0, 5], &[0xd3, 0, 0, 0, 0, 0, 0, 0, 5]];
+    let payload = [&[0x90 | fives.len() as u8][..], &fives.concat()].concat();
+    let (tokens, ..) = tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap();
+    assert_eq!(strings(&tokens).iter().collect::<HashSet<_>>().len(), 1);
+    // Each alone, too, finds what another left, and comes back as the first was written.
+    for five in fives {
+        let payload = [&[0x91][..], five].concat();
+        let (token, ..) = tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap();
+        assert_eq!(strings(&token)[0], strings(&tokens)[0], "{five:x?}");
+        assert_eq!(detokenize(&store, looking(&collection), OnError::Fail, &token).await.unwrap().0, [0x91, 5]);
+    }
+    let whole = [&[0x91, 0x81, 0xd9, 1, b'a', 0xcd, 0, 5][..], &[0x91, 0x81, 0xa1, b'a', 5]];
+    let mut given = HashSet::new();
+    for payload in whole {
+        let mut fields = TokenizeFields::new(minting(&collection), Arc::default(), Faults::new(OnError::Fail, 10, 100));
+        let walked = walk_whole(payload, &mut fields);
+        let written = store.write(1_000, vec![fields.group()]).await.pop().unwrap().unwrap();
+        let again = fields.answered(written).unwrap();
+        fields.restart(Faults::new(OnError::Fail, 10, 100));
+        given.insert(if again { walk_whole(payload, &mut fields) } else { walked });
+    }
+    assert_eq!(given.len(), 1);
+}
+
+#[tokio::test]
+async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
+    for kind in [Kind::Deterministic, Kind::Random] {
+        let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
+        let payload = doc(r#"["a"]"#);
+        let first = Minting { context: (*b"mine").into(), ..minting(&collection) };
+        let (token, ..) = tokenize(&store, first, OnError::Fail, &payload).await.unwrap();
+        let opened = detokenize(&store, looking(&collection), OnError::Fail, &token).await;
+        let mine = Looking { context: (*b"mine").into(), ..looking(&collection) };
+        assert_eq!(detokenize(&store, mine, OnError::Fail, &token).await.unwrap().0, payload);
+        match kind {
+            // It is under the empty context, whatever its first caller said.
+            Kind::Deterministic => assert_eq!(opened.unwrap().0, payload),
+            _ => assert!(matches!(opened, Err(CallFailure::Field { refusal: Refusal::NoToken, .. }))),
+        }
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::tests::{hex, unhex};
-use crate::{CardEnds, Datatype, Format, KeyState, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
+use crate::{CardEnds, Datatype, Format, KeyState, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/token.jsonl");
 const PAN: (u8, &[u8]) = (0, b"4242424242424242");
@@ -63,6 +63,9 @@ struct Row {
     collection: u32,
     id: String,
     context: String,
+    /// In layout 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fingerprint: Option<String>,
     row: String,
     expect: Expect,
     /// Unless refused. `datatype` and `value` are null for one-way.
@@ -184,11 +187,11 @@ fn hashes(all: &mut Vec<Vector>) {
 }
 
 /// A row of any plaintext, as authentic as one can be.
-fn row(keys: &TokenKeys, name: &str, collection: u32, id: &[u8; 16], plaintext: &[u8]) -> Vec<u8> {
+fn row(keys: &TokenKeys, name: &str, layout: u8, collection: u32, id: &[u8; 16], plaintext: &[u8]) -> Vec<u8> {
     let nonce: [u8; 12] = Sha256::digest(format!("nonce {name}"))[..12].try_into().unwrap();
     let (number, key) = keys.sealing().unwrap();
-    let mut row = [&[1][..], &number.to_be_bytes(), &nonce, plaintext].concat();
-    key.seal(nonce, &keys.place(collection, id), &mut row, 17).unwrap();
+    let mut row = [&[layout][..], &number.to_be_bytes(), &nonce, plaintext].concat();
+    key.seal(nonce, keys.place(layout, collection, id).bytes(), &mut row, 17).unwrap();
     row
 }
 
@@ -198,23 +201,47 @@ fn plaintext(keys: &TokenKeys, context: &[u8], token: &[u8], datatype: u8, value
 }
 
 fn sealed(name: &str, versions: &[Key], context: &[u8], token: &str, value: Option<(u8, &[u8])>) -> Vector {
+    sealed_for(name, versions, context, None, token, value)
+}
+
+fn sealed_for(
+    name: &str,
+    versions: &[Key],
+    context: &[u8],
+    fingerprint: Option<&[u8; 16]>,
+    token: &str,
+    value: Option<(u8, &[u8])>,
+) -> Vector {
     let keys = keys(7, versions);
     let id = keys.id(3, token);
     let (datatype, bytes) = value.unwrap_or((0x80, b""));
-    let plain = plaintext(&keys, context, token.as_bytes(), datatype, bytes);
-    let row = row(&keys, name, 3, &id, &plain);
+    let mut plain = plaintext(&keys, context, token.as_bytes(), datatype, bytes);
+    plain.splice(16..16, fingerprint.into_iter().flatten().copied());
+    let row = row(&keys, name, 1 + u8::from(fingerprint.is_some()), 3, &id, &plain);
     // The rows that others are shown are those that the crate seals.
     let nonce = row[5..17].try_into().unwrap();
     let value = value.map(|(datatype, bytes)| (Datatype::from_byte(datatype).unwrap(), bytes));
-    assert_eq!(keys.seal_with(nonce, 3, &id, &keys.context(context), token, value).unwrap(), row);
+    let bound = keys.context(context);
+    let new = NewToken { collection: 3, id: &id, context: &bound, fingerprint, token, value };
+    assert_eq!(keys.seal_with(nonce, &new).unwrap(), row);
     let opens_to = OpensTo {
         token: token.into(),
         datatype: value.map(|(datatype, _)| datatype as u8),
         value: value.map(|(_, bytes)| hex(bytes)),
     };
     let (id, context, row) = (hex(&id), hex(context), hex(&row));
-    let keys = versions.to_vec();
-    let case = Row { app: 7, keys, collection: 3, id, context, row, expect: Expect::Hold, opens_to: Some(opens_to) };
+    let (keys, fingerprint) = (versions.to_vec(), fingerprint.map(|own| hex(own)));
+    let case = Row {
+        app: 7,
+        keys,
+        collection: 3,
+        id,
+        context,
+        fingerprint,
+        row,
+        expect: Expect::Hold,
+        opens_to: Some(opens_to),
+    };
     Vector { name: format!("row: {name}"), case: Case::Row(case) }
 }
 
@@ -245,8 +272,15 @@ fn rows(all: &mut Vec<Vector>) {
         sealed("a map", &one, b"", "7", Some((2, &[0x81, 0xa1, b'a', 0x93, 1, 0xc3, 0xc0]))),
         sealed("a token beyond ASCII", &one, b"", "\u{e9}\u{1f511}", Some((0, "\u{1f511}".as_bytes()))),
         sealed("1,000 bytes", &one, &[0; 4_096], token, Some((1, &[7; 1_000]))),
+        sealed_for("one-way with its fingerprint", &one, b"", Some(&[0xf1; 16]), token, None),
+        sealed_for("of an idempotent call", &two, b"cards.pan", Some(&[0xf2; 16]), token, Some(PAN)),
     ];
     all.extend(good.iter().cloned());
+    for base in &good[8..] {
+        all.push(spoilt(base, "as layout 1", |row| rewrite(row, |bytes| bytes[0] = 1)));
+        all.push(spoilt(base, "fingerprint altered", |row| rewrite(row, |bytes| bytes[33] ^= 4)));
+    }
+    all.push(spoilt(&good[0], "as layout 2", |row| rewrite(row, |bytes| bytes[0] = 2)));
     for base in &good[..3] {
         for (at, what) in [
             (0, "layout version altered"),
@@ -297,7 +331,7 @@ fn malformed(all: &mut Vec<Vector>, base: &Vector) {
     ] {
         let Case::Row(Row { collection, id, .. }) = &base.case else { panic!("not a row") };
         let id = unhex(id).try_into().unwrap();
-        let row = row(&keys, name, *collection, &id, &plaintext);
+        let row = row(&keys, name, 1, *collection, &id, &plaintext);
         all.push(spoilt(base, name, |spoilt| spoilt.row = hex(&row)));
     }
 }

@@ -110,7 +110,7 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             format: TokenFormat::Opaque,
             first: None,
             last: None,
-            scope: Scope::Collection,
+            scope: Scope::Context,
             expires_s: None,
         };
         let made = chief.change_collection(CollectionCall { app: APP, collection: "people", ask }).await.unwrap();

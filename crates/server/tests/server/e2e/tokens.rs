@@ -263,21 +263,28 @@ fn contexts_bind_values_and_scopes_tokens() {
             }
             let client = harness.client().await;
             let payload = doc(r#"["a"]"#);
-            for scope in Scope::ALL {
-                let under = |context| Tokenize { context, ..to_tokens(scope.name(), &payload) };
-                let one = client.tokenize(under(b"row 1")).await.unwrap().payload;
-                let two = client.tokenize(under(b"row 2")).await.unwrap().payload;
-                assert_eq!(one == two, scope == Scope::Collection);
-                let look = |context| Detokenize { context, ..to_values(scope.name(), &one) };
-                assert_eq!(client.detokenize(look(b"row 1")).await.unwrap().payload, payload);
-                for wrong in [&b""[..], b"row 2"] {
-                    assert_eq!(code(client.detokenize(look(wrong)).await), ErrorCode::NotFound);
-                }
-                let map = TokenMap::new(APP, scope.name());
-                let find = async |context: &[u8]| client.tokens_find(map, b"\xa1a", context).await.unwrap().token;
-                assert_eq!(find(b"row 1").await, Some(strings(&one).remove(0)));
-                assert_eq!(find(b"row 3").await.is_some(), scope == Scope::Collection);
-                assert_eq!(client.tokens_find(map, b"\xa1b", b"row 1").await.unwrap().token, None);
+            let under = |scope: Scope, context| Tokenize { context, ..to_tokens(scope.name(), &payload) };
+            let one = client.tokenize(under(Scope::Context, b"row 1")).await.unwrap().payload;
+            assert_ne!(one, client.tokenize(under(Scope::Context, b"row 2")).await.unwrap().payload);
+            let look = |context| Detokenize { context, ..to_values(Scope::Context.name(), &one) };
+            assert_eq!(client.detokenize(look(b"row 1")).await.unwrap().payload, payload);
+            for wrong in [&b""[..], b"row 2"] {
+                assert_eq!(code(client.detokenize(look(wrong)).await), ErrorCode::NotFound);
+            }
+            let find = async |scope: Scope, value: &[u8], context: &[u8]| {
+                client.tokens_find(TokenMap::new(APP, scope.name()), value, context).await.unwrap().token
+            };
+            assert_eq!(find(Scope::Context, b"\xa1a", b"row 1").await, Some(strings(&one).remove(0)));
+            assert_eq!(find(Scope::Context, b"\xa1a", b"row 3").await, None);
+            assert_eq!(find(Scope::Context, b"\xa1b", b"row 1").await, None);
+            // Where all contexts share tokens one would bind nothing, and is refused.
+            let refused = client.tokenize(under(Scope::Collection, b"row 1")).await;
+            assert_eq!(code(refused), ErrorCode::BadRequest);
+            let shared = client.tokenize(under(Scope::Collection, b"")).await.unwrap().payload;
+            for context in [&b""[..], b"row 1"] {
+                let look = Detokenize { context, ..to_values(Scope::Collection.name(), &shared) };
+                assert_eq!(client.detokenize(look).await.unwrap().payload, payload);
+                assert!(find(Scope::Collection, b"\xa1a", context).await.is_some());
             }
         }
     });
