@@ -3,6 +3,9 @@
 //! What is not granted is refused; grants of all roles add up; nothing denies. The answer names what was missing in the
 //! caller's own words, and never what else there is: whether an app exists plays no part in it. Where grants differ in
 //! what they let see, one without a mask wins, else the first of the first role.
+//!
+//! Where calls that no role grants pass, to be observed, masks hold all the same: who has one sees what nobody granted through it
+//! too.
 
 use std::sync::Arc;
 
@@ -16,7 +19,7 @@ pub enum Mode {
     /// They are refused.
     #[default]
     Enforce,
-    /// They pass, and are counted.
+    /// They pass, and are counted. Values are shown through the principal's masks, if it has any.
     Observe,
     /// Nothing is looked at: a certificate is enough.
     Off,
@@ -198,6 +201,14 @@ impl Grants {
         masked.ok_or(closest)
     }
 
+    /// What is shown of values that no grant covers, where that passes: the mask of the principal's grants, and nothing of them if
+    /// these have several.
+    fn observed_mask(&self) -> Option<MaskText> {
+        let mut masks = self.roles.iter().flat_map(|role| role.grants()).filter_map(|grant| grant.mask.as_ref());
+        let first = masks.next()?;
+        Some(if masks.all(|mask| mask == first) { first.clone() } else { MaskText::redact() })
+    }
+
     /// Decides on a call, strictly.
     ///
     /// # Errors
@@ -250,15 +261,22 @@ impl Mode {
         match judged.map_err(|missing| Denied::of(&ask, missing)) {
             Ok(mask) => Ok(Decision { permit: Permit::of(ask, mask), observed: None }),
             Err(denied) if self == Self::Observe => {
-                Ok(Decision { permit: Permit::of(ask, None), observed: Some(denied) })
+                let mask = grants.and_then(Grants::observed_mask);
+                Ok(Decision { permit: Permit::of(ask, mask.as_ref()), observed: Some(denied) })
             }
             Err(denied) => Err(denied),
         }
     }
 
-    /// The permit of a call that nothing is known about and that passes all the same; `None` where it does not.
+    /// The permit of a call of somebody of whom nothing is known, which passes all the same; `None` where it does not. What gives
+    /// values does not: they might have to be masked.
     pub fn unknown(self, ask: Ask<'_>) -> Option<Permit<'_>> {
-        (self != Self::Enforce).then(|| Permit::of(ask, None))
+        let passes = match self {
+            Self::Enforce => false,
+            Self::Observe => !Operations::VALUES.contains(ask.operation),
+            Self::Off => true,
+        };
+        passes.then(|| Permit::of(ask, None))
     }
 }
 

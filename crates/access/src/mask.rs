@@ -25,6 +25,11 @@ impl MaskText {
         if printable && word(text) == Some(text.len()) { Ok(Self(text.into())) } else { Err(RoleError::Mask) }
     }
 
+    /// Nothing of a value.
+    pub(crate) fn redact() -> Self {
+        Self("redact".into())
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -164,7 +164,43 @@ fn a_mode_decides_what_becomes_of_it() {
         assert_eq!(decision.is_ok(), passes, "{case}");
         let seen = decision.ok().and_then(|decision| decision.observed).map(|denied| denied.missing);
         assert_eq!(seen, observed, "{case}");
-        assert_eq!(mode.unknown(ask).is_some(), mode != Mode::Enforce);
+        let gives_values = ask == may_not();
+        let passes = mode == Mode::Off || (mode == Mode::Observe && !gives_values);
+        assert_eq!(mode.unknown(ask).is_some(), passes, "{case}");
+    }
+}
+
+#[test]
+fn what_is_only_observed_takes_no_mask_away() {
+    let masked = |operation: &str, app: &str, mask: &str| Grant {
+        mask: Some(MaskText::new(mask).unwrap()),
+        ..grant(&[operation], &[app], &["*"], true)
+    };
+    let last = "partial(last=4)";
+    let one = Grants::of([role("support", vec![masked("decrypt", "shop", last), masked("detokenize", "shop", last)])]);
+    let several = Grants::of([
+        role("a", vec![masked("decrypt", "shop", last)]),
+        role("b", vec![masked("decrypt", "shop", "hash")]),
+    ]);
+    let none = Grants::of([role("relay", vec![grant(&["encrypt"], &["shop"], &["*"], false)])]);
+    let (shop, other) = (Some("shop"), Some("other"));
+    for (grants, operation, app, reason, mask, observed) in [
+        // With the reason that it wants it is granted.
+        (Some(&one), "decrypt", shop, Some("ticket 7"), Some(last), false),
+        (Some(&one), "decrypt", shop, None, Some(last), true),
+        (Some(&one), "decrypt", other, Some("ticket 7"), Some(last), true),
+        (Some(&several), "decrypt", shop, None, Some("redact"), true),
+        (Some(&several), "detokenize", shop, Some("ticket 7"), Some("redact"), true),
+        // Who has no mask passes as if there were no roles.
+        (Some(&none), "decrypt", shop, None, None, true),
+        (None, "decrypt", shop, None, None, true),
+    ] {
+        let decision = Mode::Observe.decide(grants, ask(operation, app, Some("people")).because(reason)).unwrap();
+        let seen = match decision.permit.sight() {
+            Sight::Clear => None,
+            Sight::Masked(mask) => Some(mask.as_str()),
+        };
+        assert_eq!((seen, decision.observed.is_some()), (mask, observed), "{operation} {app:?} {reason:?}");
     }
 }
 
