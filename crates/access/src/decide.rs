@@ -2,7 +2,7 @@
 //!
 //! What is not granted is refused; grants of all roles add up; nothing denies. The answer names what was missing in the
 //! caller's own words, and never what else there is: whether an app exists plays no part in it. Where grants differ in
-//! what they let see, one without a mask wins, else the first of the first role.
+//! what they let see, one without a mask wins, then one without a number of fields by the hour, then the first of the first role.
 //!
 //! Where calls that no role grants pass, to be observed, masks hold all the same: who has one sees what nobody granted through it
 //! too.
@@ -188,17 +188,24 @@ impl Grants {
         if !self.operations.contains(ask.operation) {
             return Err(Missing::Operation);
         }
-        let (mut closest, mut masked) = (Missing::Operation, None);
+        let (mut closest, mut widest) = (Missing::Operation, None);
         for role in &self.roles {
             for grant in role.grants() {
-                match (ask.lacks(grant), &grant.mask) {
-                    (None, None) => return Ok(Permitted { role: role.name(), mask: None }),
-                    (None, mask) => drop(masked.get_or_insert(Permitted { role: role.name(), mask: mask.as_ref() })),
-                    (Some(missing), _) => closest = closest.max(missing),
+                if let Some(missing) = ask.lacks(grant) {
+                    closest = closest.max(missing);
+                    continue;
+                }
+                let found = Permitted { role: role.name(), mask: grant.mask.as_ref(), hourly: grant.hourly };
+                match found.bounds() {
+                    (false, false) => return Ok(found),
+                    bounds if widest.is_none_or(|widest: Permitted<'_>| bounds < widest.bounds()) => {
+                        widest = Some(found)
+                    }
+                    _ => (),
                 }
             }
         }
-        masked.ok_or(closest)
+        widest.ok_or(closest)
     }
 
     /// What is shown of values that no grant covers, where that passes: the mask of the principal's grants, and nothing of them if
@@ -215,7 +222,7 @@ impl Grants {
     /// [`Denied`].
     pub fn decide<'a>(&self, ask: Ask<'a>) -> Result<Permit<'a>, Denied> {
         match self.judge(&ask) {
-            Ok(permitted) => Ok(Permit::of(ask, permitted.mask)),
+            Ok(permitted) => Ok(Permit::of(ask, permitted.mask, permitted.hourly)),
             Err(missing) => Err(Denied::of(&ask, missing)),
         }
     }
@@ -236,6 +243,15 @@ pub struct Permitted<'a> {
     pub role: &'a RoleName,
     /// What values are shown through.
     pub mask: Option<&'a MaskText>,
+    /// How many fields its principal has in an hour.
+    pub hourly: Option<u32>,
+}
+
+impl Permitted<'_> {
+    /// What it holds back: one that does less is gone by.
+    fn bounds(&self) -> (bool, bool) {
+        (self.mask.is_some(), self.hourly.is_some())
+    }
 }
 
 /// The decision on a call.
@@ -254,15 +270,15 @@ impl Mode {
     /// [`Denied`], where it is enforced.
     pub fn decide<'a>(self, grants: Option<&Grants>, ask: Ask<'a>) -> Result<Decision<'a>, Denied> {
         let judged = match (self, grants) {
-            (Self::Off, _) => Ok(None),
-            (_, Some(grants)) => grants.judge(&ask).map(|permitted| permitted.mask),
+            (Self::Off, _) => Ok((None, None)),
+            (_, Some(grants)) => grants.judge(&ask).map(|permitted| (permitted.mask, permitted.hourly)),
             (_, None) => Err(Missing::Role),
         };
         match judged.map_err(|missing| Denied::of(&ask, missing)) {
-            Ok(mask) => Ok(Decision { permit: Permit::of(ask, mask), observed: None }),
+            Ok((mask, hourly)) => Ok(Decision { permit: Permit::of(ask, mask, hourly), observed: None }),
             Err(denied) if self == Self::Observe => {
                 let mask = grants.and_then(Grants::observed_mask);
-                Ok(Decision { permit: Permit::of(ask, mask.as_ref()), observed: Some(denied) })
+                Ok(Decision { permit: Permit::of(ask, mask.as_ref(), None), observed: Some(denied) })
             }
             Err(denied) => Err(denied),
         }
@@ -276,7 +292,7 @@ impl Mode {
             Self::Observe => !Operations::VALUES.contains(ask.operation),
             Self::Off => true,
         };
-        passes.then(|| Permit::of(ask, None))
+        passes.then(|| Permit::of(ask, None, None))
     }
 }
 
@@ -288,6 +304,7 @@ pub struct Permit<'a> {
     app: Option<&'a str>,
     collection: Option<&'a str>,
     mask: Option<MaskText>,
+    hourly: Option<u32>,
 }
 
 /// What of values a permit lets see.
@@ -301,13 +318,18 @@ pub enum Sight<'p> {
 }
 
 impl<'a> Permit<'a> {
-    fn of(ask: Ask<'a>, mask: Option<&MaskText>) -> Self {
+    fn of(ask: Ask<'a>, mask: Option<&MaskText>, hourly: Option<u32>) -> Self {
         let name = |extent| match extent {
             Extent::One(name) => Some(name),
             Extent::None | Extent::Every => None,
         };
         let mask = mask.cloned();
-        Self { operation: ask.operation, app: name(ask.app), collection: name(ask.collection), mask }
+        Self { operation: ask.operation, app: name(ask.app), collection: name(ask.collection), mask, hourly }
+    }
+
+    /// How many fields its principal has in an hour for this operation; `None`: as many as it likes.
+    pub fn hourly(&self) -> Option<u32> {
+        self.hourly
     }
 
     /// How values may be given.

@@ -22,4 +22,4 @@ pub use mask::{MASK_BYTES_MAX, MaskText};
 pub use operation::{Group, Operation, Operations};
 pub use principal::{Identity, Principal, PrincipalError, PrincipalKind, is_host_name};
 pub use record::{Binding, ROLES_MAX, RecordError, principal_key, role_key};
-pub use role::{ADMINISTRATOR, GRANTS_MAX, Grant, NAMES_MAX, Names, Role, RoleError, RoleName};
+pub use role::{ADMINISTRATOR, GRANTS_MAX, Grant, HOURLY_MAX, NAMES_MAX, Names, Role, RoleError, RoleName};

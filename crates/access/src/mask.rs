@@ -30,6 +30,13 @@ impl MaskText {
         Self("redact".into())
     }
 
+    /// Whether all values look alike through it.
+    pub(crate) fn tells_nothing(&self) -> bool {
+        ["redact", "fixed", "null"]
+            .iter()
+            .any(|name| self.0.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('(')))
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0

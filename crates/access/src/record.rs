@@ -51,6 +51,8 @@ struct GrantRecord {
     reason: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mask: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hourly: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,6 +88,7 @@ impl Role {
             collections: texts(&grant.collections),
             reason: grant.reason,
             mask: grant.mask.as_ref().map(ToString::to_string),
+            hourly: grant.hourly,
         };
         let grants = self.grants().iter().map(grant).collect();
         let record = RoleRecord { format: FORMAT, role: self.name().as_str().into(), grants };
@@ -110,7 +113,7 @@ impl Role {
             let names = |names: &[String]| Names::of(names.iter().map(String::as_str)).map_err(refuse);
             let (apps, collections) = (names(&grant.apps)?, names(&grant.collections)?);
             let mask = grant.mask.as_deref().map(MaskText::new).transpose().map_err(refuse)?;
-            Ok(Grant { operations, apps, collections, reason: grant.reason, mask })
+            Ok(Grant { operations, apps, collections, reason: grant.reason, mask, hourly: grant.hourly })
         };
         let role = Self::new(&role, grants.iter().map(grant).collect::<Result<_, RecordError>>()?).map_err(refuse)?;
         if role_key(role.name()) == key { Ok(role) } else { Err(RecordError("the key is not its role's".into())) }
@@ -164,9 +167,11 @@ mod tests {
             collections: Names::All,
             reason,
             mask: None,
+            hourly: None,
         };
         let masked =
             Grant { mask: Some(MaskText::new("fixed(\"n/a\")").unwrap()), ..Grant::on_all(Operation::Decrypt.into()) };
+        let masked = Grant { hourly: Some(100), ..masked };
         let role = Role::new("support", vec![grant(&["shop"], true), grant(&["*"], false), masked]).unwrap();
         let text = String::from_utf8(role.to_record()).unwrap();
         assert_eq!(
@@ -174,7 +179,7 @@ mod tests {
             "{\"format\":1,\"role\":\"support\",\"grants\":[\
              {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"shop\"],\"collections\":[\"*\"],\"reason\":true},\
              {\"operations\":[\"encrypt\",\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"]},\
-             {\"operations\":[\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"],\"mask\":\"fixed(\\\"n/a\\\")\"}]}"
+             {\"operations\":[\"decrypt\"],\"apps\":[\"*\"],\"collections\":[\"*\"],\"mask\":\"fixed(\\\"n/a\\\")\",\"hourly\":100}]}"
         );
         assert_eq!(Role::from_record("role/support", text.as_bytes()), Ok(role));
     }
@@ -195,6 +200,8 @@ mod tests {
             ("role/r", record(&good.replace("}", ",\"mask\":\"redact\"}"))),
             ("role/r", record(&good.replace("encrypt", "decrypt").replace("}", ",\"mask\":\"\"}"))),
             ("role/r", record("{\"operations\":[\"encrypt\"],\"apps\":[\"*\"]}")),
+            ("role/r", record(&good.replace("}", ",\"hourly\":0}"))),
+            ("role/r", record(&good.replace("encrypt", "apps.list").replace("}", ",\"hourly\":5}"))),
             ("role/administrator", record(good).replace("\"r\"", "\"administrator\"")),
             ("role/r", "{".into()),
         ] {

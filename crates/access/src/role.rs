@@ -12,6 +12,8 @@ const NAME_BYTES_MAX: usize = 64;
 pub const GRANTS_MAX: usize = 64;
 /// Apps, or collections, that one grant names at most. One that is for more is for all.
 pub const NAMES_MAX: usize = 1_000;
+/// Fields that a grant allows in an hour, at most.
+pub const HOURLY_MAX: u32 = 1_000_000_000;
 
 /// The role that every engine has: all control operations on everything, and no data operation. Whoever administers
 /// keys and access does not thereby read values.
@@ -46,14 +48,19 @@ pub enum RoleError {
     #[error("\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like")]
     NoSuchOperation(String),
     /// A word that has no place in a grant, or comes twice.
-    #[error("\"{0}\" has no place there: after the operations come apps=, collections=, mask= and reason, each once")]
+    #[error(
+        "\"{0}\" has no place there: after the operations come apps=, collections=, mask=, hourly= and reason, each once"
+    )]
     Part(String),
     /// A grant on no app.
     #[error("a grant must say on which apps: apps=NAME,NAME, or apps=* for all")]
     NoApps,
-    /// Control calls carry none, so nothing would be granted.
-    #[error("a reason can be demanded of data operations only")]
+    /// Control calls carry no reason and have no fields, so nothing would be granted.
+    #[error("a reason and a number of fields by the hour are for data operations only")]
     ReasonOfControl,
+    /// No number of fields.
+    #[error("hourly must be 1 to {HOURLY_MAX}")]
+    Hourly,
     /// A mask that is none, as far as a grant can tell.
     #[error("a mask must be a function of at most {MASK_BYTES_MAX} bytes, such as mask=partial(last=4)")]
     Mask,
@@ -146,16 +153,18 @@ pub struct Grant {
     pub reason: bool,
     /// What values are shown through. Of operations that give values only.
     pub mask: Option<MaskText>,
+    /// How many fields a principal has in an hour, of each operation. Of data operations only.
+    pub hourly: Option<u32>,
 }
 
 impl Grant {
     /// These operations on everything, without a condition.
     pub fn on_all(operations: Operations) -> Self {
-        Self { operations, apps: Names::All, collections: Names::All, reason: false, mask: None }
+        Self { operations, apps: Names::All, collections: Names::All, reason: false, mask: None, hourly: None }
     }
 
     /// What an operator writes: `encrypt,tokens.* apps=shop,web collections=people reason`, or
-    /// `decrypt apps=shop mask=partial(last=4)`, in any order after the operations. All collections, where none are named.
+    /// `decrypt apps=shop mask=partial(last=4) hourly=1000`, in any order after the operations. All collections, where none are named.
     ///
     /// # Errors
     /// [`RoleError`], which names the part that is wrong.
@@ -166,7 +175,7 @@ impl Grant {
             let known = Operations::from_text(name).ok_or_else(|| RoleError::NoSuchOperation(shown(name)))?;
             operations = operations.and(known);
         }
-        let (mut apps, mut collections, mut reason, mut mask) = (None, None, false, None);
+        let (mut apps, mut collections, mut reason, mut mask, mut hourly) = (None, None, false, None, None);
         loop {
             let (part, behind) = next_part(rest);
             if part.is_empty() {
@@ -184,6 +193,10 @@ impl Grant {
             let (place, names) = match part.split_once('=') {
                 Some(("apps", names)) => (&mut apps, names),
                 Some(("collections", names)) => (&mut collections, names),
+                Some(("hourly", count)) if hourly.is_none() => {
+                    hourly = Some(count.parse().map_err(|_| RoleError::Hourly)?);
+                    continue;
+                }
                 None if part == "reason" && !reason => {
                     reason = true;
                     continue;
@@ -195,7 +208,7 @@ impl Grant {
             }
         }
         let apps = apps.ok_or(RoleError::NoApps)?;
-        Ok(Self { operations, apps, collections: collections.unwrap_or(Names::All), reason, mask })
+        Ok(Self { operations, apps, collections: collections.unwrap_or(Names::All), reason, mask, hourly })
     }
 }
 
@@ -219,6 +232,9 @@ impl fmt::Display for Grant {
         }
         if let Some(mask) = &self.mask {
             write!(f, " mask={mask}")?;
+        }
+        if let Some(hourly) = self.hourly {
+            write!(f, " hourly={hourly}")?;
         }
         if self.reason { f.write_str(" reason") } else { Ok(()) }
     }
@@ -253,8 +269,11 @@ impl Role {
             return Err(RoleError::NoOperation);
         }
         let of_control = |grant: &Grant| Operations::CONTROL.iter().any(|one| grant.operations.contains(one));
-        if grants.iter().any(|grant| grant.reason && of_control(grant)) {
+        if grants.iter().any(|grant| (grant.reason || grant.hourly.is_some()) && of_control(grant)) {
             return Err(RoleError::ReasonOfControl);
+        }
+        if grants.iter().filter_map(|grant| grant.hourly).any(|hourly| !(1..=HOURLY_MAX).contains(&hourly)) {
+            return Err(RoleError::Hourly);
         }
         for grant in grants.iter().filter(|grant| grant.mask.is_some()) {
             if let Some(other) = grant.operations.without(Operations::VALUES).iter().next() {
@@ -268,6 +287,24 @@ impl Role {
     pub fn administrator() -> Self {
         let grant = Grant::on_all(Operations::CONTROL);
         Self { name: RoleName(ADMINISTRATOR.into()), grants: Box::new([grant]) }
+    }
+
+    /// Whether its callers, who see values through a mask, can find them out by guessing as fast as they can call: by encrypting or masking
+    /// a guess and looking how it masks, or by tokenizing it where equal values have one token.
+    pub fn can_guess(&self) -> bool {
+        let gives_values = |grant: &&Grant| Operations::VALUES.iter().any(|one| grant.operations.contains(one));
+        let tells = |grant: &&Grant| grant.mask.as_ref().is_some_and(|mask| !mask.tells_nothing());
+        let may = |some: &[Operation]| {
+            let mut unbound = self.grants.iter().filter(|grant| grant.hourly.is_none());
+            unbound.any(|grant| some.iter().any(|one| grant.operations.contains(*one)))
+        };
+        let sees = self.grants.iter().filter(gives_values).any(|grant| grant.mask.is_none());
+        let reads = self.grants.iter().filter(tells).any(|grant| grant.hourly.is_none());
+        let is_masked = self.grants.iter().any(|grant| grant.mask.is_some());
+        is_masked
+            && !sees
+            && ((reads && may(&[Operation::Encrypt, Operation::Mask]))
+                || may(&[Operation::Tokenize, Operation::TokensFind]))
     }
 
     /// Its name.
@@ -363,6 +400,27 @@ mod tests {
             ("encrypt apps=shop collections=../x", RoleError::NotAName("../x".into())),
         ] {
             assert_eq!(Grant::from_text(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_role_by_which_one_can_guess_is_known() {
+        for (grants, expected) in [
+            (&["encrypt,tokenize apps=*"][..], false),
+            (&["decrypt apps=* mask=hash"], false),
+            (&["decrypt apps=* mask=hash", "encrypt apps=*"], true),
+            (&["decrypt apps=* mask=hash", "mask apps=*"], true),
+            (&["detokenize apps=* mask=redact", "encrypt apps=*"], false),
+            (&["detokenize apps=* mask=redact", "tokenize apps=*"], true),
+            (&["detokenize apps=* mask=redact", "tokens.* apps=*"], true),
+            // Bound, or with nothing left to find out.
+            (&["decrypt apps=* mask=hash hourly=100", "encrypt apps=*"], false),
+            (&["decrypt apps=* mask=hash", "encrypt apps=* hourly=100"], false),
+            (&["detokenize apps=* mask=redact", "tokenize apps=* hourly=100"], false),
+            (&["decrypt apps=* mask=hash", "decrypt,encrypt apps=shop"], false),
+        ] {
+            let role = Role::new("r", grants.iter().map(|text| Grant::from_text(text).unwrap()).collect()).unwrap();
+            assert_eq!(role.can_guess(), expected, "{grants:?}");
         }
     }
 

@@ -8,6 +8,7 @@
 mod ask;
 mod changes;
 mod first;
+mod hourly;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 use crate::apps::Apps;
 use crate::config;
 use crate::error::CallFailure;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RefusalReason};
 use crate::seldom::Seldom;
 pub(crate) use ask::{Named, of_call, of_control};
 pub(crate) use changes::{change_principal, change_role, check, principals, roles};
@@ -48,6 +49,7 @@ pub struct Decider {
     policies: Option<Arc<Policies>>,
     metrics: Arc<Metrics>,
     observed: Seldom,
+    hourly: hourly::Hourly,
 }
 
 impl Decider {
@@ -70,7 +72,7 @@ impl Decider {
             metrics.access.watch(Box::new(move || watched.stats()));
         }
         let (mode, identity, metrics) = (config.mode, config.identity, Arc::clone(metrics));
-        Self { mode, identity, policies, metrics, observed: Seldom::default() }
+        Self { mode, identity, policies, metrics, observed: Seldom::default(), hourly: hourly::Hourly::default() }
     }
 
     /// Which name of a certificate counts.
@@ -120,6 +122,19 @@ impl Decider {
                 }
             },
         }
+    }
+
+    /// Takes the fields of a call from what its principal has in an hour, if its permit is by the hour.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Spent`] and [`CallFailure::BeyondHourly`].
+    pub fn spend(&self, principal: &Principal, permit: &Permit<'_>, fields: u64) -> Result<(), CallFailure> {
+        let spent = self.hourly.take(principal, permit, fields, Instant::now());
+        if spent.is_err() {
+            self.metrics.refused(RefusalReason::Hourly);
+        }
+        spent
     }
 
     fn judge<'a>(

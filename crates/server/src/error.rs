@@ -70,6 +70,20 @@ pub enum CallFailure {
     /// What the caller may do is not known now. Details go to the log only.
     #[error("access: {0}")]
     Unknown(LoadError),
+    /// The caller's role grants so many fields by the hour, and they are used up.
+    #[error("the role of this principal grants {hourly} fields an hour")]
+    Spent {
+        /// How many it grants.
+        hourly: u32,
+        /// When there will be enough again.
+        retry_after: Duration,
+    },
+    /// More fields than the caller's role ever grants at once.
+    #[error("the role of this principal grants {hourly} fields an hour, and this call may have more")]
+    BeyondHourly {
+        /// How many it grants.
+        hourly: u32,
+    },
     /// No such app. Its name is the caller's own word.
     #[error("no app of that name")]
     NoApp,
@@ -144,7 +158,7 @@ impl CallFailure {
             Self::Call(error) => error.code(),
             Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
-            Self::TooManyTokens { .. } => ErrorCode::TooLarge,
+            Self::TooManyTokens { .. } | Self::BeyondHourly { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
             Self::NoEpoch | Self::AppDisabled | Self::Denied(_) | Self::RoleMask(_) => ErrorCode::Forbidden,
             Self::Unknown(_) => ErrorCode::Unavailable,
@@ -153,7 +167,7 @@ impl CallFailure {
             Self::Store(_) => ErrorCode::Internal,
             Self::Field { refusal, .. } => refusal.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
-            Self::Overloaded(_) | Self::StoreBehind(_) => ErrorCode::Overloaded,
+            Self::Overloaded(_) | Self::StoreBehind(_) | Self::Spent { .. } => ErrorCode::Overloaded,
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) | Self::Audit => ErrorCode::Unavailable,
@@ -184,6 +198,10 @@ impl CallFailure {
             Self::StoreBehind(refusal) => {
                 RpcError::overloaded(OverloadReason::Storage, millis(refusal.retry_after), None)
             }
+            Self::Spent { retry_after, .. } => RpcError::overloaded(OverloadReason::Hourly, millis(*retry_after), None),
+            Self::BeyondHourly { hourly } => plain(self.to_string())
+                .with(Detail::text("limit", "hourly"))
+                .with(Detail::number("max", (*hourly).into())),
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => plain("cancelled".into()),
             Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),

@@ -114,11 +114,14 @@ pub enum OverloadReason {
     Memory,
     /// The token store is behind with what it has been given to keep.
     Storage,
+    /// The caller's role grants so many fields by the hour, and they are used up.
+    Hourly,
 }
 
 impl OverloadReason {
     /// Every reason, in the order of the contract's table.
-    pub const ALL: [Self; 5] = [Self::Backlog, Self::Deadline, Self::Proportion, Self::Memory, Self::Storage];
+    pub const ALL: [Self; 6] =
+        [Self::Backlog, Self::Deadline, Self::Proportion, Self::Memory, Self::Storage, Self::Hourly];
 
     /// The reason on the wire; also a good metric label.
     pub const fn name(self) -> &'static str {
@@ -128,6 +131,7 @@ impl OverloadReason {
             Self::Proportion => "proportion",
             Self::Memory => "memory",
             Self::Storage => "storage",
+            Self::Hourly => "hourly",
         }
     }
 
@@ -139,6 +143,7 @@ impl OverloadReason {
             Self::Proportion => "too many calls of this size",
             Self::Memory => "no memory for the call",
             Self::Storage => "the token store is behind",
+            Self::Hourly => "the fields of this hour are used up",
         }
     }
 }

@@ -14,7 +14,7 @@ fn names(names: &[&str]) -> Names {
 fn grant(operations: &[&str], apps: &[&str], collections: &[&str], reason: bool) -> Grant {
     let set = operations.iter().map(|text| Operations::from_text(text).unwrap());
     let operations = set.fold(Operations::NONE, Operations::and);
-    Grant { operations, apps: names(apps), collections: names(collections), reason, mask: None }
+    Grant { operations, apps: names(apps), collections: names(collections), reason, mask: None, hourly: None }
 }
 
 fn role(name: &str, grants: Vec<Grant>) -> Arc<Role> {
@@ -220,7 +220,7 @@ fn some_grant() -> impl Strategy<Value = Grant> {
             let of_control = operations.iter().any(|one| Operations::CONTROL.contains(one));
             let mask = mask.filter(|_| operations.without(Operations::VALUES).is_empty());
             let mask = mask.map(|mask| MaskText::new(mask).unwrap());
-            Grant { operations, apps, collections, reason: reason && !of_control, mask }
+            Grant { operations, apps, collections, reason: reason && !of_control, mask, hourly: None }
         },
     )
 }

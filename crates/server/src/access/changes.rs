@@ -249,7 +249,7 @@ pub(crate) async fn check(store: &dyn ControlStore, call: &CheckCall<'_>) -> Res
         }
         let grants = Grants::of(named);
         return Ok(match grants.permitted(&ask) {
-            Ok(Permitted { role, mask }) => Checked {
+            Ok(Permitted { role, mask, .. }) => Checked {
                 permitted: true,
                 role: Some(role.to_string()),
                 mask: mask.map(ToString::to_string),

@@ -1,6 +1,7 @@
 //! `roles`: what may be done, under names, over an engine's control listener or in a file.
 
 use clap::Subcommand;
+use sealwire_access::{self as access, Grant};
 use sealwire_wire::control::{Role, RoleAsk, RoleCall};
 
 use super::Failure;
@@ -25,8 +26,8 @@ enum Command {
         /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
         role: String,
         /// Operations, then `apps=` and `collections=` with names or `*`, `reason` if each call must say why, and of decrypt and
-        /// detokenize a `mask=` if values are shown through a function only: 'encrypt,tokenize apps=shop collections=people',
-        /// 'decrypt apps=* reason', 'decrypt apps=shop mask=partial(last=4)', 'apps.*,collections.* apps=*'; several add up
+        /// detokenize a `mask=` if values are shown through a function only, and `hourly=` for so many fields an hour and no more:
+        /// 'encrypt,tokenize apps=shop collections=people', 'tokenize apps=shop hourly=1000', 'decrypt apps=* reason', 'decrypt apps=shop mask=partial(last=4)', 'apps.*,collections.* apps=*'; several add up
         #[arg(required = true, value_name = "GRANT")]
         grants: Vec<String>,
         #[command(flatten)]
@@ -54,7 +55,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn change(call: RoleCall<'_>, place: &Place) -> Result<(), Failure> {
     let changed = place.run(async |desk| desk.change_role(call).await)?;
+    if changed.role.as_ref().is_some_and(can_guess) {
+        eprintln!(
+            "warning: callers of this role see values through a mask and can find them out by guessing, about 10,000 values a call: \
+             by how a guess masks that they encrypt or mask, or by the token that equal values share; give the grant hourly=N, or \
+             mask=redact, or those operations to another role (docs/masking.md)"
+        );
+    }
     print(place.at.json, changed.role.as_slice())
+}
+
+fn can_guess(role: &Role) -> bool {
+    let grants: Result<_, _> = role.grants.iter().map(|text| Grant::from_text(text)).collect();
+    grants.and_then(|grants| access::Role::new(&role.role, grants)).is_ok_and(|role| role.can_guess())
 }
 
 fn print(as_json: bool, roles: &[Role]) -> Result<(), Failure> {

@@ -14,6 +14,7 @@ use super::recorded::{Facts, Subject};
 use super::replies::Outgoing;
 use super::request::{Request, Wanted};
 use crate::access;
+use crate::cost::fields_max;
 use crate::engine::{Engine, Located};
 use crate::error::CallFailure;
 use crate::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
@@ -90,7 +91,7 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
     };
     // 3. a decision, at once where the caller was seen a moment ago
     let todo = match engine.decider.decide_now(&connection.principal, asked(&call)?, request.arrived) {
-        Some(decided) => match prepare(engine, request, &call, &decided?, &mut place) {
+        Some(decided) => match prepare(connection, request, &call, &decided?, &mut place) {
             Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
             prepared => prepared?,
         },
@@ -109,13 +110,19 @@ fn asked<'a>(call: &Call<'a>) -> Result<Ask<'a>, CallFailure> {
 
 /// Makes work of a call that is permitted. Nothing in it waits.
 fn prepare(
-    engine: &Engine,
+    connection: &Connection,
     request: &Request,
     call: &Call<'_>,
     permit: &Permit<'_>,
     place: &mut Place,
 ) -> Result<Todo, CallFailure> {
+    let engine = &connection.engine;
     let Boundary { bytes, leaves, .. } = request.boundary;
+    let fields = match call {
+        Call::Tokens(call) => answers_max(&call.ask).max(1) as u64,
+        _ => fields_max(leaves),
+    };
+    engine.decider.spend(&connection.principal, permit, fields)?;
     if let Call::Tokens(call) = call {
         let located = engine.locate(permit, call.map.min_generation)?; // 4. names become keys
         let answers = answers_max(&call.ask).saturating_mul(TOKEN_ANSWER_BYTES);
@@ -151,7 +158,7 @@ fn prepare(
 async fn prepare_late(connection: &Connection, request: &Request, place: &mut Place) -> Result<Todo, CallFailure> {
     let call = Call::decode(&request.frame, &request.boundary)?;
     let permit = connection.engine.decider.decide(&connection.principal, asked(&call)?).await?;
-    prepare(&connection.engine, request, &call, &permit, place)
+    prepare(connection, request, &call, &permit, place)
 }
 
 /// One call, from when it begins to its reply.

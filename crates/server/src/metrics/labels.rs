@@ -271,6 +271,8 @@ label! {
         Memory = "memory",
         /// The token store is behind with what it has been given to keep.
         Storage = "storage",
+        /// Its caller's role grants so many fields by the hour.
+        Hourly = "hourly",
     }
 }
 

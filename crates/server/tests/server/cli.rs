@@ -733,6 +733,13 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     let check = ["principals", "check", "cn:Anna", "decrypt", "demo"];
     dev.may_not(&check, 1, "no: decrypt on app demo needs a reason");
     assert_eq!(dev.operate(&[&check[..], &["--reason", "ticket 7"]].concat()), "yes, by role support\n");
+    let guesser = ["roles", "set", "guesser", "decrypt apps=demo mask=hash", "encrypt apps=demo"];
+    let warned =
+        |arguments: &[&str]| String::from_utf8(sealwire(dev.path(), &dev.operators(arguments)).stderr).unwrap();
+    assert!(
+        warned(&guesser).starts_with("warning: callers of this role see values through a mask and can find them out")
+    );
+    assert_eq!(warned(&[&guesser[..3], &["decrypt apps=demo mask=hash hourly=100", guesser[4]]].concat()), "");
     dev.may_not(&["principals", "check", "cn:Anna", "rewrap", "demo"], 1, "no role of this principal grants rewrap");
     dev.may_not(&["principals", "check", "Anna", "encrypt", "demo"], 1, "this principal has none");
     dev.may_not(&["roles", "delete", "support"], 1, "cn:Anna has role support");

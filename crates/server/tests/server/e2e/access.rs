@@ -201,7 +201,11 @@ async fn outcome(harness: &Harness, operation: Operation, identity: Option<&Issu
 }
 
 fn missing(error: &RpcError) -> Option<String> {
-    error.details.iter().find(|detail| detail.key == "missing").map(|detail| match &detail.value {
+    text(error, "missing")
+}
+
+fn text(error: &RpcError, key: &str) -> Option<String> {
+    error.details.iter().find(|detail| detail.key == key).map(|detail| match &detail.value {
         DetailValue::Text(text) => text.to_string(),
         DetailValue::Number(_) => panic!("{error}"),
     })
@@ -348,6 +352,35 @@ fn a_role_may_demand_a_reason() {
         );
         let checked = operator.check(CheckCall { reason: Some("why"), ..check }).await.unwrap();
         assert_eq!((checked.permitted, checked.role.as_deref()), (true, Some("support")));
+    });
+}
+
+#[test]
+fn a_role_may_grant_so_many_fields_an_hour() {
+    run(async {
+        let harness = start().await;
+        let operator = connect(&harness, harness.control_address(), FULL).await;
+        let grants = vec!["encrypt apps=shop hourly=1000", "decrypt apps=shop mask=hash hourly=10"];
+        operator.change_role(RoleCall { role: "guesser", ask: RoleAsk::Set { grants } }).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "guesser" })).await.unwrap();
+        let client = connect(&harness, harness.address, NOBODY).await;
+        let sealed = client.encrypt(Encrypt::new(APP, &fields(4))).await.unwrap().payload;
+        let many = client.encrypt(Encrypt::new(APP, &fields(11))).await.unwrap().payload;
+        let guess = async |payload: &[u8]| client.decrypt(Decrypt::new(APP, payload)).await;
+        assert_eq!(rpc_error(guess(&many).await).code, ErrorCode::TooLarge);
+        let mut passed = 0;
+        let refused = loop {
+            match guess(&sealed).await {
+                Ok(_) => passed += 1,
+                refused => break rpc_error(refused),
+            }
+        };
+        assert!((1..=2).contains(&passed), "{passed}");
+        assert_eq!((refused.code, text(&refused, "reason").as_deref()), (ErrorCode::Overloaded, Some("hourly")));
+        assert!(refused.retry_after_ms.unwrap() > 60_000, "{refused:?}");
+        // Others are none the worse for it, nor is what is counted apart.
+        connect(&harness, harness.address, FULL).await.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
+        client.encrypt(Encrypt::new(APP, &fields(4))).await.unwrap();
     });
 }
 
