@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
+use rustix::fs::OFlags;
 use tokio::sync::Notify;
 
 use crate::control::Beats;
@@ -163,8 +164,9 @@ impl Shared {
     /// Held while a change is made, across processes. Released when it closes.
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.path.with_added_extension("lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let file = file.map_err(io(&path))?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        let file = options.open(&path).map_err(io(&path))?;
         let begun = Instant::now();
         loop {
             match file.try_lock() {
@@ -185,7 +187,12 @@ impl Shared {
         let aside = self.path.with_added_extension("new");
         let write_aside = || {
             self.step()?;
-            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&aside)?;
+            // What a writer that was killed left, or somebody put there to have another file written.
+            match fs::remove_file(&aside) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => (),
+            }
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&aside)?;
             self.step()?;
             file.write_all(bytes)?;
             self.step()?;

@@ -39,6 +39,21 @@ async fn the_file_is_its_owners_and_readable_by_people() {
 }
 
 #[tokio::test]
+async fn no_link_beside_the_file_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let victim = folder.path().join("victim");
+    fs::write(&victim, "kept").unwrap();
+    let store = FileStore::open(&path(&folder)).unwrap();
+    std::os::unix::fs::symlink(&victim, path(&folder).with_added_extension("new")).unwrap();
+    put(&store, "k", "1").await;
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "kept");
+    let lock = path(&folder).with_added_extension("lock");
+    fs::remove_file(&lock).unwrap();
+    std::os::unix::fs::symlink(&victim, &lock).unwrap();
+    assert!(matches!(store.commit(1, "k", Some(b"2")).await, Err(StoreError::Io { .. })));
+}
+
+#[tokio::test]
 async fn who_only_reads_changes_nothing_and_sees_every_change() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(FileStore::open_read_only(&path(&folder)), Err(StoreError::Io { .. })), "there is no file");

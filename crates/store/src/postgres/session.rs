@@ -173,7 +173,7 @@ async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> 
         let ms = limit.as_millis();
         client
             .batch_execute(&format!(
-                "SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}; \
+                "SET search_path = pg_catalog, pg_temp; SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}; \
                  SET default_transaction_isolation = 'read committed'; {DURABLE}"
             ))
             .await?;

@@ -17,6 +17,23 @@ async fn refusal(options: PostgresOptions) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_schema_of_others_comes_before_the_servers_own() {
+    let server = shared();
+    let database = server.database().unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    store.instances(Duration::from_secs(60)).await.unwrap();
+    let sql = format!(
+        "CREATE SCHEMA shadow; CREATE FUNCTION shadow.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql \
+         AS $$BEGIN RAISE 'shadowed'; END$$; GRANT USAGE ON SCHEMA shadow TO PUBLIC; \
+         ALTER DATABASE {} SET search_path = shadow, pg_catalog",
+        database.name()
+    );
+    database.sql(&sql).unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    store.instances(Duration::from_secs(60)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cannot_connect_is_told_what_to_do() {
     let server = shared();
     let database = server.database().unwrap();
