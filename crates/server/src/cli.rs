@@ -162,8 +162,11 @@ struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    fn load(&self) -> Result<Config, ConfigError> {
-        Config::load(&self.config, &Environment::of_process())
+    fn load(&self) -> Result<Config, Failure> {
+        if self.config == default_config() {
+            folder::refuse_foreign(Path::new(folder::DEFAULT))?;
+        }
+        Ok(Config::load(&self.config, &Environment::of_process())?)
     }
 }
 

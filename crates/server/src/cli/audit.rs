@@ -15,7 +15,7 @@ use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Failure, default_config};
+use super::{Failure, default_config, folder};
 use crate::config::{Config, Environment};
 use crate::server::kek;
 
@@ -183,6 +183,9 @@ impl Place {
         let config = match (&self.config, &self.folder) {
             (None, Some(_)) => None,
             (file, _) => {
+                if file.is_none() {
+                    folder::refuse_foreign(Path::new(folder::DEFAULT))?;
+                }
                 let file = file.clone().unwrap_or_else(default_config);
                 Some(Config::load(&file, &Environment::of_process())?)
             }

@@ -39,6 +39,7 @@ pub(super) struct Connect {
 impl Connect {
     /// Connects as a caller, and calls once to know that it works.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
+        self.trust_folder()?;
         let addresses = self.addresses(|config| Some(config.listen.address), "--connect")?;
         let named = |error: Error| -> Failure { format!("{}: {}", addresses.join(", "), super::chain(&error)).into() };
         Client::connect(self.config(&addresses, folder::CLIENT)).await.map_err(named)
@@ -46,6 +47,7 @@ impl Connect {
 
     /// Connects to the control listener as an operator.
     pub(super) async fn operator(&self) -> Result<Client, Failure> {
+        self.trust_folder()?;
         let listens = |config: &Config| config.control.as_ref().map(|control| control.address);
         let addresses = self.addresses(listens, "--connect, or change a file of apps with --file")?;
         Client::connect(self.config(&addresses, folder::OPERATOR)).await.map_err(|error| {
@@ -57,6 +59,12 @@ impl Connect {
                 _ => Failure::from(format!("{at}: {why}")),
             }
         })
+    }
+
+    /// Only where something is taken from it.
+    fn trust_folder(&self) -> Result<(), Failure> {
+        let is_used = self.connect.is_empty() || [&self.ca, &self.cert, &self.key].iter().any(|given| given.is_none());
+        if is_used { folder::refuse_foreign(&self.folder) } else { Ok(()) }
     }
 
     /// How to reach those addresses under the certificate of that name.

@@ -3,7 +3,7 @@
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use sealwire_crypto::Kek;
@@ -45,8 +45,27 @@ impl Addresses {
     }
 }
 
+/// Refuses a folder that another user owns or may write: its keys, certificates and addresses would be that user's. Of relative
+/// folders there may be one in any working directory.
+pub(super) fn refuse_foreign(folder: &Path) -> Result<(), Failure> {
+    refuse_foreign_to(folder, rustix::process::geteuid().as_raw())
+}
+
+fn refuse_foreign_to(folder: &Path, user: u32) -> Result<(), Failure> {
+    let Ok(found) = std::fs::metadata(folder) else { return Ok(()) };
+    if ![user, 0].contains(&found.uid()) || found.mode() & 0o022 != 0 {
+        let folder = folder.display();
+        let said = format!(
+            "{folder} belongs to another user, or others may write to it: name a folder of your own with --folder"
+        );
+        return Err(said.into());
+    }
+    Ok(())
+}
+
 /// Makes what is missing in the folder and loads its configuration. Existing files are kept, so keys stay.
 pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> {
+    refuse_foreign(folder)?;
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let missing = |name: &str| !folder.join(name).exists();
     if missing(KEK) {
@@ -96,5 +115,27 @@ pub(super) fn config(folder: &Path) -> Result<Option<Config>, Failure> {
     match std::fs::metadata(&file) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         _ => Ok(Some(Config::load(&file, &Environment::of_process())?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_of_somebody_else_is_not_trusted() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().metadata().unwrap().uid();
+        refuse_foreign_to(folder.path(), own).unwrap();
+        refuse_foreign_to(&folder.path().join("nowhere"), own + 1).unwrap();
+        // The system's own may always.
+        assert_eq!(refuse_foreign_to(folder.path(), own + 1).is_ok(), own == 0);
+        for (mode, is_trusted) in [(0o700, true), (0o755, true), (0o775, false), (0o777, false), (0o702, false)] {
+            set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            assert_eq!(refuse_foreign_to(folder.path(), own).is_ok(), is_trusted, "{mode:o}");
+        }
     }
 }

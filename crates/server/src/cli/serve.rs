@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Takes over what the configuration says now and needs no restart: all of that, or nothing where something is wrong.
 async fn reload(args: &Args, server: &Server, log: &LogFilter) {
     let reloaded = async {
-        let config = args.config.load().map_err(|error| chain(&error))?;
+        let config = args.config.load().map_err(|error| chain(&*error))?;
         let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
         let left = server.reload(&config).await.map_err(|error| chain(&error))?;
         log(filter);
