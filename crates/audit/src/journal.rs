@@ -199,6 +199,7 @@ impl Journal {
             // Before the first segment, so that none is ever without a head.
             let link = journal.link;
             journal.write_head(&link, "").map_err(at(&folder.join(HEAD_FILE)))?;
+            journal.head.sync_all().and_then(|()| files::sync_folder(&folder)).map_err(at(&folder.join(HEAD_FILE)))?;
         }
         Ok(journal)
     }

@@ -90,7 +90,8 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
         }
     };
     // 3. a decision, at once where the caller was seen a moment ago
-    let todo = match engine.decider.decide_now(&connection.principal, asked(&call)?, request.arrived) {
+    // Not by when it arrived: it may have waited for longer than what is known of its caller holds.
+    let todo = match engine.decider.decide_now(&connection.principal, asked(&call)?, Instant::now()) {
         Some(decided) => match prepare(connection, request, &call, &decided?, &mut place) {
             Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
             prepared => prepared?,
