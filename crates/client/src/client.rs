@@ -38,6 +38,8 @@ pub struct Document {
     pub errors: Vec<FieldError>,
     /// How many more there were.
     pub errors_omitted: u64,
+    /// Positions of the paths of `select` that match nothing in the document.
+    pub unmatched: Vec<u32>,
 }
 
 impl Document {
@@ -56,6 +58,7 @@ impl Document {
             generation: document.generation,
             errors: document.errors,
             errors_omitted: document.errors_omitted,
+            unmatched: document.unmatched,
         })
     }
 }

@@ -32,5 +32,5 @@ pub use sealwire_wire::{
     Counted, Curve, Decrypt, Detail, DetailValue, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, ErrorCode,
     FieldError, Format, Found, Health, Info, Inspect, Inspection, KeyScope, Listing, Malformed, Mask, MaskList,
     MaskRule, Masking, Minting, OnError, Rewrap, RpcError, RuleFields, ScanError, Sweep, Token, TokenMap, Tokenize,
-    Tokens, Unbound, UnknownFields, ValueKind, Within, Writing, control,
+    Tokens, Unbound, UnknownFields, Unmatched, ValueKind, Within, Writing, control,
 };

@@ -68,6 +68,16 @@ pub(crate) fn walk<T: Transform>(
 }
 
 /// The paths of all fields of `input`, which a walk that keeps them all must not change.
+/// Positions of the paths of a selection that match nothing in a document.
+pub(crate) fn unmatched(selection: Selection, containers: Containers, input: &[u8]) -> Vec<u32> {
+    let mut walk = Walk::new(Arc::new(selection), containers, Limits::default());
+    while let Progress::More =
+        walk.advance(input, &mut Vec::new(), &mut Paths::default(), Budget::fields(1)).expect("test document walks")
+    {
+    }
+    walk.unmatched()
+}
+
 pub(crate) fn fields(selection: Selection, containers: Containers, input: &[u8]) -> Vec<String> {
     let mut paths = Paths::default();
     let (out, consumed) = walk(selection, containers, Limits::default(), Budget::UNLIMITED, input, &mut paths)

@@ -73,6 +73,9 @@ pub struct Walk {
     /// Start of the container that is being passed to be one field; its bytes must not be copied yet.
     whole_at: Option<usize>,
     fields: usize,
+    /// States of the values that were met, and of those that were selected as a whole.
+    met: States,
+    within: States,
     out_bytes: usize,
     root_started: bool,
     frames: Vec<Frame>,
@@ -101,6 +104,8 @@ impl Walk {
             copied_to: 0,
             whole_at: None,
             fields: 0,
+            met: NOTHING,
+            within: NOTHING,
             out_bytes: 0,
             root_started: false,
             frames: Vec::with_capacity(limits.depth_max.min(16)),
@@ -110,6 +115,11 @@ impl Walk {
     /// Fields handed to the transform so far, those that failed or were kept included.
     pub const fn fields(&self) -> usize {
         self.fields
+    }
+
+    /// Positions of the paths of the selection that nothing matched so far: at the end, of those that match nothing.
+    pub fn unmatched(&self) -> Vec<u32> {
+        self.selection.unmatched(self.met, self.within)
     }
 
     /// Input bytes passed so far.
@@ -209,6 +219,7 @@ impl Walk {
     fn value<T: Transform>(&mut self, pass: &mut Pass<'_, T>, states: States) -> Result<(), WalkError<T::Error>> {
         let start = self.position;
         let token = read(pass.input, &mut self.position)?;
+        self.met |= states;
         match token {
             Token::Array(_) | Token::Map(_) => self.enter(token, start, states),
             Token::Nil => Ok(()),
@@ -224,6 +235,9 @@ impl Walk {
         }
         let is_selected = states & EVERYTHING == 0 && !self.selection.is_ranked() && self.selection.accepts(states);
         let is_whole = is_selected && self.containers == Containers::Whole;
+        if is_selected {
+            self.within |= states;
+        }
         let states = match (is_selected, is_whole) {
             (true, true) => NOTHING,
             (true, false) => EVERYTHING,

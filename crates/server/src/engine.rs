@@ -8,7 +8,9 @@ use sealwire_access::Permit;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_payload::Selection;
 use sealwire_store::{self as store, App, AppState};
-use sealwire_wire::{self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Writing};
+use sealwire_wire::{
+    self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Unmatched, Writing,
+};
 
 use crate::access::Decider;
 use crate::apps::{Apps, Served};
@@ -70,6 +72,8 @@ pub struct Plan {
     pub payload: Bytes,
     /// Its fields.
     pub selection: Arc<Selection>,
+    /// What a path does that selects none.
+    pub unmatched: Unmatched,
     /// What to do with them.
     pub task: Task,
     /// What is written.
@@ -166,6 +170,7 @@ impl Engine {
             payload: frame.slice_ref(call.payload),
             task: task(&app, format)?,
             selection: Arc::new(selection(call.select.as_deref())?),
+            unmatched: call.unmatched,
             format,
             beside_bytes: 0,
             growth_bytes: 0,
@@ -319,6 +324,7 @@ fn plan_on_tokens<W>(
         payload: frame.slice_ref(call.payload),
         task,
         selection: Arc::new(selection(call.select.as_deref())?),
+        unmatched: call.unmatched,
         format: wire::Format::Native,
         beside_bytes,
         growth_bytes: 0,

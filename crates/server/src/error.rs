@@ -35,6 +35,12 @@ pub enum CallFailure {
     /// A `select` path that does not parse. The peer's bug.
     #[error("select: {0}")]
     Select(#[from] SelectError),
+    /// A `select` path that matches nothing, where the caller wants none such.
+    #[error("select: path {position} matches nothing in the payload")]
+    Unmatched {
+        /// Its position, from 0.
+        position: u32,
+    },
     /// Rules of a `mask` that are none. The peer's bug.
     #[error("rules: {0}")]
     Rules(String),
@@ -157,6 +163,7 @@ impl CallFailure {
             Self::Scan(error) => error.code(),
             Self::Call(error) => error.code(),
             Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => ErrorCode::BadRequest,
+            Self::Unmatched { .. } => ErrorCode::BadRequest,
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::TooManyTokens { .. } | Self::BeyondHourly { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
@@ -189,6 +196,9 @@ impl CallFailure {
                 .with(Detail::text("limit", "reply_bytes_max"))
                 .with(Detail::number("max", *reply_bytes_max as u64)),
             Self::Field { path, .. } => plain(self.to_string()).with(Detail::text("path", path.clone())),
+            Self::Unmatched { position } => {
+                plain(self.to_string()).with(Detail::number("unmatched", (*position).into()))
+            }
             Self::OldGeneration { .. } => plain(self.to_string()).retry_after_ms(GENERATION_RETRY_MS),
             Self::Overloaded(refusal) => RpcError::overloaded(
                 reason(refusal.reason),

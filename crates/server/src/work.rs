@@ -10,7 +10,7 @@ use bytes::Bytes;
 use sealwire_mask::Masks;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
 use sealwire_schedule::{Shape, Work as Cost};
-use sealwire_wire::{OnError, reply};
+use sealwire_wire::{OnError, Unmatched, reply};
 use tokio::sync::oneshot;
 
 use crate::cost::{Allowance, Kind, fields_max};
@@ -110,6 +110,8 @@ pub struct Order {
     pub payload: Bytes,
     /// Its fields.
     pub selection: Arc<Selection>,
+    /// What a path does that selects none.
+    pub unmatched: Unmatched,
     /// When to stop.
     pub ticket: Arc<Ticket>,
     /// The generation the keys are of.
@@ -149,6 +151,7 @@ pub struct Paused {
     out: Vec<u8>,
     document: reply::Document,
     walked: u64,
+    unmatched: Vec<u32>,
     limits: Limits,
     metrics: Arc<Metrics>,
 }
@@ -163,7 +166,8 @@ impl Paused {
     pub fn reply(mut self) -> Vec<u8> {
         self.metrics.fields_done(self.order.method, self.walked);
         self.order.ticket.did(self.walked, self.fields.faults().count());
-        finish_document(self.document, &mut self.out, self.order.generation, Some(self.fields.faults()));
+        let (faults, generation) = (Some(self.fields.faults()), self.order.generation);
+        finish_document(self.document, &mut self.out, generation, faults, &self.unmatched);
         self.out
     }
 
@@ -387,7 +391,7 @@ impl Work {
 
     fn finish(&mut self, walked: Result<(), CallFailure>) {
         let result = match (walked, self.document.take()) {
-            (Ok(()), Some(document)) => Ok(self.end(document)),
+            (Ok(()), Some(document)) => self.end(document),
             (Ok(()), None) => Err(CallFailure::Internal("work ended twice")),
             (Err(failure), _) => Err(failure),
         };
@@ -399,26 +403,31 @@ impl Work {
     }
 
     /// What a whole walk comes to.
-    fn end(&mut self, document: reply::Document) -> Outcome {
+    fn end(&mut self, document: reply::Document) -> Result<Outcome, CallFailure> {
+        let unmatched = self.walk.unmatched();
+        if let (Unmatched::Fail, Some(position)) = (self.order.unmatched, unmatched.first()) {
+            return Err(CallFailure::Unmatched { position: *position });
+        }
         self.count_found();
         let mut out = std::mem::take(&mut self.out);
         let errors = self.stage.faults().map_or(0, Faults::count);
         self.order.ticket.did(self.walk.fields() as u64, errors);
-        match std::mem::replace(&mut self.stage, Stage::Over) {
+        Ok(match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::OnTokens(fields) if fields.asks() => Outcome::Asks(Box::new(Paused {
                 order: self.order.clone(),
                 fields,
                 out,
                 document,
                 walked: self.walk.fields() as u64,
+                unmatched,
                 limits: self.limits.clone(),
                 metrics: Arc::clone(&self.metrics),
             })),
             stage => {
-                finish_document(document, &mut out, self.order.generation, stage.faults());
+                finish_document(document, &mut out, self.order.generation, stage.faults(), &unmatched);
                 Outcome::Reply(out)
             }
-        }
+        })
     }
 
     /// Counts what a walk came upon besides fields.
@@ -505,9 +514,15 @@ impl Drop for Work {
     }
 }
 
-fn finish_document(document: reply::Document, out: &mut Vec<u8>, generation: u64, faults: Option<&Faults>) {
+fn finish_document(
+    document: reply::Document,
+    out: &mut Vec<u8>,
+    generation: u64,
+    faults: Option<&Faults>,
+    unmatched: &[u32],
+) {
     let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
-    document.finish(out, generation, listed, omitted);
+    document.finish(out, generation, listed, omitted, unmatched);
 }
 
 fn walk_limits(limits: &Limits) -> sealwire_payload::Limits {

@@ -72,6 +72,8 @@ pub struct Document<'a> {
     pub errors: Vec<FieldError>,
     /// How many more there were.
     pub errors_omitted: u64,
+    /// Positions of the paths of `select` that match nothing in the document.
+    pub unmatched: Vec<u32>,
 }
 
 impl<'a> Document<'a> {
@@ -82,7 +84,7 @@ impl<'a> Document<'a> {
     pub fn decode(result: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(result);
         let (mut payload, mut generation) = (None, None);
-        let (mut errors, mut errors_omitted) = (Vec::new(), 0);
+        let (mut errors, mut errors_omitted, mut unmatched) = (Vec::new(), 0, Vec::new());
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "payload" => payload = Some(reader.value()?),
@@ -93,12 +95,18 @@ impl<'a> Document<'a> {
                     }
                 }
                 "errors_omitted" => errors_omitted = reader.u64()?,
+                "unmatched" => {
+                    for _ in 0..reader.array_len()? {
+                        unmatched.push(reader.u32()?);
+                    }
+                }
                 _ => reader.skip_value()?,
             }
         }
         at_end(&reader)?;
         let missing = Malformed::Expected { expected: "payload and generation", found: "a map without" };
-        Ok(Self { payload: payload.ok_or(missing)?, generation: generation.ok_or(missing)?, errors, errors_omitted })
+        let (payload, generation) = (payload.ok_or(missing)?, generation.ok_or(missing)?);
+        Ok(Self { payload, generation, errors, errors_omitted, unmatched })
     }
 }
 

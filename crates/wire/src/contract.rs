@@ -78,6 +78,7 @@ fn enumerated_params_list_every_name() {
     check(Methods::DATA, "format", of(Format::ALL, Format::name));
     check(Methods::ALL, "encoding", of(Encoding::ALL, Encoding::name));
     check(Methods::ALL, "unbound", of(Unbound::ALL, Unbound::name));
+    check(Methods::ALL, "unmatched", of(Unmatched::ALL, Unmatched::name));
     check(Methods::ALL, "unknown", of(UnknownFields::ALL, UnknownFields::name));
     check(Methods::ALL, "on_error", of(OnError::ALL, OnError::name));
     check(only(Method::AppsRotate), "kind", of(RotateKind::ALL, RotateKind::name));
@@ -103,7 +104,7 @@ fn details() {
     let refused = |error: ScanError| keys(RpcError::from(error));
     let overloaded = |reason| RpcError::overloaded(reason, 5, Some(6));
     let expect: Vec<_> = refused(ScanError::TooLong { max: 1 })
-        .chain(["path".into()])
+        .chain(["path".into(), "unmatched".into()])
         .chain(keys(overloaded(OverloadReason::Backlog)))
         .chain(keys(RpcError::not_granted(String::new(), "", "")))
         .collect();
@@ -231,7 +232,7 @@ fn results() {
     out.clear();
     let document = reply::Document::begin(&mut out, 1);
     out.push(0xc0);
-    document.finish(&mut out, 1, &[FieldError { path: "$".to_owned(), code: ErrorCode::CannotOpen }], 1);
+    document.finish(&mut out, 1, &[FieldError { path: "$".to_owned(), code: ErrorCode::CannotOpen }], 1, &[0]);
     assert_eq!(column(&table("Document result", "key"), 0), keys(Reply::decode(&out).unwrap().outcome.unwrap()));
 }
 

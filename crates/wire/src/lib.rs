@@ -60,7 +60,7 @@ pub use method::{Method, Methods, Notice};
 pub use params::{
     Ask, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Listing,
     Mask, MaskList, MaskRule, Masking, Minting, OnError, Param, Rewrap, RuleFields, Sweep, TokenMap, Tokenize,
-    TokensCall, Unbound, UnknownFields, Within, Writing,
+    TokensCall, Unbound, UnknownFields, Unmatched, Within, Writing,
 };
 pub use results::{Counted, Found, Health, Info, Inspection, Token, Tokens, ValueKind};
 pub use scan::Scanner;

@@ -106,6 +106,18 @@ names! {
 }
 
 names! {
+    /// What a path of `select` does that matches nothing in the document.
+    #[derive(Default)]
+    Unmatched {
+        /// It is listed in the reply's `unmatched`. The default.
+        #[default]
+        Report = "report",
+        /// The call fails.
+        Fail = "fail",
+    }
+}
+
+names! {
     /// What becomes of a value that its format binds to no context, in a `rewrap` that names one.
     #[derive(Default)]
     Unbound {
@@ -128,6 +140,8 @@ pub struct DocumentCall<'a, W> {
     pub payload: &'a [u8],
     /// Paths of what to work on; `None` for every leaf, envelope or token. 1 to 64 paths of 1 to 1,024 bytes.
     pub select: Option<Vec<&'a str>>,
+    /// What a path does that matches nothing.
+    pub unmatched: Unmatched,
     /// Bytes that envelopes and tokens are bound to, 0 to 4,096; absent and empty are the same.
     pub context: &'a [u8],
     /// What one bad field does.
@@ -182,6 +196,7 @@ impl<'a, W: Default> DocumentCall<'a, W> {
             app,
             payload,
             select: None,
+            unmatched: Unmatched::default(),
             context: &[],
             on_error: OnError::default(),
             deadline_ms: None,

@@ -286,6 +286,7 @@ proptest! {
             app: &app,
             payload: &payload,
             select: select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
+            unmatched: Unmatched::ALL[on_error],
             context: &context,
             on_error: OnError::ALL[on_error],
             deadline_ms,
@@ -485,7 +486,7 @@ proptest! {
         let mut out = Vec::new();
         let document = reply::Document::begin(&mut out, msgid);
         out.extend_from_slice(&payload);
-        document.finish(&mut out, generation, &[], 0);
+        document.finish(&mut out, generation, &[], 0, &[]);
         let scan = Scanner::for_replies(Limits::default()).scan(&out);
         let head = Head::Response { msgid };
         prop_assert!(matches!(scan, Scan::Message(b) if b.bytes == out.len() && b.head == head), "{:?}", scan);

@@ -36,7 +36,7 @@ pub fn protocol_error(out: &mut Vec<u8>, error: &RpcError) {
     error.encode(out);
 }
 
-/// The reply of `encrypt` or `decrypt` while its payload is being written: `{payload, generation, errors?}`.
+/// The reply of a call on a document while its payload is being written: `{payload, generation, errors?, unmatched?}`.
 #[derive(Debug)]
 #[must_use = "finish or discard it, else half a reply stays in the buffer"]
 pub struct Document {
@@ -57,8 +57,8 @@ impl Document {
     }
 
     /// Appends everything behind the payload. Lists the first [`FIELD_ERRORS_MAX`] of `errors`, each path cut to
-    /// [`FIELD_PATH_BYTES_MAX`] bytes, and counts the rest and `omitted` in `errors_omitted`.
-    pub fn finish(self, out: &mut Vec<u8>, generation: u64, errors: &[FieldError], omitted: u64) {
+    /// [`FIELD_PATH_BYTES_MAX`] bytes, and counts the rest and `omitted` in `errors_omitted`. `unmatched` are positions of paths.
+    pub fn finish(self, out: &mut Vec<u8>, generation: u64, errors: &[FieldError], omitted: u64, unmatched: &[u32]) {
         write::str(out, "generation");
         write::uint(out, generation);
         let listed = &errors[..errors.len().min(FIELD_ERRORS_MAX)];
@@ -81,6 +81,12 @@ impl Document {
             write::str(out, "errors_omitted");
             write::uint(out, omitted);
         }
+        if !unmatched.is_empty() {
+            out[self.map_at] += 1;
+            write::str(out, "unmatched");
+            write::array_len(out, u32::try_from(unmatched.len()).unwrap_or(u32::MAX));
+            unmatched.iter().for_each(|position| write::uint(out, (*position).into()));
+        }
     }
 
     /// Takes back everything since `begin`, so that an error can be answered instead.
@@ -100,24 +106,27 @@ mod tests {
     }
 
     /// Writes a document reply behind other bytes and reads it back: keys in the map, errors listed, omitted.
-    fn check(errors: &[FieldError], omitted: u64, expect: (u8, usize, u64)) {
+    fn check(errors: &[FieldError], omitted: u64, unmatched: &[u32], expect: (u8, usize, u64)) {
         let mut out = vec![0xc0; 3];
         let document = Document::begin(&mut out, 9);
         write::str(&mut out, "payload bytes");
-        document.finish(&mut out, 42, errors, omitted);
+        document.finish(&mut out, 42, errors, omitted, unmatched);
         let reply = Reply::decode(&out[3..]).unwrap();
         let result = reply.outcome.unwrap();
         let decoded = answer::Document::decode(result).unwrap();
         assert_eq!((reply.msgid, decoded.generation, decoded.payload), (9, 42, &b"\xadpayload bytes"[..]));
+        assert_eq!(decoded.unmatched, unmatched);
         assert_eq!((result[0] & 0x0f, decoded.errors.len(), decoded.errors_omitted), expect);
     }
 
     #[test]
     fn a_document_reply_has_the_keys_it_needs() {
-        check(&[], 0, (2, 0, 0));
-        check(&field_errors(1, "$.a"), 0, (3, 1, 0));
-        check(&field_errors(1, "$.a"), 5, (4, 1, 5));
-        check(&field_errors(FIELD_ERRORS_MAX + 2, "$"), 5, (4, FIELD_ERRORS_MAX, 7));
+        check(&[], 0, &[], (2, 0, 0));
+        check(&field_errors(1, "$.a"), 0, &[], (3, 1, 0));
+        check(&[], 0, &[0, 63], (3, 0, 0));
+        check(&field_errors(1, "$.a"), 5, &[], (4, 1, 5));
+        check(&field_errors(1, "$.a"), 5, &[7], (5, 1, 5));
+        check(&field_errors(FIELD_ERRORS_MAX + 2, "$"), 5, &[], (4, FIELD_ERRORS_MAX, 7));
     }
 
     #[test]
@@ -125,7 +134,7 @@ mod tests {
         let mut out = Vec::new();
         let document = Document::begin(&mut out, 9);
         write::nil(&mut out);
-        document.finish(&mut out, 0, &field_errors(1, &format!("$.{}", "é".repeat(1_000))), 0);
+        document.finish(&mut out, 0, &field_errors(1, &format!("$.{}", "é".repeat(1_000))), 0, &[]);
         let result = Reply::decode(&out).unwrap().outcome.unwrap();
         let errors = answer::Document::decode(result).unwrap().errors;
         assert_eq!(errors[0].path, format!("$.{}", "é".repeat(511)));

@@ -11,7 +11,7 @@ use crate::method::{Method, Notice};
 use crate::params::{
     AppAsk, Ask, CollectionAsk, Control, Curve, Decrypt, Detokenize, DocumentCall, Encoding, Encrypt, Envelope, Format,
     Inspect, KeyScope, Mask, Masking, Minting, OnError, Page, PrincipalAsk, Rewrap, RoleAsk, Scope, TokenFormat,
-    Tokenize, TokensCall, Unbound, UnknownFields, Writing,
+    Tokenize, TokensCall, Unbound, UnknownFields, Unmatched, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
@@ -87,6 +87,7 @@ fn document<W>(
     if let Some(paths) = &call.select {
         map.texts("select", paths);
     }
+    map.name("unmatched", call.unmatched, Unmatched::name);
     own(&mut map);
     map.context(call.context);
     map.name("on_error", call.on_error, OnError::name);

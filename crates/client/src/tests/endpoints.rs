@@ -109,7 +109,7 @@ impl Engine {
                 _ if document => {
                     let document = reply::Document::begin(&mut out, msgid);
                     out.push(1);
-                    document.finish(&mut out, 1, &[], 0);
+                    document.finish(&mut out, 1, &[], 0, &[]);
                 }
                 _ => {
                     reply::begin(&mut out, msgid);

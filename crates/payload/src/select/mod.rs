@@ -156,6 +156,26 @@ impl Selection {
         Ok(())
     }
 
+    /// Positions of the paths that no value of a document had, in their order. `met` are the states of all values that were met, and
+    /// `within` those of values whose own values were not looked at one by one, because these were selected as a whole.
+    pub(crate) fn unmatched(&self, met: States, within: States) -> Vec<u32> {
+        let (mut unmatched, mut left, mut first) = (Vec::new(), if self.is_ranked() { 0 } else { self.accept }, 0);
+        for position in 0.. {
+            if left == NOTHING {
+                break;
+            }
+            let last = left.trailing_zeros();
+            left &= left - 1;
+            // All states of the path: one that is met inside could go on to its end.
+            let path = (((1 << last) - 1) | (1 << last)) & !((1 << first) - 1);
+            if met & (1 << last) == 0 && within & path == 0 {
+                unmatched.push(position);
+            }
+            first = last + 1;
+        }
+        unmatched
+    }
+
     /// States at the document's root.
     #[inline]
     pub(crate) const fn start(&self) -> States {
@@ -232,7 +252,7 @@ fn lookup<K>(sorted: &[(K, States)], order: impl Fn(&K) -> std::cmp::Ordering) -
 mod tests {
     use super::*;
     use crate::Containers;
-    use crate::testing::{doc, fields};
+    use crate::testing::{doc, fields, unmatched};
 
     const DOC: &str = r#"{
         "a": {"b": "1", "c": [10, {"b": true}, null], "n": null},
@@ -311,6 +331,30 @@ mod tests {
         for path in ["$.nowhere", "$.a[0]", "$.a['0']", "$.list.pan", "$.list['0']", "$.b.b", "$.a.n", "$.A"] {
             check_both(&[path], &[]);
         }
+    }
+
+    #[test]
+    fn paths_that_match_nothing_are_known() {
+        let (longest, many): (String, Vec<&str>) = ("$".to_owned() + &".a".repeat(126), vec!["$.a"; 63]);
+        for (paths, expected) in [
+            (&["$.a", "$.b", "$.list[0].pan"][..], &[][..]),
+            // A null is there, though it is no field.
+            (&["$.a.n", "$.a.c[2]"], &[]),
+            (&["$.nowhere", "$.b", "$.a.z", "$..x.pan", "$..nowhere", "$.list[9]"], &[0, 2, 4, 5]),
+            (&["$.b.b", "$.A", "$.user.sn"], &[0, 1, 2]),
+            // Selected with its container, or may be: not looked for in there.
+            (&["$.a", "$.a.b", "$..nowhere"], &[]),
+            (&["$", "$.nowhere.at.all"], &[]),
+            (&[&longest], &[0]),
+            (&many, &[]),
+            (&[], &[]),
+        ] {
+            for containers in [Containers::Whole, Containers::Descend] {
+                let selection = Selection::parse(paths.iter().copied()).expect("paths parse");
+                assert_eq!(unmatched(selection, containers, &doc(DOC)), expected, "{paths:?} {containers:?}");
+            }
+        }
+        assert!(unmatched(Selection::everything(), Containers::Whole, &doc(DOC)).is_empty());
     }
 
     #[test]

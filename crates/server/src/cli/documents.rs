@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::{
     Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Rewrap,
-    Unbound, Writing,
+    Unbound, Unmatched, Writing,
 };
 use sealwire_payload::{Limits, json};
 
@@ -31,6 +31,9 @@ pub(super) struct Common {
     /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
     #[arg(long, short, value_name = "PATH")]
     select: Vec<String>,
+    /// Go on if a path of --select matches nothing, and say which; otherwise that is an error
+    #[arg(long)]
+    allow_unmatched: bool,
     /// Bind the fields to a place, such as `customers.card.17`; the same is needed to decrypt
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(super) context: String,
@@ -143,6 +146,7 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
     common.convert("encrypting", async |payload| {
         let call = Encrypt {
             select: common.select(),
+            unmatched: common.unmatched(),
             context: common.context.as_bytes(),
             reason: common.reason.as_deref(),
             writing: Writing {
@@ -164,6 +168,7 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     common.convert("decrypting", async |payload| {
         let call = Decrypt {
             select: common.select(),
+            unmatched: common.unmatched(),
             context: common.context.as_bytes(),
             reason: common.reason.as_deref(),
             on_error,
@@ -179,6 +184,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
     common.convert("rewrapping", async |payload| {
         let call = Rewrap {
             select: common.select(),
+            unmatched: common.unmatched(),
             context: common.context.as_bytes(),
             reason: common.reason.as_deref(),
             on_error,
@@ -195,6 +201,11 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
 }
 
 impl Common {
+    /// A misspelt path would leave its field in the clear.
+    pub(super) fn unmatched(&self) -> Unmatched {
+        if self.select.is_empty() || self.allow_unmatched { Unmatched::Report } else { Unmatched::Fail }
+    }
+
     pub(super) fn select(&self) -> Option<Vec<&str>> {
         (!self.select.is_empty()).then(|| self.select.iter().map(String::as_str).collect())
     }
@@ -210,14 +221,35 @@ impl Common {
         let limits = Limits { out_bytes_max: usize::MAX, ..Limits::default() };
         let payload = json::to_msgpack(&text, limits).map_err(|error| format!("{}: {error}", self.file.display()))?;
         progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
-        let document = self.connect.run(call(&payload)).map_err(explained)?;
+        let document = self.connect.run(call(&payload)).map_err(|failure| self.explained(failure))?;
         progress.say("writing");
         let mut converted = Vec::new();
         json::from_msgpack(&document.payload, &mut converted, !self.compact, limits)?;
         converted.push(b'\n');
         progress.end();
         list(&document.errors, document.errors_omitted);
+        for path in document.unmatched.iter().filter_map(|position| self.path(*position)) {
+            eprintln!("{path} matches nothing");
+        }
         write(self.output.as_deref(), &converted)
+    }
+
+    /// Adds to a refusal what a person would ask next; here with the paths that were asked for.
+    fn explained(&self, failure: Failure) -> Failure {
+        let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return explained(failure) };
+        let position = error.details.iter().find(|detail| detail.key == "unmatched").map(|detail| &detail.value);
+        match position {
+            Some(DetailValue::Number(position)) => {
+                let path = u32::try_from(*position).ok().and_then(|position| self.path(position)).unwrap_or_default();
+                let hint = "correct it, or go on without with --allow-unmatched";
+                format!("--select {path} matches nothing in {}: {hint}", self.file.display()).into()
+            }
+            _ => explained(failure),
+        }
+    }
+
+    fn path(&self, position: u32) -> Option<&str> {
+        self.select.get(usize::try_from(position).ok()?).map(String::as_str)
     }
 }
 

@@ -48,6 +48,7 @@ pub(super) fn tokenize(args: &TokenizeArgs) -> Result<(), Failure> {
         };
         let call = Tokenize {
             select: common.select(),
+            unmatched: common.unmatched(),
             context: common.context.as_bytes(),
             reason: common.reason.as_deref(),
             on_error: on_error(args.report),
@@ -63,6 +64,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
     common.convert("detokenizing", async |payload| {
         let call = Detokenize {
             select: common.select(),
+            unmatched: common.unmatched(),
             context: common.context.as_bytes(),
             reason: common.reason.as_deref(),
             on_error: on_error(args.report),

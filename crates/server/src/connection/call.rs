@@ -145,6 +145,7 @@ fn prepare(
         kind: request.kind(&Wanted::of(call)),
         payload: plan.payload,
         selection: plan.selection,
+        unmatched: plan.unmatched,
         ticket: Arc::clone(request.ticket.ticket()),
         generation: plan.generation,
         leaves,

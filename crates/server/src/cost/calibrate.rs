@@ -11,7 +11,7 @@ use sealwire_msgpack::write;
 use sealwire_payload::Selection;
 use sealwire_schedule::{Coefficients, CostModel, Work as Cost};
 use sealwire_store::{MapId, Written};
-use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields};
+use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Unmatched};
 use tokio::sync::oneshot::Receiver;
 
 use super::{Allowance, Costs, Kind, Operation, thread_cpu};
@@ -166,6 +166,7 @@ fn order(payload: &Bytes) -> Order {
         kind: Kind::of(Method::Encrypt, Curve::R1, KeyScope::Request),
         payload: payload.clone(),
         selection: Arc::new(Selection::everything()),
+        unmatched: Unmatched::default(),
         ticket: Arc::default(),
         generation: 0,
         leaves: u64::from(FIELDS),

@@ -202,6 +202,12 @@ fn selections_contexts_and_reports() {
         assert!(value.pointer(pointer).unwrap().as_str().unwrap().starts_with("sw1:"), "{pointer}");
     }
     assert_eq!(value["open"], "o");
+    // A path that is misspelt would leave its field in the clear.
+    let misspelt = ["encrypt", "mine.json", "-s", "$.card", "-s", "$.users[*].sn", "--compact"];
+    dev.refused(&misspelt, "--select $.users[*].sn matches nothing in mine.json: correct it");
+    let output = sealwire(dev.path(), &dev.arguments(&[&misspelt[..], &["--allow-unmatched"]].concat()));
+    assert!(output.status.success() && !output.stdout.is_empty());
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "$.users[*].sn matches nothing\n");
     dev.write("sealed.json", &sealed);
     dev.refused(&["decrypt", "sealed.json"], "$.card does not open");
     let output = sealwire(dev.path(), &dev.arguments(&["decrypt", "sealed.json", "--report"]));

@@ -4,7 +4,7 @@ use super::reading::{Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, TRACEPARENT_BYTES_MAX};
 use crate::params::{
-    Curve, DocumentCall, Encoding, Format, KeyScope, Minting, OnError, Param, Unbound, Within, Writing,
+    Curve, DocumentCall, Encoding, Format, KeyScope, Minting, OnError, Param, Unbound, Unmatched, Within, Writing,
 };
 
 /// The params of any method on a document. The method's table has refused what is not its own.
@@ -15,6 +15,7 @@ pub(super) fn document<'a, W: Own<'a>>(params: &mut Params<'a>) -> Result<Docume
             "app" => call.app = params.app(param)?,
             "payload" => call.payload = params.payload()?,
             "select" => call.select = Some(params.paths(param)?),
+            "unmatched" => call.unmatched = params.name(param, Unmatched::from_name)?,
             "context" => call.context = params.context(param)?,
             "on_error" => call.on_error = params.name(param, OnError::from_name)?,
             "deadline_ms" => call.deadline_ms = Some(params.deadline(param)?),

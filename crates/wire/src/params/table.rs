@@ -37,6 +37,7 @@ const FORMAT: Param = param("format", "string", Some("the app's"), "\"native\" o
 const ENCODING: Param = param("encoding", "string", Some("\"text\""), "\"text\" or \"binary\"");
 const PAYLOAD: Param = param("payload", "any value", None, "one MessagePack value");
 const ON_ERROR: Param = param("on_error", "string", Some("\"fail\""), "\"fail\" or \"report\"");
+const UNMATCHED: Param = param("unmatched", "string", Some("\"report\""), "\"report\" or \"fail\"");
 const CONTEXT: Param = param("context", "string or binary", Some("empty"), "at most 4096 bytes");
 const DEADLINE_MS: Param = param("deadline_ms", "integer", Some("the server's"), "1 to 3600000");
 const MIN_GENERATION: Param = param("min_generation", "integer", Some("0"), "0 or more");
@@ -93,7 +94,11 @@ const _: () = assert!(
 /// A method on a document: what all of them take, around its own keys.
 const fn document<const N: usize>(every: &'static str, own: &[Param]) -> [Param; N] {
     let select = param("select", "array of strings", Some(every), "1 to 64 paths of 1 to 1024 bytes");
-    joined([&[APP, PAYLOAD, select], own, &[CONTEXT, ON_ERROR, DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT]])
+    joined([
+        &[APP, PAYLOAD, select, UNMATCHED],
+        own,
+        &[CONTEXT, ON_ERROR, DEADLINE_MS, MIN_GENERATION, REASON, TRACEPARENT],
+    ])
 }
 
 /// A method on tokens without a document.
@@ -116,16 +121,16 @@ const fn joined<const N: usize>(parts: [&[Param]; 3]) -> [Param; N] {
     table
 }
 
-const ENCRYPT: [Param; 14] = document(
+const ENCRYPT: [Param; 15] = document(
     "every leaf",
     &[CURVE, KEY_SCOPE, FORMAT, param("role", "string", Some("none"), "1 to 20 bytes of a-z 0-9 -"), ENCODING],
 );
-const DECRYPT: [Param; 9] = document("every envelope", &[]);
-const REWRAP: [Param; 14] = document(
+const DECRYPT: [Param; 10] = document("every envelope", &[]);
+const REWRAP: [Param; 15] = document(
     "every envelope",
     &[CURVE, KEY_SCOPE, FORMAT, ENCODING, param("unbound", "string", Some("\"refuse\""), "\"refuse\" or \"bind\"")],
 );
-const TOKENIZE: [Param; 13] = document(
+const TOKENIZE: [Param; 14] = document(
     "every leaf",
     &[
         COLLECTION,
@@ -134,7 +139,7 @@ const TOKENIZE: [Param; 13] = document(
         param("idempotency_key", "string or binary", Some("none"), "1 to 64 bytes"),
     ],
 );
-const DETOKENIZE: [Param; 10] = document("every token", &[COLLECTION]);
+const DETOKENIZE: [Param; 11] = document("every token", &[COLLECTION]);
 const MASK: [Param; 10] = joined([
     &[APP, PAYLOAD],
     &[

@@ -3,7 +3,8 @@
 use sealwire_client::{Client, Document, Envelope, Error, Inspect};
 use sealwire_msgpack::{Reader, write};
 use sealwire_wire::{
-    Curve, Decrypt, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError, ValueKind, Writing,
+    Curve, Decrypt, Detail, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError, Unmatched,
+    ValueKind, Writing,
 };
 use tokio::time::{Duration, Instant, sleep};
 
@@ -125,6 +126,29 @@ fn every_document_comes_back_byte_for_byte() {
             }
         }
         harness.settles().await;
+    });
+}
+
+#[test]
+fn paths_that_match_nothing_are_listed_or_fail_the_call() {
+    run(async {
+        let harness = Harness::start().await;
+        let client = harness.client().await;
+        let (_, document) = samples().swap_remove(1);
+        let select = Some(vec!["$.absent", "$.card.number", "$.card.numbr"]);
+        let call = |unmatched| Encrypt { select: select.clone(), unmatched, ..Encrypt::new(APP, &document) };
+        let sealed = client.encrypt(call(Unmatched::Report)).await.unwrap();
+        assert_eq!(sealed.unmatched, [0, 2]);
+        let refused = rpc_error(client.encrypt(call(Unmatched::Fail)).await);
+        assert_eq!((refused.code, refused.details), (ErrorCode::BadRequest, vec![Detail::number("unmatched", 0)]));
+        let found = Some(vec!["$.card.number"]);
+        let fails = Encrypt { select: found.clone(), ..call(Unmatched::Fail) };
+        assert!(client.encrypt(fails).await.unwrap().unmatched.is_empty());
+        let unmatched = Unmatched::Fail;
+        let other = Decrypt { select: Some(vec!["$.nowhere"]), unmatched, ..Decrypt::new(APP, &sealed.payload) };
+        assert_eq!(rpc_error(client.decrypt(other).await).code, ErrorCode::BadRequest);
+        let again = Decrypt { select: found, unmatched, ..Decrypt::new(APP, &sealed.payload) };
+        assert_eq!(client.decrypt(again).await.unwrap().payload, document);
     });
 }
 
