@@ -18,6 +18,7 @@ use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::metrics::{ConnectionOutcome, Metrics};
 use crate::pki::Principal;
+use crate::seldom::Seldom;
 
 /// Pause after a failed accept, such as a process out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -71,6 +72,7 @@ pub(crate) struct Acceptor<T> {
 impl<T: Serve> Acceptor<T> {
     /// Accepts until the engine drains.
     pub(crate) async fn run(mut self) {
+        let refused = Seldom::default();
         loop {
             // Waiting for a handshake's place before accepting leaves the others in the kernel's queue.
             let handshake = tokio::select! {
@@ -85,7 +87,9 @@ impl<T: Serve> Acceptor<T> {
             match accepted {
                 Ok((stream, _)) => self.admit(stream, handshake),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept");
+                    if let Some(unsaid) = refused.due(std::time::Instant::now()) {
+                        tracing::warn!(%error, unsaid, "cannot accept");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -29,6 +29,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::metrics::{self, Metrics};
+use crate::seldom::Seldom;
 pub use readiness::{Condition, Phase, Readiness};
 
 /// Most connections at once. A few probes and scrapers are usual; each holds at most 16 KiB of buffers.
@@ -122,7 +123,7 @@ impl AdminServer {
 
 /// Accepts until told to stop. Dropping it closes everything: the runtime ends with it.
 async fn serve(listener: tokio::net::TcpListener, state: Arc<AdminState>, mut stopped: oneshot::Receiver<()>) {
-    let mut connections = Connections::new();
+    let (mut connections, refused) = (Connections::new(), Seldom::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -131,7 +132,9 @@ async fn serve(listener: tokio::net::TcpListener, state: Arc<AdminState>, mut st
         match accepted {
             Ok((stream, _)) => connections.open(stream, &state),
             Err(error) => {
-                tracing::warn!(%error, "admin listener cannot accept");
+                if let Some(unsaid) = refused.due(std::time::Instant::now()) {
+                    tracing::warn!(%error, unsaid, "admin listener cannot accept");
+                }
                 tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
             }
         }

@@ -36,6 +36,7 @@ use crate::error::CallFailure;
 use crate::metrics::CallReport;
 use crate::pki::Principal;
 use crate::ticket::{StopReason, Tickets};
+pub use call::Failures;
 use call::log_failure;
 use reader::Reader;
 use recorded::Refused;
@@ -172,7 +173,7 @@ impl Connection {
             self.engine.metrics.refused(refusal.reason.into());
         }
         self.engine.metrics.call_done(&CallReport { method, code: failure.code().into(), times: None });
-        log_failure(&self.engine.store_failures, &self.principal, msgid, failure);
+        log_failure(&self.engine.failures, &self.principal, msgid, failure);
         let mut out = Vec::new();
         reply::error(&mut out, msgid, &failure.answer());
         let recording = self.record_refused(call, failure.code().into());

@@ -37,6 +37,7 @@ use crate::config::{Caller, ControlListen};
 use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::pki::Principal;
+use crate::seldom::Seldom;
 use crate::server::StartError;
 
 /// Connections to the control listener at most.
@@ -130,13 +131,15 @@ pub(crate) struct Desk {
     calls: Arc<Semaphore>,
     /// A permit for each caller at once that is not listed.
     strangers: Semaphore,
+    /// Says who they are, once in a while.
+    stranger: Seldom,
 }
 
 impl Desk {
     /// Of an engine, for those callers; empty: for whoever the authority has given a certificate.
     pub(crate) fn new(engine: Arc<Engine>, callers: Vec<Caller>) -> Self {
         let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
-        Self { engine, callers, calls, strangers }
+        Self { engine, callers, calls, strangers, stranger: Seldom::default() }
     }
 
     fn admits(&self, principal: &Principal) -> bool {

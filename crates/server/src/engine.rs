@@ -16,7 +16,7 @@ use crate::access::Decider;
 use crate::apps::{Apps, Served};
 use crate::audit::Audit;
 use crate::config;
-use crate::connection::Turns;
+use crate::connection::{Failures, Turns};
 use crate::cost::fields_max;
 use crate::error::CallFailure;
 use crate::faults::Faults;
@@ -26,7 +26,6 @@ use crate::masks::{self, Wanted};
 use crate::metrics::Metrics;
 use crate::reader::{Evervault, Reader};
 use crate::scheduler::Scheduler;
-use crate::seldom::Seldom;
 use crate::tokens::ask::{FRAME_BYTES, Tokens};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::{Minting, TOKEN_BYTES};
@@ -63,7 +62,7 @@ pub struct Engine {
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Why the token store fails, for the log.
-    pub store_failures: Seldom,
+    pub failures: Failures,
 }
 
 /// What a document call asks for, resolved against the apps.

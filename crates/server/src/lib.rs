@@ -28,6 +28,7 @@ mod inspect;
 pub mod limits;
 pub mod masks;
 pub mod metrics;
+pub mod panics;
 pub mod pki;
 pub mod reader;
 pub mod scheduler;

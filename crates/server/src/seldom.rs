@@ -17,6 +17,11 @@ struct Since {
 }
 
 impl Seldom {
+    /// Nothing happened yet.
+    pub const fn new() -> Self {
+        Self(Mutex::new(Since { said: None, unsaid: 0 }))
+    }
+
     /// It happened. Whether it is to be said, and then how often it was not since the last time.
     pub fn due(&self, now: Instant) -> Option<u64> {
         let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -25,14 +25,13 @@ use crate::apps::Apps;
 use crate::audit::Audit;
 use crate::certificates::{Certificates, Reload};
 use crate::config::{self, Config, ControlListen};
-use crate::connection;
+use crate::connection::{self, Failures};
 use crate::control::{ControlServer, Desk};
 use crate::cost;
 use crate::engine::Engine;
 use crate::error::CallFailure;
 use crate::metrics::Served;
 use crate::scheduler::Scheduler;
-use crate::seldom::Seldom;
 use crate::stores::{Access, Stores};
 use crate::tls::TlsError;
 use crate::traces::Traces;
@@ -201,7 +200,7 @@ impl Server {
             metrics,
             limits: config.limits.clone(),
             evervault: Arc::new(config.evervault.clone()),
-            store_failures: Seldom::default(),
+            failures: Failures::default(),
         });
         state.metrics.watch_served(served(Arc::clone(&apps), &stores));
         let (draining, drains) = watch::channel(false);

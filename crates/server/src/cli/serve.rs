@@ -14,6 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::{ConfigArgs, Failure, chain};
 use crate::config::{Config, LogFormat, Mode};
 pub(super) use crate::dumps::forbid as no_core_dumps;
+use crate::panics;
 use crate::server::{Server, StartError, kek};
 use crate::stores::{Access, Stores};
 use crate::supervise::Supervisor;
@@ -139,6 +140,7 @@ pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
         LogFormat::Human => tracing_subscriber::registry().with(filter).with(lines.with_ansi(false)).try_init()?,
         LogFormat::Json => tracing_subscriber::registry().with(filter).with(lines.json()).try_init()?,
     }
+    panics::log();
     // It fails only where the log has ended, and there is nobody to tell.
     Ok(Box::new(move |filter| drop(handle.reload(filter))))
 }

@@ -195,7 +195,7 @@ pub(super) async fn answer(
         Ok((bytes, place)) => (bytes, Some(place)),
         Err(failure) => {
             report.code = failure.code().into();
-            log_failure(&engine.store_failures, &connection.principal, msgid, &failure); // The only log line for it.
+            log_failure(&engine.failures, &connection.principal, msgid, &failure); // The only log line for it.
             let mut out = Vec::new();
             reply::error(&mut out, msgid, &failure.answer());
             (out, None)
@@ -355,14 +355,25 @@ pub(super) fn immediate(
     Ok(out)
 }
 
+/// Failed calls that are said once in a while: a caller may bring them about as fast as it can call.
+#[derive(Debug, Default)]
+pub struct Failures {
+    of_the_engine: Seldom,
+    of_the_store: Seldom,
+}
+
 /// The level says who must act: our defects are errors, a store that does not answer is a warning, which many calls share;
 /// everything a caller brings on itself is for debugging.
-pub(super) fn log_failure(store_failures: &Seldom, principal: &Principal, msgid: u32, failure: &CallFailure) {
+pub(super) fn log_failure(failures: &Failures, principal: &Principal, msgid: u32, failure: &CallFailure) {
+    let now = std::time::Instant::now();
     match failure {
         CallFailure::Internal(_) | CallFailure::Store(_) if failure.code() == ErrorCode::Internal => {
-            tracing::error!(%principal, msgid, %failure, "call failed")
+            match failures.of_the_engine.due(now) {
+                Some(unsaid) => tracing::error!(%principal, msgid, %failure, unsaid, "call failed"),
+                None => tracing::debug!(%principal, msgid, %failure, "call failed"),
+            }
         }
-        CallFailure::Store(_) | CallFailure::Unknown(_) => match store_failures.due(std::time::Instant::now()) {
+        CallFailure::Store(_) | CallFailure::Unknown(_) => match failures.of_the_store.due(now) {
             Some(unsaid) => tracing::warn!(%principal, msgid, %failure, unsaid, "call failed"),
             None => tracing::debug!(%principal, msgid, %failure, "call failed"),
         },
@@ -400,12 +411,13 @@ mod tests {
         let principal = Principal::from_text("relay").unwrap();
         let full = || CallFailure::Store(StoreError::Unavailable("no space is left".into()));
         tracing::subscriber::with_default(log, || {
-            let seldom = Seldom::default();
+            let failures = Failures::default();
             for failure in [full(), CallFailure::NoApp, full(), CallFailure::Stopped(StopReason::Deadline), full()] {
-                log_failure(&seldom, &principal, 1, &failure);
+                log_failure(&failures, &principal, 1, &failure);
             }
+            (0..1_000).for_each(|_| log_failure(&failures, &principal, 1, &CallFailure::Internal("a defect")));
         });
         let lines = std::fs::read_to_string(file.path()).unwrap();
-        assert_eq!((lines.lines().count(), lines.matches("no space is left").count()), (1, 1), "{lines}");
+        assert_eq!((lines.lines().count(), lines.matches("no space is left").count()), (2, 1), "{lines}");
     }
 }

@@ -14,6 +14,7 @@ use super::{CALL_MAX, DEPTH_MAX, Desk, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER
 use crate::ending::Ending;
 use crate::metrics::{CallCode, CallReport, MethodLabel};
 use crate::pki::Principal;
+use crate::seldom::Seldom;
 use crate::ticket::StopReason;
 
 /// Pause while too many calls are under way that nobody waits for any more.
@@ -82,7 +83,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Scan::Refused { head, .. } => break head,
             }
         };
-        tracing::warn!(principal = %self.principal, "not in control.principals");
+        if let Some(unsaid) = desk.stranger.due(std::time::Instant::now()) {
+            tracing::warn!(principal = %self.principal, unsaid, "not in control.principals");
+        }
         match head.and_then(|head| head.answer_to()) {
             Some(msgid) => self.turn_down(msgid, method_of(head), &not_listed()).await,
             None => self.send_protocol_error(&not_listed()).await,
@@ -266,7 +269,10 @@ async fn to_its_end<T: Send + 'static>(
     match timeout(CALL_MAX, tokio::spawn(call)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
-            tracing::error!(%error, "a control call ended early");
+            static SELDOM: Seldom = Seldom::new();
+            if let Some(unsaid) = SELDOM.due(std::time::Instant::now()) {
+                tracing::error!(panicked = error.is_panic(), unsaid, "a control call ended early");
+            }
             Err(RpcError::new(ErrorCode::Internal, "internal error; the change may have been made"))
         }
         Err(_) => Err(late()),

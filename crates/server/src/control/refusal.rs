@@ -3,6 +3,8 @@
 use sealwire_store::StoreError;
 use sealwire_wire::{ErrorCode, RpcError};
 
+use crate::seldom::Seldom;
+
 /// Pause until a store may answer again, and until other instances have heard of a change.
 const RETRY_MS: u32 = 1_000;
 
@@ -27,7 +29,10 @@ pub(crate) fn of(error: StoreError) -> RpcError {
         | StoreError::Damaged { .. }
         | StoreError::WrongKek { .. }
         | StoreError::Crypto(_) => {
-            tracing::error!(%error, "a control call failed");
+            static SELDOM: Seldom = Seldom::new();
+            if let Some(unsaid) = SELDOM.due(std::time::Instant::now()) {
+                tracing::error!(%error, unsaid, "a control call failed");
+            }
             ErrorCode::Internal
         }
     };

@@ -1,0 +1,38 @@
+//! What the log says of a panic: where, and not with which values, however often somebody brings it about.
+
+use std::any::Any;
+use std::panic::PanicHookInfo;
+use std::time::Instant;
+
+use crate::seldom::Seldom;
+
+/// Logs panics of this process in place of the runtime's own lines, which may hold what a call was about.
+pub fn log() {
+    std::panic::set_hook(Box::new(said));
+}
+
+fn said(panic: &PanicHookInfo<'_>) {
+    static SELDOM: Seldom = Seldom::new();
+    if let Some(unsaid) = SELDOM.due(Instant::now()) {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(place, what = what(panic.payload()), unsaid, "a part of the engine panicked: report it");
+    }
+}
+
+/// Words that stand in the program. What was put together while it ran may hold anything.
+fn what(payload: &(dyn Any + Send)) -> &'static str {
+    payload.downcast_ref::<&'static str>().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told_without_values() {
+        let caught = |panic: fn()| std::panic::catch_unwind(panic).unwrap_err();
+        assert_eq!(what(&*caught(|| panic!("on purpose"))), "on purpose");
+        assert_eq!(what(&*caught(|| panic!("of {}", String::from("4242")))), "");
+        assert_eq!(what(&*caught(|| std::panic::panic_any(7))), "");
+    }
+}
