@@ -5,7 +5,7 @@
 //! of its own, with a head that names its last record: it verifies, and grows by the next move.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::chain::Link;
@@ -181,10 +181,19 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
     let _moving = locked(folder, LOCK_FILE)?;
     let archived = Archived::find(folder, key)?;
     let floor = archived.as_ref().map_or(0, |archived| archived.link().seq);
-    let all = files::segments(folder).map_err(at(folder))?;
-    // Of a move that was killed: they are where the statement says.
+    let mut all = files::segments(folder).map_err(at(folder))?;
+    // One that an engine was killed over has no record yet: the one before it is the last.
+    while let Some(last) = all.last() {
+        let path = folder.join(&last.name);
+        if Header::read(&path).map_err(at(&path))?.is_some() {
+            break;
+        }
+        all.pop();
+    }
     let (done, rest) = all.split_at(all.windows(2).take_while(|pair| pair[1].first <= floor + 1).count());
-    remove(folder, done)?;
+    if let Some(archived) = &archived {
+        finish(this, archived, done)?;
+    }
     let Some(last) = wanted(folder, rest, *before)? else {
         return Ok(Moved { segments: 0, bytes: 0, records: None, findings: 0 });
     };
@@ -211,6 +220,46 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
     Archived { named, findings: findings_before.saturating_add(findings) }.write(folder, key)?;
     remove(folder, moved)?;
     Ok(Moved { segments: moved.len(), bytes, records: Some((first, last)), findings })
+}
+
+/// Removes what a move that was killed left, where it has a copy, byte for byte. What has none stays: it is nobody's to remove.
+fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), ArchiveError> {
+    let mut copied = Vec::new();
+    for segment in done {
+        let (path, copy) = (this.folder.join(&segment.name), this.to.join(&segment.name));
+        let header = Header::read(&path).map_err(at(&path))?;
+        if header.is_none_or(|header| header.chain != archived.named.chain) {
+            let what = format!("{} is of another trail than {ARCHIVED_FILE} is of", segment.name);
+            return Err(ArchiveError::Elsewhere { folder: this.folder.clone(), what });
+        }
+        if is_copy(&path, &copy).map_err(at(&copy))? {
+            copied.push(segment.clone());
+        }
+    }
+    remove(&this.folder, &copied)
+}
+
+/// Whether two files hold the same; not if the second is not there.
+fn is_copy(one: &Path, other: &Path) -> io::Result<bool> {
+    let (mut one, mut other) = match fs::File::open(other) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => (fs::File::open(one)?, opened?),
+    };
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let mut buffers = [vec![0; 1 << 20], vec![0; 1 << 20]];
+    loop {
+        let [a, b] = &mut buffers;
+        let read = one.read(a)?;
+        if read == 0 {
+            return Ok(true);
+        }
+        other.read_exact(&mut b[..read])?;
+        if a[..read] != b[..read] {
+            return Ok(false);
+        }
+    }
 }
 
 /// The last of the segments to be moved: never the one that is written.
@@ -249,7 +298,8 @@ fn fill(
     let floor = archived.map_or(0, |archived| archived.link().seq);
     match Head::read(to, Some(key)) {
         Ok(head) if head.chain != named.chain => return Err(elsewhere("holds another trail".to_owned())),
-        Ok(head) if ![floor, named.link.seq].contains(&head.seq) => {
+        // In between: a move that was killed had fewer to move.
+        Ok(head) if !(floor..=named.link.seq).contains(&head.seq) => {
             let what = format!("holds records up to {}, and those to be moved begin at {}", head.seq, floor + 1);
             return Err(elsewhere(what));
         }
@@ -278,10 +328,8 @@ fn fill(
     }
     files::sync_folder(to).map_err(at(to))?;
     let Named { chain, key: id, link, file } = named.clone();
-    let path = to.join(HEAD_FILE);
-    let out = files::open(&path).map_err(at(&path))?;
     let head = Head { chain, key: id, seq: link.seq, hash: link.hash, file };
-    head.write(&out, key, &mut Vec::new()).and_then(|()| out.sync_all()).map_err(at(&path))?;
+    replace(&to.join(HEAD_FILE), &mut &*head.encode(key))?;
     files::sync_folder(to).map_err(at(to))?;
     Ok(done)
 }

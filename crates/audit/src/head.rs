@@ -37,7 +37,7 @@ impl Head {
         Link { seq: self.seq, hash: self.hash }
     }
 
-    fn encode(&self, key: &AuditKey) -> Vec<u8> {
+    pub(crate) fn encode(&self, key: &AuditKey) -> Vec<u8> {
         let mut out = Vec::with_capacity(BYTES);
         self.encode_into(key, &mut out);
         out

@@ -18,6 +18,7 @@ use crate::moment::Moment;
 use crate::note::NoteError;
 use crate::record::begin;
 use crate::segment::{Header, Lines};
+use crate::verify::TRIES_MAX;
 
 /// What is kept of the buffer of a large group.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
@@ -445,9 +446,24 @@ impl State {
 /// Whether each segment is there from record 1 on, or from behind what was archived. Goes by their first lines: what is missing
 /// within them is `verify`'s to find.
 fn is_complete(folder: &Path, key: &AuditKey) -> io::Result<bool> {
+    for _ in 1..TRIES_MAX {
+        match is_complete_now(folder, key) {
+            // Moved away meanwhile: the next statement says so.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+            looked => return looked,
+        }
+    }
+    is_complete_now(folder, key)
+}
+
+fn is_complete_now(folder: &Path, key: &AuditKey) -> io::Result<bool> {
+    let segments = files::segments(folder)?;
+    // Behind the list: what is moved in between is in this or gone from there.
     let archived = Archived::read(folder, Some(key)).map_or(0, |archived| archived.link().seq);
+    // What was archived and is here again needs no others.
+    let again = segments.windows(2).take_while(|pair| pair[1].first <= archived + 1).count();
     let mut before: Option<Segment> = None;
-    for segment in files::segments(folder)? {
+    for segment in segments.into_iter().skip(again) {
         // One whose first line cannot be read is another finding.
         if let Some(header) = Header::read(&folder.join(&segment.name))? {
             let follows = match &before {

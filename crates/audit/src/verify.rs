@@ -25,6 +25,8 @@ pub use finding::{Finding, Problem};
 
 /// Findings that are listed; the rest are counted.
 const FINDINGS_MAX: usize = 1_000;
+/// How often the folder is looked at where files go away meanwhile.
+pub(crate) const TRIES_MAX: u32 = 10;
 /// Bytes between two reports of progress.
 const PROGRESS_BYTES: u64 = 4 << 20;
 
@@ -144,19 +146,39 @@ pub fn verify(
     anchors: &[Anchor],
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report, VerifyError> {
+    for _ in 1..TRIES_MAX {
+        match verify_once(folder, key, range, anchors, progress) {
+            // Segments were moved away meanwhile.
+            Err(VerifyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => (),
+            verified => return verified,
+        }
+    }
+    verify_once(folder, key, range, anchors, progress)
+}
+
+fn verify_once(
+    folder: &Path,
+    key: Option<&AuditKey>,
+    range: Range,
+    anchors: &[Anchor],
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report, VerifyError> {
     let at = |path: &Path| {
         let path = path.to_owned();
         move |source| VerifyError::Io { path, source }
     };
-    // Before the segments: an engine that writes now only adds to what it names, and what a move removes now the next
-    // statement names.
-    let archived = Archived::read(folder, key);
+    // Before the segments: an engine that writes now only adds to what it names.
     let head = Head::read(folder, key);
     let all = files::segments(folder).map_err(at(folder))?;
+    // Behind the list: what is moved in between is in the statement, and then missed where the list has it.
+    let archived = Archived::read(folder, key);
     if all.is_empty() && matches!(head, Err(NoteError::Missing)) {
         return Err(VerifyError::Nothing { folder: folder.to_owned() });
     }
-    let segments = within(&all, range);
+    // What was archived and is here again was verified there.
+    let floor = archived.as_ref().map_or(0, |archived| archived.last().seq);
+    let again = all.windows(2).take_while(|pair| pair[1].first <= floor + 1).count();
+    let segments = within(&all[if range.from.is_none() { again } else { 0 }..], range);
     let bytes =
         segments.iter().map(|segment| std::fs::metadata(folder.join(&segment.name)).map_or(0, |meta| meta.len()));
     let (bytes, mut done, mut said) = (bytes.sum(), 0, 0);

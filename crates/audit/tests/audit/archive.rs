@@ -188,6 +188,48 @@ fn what_does_not_verify_or_does_not_fit_is_not_moved() {
 }
 
 #[test]
+fn nothing_is_removed_that_has_no_copy() {
+    let (folder, to) = (made(), TempDir::new().unwrap());
+    let names = files(folder.path());
+    moved(&moving(&folder, &to));
+    // Put back to look at it, and then moved on to elsewhere: there is no other copy there.
+    copied(to.path(), folder.path(), &names[..2]);
+    let other = TempDir::new().unwrap();
+    trail(folder.path(), 1, RECORDS);
+    moved(&moving(&folder, &other));
+    assert_eq!(files(folder.path())[..2], names[..2]);
+    // A new chain, whose records have numbers that the statement covers.
+    files(folder.path()).iter().for_each(|file| fs::remove_file(folder.path().join(file)).unwrap());
+    fs::remove_file(folder.path().join(HEAD_FILE)).unwrap();
+    trail(folder.path(), 1, RECORDS);
+    let begun = files(folder.path());
+    let said = refused(&moving(&folder, &other));
+    assert!(said.contains("is of another trail than archived.json is of"), "{said}");
+    assert_eq!(files(folder.path()), begun);
+    // One that an engine was killed over is not the one that is written.
+    let (folder, to) = (made(), TempDir::new().unwrap());
+    let last = files(folder.path()).pop().unwrap();
+    fs::write(folder.path().join("audit-0000000000009999.jsonl"), "").unwrap();
+    moved(&moving(&folder, &to));
+    assert_eq!(files(folder.path())[0], last);
+}
+
+#[test]
+fn a_move_that_was_killed_and_has_more_to_move_goes_on() {
+    let (folder, to) = (made(), TempDir::new().unwrap());
+    let names = files(folder.path());
+    let before = TempDir::new().unwrap();
+    copied(folder.path(), before.path(), &names);
+    moved(&moving(&folder, &to));
+    // Before the statement; and then more is written.
+    copied(before.path(), folder.path(), &names[..names.len() - 1]);
+    fs::remove_file(folder.path().join(ARCHIVED_FILE)).unwrap();
+    trail(folder.path(), 1, RECORDS);
+    assert_eq!(moved(&moving(&folder, &to)).records.unwrap().0, 1);
+    assert_eq!((problems(folder.path()), problems(to.path())), (vec![], vec![]));
+}
+
+#[test]
 fn a_move_that_was_killed_is_no_finding_and_is_run_again() {
     let (folder, to, before) = (made(), TempDir::new().unwrap(), TempDir::new().unwrap());
     let names = files(folder.path());
