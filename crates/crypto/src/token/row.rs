@@ -90,17 +90,21 @@ impl<'a> OpenedToken<'a> {
         Ok(self.value)
     }
 
-    /// Whether the row belongs to the fingerprint that it was found by, and holds this value if it holds any. `canonical` writes a
-    /// value as it was hashed. Compared in constant time, and under any context: the fingerprint says as much.
+    /// Whether the row belongs to the fingerprint that it was found by, is under this context if one is given, and holds this value if it
+    /// holds any. `canonical` writes a value as it was hashed. Compared in constant time.
     #[must_use]
     pub fn is_of(
         &self,
         fingerprint: &[u8; HASH_BYTES],
+        context: Option<&TokenContext>,
         datatype: Datatype,
         value: &[u8],
         canonical: impl Fn(Datatype, &[u8], &mut Vec<u8>),
     ) -> bool {
-        if self.fingerprint.is_some_and(|own| verify_slices_are_equal(&own, fingerprint).is_err()) {
+        let differs = |own: &[u8], other: &[u8]| verify_slices_are_equal(own, other).is_err();
+        if self.fingerprint.is_some_and(|own| differs(&own, fingerprint))
+            || context.is_some_and(|context| differs(&self.context, &context.0))
+        {
             return false;
         }
         let Some((own, held)) = self.value else { return true };

@@ -162,13 +162,14 @@ impl TokensCall<'_> {
         let collection = Arc::clone(&self.collection);
         let hash = move |wanted: Zeroizing<Vec<u8>>| {
             let Collection { keys, map, .. } = &*collection;
-            let fingerprint = keys.fingerprint_of_value(map.collection, &collection.scope(&context), datatype, &wanted);
-            (Fingerprint(fingerprint), wanted)
+            let scope = collection.scope(&context);
+            (Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)), scope, wanted)
         };
         let hashed = each(self.place, cost::Kind::LOOK, self.ticket, vec![wanted], hash).await?;
-        let keys: Vec<_> = hashed.iter().map(|(fingerprint, _)| (self.collection.map, *fingerprint)).collect();
+        let keys: Vec<_> = hashed.iter().map(|(fingerprint, ..)| (self.collection.map, *fingerprint)).collect();
         let rows = self.tokens.find(&keys, self.deadline).await?;
-        let Some((row, (fingerprint, wanted))) = rows.into_iter().zip(hashed).find_map(|(row, of)| Some((row?, of)))
+        let Some((row, (fingerprint, scope, wanted))) =
+            rows.into_iter().zip(hashed).find_map(|(row, of)| Some((row?, of)))
         else {
             return Ok(None);
         };
@@ -177,7 +178,8 @@ impl TokensCall<'_> {
             let Collection { keys, map, .. } = &*collection;
             let mut buffer = RowBuffer::default();
             let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut buffer).ok()?;
-            let is_of = opened.is_of(&fingerprint.0, datatype, &wanted, canonical);
+            let under = (!collection.is_shared()).then_some(&scope);
+            let is_of = opened.is_of(&fingerprint.0, under, datatype, &wanted, canonical);
             Some(is_of.then(|| opened.token().to_owned()))
         };
         match each(self.place, cost::Kind::REVEAL, self.ticket, vec![row], open).await?.pop().flatten() {

@@ -273,7 +273,8 @@ impl TokenizeFields {
                 let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut self.buffer);
                 // Not what the store says that it is found by, but what was asked for.
                 let wanted = self.rows[entry].fingerprint.map_or([0; 16], |fingerprint| fingerprint.0);
-                let is_of = |opened: &OpenedToken<'_>| opened.is_of(&wanted, datatype, value, canonical);
+                let under = (!self.minting.collection.is_shared()).then_some(&self.context);
+                let is_of = |opened: &OpenedToken<'_>| opened.is_of(&wanted, under, datatype, value, canonical);
                 let token = match &opened {
                     Ok(opened) if is_of(opened) => Some(Box::from(opened.token())),
                     Ok(_) => {

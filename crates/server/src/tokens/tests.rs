@@ -363,6 +363,23 @@ async fn a_row_that_is_of_another_value_is_never_given() {
 }
 
 #[tokio::test]
+async fn a_row_under_another_context_is_never_given() {
+    let store = MemoryStore::default();
+    let shared = collection(Kind::Deterministic, Format::Opaque);
+    let collection = Arc::new(Collection { per_context: true, ..Collection::clone(&shared) });
+    let payload = doc(r#"["a"]"#);
+    let under = |context: &[u8]| Minting { context: context.into(), ..minting(&collection) };
+    for context in [b"one", b"two"] {
+        tokenize(&store, under(context), OnError::Fail, &payload).await.unwrap();
+    }
+    exchange(&store, &collection).await;
+    for context in [b"one", b"two"] {
+        let failed = tokenize(&store, under(context), OnError::Fail, &payload).await.unwrap_err();
+        assert!(matches!(failed, CallFailure::Field { refusal: Refusal::CannotOpen, .. }), "{failed}");
+    }
+}
+
+#[tokio::test]
 async fn equal_values_have_one_token_however_they_are_encoded() {
     let (store, collection) = (MemoryStore::default(), collection(Kind::Deterministic, Format::Opaque));
     let fives = [&[5][..], &[0xcc, 5], &[0xcd, 0, 5], &[0xd0, 5], &[0xd1, 0, 5], &[0xd3, 0, 0, 0, 0, 0, 0, 0, 5]];

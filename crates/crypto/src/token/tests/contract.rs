@@ -160,12 +160,14 @@ fn a_row_belongs_to_the_fingerprint_and_the_value_that_it_was_sealed_for() {
         assert_eq!((row.len(), row.capacity()), (len, len), "made in one piece");
         let opened = keys.open(3, &id, &row, &mut buffer).unwrap();
         assert_eq!((opened.token(), opened.value(&context)), ("tok", Ok(value)));
-        assert!(opened.is_of(&own, five.0, five.1, written));
-        assert!(opened.is_of(&own, five.0, &[0xcc, 5], written), "the same in other words");
+        assert!(opened.is_of(&own, None, five.0, five.1, written));
+        assert!(opened.is_of(&own, Some(&context), five.0, five.1, written));
+        assert!(!opened.is_of(&own, Some(&keys.context(b"other")), five.0, five.1, written));
+        assert!(opened.is_of(&own, None, five.0, &[0xcc, 5], written), "the same in other words");
         let (bound, held) = (fingerprint.is_some(), value.is_some());
-        assert_eq!(opened.is_of(&other, five.0, five.1, written), !bound);
-        assert_eq!(opened.is_of(&own, five.0, &[6], written), !held);
-        assert_eq!(opened.is_of(&own, Datatype::Binary, five.1, written), !held);
+        assert_eq!(opened.is_of(&other, Some(&context), five.0, five.1, written), !bound);
+        assert_eq!(opened.is_of(&own, None, five.0, &[6], written), !held);
+        assert_eq!(opened.is_of(&own, None, Datatype::Binary, five.1, written), !held);
         // Neither layout reads as the other.
         let mut relabelled = row.clone();
         relabelled[0] = 3 - relabelled[0];
