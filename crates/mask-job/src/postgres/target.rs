@@ -55,11 +55,11 @@ async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
     Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
 }
 
-/// Refuses a role that may do more than fill its database. Whoever owns the source's schema decides what runs with its
+/// Refuses a role that may do more than fill its database, or that was taken on by one that may: what runs can put that back. Whoever owns the source's schema decides what runs with its
 /// rights: constraints, defaults, triggers and views call functions.
 pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<(), JobError> {
-    let sql = "SELECT r.rolname, r.rolsuper, current_user::text FROM pg_catalog.pg_roles r \
-         WHERE pg_catalog.pg_has_role(r.oid, 'MEMBER') AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication \
+    let sql = "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
+         WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication \
          OR r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner') \
          ORDER BY NOT r.rolsuper, r.rolname LIMIT 1";
     let Some(row) = client.query_opt(sql, &[]).await.map_err(|error| to.error(&error))? else { return Ok(()) };

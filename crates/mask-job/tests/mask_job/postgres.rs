@@ -300,6 +300,7 @@ fn a_role_that_may_do_more_than_fill_the_target_is_refused() {
         ("job_replica", "REPLICATION IN ROLE sealwire", "may make roles, replicate or pass row security"),
         ("job_blind", "BYPASSRLS IN ROLE sealwire", "may make roles, replicate or pass row security"),
         ("job_program", "IN ROLE sealwire, pg_execute_server_program", "is a member of pg_execute_server_program"),
+        ("job_disguised", "SUPERUSER IN ROLE sealwire; ALTER ROLE job_disguised SET role = sealwire", "is a superuser"),
         ("job_reader", "IN ROLE sealwire, pg_read_all_data", "is a member of pg_read_all_data"),
     ] {
         pair.target.sql(&format!("CREATE ROLE {role} LOGIN PASSWORD '{password}' {rights}")).expect(role);
