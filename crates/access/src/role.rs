@@ -292,13 +292,20 @@ impl Role {
     /// Whether its callers, who see values through a mask, can find them out by guessing as fast as they can call: by encrypting or masking
     /// a guess and looking how it masks, or by tokenizing it where equal values have one token.
     pub fn can_guess(&self) -> bool {
-        let gives_values = |grant: &&Grant| Operations::VALUES.iter().any(|one| grant.operations.contains(one));
+        let shows = |grant: &Grant, masked: &Grant| {
+            grant.mask.is_none()
+                && (grant.apps == Names::All || grant.apps == masked.apps)
+                && Operations::VALUES
+                    .iter()
+                    .all(|one| grant.operations.contains(one) || !masked.operations.contains(one))
+        };
         let tells = |grant: &&Grant| grant.mask.as_ref().is_some_and(|mask| !mask.tells_nothing());
         let may = |some: &[Operation]| {
             let mut unbound = self.grants.iter().filter(|grant| grant.hourly.is_none());
             unbound.any(|grant| some.iter().any(|one| grant.operations.contains(*one)))
         };
-        let sees = self.grants.iter().filter(gives_values).any(|grant| grant.mask.is_none());
+        let mut masked = self.grants.iter().filter(|grant| grant.mask.is_some());
+        let sees = masked.all(|masked| self.grants.iter().any(|grant| shows(grant, masked)));
         let reads = self.grants.iter().filter(tells).any(|grant| grant.hourly.is_none());
         let is_masked = self.grants.iter().any(|grant| grant.mask.is_some());
         is_masked
@@ -417,7 +424,8 @@ mod tests {
             (&["decrypt apps=* mask=hash hourly=100", "encrypt apps=*"], false),
             (&["decrypt apps=* mask=hash", "encrypt apps=* hourly=100"], false),
             (&["detokenize apps=* mask=redact", "tokenize apps=* hourly=100"], false),
-            (&["decrypt apps=* mask=hash", "decrypt,encrypt apps=shop"], false),
+            (&["decrypt apps=* mask=hash", "decrypt,encrypt apps=*"], false),
+            (&["decrypt apps=* mask=hash", "decrypt,encrypt apps=shop"], true),
         ] {
             let role = Role::new("r", grants.iter().map(|text| Grant::from_text(text).unwrap()).collect()).unwrap();
             assert_eq!(role.can_guess(), expected, "{grants:?}");

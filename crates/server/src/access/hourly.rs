@@ -1,7 +1,7 @@
 //! What roles grant by the hour: how many fields a principal has left.
 //!
-//! For roles whose callers could guess: each field of theirs is a guess at most. A bucket for each principal and operation holds what its
-//! grant allows in an hour and fills evenly; it is this engine's own, in memory. Only calls under such a grant come here.
+//! For roles whose callers could guess: each field of theirs is a guess at most. A bucket for each principal, operation and number holds what
+//! grants of that number allow in an hour and fills evenly; it is this engine's own, in memory. Only calls under such a grant come here.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Hourly(Mutex<HashMap<(Principal, Operation), Bucket>>);
+pub(super) struct Hourly(Mutex<HashMap<(Principal, Operation, u32), Bucket>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
@@ -54,7 +54,7 @@ impl Hourly {
         }
         // Nothing here panics between two steps of a change.
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (principal.clone(), permit.operation());
+        let key = (principal.clone(), permit.operation(), hourly);
         if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(&key) {
             buckets.retain(|_, bucket| {
                 bucket.fill(now);
@@ -66,7 +66,6 @@ impl Hourly {
         }
         let bucket = buckets.entry(key).or_insert(Bucket { taken: 0.0, hourly, at: now });
         bucket.fill(now);
-        bucket.hourly = hourly;
         let missing = bucket.taken + fields as f64 - f64::from(hourly);
         if missing > 0.0 {
             let retry_after = HOUR.mul_f64(missing / f64::from(hourly));
@@ -125,6 +124,20 @@ mod tests {
                 "{principal} {operation} {fields} {seconds}"
             );
         }
+    }
+
+    #[test]
+    fn a_wider_grant_on_something_else_fills_no_narrow_one() {
+        let grant = |text: &str| Grant::from_text(text).unwrap();
+        let role = vec![grant("decrypt apps=cards hourly=10"), grant("decrypt apps=misc hourly=1000000")];
+        let (hourly, grants) = (Hourly::default(), Grants::of([Role::new("r", role).unwrap().into()]));
+        let (principal, now) = (Principal::from_text("a").unwrap(), Instant::now());
+        let take = |app, fields, ms| {
+            let permit = grants.decide(Ask::new(Operation::Decrypt, Some(app), None)).unwrap();
+            hourly.take(&principal, &permit, fields, now + Duration::from_millis(ms)).is_ok()
+        };
+        assert!(take("cards", 10, 0) && take("misc", 1_000, 0));
+        assert!(!take("cards", 1, 100) && take("misc", 1_000, 100) && !take("cards", 1, 200));
     }
 
     #[test]
