@@ -52,8 +52,12 @@ pub(super) fn refuse_foreign(folder: &Path) -> Result<(), Failure> {
 }
 
 fn refuse_foreign_to(folder: &Path, user: u32) -> Result<(), Failure> {
-    let Ok(found) = std::fs::metadata(folder) else { return Ok(()) };
-    if ![user, 0].contains(&found.uid()) || found.mode() & 0o022 != 0 {
+    let (Ok(named), Ok(found)) = (std::fs::symlink_metadata(folder), std::fs::metadata(folder)) else { return Ok(()) };
+    let mode = found.mode();
+    // The group of a user's own, as many systems make one of the same number, may write.
+    let others_write = mode & 0o002 != 0 || (mode & 0o020 != 0 && found.gid() != found.uid());
+    let is_own = [&named, &found].iter().all(|one| [user, 0].contains(&one.uid()));
+    if !is_own || others_write {
         let folder = folder.display();
         let said = format!(
             "{folder} belongs to another user, or others may write to it: name a folder of your own with --folder"
@@ -67,6 +71,8 @@ fn refuse_foreign_to(folder: &Path, user: u32) -> Result<(), Failure> {
 pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> {
     refuse_foreign(folder)?;
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    // Somebody may have made it a moment ago.
+    refuse_foreign(folder)?;
     let missing = |name: &str| !folder.join(name).exists();
     if missing(KEK) {
         pki::write(&folder.join(KEK), Kek::generate_hex()?.as_bytes(), Access::Owner, Existing::Keep)?;
@@ -128,12 +134,13 @@ mod tests {
     #[test]
     fn a_folder_of_somebody_else_is_not_trusted() {
         let folder = tempfile::tempdir().unwrap();
-        let own = folder.path().metadata().unwrap().uid();
+        let found = folder.path().metadata().unwrap();
+        let (own, own_group) = (found.uid(), found.gid() == found.uid());
         refuse_foreign_to(folder.path(), own).unwrap();
         refuse_foreign_to(&folder.path().join("nowhere"), own + 1).unwrap();
         // The system's own may always.
         assert_eq!(refuse_foreign_to(folder.path(), own + 1).is_ok(), own == 0);
-        for (mode, is_trusted) in [(0o700, true), (0o755, true), (0o775, false), (0o777, false), (0o702, false)] {
+        for (mode, is_trusted) in [(0o700, true), (0o755, true), (0o775, own_group), (0o777, false), (0o702, false)] {
             set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
             assert_eq!(refuse_foreign_to(folder.path(), own).is_ok(), is_trusted, "{mode:o}");
         }
