@@ -165,6 +165,21 @@ pub enum Event<'a> {
         /// Bytes of their messages.
         bytes_in: u64,
     },
+    /// The engine changed rows of a token map by itself.
+    Sweep {
+        /// `archived`, `pruned` or `erased`.
+        action: &'a str,
+        /// The app, if its name is known.
+        app: Option<&'a str>,
+        /// The collection, if its name is known.
+        collection: Option<&'a str>,
+        /// Number of the app.
+        app_number: u64,
+        /// Number of the collection.
+        collection_number: u64,
+        /// Number of rows.
+        rows: u64,
+    },
     /// Something was read again.
     Reload {
         /// What.
@@ -203,6 +218,18 @@ impl Event<'_> {
                 json::key(out, "last");
                 moment(out, *last);
                 json::count(out, "bytes_in", *bytes_in);
+            }
+            Self::Sweep { action, app, collection, app_number, collection_number, rows } => {
+                begin(out, at, "sweep", instance);
+                json::text(out, "action", cut(action, TEXT_BYTES_MAX));
+                for (name, text) in [("app", app), ("collection", collection)] {
+                    if let Some(text) = text {
+                        json::text(out, name, cut(text, TEXT_BYTES_MAX));
+                    }
+                }
+                json::count(out, "app_number", *app_number);
+                json::count(out, "collection_number", *collection_number);
+                json::count(out, "rows", *rows);
             }
             Self::Reload { what, outcome } => {
                 begin(out, at, "reload", instance);

@@ -23,7 +23,7 @@ pub struct Filter {
     pub method: Option<String>,
     /// With this outcome; `failed` is every one but `ok`.
     pub outcome: Option<String>,
-    /// Of this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `reload`.
+    /// Of this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep`, `reload`.
     pub event: Option<String>,
     /// Not before.
     pub since: Option<Moment>,

@@ -360,7 +360,7 @@ impl Apps {
 }
 
 /// From three quarters of a poll's time to all of it, so that instances do not ask in step.
-fn jittered(poll: Duration) -> Duration {
+pub(crate) fn jittered(poll: Duration) -> Duration {
     let chance = f64::from(RandomState::new().hash_one(()) as u32) / f64::from(u32::MAX);
     poll.mul_f64(1.0 - chance / 4.0)
 }

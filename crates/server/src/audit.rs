@@ -13,6 +13,7 @@ use crate::config;
 use crate::error::CallFailure;
 use crate::pki::PrincipalKind;
 use crate::seldom::Seldom;
+use crate::sweeper::Swept;
 
 /// How long a call waits for its record. A disk that hangs is as good as none.
 const WRITE_MAX: Duration = Duration::from_secs(5);
@@ -112,6 +113,20 @@ impl Audit {
     pub fn reloaded(&self, what: &str, outcome: &str) {
         if let Some(trail) = &self.0 {
             drop(trail.event(&Event::Reload { what, outcome }));
+        }
+    }
+
+    /// Records rows that the engine changed by itself.
+    pub fn swept(&self, swept: &Swept) {
+        if let Some(trail) = &self.0 {
+            drop(trail.event(&Event::Sweep {
+                action: swept.action.name(),
+                app: swept.app.as_deref(),
+                collection: swept.collection.as_deref(),
+                app_number: swept.map.app.into(),
+                collection_number: swept.map.collection.into(),
+                rows: swept.rows,
+            }));
         }
     }
 

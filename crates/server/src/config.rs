@@ -62,6 +62,8 @@ pub struct Config {
     /// Where calls are recorded.
     pub audit: Audit,
     /// Where spans of calls go.
+    pub sweep: Sweep,
+    /// See there.
     pub traces: Traces,
     /// What is logged, and how.
     pub log: Log,
@@ -352,6 +354,15 @@ impl Audit {
     }
 }
 
+/// `[sweep]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sweep {
+    /// Seconds between two sweeps; 0: none.
+    pub interval_s: u64,
+    /// Most rows looked at in a second.
+    pub rows_per_s: u64,
+}
+
 /// `[traces]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traces {
@@ -558,6 +569,10 @@ impl Config {
             },
             limits: Limits::take(values),
             audit: Audit::take(values, folder),
+            sweep: Sweep {
+                interval_s: values.number("sweep", "interval_s"),
+                rows_per_s: values.number("sweep", "rows_per_s"),
+            },
             traces: Traces::take(values),
             log: Log {
                 format: if format == "json" { LogFormat::Json } else { LogFormat::Human },

@@ -26,6 +26,7 @@ use crate::masks::{self, Wanted};
 use crate::metrics::Metrics;
 use crate::reader::{Evervault, Reader};
 use crate::scheduler::Scheduler;
+use crate::sweeper::{Action, Ledger, Outcome, Swept};
 use crate::tokens::ask::{FRAME_BYTES, Tokens};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::{Minting, TOKEN_BYTES};
@@ -63,6 +64,24 @@ pub struct Engine {
     pub metrics: Arc<Metrics>,
     /// Why the token store fails, for the log.
     pub failures: Failures,
+}
+
+impl Ledger for Arc<Engine> {
+    fn is_ready(&self) -> bool {
+        self.audit.ready().is_ok()
+    }
+
+    fn count(&self, action: Action, rows: u64) {
+        self.metrics.sweeps.rows(action, rows);
+    }
+
+    fn record(&self, swept: &Swept) {
+        self.audit.swept(swept);
+    }
+
+    fn ended(&self, outcome: Outcome) {
+        self.metrics.sweeps.ended(outcome);
+    }
 }
 
 /// What a document call asks for, resolved against the apps.

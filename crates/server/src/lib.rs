@@ -36,6 +36,7 @@ pub mod seldom;
 pub mod server;
 pub mod stores;
 pub mod supervise;
+pub mod sweeper;
 pub mod ticket;
 pub mod tls;
 pub mod tokens;

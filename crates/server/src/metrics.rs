@@ -11,6 +11,7 @@ pub mod exposition;
 mod labels;
 mod process;
 mod reference;
+mod sweeps;
 mod traces;
 
 use std::fmt;
@@ -33,6 +34,7 @@ use crate::ticket::StopReason;
 
 pub use access::AccessMetrics;
 use process::Process;
+pub use sweeps::SweepMetrics;
 pub use traces::TraceMetrics;
 
 /// Reads what the audit trail says of itself, at each scrape.
@@ -137,6 +139,18 @@ pub const METRICS: &[MetricDoc] = &[
         kind: "counter",
         labels: &["question"],
         help: "Questions that the token store failed to answer, by what it was asked",
+    },
+    MetricDoc {
+        name: "sealwire_sweeps_total",
+        kind: "counter",
+        labels: &["outcome"],
+        help: "Sweeps of token maps by this engine; elsewhere: another engine has the lease",
+    },
+    MetricDoc {
+        name: "sealwire_swept_rows_total",
+        kind: "counter",
+        labels: &["action"],
+        help: "Token rows that sweeps of this engine archived, pruned after their retention time, or erased with their collection",
     },
     MetricDoc {
         name: "sealwire_access_denied_total",
@@ -617,6 +631,8 @@ pub struct Metrics {
     pub access: AccessMetrics,
     /// Spans of calls.
     pub traces: TraceMetrics,
+    /// Of background sweeps.
+    pub sweeps: SweepMetrics,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,
     /// Open connections.
@@ -719,6 +735,7 @@ impl Metrics {
         let audit_head = register(&mut registry, "sealwire_audit_head", Gauge::default());
         let access = AccessMetrics::new(&mut registry);
         let traces = TraceMetrics::new(&mut registry);
+        let sweeps = SweepMetrics::new(&mut registry);
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
@@ -758,6 +775,7 @@ impl Metrics {
             cpu_saved: CancelReason::ALL.map(|reason| cpu_saved.get_or_create_owned(&of_reason(reason))),
             access,
             traces,
+            sweeps,
             registry,
             request_bytes,
             reply_bytes,

@@ -33,7 +33,9 @@ use crate::error::CallFailure;
 use crate::metrics::Served;
 use crate::scheduler::Scheduler;
 use crate::stores::{Access, Stores};
+use crate::sweeper::Sweeper;
 use crate::tls::TlsError;
+use crate::tokens::now;
 use crate::traces::Traces;
 
 /// Why the engine did not start. Each names what to mend.
@@ -88,6 +90,8 @@ pub struct Server {
     closed: Option<oneshot::Sender<()>>,
     accepting: JoinHandle<()>,
     watching: [JoinHandle<()>; 5],
+    /// Ends by itself when the engine drains.
+    sweeping: Option<JoinHandle<()>>,
     connections: Arc<Semaphore>,
 }
 
@@ -225,6 +229,13 @@ impl Server {
         let control = control.map(|(bound, gate, callers)| {
             ControlServer::start(bound, gate, Desk::new(Arc::clone(&engine), callers), draining.subscribe())
         });
+        let sweeping = stores.tokens.as_ref().map(|tokens| {
+            let (tokens, ledger) = (Arc::clone(tokens), Arc::clone(&engine));
+            let control = apps.control().clone();
+            let sweeper =
+                Sweeper::new(control, tokens, apps.instance(), config.sweep, ledger, now, draining.subscribe());
+            tokio::spawn(sweeper.run())
+        });
         apps.listens(address.to_string());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
@@ -246,6 +257,7 @@ impl Server {
             closed: Some(closed),
             accepting,
             watching: [watching, aging, following, keeping, settling],
+            sweeping,
             connections,
         })
     }
@@ -296,6 +308,10 @@ impl Server {
         drop(self.closed);
         let _ = self.accepting.await;
         self.watching.iter().for_each(JoinHandle::abort);
+        if let Some(sweeping) = self.sweeping {
+            // It finishes a batch, so that all that was removed is recorded.
+            let _ = sweeping.await;
+        }
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         // Each connection keeps its own drain limit; this one is behind it, for a peer that does not even close.

@@ -10,6 +10,7 @@
 
 mod collections;
 mod keys;
+mod maps;
 mod model;
 mod record;
 
@@ -18,9 +19,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_crypto::{AppId, Curve, Kek, KeyPair};
 
+pub use maps::{MapState, MapStates};
 pub use model::{
     App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
-    CollectionSummary, Format, KeyKind, KeySummary, Rules, Scope, Settings, State, Target, TokenKeySummary,
+    CollectionSummary, Format, KeyKind, KeySummary, Rules, RulesChange, Scope, Settings, State, Target,
+    TokenKeySummary,
 };
 use record::{AppEntry, AppRecord, AppTombstone, Contents, Entry, StateName, app_key, collection_key, damaged};
 

@@ -115,6 +115,8 @@ pub struct Instance {
 pub(crate) struct Beats {
     /// By id, with the time of the last beat.
     last: Mutex<BTreeMap<String, (Instance, Instant)>>,
+    /// Holders of leases by name, and the time at which each runs out.
+    leases: Mutex<BTreeMap<String, (String, Instant)>>,
 }
 
 impl Beats {
@@ -130,6 +132,21 @@ impl Beats {
     /// As [`ControlStore::leave`].
     pub(crate) fn leave(&self, id: &str) {
         self.last().remove(id);
+        self.leases().retain(|_, (holder, _)| holder != id);
+    }
+
+    fn leases(&self) -> MutexGuard<'_, BTreeMap<String, (String, Instant)>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`ControlStore::lease`].
+    pub(crate) fn lease(&self, name: &str, holder: &str, time: Duration) -> bool {
+        let (mut leases, now) = (self.leases(), Instant::now());
+        if leases.get(name).is_some_and(|(other, until)| other != holder && *until > now) {
+            return false;
+        }
+        leases.insert(name.to_owned(), (holder.to_owned(), now + time));
+        true
     }
 
     /// As [`ControlStore::instances`].
@@ -194,7 +211,14 @@ pub trait ControlStore: Send + Sync {
     /// As above.
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError>;
 
-    /// Takes an instance out, at the end of its drain.
+    /// Takes the lease called `name` for the instance `holder` until `time` from now has passed, or extends it. Returns
+    /// whether `holder` has it: at most one instance does, by the store's clock.
+    ///
+    /// # Errors
+    /// As above.
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError>;
+
+    /// Takes an instance out, at the end of its drain, and gives up its leases.
     ///
     /// # Errors
     /// As above.

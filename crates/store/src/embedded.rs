@@ -20,7 +20,7 @@ use self::threads::{Order, ReadJob, Threads, WriteJob};
 use self::turn::Turn;
 use crate::StoreError;
 use crate::control::{Beats, Commit, ControlStore, Instance, Snapshot};
-use crate::tokens::{Filter, Fingerprint, Group, MapId, Page, Row, TokenId, TokenStore, Written};
+use crate::tokens::{Filter, Fingerprint, Group, MapId, Page, Row, Sweep, TokenId, TokenStore, Written};
 
 mod database;
 mod manifest;
@@ -219,6 +219,10 @@ impl ControlStore for EmbeddedStore {
         Ok(())
     }
 
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
+        Ok(self.beats.lease(name, holder, time))
+    }
+
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
         self.beats.leave(id);
         Ok(())
@@ -289,9 +293,7 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        let wanted = move |row: &Row| row.is_expired(now, expired_before);
-        let change = move |edit: &mut turn::Edit<'_>, row: &Row| maps::archive(edit, now, map, row);
-        self.sweep(map, after, limit, dry_run, wanted, change).await
+        self.sweep_page(now, map, Sweep::Archive { expired_before }, after, limit, dry_run).await
     }
 
     async fn prune(
@@ -302,9 +304,22 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        let wanted = move |row: &Row| row.is_archived(archived_before);
-        let change = move |edit: &mut turn::Edit<'_>, row: &Row| edit.remove(map, row);
-        self.sweep(map, after, limit, dry_run, wanted, change).await
+        self.sweep_page(0, map, Sweep::Prune { archived_before }, after, limit, dry_run).await
+    }
+
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        self.sweep_page(now, map, sweep, after, limit, false).await
+    }
+
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        self.read(move |database| maps::next_map(database, after)).await
     }
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
@@ -318,18 +333,18 @@ impl TokenStore for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Looks for rows where reads do, and changes those which the writer still finds wanted.
-    async fn sweep(
+    /// Finds due rows on a reading thread, and changes those that are still due on the writing thread.
+    async fn sweep_page(
         &self,
+        now: u64,
         map: MapId,
+        sweep: Sweep,
         after: Option<TokenId>,
         limit: usize,
         dry_run: bool,
-        wanted: impl Fn(&Row) -> bool + Clone + Send + 'static,
-        change: impl Fn(&mut turn::Edit<'_>, &Row) + Send + 'static,
     ) -> Result<Page<u64>, StoreError> {
-        let also = wanted.clone();
-        let page = self.read(move |database| maps::walk(database, map, after, (limit, limit), also)).await?;
+        let due = move |row: &Row| sweep.takes(now, row);
+        let page = self.read(move |database| maps::walk(database, map, after, (limit, limit), due)).await?;
         let (next, ids) = (page.next, page.found.into_iter().map(|row| row.id).collect::<Vec<_>>());
         if dry_run || ids.is_empty() {
             return Ok(Page { found: ids.len() as u64, next });
@@ -338,10 +353,12 @@ impl EmbeddedStore {
             turn.edit(|edit| {
                 let mut count = 0;
                 for id in ids {
-                    if let Some(row) = edit.row(map, id)?.filter(&wanted) {
-                        change(edit, &row);
-                        count += 1;
+                    let Some(row) = edit.row(map, id)?.filter(due) else { continue };
+                    match sweep {
+                        Sweep::Archive { .. } => maps::archive(edit, now, map, &row),
+                        Sweep::Prune { .. } | Sweep::Erase => edit.remove(map, &row),
                     }
+                    count += 1;
                 }
                 Ok(count)
             })

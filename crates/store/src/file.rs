@@ -297,6 +297,10 @@ impl ControlStore for FileStore {
         Ok(())
     }
 
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
+        Ok(self.beats.lease(name, holder, time))
+    }
+
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
         self.beats.leave(id);
         Ok(())

@@ -20,8 +20,8 @@ mod tokens;
 
 pub use apps::{
     App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
-    CollectionSummary, Control, DELETE_DELAY, Format, KeyKind, KeySummary, LIVE_AGE_MAX, POLL, Rules, Scope, Settings,
-    State, Target, TokenKeySummary,
+    CollectionSummary, Control, DELETE_DELAY, Format, KeyKind, KeySummary, LIVE_AGE_MAX, MapState, MapStates, POLL,
+    Rules, RulesChange, Scope, Settings, State, Target, TokenKeySummary,
 };
 pub use coalesce::{
     BYTES_TOGETHER, CallError, Coalescer, Flight, KEYS_TOGETHER, Kind, Lanes, Observer, ROWS_TOGETHER, Waiting,
@@ -32,7 +32,7 @@ pub use file::FileStore;
 pub use memory::MemoryStore;
 pub use postgres::{Examined, PostgresOptions, PostgresStore, PostgresTls, examine as examine_postgres};
 pub use throttle::{Permit, Pressure, Reason, Refusal, ThrottleBounds, WriteThrottle};
-pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, TokenStore, Written};
+pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, Sweep, TokenId, TokenStore, Written};
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;

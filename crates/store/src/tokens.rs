@@ -134,6 +134,34 @@ impl Filter {
     }
 }
 
+/// A change that [`TokenStore::sweep`] makes to the rows of a map that are due for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// Archives live rows that expired before this time and not later than now.
+    Archive {
+        /// Seconds since 1970-01-01 UTC.
+        expired_before: u64,
+    },
+    /// Removes rows that were archived before this time.
+    Prune {
+        /// Seconds since 1970-01-01 UTC.
+        archived_before: u64,
+    },
+    /// Removes rows in any state.
+    Erase,
+}
+
+impl Sweep {
+    /// Returns whether this sweep changes `row`.
+    pub(crate) fn takes(self, now: u64, row: &Row) -> bool {
+        match self {
+            Self::Archive { expired_before } => row.is_expired(now, expired_before),
+            Self::Prune { archived_before } => row.is_archived(archived_before),
+            Self::Erase => true,
+        }
+    }
+}
+
 /// A part of a walk through a map in the order of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
@@ -225,6 +253,27 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError>;
+
+    /// Changes at most `limit` rows of a map that are due for `sweep`. Returns how many were changed, and in `next` the
+    /// value of `after` for the following call; `None` when no row is left that was due. A page may be empty and not the
+    /// last. Unlike [`TokenStore::archive`] and [`TokenStore::prune`], a store with an index of due rows reads no others.
+    ///
+    /// # Errors
+    /// As above.
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError>;
+
+    /// Returns the first map behind `after` that has a row in any state.
+    ///
+    /// # Errors
+    /// As above.
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError>;
 
     /// Every row of every map behind `after`, at most `limit`, in the order of maps and ids: to copy and to verify.
     /// There may be fewer, as where they are large; there are none only at the end.

@@ -319,6 +319,7 @@ fn results_of_the_control_methods() {
         last: Some(4),
         scope: text(),
         expires_s: Some(1),
+        retention_s: Some(0),
         created_unix_s: 1,
     };
     let list = Collections { collections: vec![collection.clone()], next: some.clone(), generation: 1 };

@@ -440,6 +440,8 @@ proptest! {
         (kind, format, scope) in (0..3_usize, 0..5_usize, 0..2_usize),
         (first, last) in (prop::option::of(0..=6_u8), prop::option::of(0..=4_u8)),
         expires_s in prop::option::of(1..=EXPIRES_S_MAX),
+        retention_s in prop::option::of(0..=EXPIRES_S_MAX),
+        set in any::<[bool; 2]>(),
     ) {
         use control::*;
         let (app, key) = (&app[..], key.as_deref());
@@ -456,9 +458,13 @@ proptest! {
         ];
         let kind = Kind::ALL[kind];
         let create = CollectionAsk::Create {
-            kind, format: TokenFormat::ALL[format], first, last, scope: Scope::ALL[scope], expires_s,
+            kind, format: TokenFormat::ALL[format], first, last, scope: Scope::ALL[scope], expires_s, retention_s,
         };
-        let collections = [create, CollectionAsk::Set { expires_s }, CollectionAsk::Delete];
+        let times = CollectionAsk::Set {
+            expires_s: set[0].then_some(expires_s),
+            retention_s: set[1].then_some(retention_s),
+        };
+        let collections = [create, times, CollectionAsk::Delete];
         let calls = apps.map(|ask| Control::App(AppCall { app, ask })).into_iter()
             .chain(collections.map(|ask| Control::Collection(CollectionCall { app, collection: &collection, ask })))
             .chain([Control::Apps(page), Control::Export(page), Control::Collections { app, page }, Control::Instances])

@@ -216,15 +216,22 @@ fn app(map: &mut Map<'_>, ask: &AppAsk<'_>) {
 
 fn collection(map: &mut Map<'_>, ask: &CollectionAsk) {
     match *ask {
-        CollectionAsk::Create { kind, format, first, last, scope, expires_s } => {
+        CollectionAsk::Create { kind, format, first, last, scope, expires_s, retention_s } => {
             map.text("kind", kind.name());
             map.name("format", format, TokenFormat::name);
             map.number("first", first.map(u64::from));
             map.number("last", last.map(u64::from));
             map.name("scope", scope, Scope::name);
             map.number("expires_s", expires_s);
+            map.number("retention_s", retention_s);
         }
-        CollectionAsk::Set { expires_s } => map.number_or_nil("expires_s", expires_s),
+        CollectionAsk::Set { expires_s, retention_s } => {
+            for (name, seconds) in [("expires_s", expires_s), ("retention_s", retention_s)] {
+                if let Some(seconds) = seconds {
+                    map.number_or_nil(name, seconds);
+                }
+            }
+        }
         CollectionAsk::Delete => (),
     }
 }

@@ -125,7 +125,7 @@ impl Engine {
             let app = AppId::new("demo").unwrap();
             control.create(&app, &Curve::ALL).await.unwrap();
             let (kind, format) = (CollectionKind::Random, Format::Opaque);
-            let rules = Rules { kind, format, scope: Scope::Collection, expires_s: None };
+            let rules = Rules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None };
             control.create_collection(&app, &CollectionName::new("people").unwrap(), rules).await.unwrap();
             stores.close().await;
             Server::start(&config).await.unwrap()

@@ -83,6 +83,10 @@ impl ControlStore for Faulty {
         self.store.beat(instance).await
     }
 
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
+        self.store.lease(name, holder, time).await
+    }
+
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
         self.store.leave(id).await
     }

@@ -144,6 +144,10 @@ impl ControlStore for Noting {
         self.store.beat(instance).await
     }
 
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
+        self.store.lease(name, holder, time).await
+    }
+
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
         self.store.leave(id).await
     }

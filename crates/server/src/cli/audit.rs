@@ -133,7 +133,7 @@ struct Wanted {
     /// With this outcome: ok, an error's code, or failed for every error
     #[arg(long, value_name = "CODE")]
     outcome: Option<String>,
-    /// Of this kind: call, start, stop, segment, gap, refused or reload
+    /// Of this kind: call, start, stop, segment, gap, refused, sweep or reload
     #[arg(long, value_name = "KIND")]
     event: Option<String>,
     /// Not before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago

@@ -34,14 +34,14 @@ enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Change when new tokens expire; those that are there keep what they have
+    /// Change when new tokens expire, or how long archived tokens are kept
     Set {
         /// The app
         app: String,
         /// The collection
         name: String,
         #[command(flatten)]
-        expiry: Expiry,
+        times: Times,
         #[command(flatten)]
         place: Place,
     },
@@ -56,7 +56,7 @@ enum Command {
     },
 }
 
-/// What is chosen for a collection, for good but the expiry.
+/// Rules of a new collection. Only the two times can be changed later.
 #[derive(Debug, clap::Args)]
 struct Rules {
     /// random: every call makes new tokens. deterministic: equal values have one token, so whoever sees tokens sees which
@@ -79,18 +79,36 @@ struct Rules {
     /// Seconds after which tokens expire whose call names no time [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
     expires_s: Option<u64>,
+    /// Seconds for which an archived token is kept; then the engine removes it for good [default: for ever]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
+    retention_s: Option<u64>,
 }
 
-/// When new tokens expire.
+/// Times that can be changed.
 #[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
-struct Expiry {
+#[group(required = true, multiple = true)]
+struct Times {
     /// Seconds after which tokens expire whose call names no time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
     expires_s: Option<u64>,
-    /// They do not
-    #[arg(long)]
+    /// Tokens whose call names no time do not expire
+    #[arg(long, conflicts_with = "expires_s")]
     never: bool,
+    /// Seconds for which an archived token is kept; then the engine removes it for good
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
+    retention_s: Option<u64>,
+    /// Archived tokens are kept until an operator prunes them
+    #[arg(long, conflicts_with = "retention_s")]
+    keep_archived: bool,
+}
+
+impl Times {
+    fn ask(&self) -> CollectionAsk {
+        CollectionAsk::Set {
+            expires_s: self.expires_s.map(Some).or(self.never.then_some(None)),
+            retention_s: self.retention_s.map(Some).or(self.keep_archived.then_some(None)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -137,6 +155,7 @@ impl Rules {
                 ScopeName::Context => Scope::Context,
             },
             expires_s: self.expires_s,
+            retention_s: self.retention_s,
         }
     }
 }
@@ -146,9 +165,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Create { app, name, rules, place } => change(app, name, rules.ask(), place),
         Command::List { app, place } => print(place.at.json, &place.run(async |desk| desk.collections(app).await)?),
-        Command::Set { app, name, expiry, place } => {
-            change(app, name, CollectionAsk::Set { expires_s: expiry.expires_s }, place)
-        }
+        Command::Set { app, name, times, place } => change(app, name, times.ask(), place),
         Command::Delete { app, name, place } => change(app, name, CollectionAsk::Delete, place),
     }
 }
@@ -167,15 +184,19 @@ fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
     if collections.is_empty() {
         return Ok(());
     }
-    println!("{:<24} {:<24} {:<14} {:<10} {:<11} EXPIRES_S", "APP", "COLLECTION", "KIND", "FORMAT", "SCOPE");
+    println!(
+        "{:<24} {:<24} {:<14} {:<10} {:<11} {:<10} RETENTION_S",
+        "APP", "COLLECTION", "KIND", "FORMAT", "SCOPE", "EXPIRES_S"
+    );
     for found in collections {
         let Collection { app, collection, kind, scope, .. } = found;
         let format = match (found.first, found.last) {
             (Some(first), Some(last)) => format!("{} {first}/{last}", found.format),
             _ => found.format.clone(),
         };
-        let expires_s = found.expires_s.map_or("never".to_owned(), |seconds| seconds.to_string());
-        println!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s}");
+        let time = |seconds: Option<u64>| seconds.map_or("never".to_owned(), |seconds| seconds.to_string());
+        let (expires_s, retention_s) = (time(found.expires_s), time(found.retention_s));
+        println!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}");
     }
     Ok(())
 }

@@ -100,8 +100,8 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     let operator = client(folder, control, folder::OPERATOR).await?;
     there(operator.change_app(AppCall { app: folder::APP, ask: AppAsk::Create }).await)?;
     for (collection, kind, format) in COLLECTIONS {
-        let (first, last, scope, expires_s) = (None, None, Scope::Collection, None);
-        let ask = CollectionAsk::Create { kind, format, first, last, scope, expires_s };
+        let (first, last, scope, expires_s, retention_s) = (None, None, Scope::Collection, None, None);
+        let ask = CollectionAsk::Create { kind, format, first, last, scope, expires_s, retention_s };
         there(operator.change_collection(CollectionCall { app: folder::APP, collection, ask }).await)?;
     }
     let roles = operator.roles(Page { after: None, limit: Some(1_000) }).await?.roles;

@@ -22,6 +22,7 @@ impl Config {
             schedule,
             limits,
             audit,
+            sweep,
             traces,
             log: Log { format, filter: _ },
         } = self;
@@ -42,6 +43,7 @@ impl Config {
             ("schedule", *schedule == other.schedule),
             ("limits", *limits == other.limits),
             ("audit", *audit == other.audit),
+            ("sweep", *sweep == other.sweep),
             ("traces", *traces == other.traces),
             ("log.format", *format == other.log.format),
         ];

@@ -329,6 +329,16 @@ pub(crate) const SECTIONS: &[Section] = &[
         ),
     },
     Section {
+        name: "sweep",
+        doc: "Removal of token rows in the background: expired ones are archived, archived ones are removed after their collection's retention time, and rows of deleted collections and apps are erased.",
+        keys: keys!("sweep":
+            "interval_s", Kind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(60),
+                "Time between two sweeps, shortened at random by up to a quarter. 0: this engine never sweeps.";
+            "rows_per_s", Kind::Number { unit: "rows", min: 1, max: 1_000_000 }, Literal::Number(5_000),
+                "Most rows that a sweep looks at in a second. It also rests nine times as long as the store takes for a batch.";
+        ),
+    },
+    Section {
         name: "traces",
         doc: "Spans of calls for an OpenTelemetry collector (OTLP/HTTP in JSON). Names, counts and times, never a value or a key.",
         keys: keys!("traces":

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sealwire_crypto::{AppId, CardEnds, EpochLifetime, Format, KeyPair};
-use sealwire_store::{self as store, CollectionKind, CollectionName, Control, KeyKind, Rules, Target};
+use sealwire_store::{self as store, CollectionKind, CollectionName, Control, KeyKind, Rules, RulesChange, Target};
 use sealwire_wire::control::{
     AppAsk, AppCall, AppChanged, Apps, CollectionAsk, CollectionCall, CollectionChanged, Collections, Kind, Page,
     Record, Records, RotateKind, Scope, TokenFormat,
@@ -111,7 +111,7 @@ pub(crate) async fn change_collection(
     let name = &CollectionName::new(call.collection).map_err(of)?;
     let gone = call.ask == CollectionAsk::Delete;
     let changed = match call.ask {
-        CollectionAsk::Create { kind, format, first, last, scope, expires_s } => {
+        CollectionAsk::Create { kind, format, first, last, scope, expires_s, retention_s } => {
             let kind = match kind {
                 Kind::Random => CollectionKind::Random,
                 Kind::Deterministic => CollectionKind::Deterministic,
@@ -121,10 +121,13 @@ pub(crate) async fn change_collection(
                 Scope::Collection => store::Scope::Collection,
                 Scope::Context => store::Scope::Context,
             };
-            let rules = Rules { kind, format: token_format(format, first, last)?, scope, expires_s };
+            let format = token_format(format, first, last)?;
+            let rules = Rules { kind, format, scope, expires_s, retention_s };
             control.create_collection(app, name, rules).await
         }
-        CollectionAsk::Set { expires_s } => control.set_expiry(app, name, expires_s).await,
+        CollectionAsk::Set { expires_s, retention_s } => {
+            control.change_rules(app, name, RulesChange { expires_s, retention_s }).await
+        }
         CollectionAsk::Delete => control.delete_collection(app, name).await,
     }
     .map_err(of)?;

@@ -129,15 +129,19 @@ fn of_app<'a>(ask: &AppAsk<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
 }
 
 fn of_collection(ask: &CollectionAsk, facts: &mut Vec<(&'static str, Change<'_>)>) {
-    let expires = |seconds: Option<u64>| ("expires_s", seconds.map_or(Change::Nothing, Change::Number));
+    let time = |seconds: Option<u64>| seconds.map_or(Change::Nothing, Change::Number);
     match ask {
-        CollectionAsk::Create { kind, format, first: _, last: _, scope, expires_s } => facts.extend([
+        CollectionAsk::Create { kind, format, first: _, last: _, scope, expires_s, retention_s } => facts.extend([
             ("kind", Change::Text(kind.name())),
             ("format", Change::Text(format.name())),
             ("scope", Change::Text(scope.name())),
-            expires(*expires_s),
+            ("expires_s", time(*expires_s)),
+            ("retention_s", time(*retention_s)),
         ]),
-        CollectionAsk::Set { expires_s } => facts.push(expires(*expires_s)),
+        CollectionAsk::Set { expires_s, retention_s } => {
+            facts.extend(expires_s.map(|seconds| ("expires_s", time(seconds))));
+            facts.extend(retention_s.map(|seconds| ("retention_s", time(seconds))));
+        }
         CollectionAsk::Delete => (),
     }
 }

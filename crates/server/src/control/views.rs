@@ -55,6 +55,7 @@ pub(super) fn collection(found: CollectionSummary) -> wire::Collection {
         last: ends.map(|ends| ends.last()),
         scope: rules.scope.name().into(),
         expires_s: rules.expires_s,
+        retention_s: rules.retention_s,
         created_unix_s: found.collection.created_unix_s,
     }
 }

@@ -2,7 +2,7 @@
 
 use sealwire_crypto::AppId;
 
-use super::model::{Collection, CollectionChange, CollectionName, CollectionSummary, Rules};
+use super::model::{Collection, CollectionChange, CollectionName, CollectionSummary, Rules, RulesChange};
 use super::record::{CollectionEntry, CollectionRecord, CollectionTombstone, Contents, Entry, collection_key, damaged};
 use super::{Control, Edit, unix_s};
 use crate::StoreError;
@@ -30,14 +30,14 @@ impl Control {
     /// # Errors
     /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal;
     /// [`StoreError::CollectionExists`] when the name is taken; [`StoreError::Conflict`] while an instance may serve
-    /// another collection of that name; [`StoreError::Invalid`] of an expiry out of its range.
+    /// another collection of that name; [`StoreError::Invalid`] of a time out of its range.
     pub async fn create_collection(
         &self,
         app: &AppId,
         name: &CollectionName,
         rules: Rules,
     ) -> Result<CollectionChange, StoreError> {
-        check_expiry(rules.expires_s)?;
+        check_times(rules.expires_s, rules.retention_s)?;
         let (app, name) = (app.clone(), name.clone());
         self.change_collection(move |contents| {
             let app_number = contents.staying(&app)?.number;
@@ -55,27 +55,28 @@ impl Control {
         .await
     }
 
-    /// Sets when a collection's new tokens expire that name no time. What there is stays as it is.
+    /// Changes the rules of a collection. Expiry applies to new tokens; retention applies to all rows.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`], [`StoreError::NoCollection`], or [`StoreError::Invalid`] of an expiry out of its range.
-    pub async fn set_expiry(
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`], or [`StoreError::Invalid`] of a time out of its range.
+    pub async fn change_rules(
         &self,
         app: &AppId,
         name: &CollectionName,
-        expires_s: Option<u64>,
+        change: RulesChange,
     ) -> Result<CollectionChange, StoreError> {
-        check_expiry(expires_s)?;
+        check_times(change.expires_s.flatten(), change.retention_s.flatten())?;
         let (app, name) = (app.clone(), name.clone());
         self.change_collection(move |contents| {
             let mut record = contents.collection(&app, &name)?.clone();
-            record.expires_s = expires_s;
+            record.expires_s = change.expires_s.unwrap_or(record.expires_s);
+            record.retention_s = change.retention_s.unwrap_or(record.retention_s);
             edit(&app, &name, record.read()?, Entry::Live(record))
         })
         .await
     }
 
-    /// Removes a collection at once: no token of it is found any more. Its rows stay until they are removed.
+    /// Removes a collection at once: no token of it is found any more. The sweep removes its rows.
     ///
     /// # Errors
     /// [`StoreError::NoApp`] or [`StoreError::NoCollection`].
@@ -118,9 +119,13 @@ fn edit(
     Ok(Edit { key: collection_key(app, name), record: Some(entry.into_bytes()), made })
 }
 
-fn check_expiry(expires_s: Option<u64>) -> Result<(), StoreError> {
-    if expires_s.is_none_or(|expires_s| (1..=Rules::EXPIRES_S_MAX).contains(&expires_s)) {
-        return Ok(());
+fn check_times(expires_s: Option<u64>, retention_s: Option<u64>) -> Result<(), StoreError> {
+    let max = Rules::EXPIRES_S_MAX;
+    if expires_s.is_some_and(|expires_s| !(1..=max).contains(&expires_s)) {
+        return Err(StoreError::Invalid(format!("tokens expire after 1 to {max} seconds")));
     }
-    Err(StoreError::Invalid(format!("tokens expire after 1 to {} seconds", Rules::EXPIRES_S_MAX)))
+    if retention_s.is_some_and(|retention_s| retention_s > max) {
+        return Err(StoreError::Invalid(format!("archived rows are kept for 0 to {max} seconds")));
+    }
+    Ok(())
 }

@@ -145,7 +145,7 @@ impl App {
     }
 }
 
-/// What is chosen for a collection. All but the expiry stays as it is made.
+/// What is chosen for a collection. Kind, format and scope stay as they were when it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Whether equal values get equal tokens, and whether a token leads back.
@@ -156,6 +156,18 @@ pub struct Rules {
     pub scope: Scope,
     /// When new tokens expire that name no time, in seconds: 1 to [`Rules::EXPIRES_S_MAX`]. `None`: never.
     pub expires_s: Option<u64>,
+    /// Seconds for which an archived row is kept before the sweep removes it: 0 to [`Rules::EXPIRES_S_MAX`]. `None`: an
+    /// archived row stays until an operator prunes it.
+    pub retention_s: Option<u64>,
+}
+
+/// A change of a collection's [`Rules`]; a field that is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RulesChange {
+    /// See [`Rules::expires_s`].
+    pub expires_s: Option<Option<u64>>,
+    /// See [`Rules::retention_s`].
+    pub retention_s: Option<Option<u64>>,
 }
 
 impl Rules {

@@ -168,6 +168,8 @@ pub(super) struct CollectionRecord {
     scope: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) retention_s: Option<u64>,
     created_unix_s: u64,
 }
 
@@ -388,7 +390,7 @@ impl From<StateName> for KeyState {
 
 impl CollectionRecord {
     pub(super) fn new(app: &AppId, app_number: u32, name: &CollectionName, of: Collection) -> Self {
-        let Collection { number, rules: Rules { kind, format, scope, expires_s }, created_unix_s } = of;
+        let Collection { number, rules: Rules { kind, format, scope, expires_s, retention_s }, created_unix_s } = of;
         let (format, keeps) = match format {
             crypto::Format::Opaque => ("opaque", None),
             crypto::Format::Uuid => ("uuid", None),
@@ -398,7 +400,7 @@ impl CollectionRecord {
         };
         let (app, name) = (app.as_str().into(), name.as_str().into());
         let (kind, format, scope) = (kind.name().into(), format.into(), scope.name().into());
-        Self { app, app_number, name, number, kind, format, keeps, scope, expires_s, created_unix_s }
+        Self { app, app_number, name, number, kind, format, keeps, scope, expires_s, retention_s, created_unix_s }
     }
 
     pub(super) fn read(&self) -> Result<Collection, StoreError> {
@@ -419,6 +421,7 @@ impl CollectionRecord {
             format,
             scope: Scope::from_name(&self.scope).ok_or_else(|| unknown("scope"))?,
             expires_s: self.expires_s,
+            retention_s: self.retention_s,
         };
         Ok(Collection { number: self.number, rules, created_unix_s: self.created_unix_s })
     }

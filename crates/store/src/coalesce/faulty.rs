@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
-use crate::{Filter, Fingerprint, Group, MapId, MemoryStore, Page, Row, StoreError, TokenId, TokenStore, Written};
+use crate::{
+    Filter, Fingerprint, Group, MapId, MemoryStore, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -147,6 +149,21 @@ impl TokenStore for Faulty {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         self.inner.prune(map, archived_before, after, limit, dry_run).await
+    }
+
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        self.inner.sweep(now, map, sweep, after, limit).await
+    }
+
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        self.inner.next_map(after).await
     }
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {

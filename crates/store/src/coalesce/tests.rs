@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::faulty::{Fault, Faulty, Trip};
 use super::*;
 use crate::suite::tokens::{fresh, id, print, printed, row, scanned};
-use crate::{Filter, MemoryStore, Page, Pressure, ThrottleBounds, WriteThrottle, suite};
+use crate::{Filter, MemoryStore, Page, Pressure, Sweep, ThrottleBounds, WriteThrottle, suite};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -494,6 +494,21 @@ impl TokenStore for Through {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         self.0.store().prune(map, before, after, limit, dry_run).await
+    }
+
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        self.0.store().sweep(now, map, sweep, after, limit).await
+    }
+
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        self.0.store().next_map(after).await
     }
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {

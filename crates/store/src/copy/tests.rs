@@ -6,7 +6,7 @@ use sealwire_crypto::Kek;
 
 use super::*;
 use crate::postgres::tests::shared;
-use crate::tokens::{Filter, Fingerprint, Group, Page, Written};
+use crate::tokens::{Filter, Fingerprint, Group, Page, Sweep, Written};
 use crate::{Control, EmbeddedStore, Instance, MemoryStore, PostgresOptions, PostgresStore, embedded};
 
 /// Rows of several maps in every state, more than two pages.
@@ -199,6 +199,19 @@ impl TokenStore for Faulty<'_> {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         self.store.prune(map, before, after, limit, dry_run).await
+    }
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        self.store.sweep(now, map, sweep, after, limit).await
+    }
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        self.store.next_map(after).await
     }
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
         self.store.scan(after, limit).await

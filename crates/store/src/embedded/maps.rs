@@ -144,6 +144,15 @@ pub(super) fn walk(
     Ok(Page { found, next: None })
 }
 
+/// The first map behind `after` that has a row.
+pub(super) fn next_map(database: &Database, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+    let first = after.map_or(Bound::Unbounded, |map| Bound::Excluded(row_key(map, TokenId([0xff; 16]))));
+    let mut rows = database.snapshot().range::<Key, _>(&database.rows, (first, Bound::Unbounded));
+    let Some(entry) = rows.next() else { return Ok(None) };
+    let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
+    Ok(Some(database.decoded(&key, &value)?.0))
+}
+
 pub(super) fn scan(
     database: &Database,
     after: Option<(MapId, TokenId)>,

@@ -94,6 +94,10 @@ impl ControlStore for MemoryStore {
         Ok(())
     }
 
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
+        Ok(self.control.shared.beats.lease(name, holder, time))
+    }
+
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
         self.control.shared.beats.leave(id);
         Ok(())

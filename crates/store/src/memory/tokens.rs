@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::MemoryStore;
 use crate::tokens::{SECONDS_MAX, check_time, fits_scan};
-use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, TokenId, TokenStore, Written};
+use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
 
 /// Rows that one page of [`TokenStore::list`] looks at, at most.
 const LOOK_MAX: usize = 1_024;
@@ -216,6 +216,31 @@ impl TokenStore for MemoryStore {
             page.found.iter().for_each(|row| maps.remove(map, row.id));
         }
         Ok(Page { found: page.found.len() as u64, next: page.next })
+    }
+
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        let mut maps = self.maps();
+        let page = maps.page(map, after, (limit, limit), |row| sweep.takes(now, row));
+        for row in &page.found {
+            match sweep {
+                Sweep::Archive { .. } => maps.archive(now, map, row.id),
+                Sweep::Prune { .. } | Sweep::Erase => maps.remove(map, row.id),
+            }
+        }
+        Ok(Page { found: page.found.len() as u64, next: page.next })
+    }
+
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        let from = after.map_or(Bound::Unbounded, |map| Bound::Excluded((map, LAST)));
+        let maps = self.maps();
+        Ok(maps.rows.range((from, Bound::Unbounded)).next().map(|((map, _), _)| *map))
     }
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {

@@ -87,7 +87,15 @@ static BEAT: &str = "INSERT INTO sealwire.instances (id, address, version, gener
     ON CONFLICT (id) DO UPDATE SET address = excluded.address, version = excluded.version,
         generation = excluded.generation, seen = excluded.seen";
 
-static LEAVE: &str = "DELETE FROM sealwire.instances WHERE id = $1";
+static LEAVE: &str = "WITH released AS (DELETE FROM sealwire.leases WHERE holder = $1)
+    DELETE FROM sealwire.instances WHERE id = $1";
+
+/// `$3`: seconds. Whoever holds the lease extends it; others get it once it has run out.
+static LEASE: &str = "INSERT INTO sealwire.leases AS l (name, holder, until)
+    VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3::float8))
+    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+        WHERE l.holder = excluded.holder OR l.until <= clock_timestamp()
+    RETURNING true";
 
 /// `$1`: seconds. What has been silent for a day is removed on the way.
 static INSTANCES: &str = "WITH gone AS (
@@ -213,6 +221,12 @@ impl ControlStore for PostgresStore {
 
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
         self.query(&self.shared.control, true, LEAVE, &[&id]).await.map(drop)
+    }
+
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
+        let seconds = time.as_secs_f64();
+        let rows = self.query(&self.shared.control, true, LEASE, &[&name, &holder, &seconds]).await?;
+        Ok(!rows.is_empty())
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {

@@ -16,7 +16,8 @@ use super::session::Session;
 use crate::StoreError;
 
 /// Each brings the schema to the version that is its place in this list, from 1. What was released is never changed.
-const MIGRATIONS: [&str; 2] = [include_str!("migrations/1.sql"), include_str!("migrations/2.sql")];
+const MIGRATIONS: [&str; 3] =
+    [include_str!("migrations/1.sql"), include_str!("migrations/2.sql"), include_str!("migrations/3.sql")];
 
 /// The newest version that this program knows.
 pub(super) const KNOWN: i32 = MIGRATIONS.len() as i32;

@@ -10,7 +10,7 @@ use super::fault::{Fault, damaged};
 use super::rows::{self, Keys, column, columns, joined, seconds};
 use super::{PostgresStore, put, write};
 use crate::tokens::{SCAN_BYTES, check_time};
-use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, TokenId, TokenStore, Written};
+use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
 
 /// Keys of one look-up.
 const KEYS_MAX: usize = 1_000;
@@ -81,13 +81,17 @@ static LIST: &str = concat!(
     SELECT e.count, e.last, f.* FROM edge e LEFT JOIN found f ON true ORDER BY f.id"
 );
 
-/// The rows that a job looks at, and what it says at its end.
+/// The rows that a job looks at, `$4` of them at most, and what it says at its end.
 macro_rules! job {
     ($change:literal) => {
+        job!("t.id > $3 ORDER BY t.id", $change)
+    };
+    ($which:literal, $change:literal) => {
         concat!(
             "WITH looked AS MATERIALIZED (
-                SELECT t.id FROM sealwire.tokens t
-                WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
+                SELECT t.id FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND ",
+            $which,
+            " LIMIT $4
             ), done AS (",
             $change,
             ") SELECT count(*), (SELECT id FROM looked ORDER BY id DESC LIMIT 1), (SELECT count(*) FROM done) FROM looked"
@@ -115,6 +119,29 @@ static COUNT_ARCHIVED: &str = job!(
     "SELECT 1 FROM sealwire.tokens t JOIN looked l ON t.id = l.id
     WHERE t.app = $1 AND t.collection = $2 AND t.archived < $5"
 );
+
+/// Finds due rows by the index `tokens_expires`, so `$3` only has to be bound.
+static SWEEP_EXPIRED: &str = job!(
+    "$3::bytea IS NOT NULL AND t.archived IS NULL AND t.expires < $5 AND t.expires <= $6 ORDER BY t.expires",
+    "UPDATE sealwire.tokens t SET archived = $6, fingerprint = NULL FROM looked l
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived IS NULL AND t.expires < $5
+        AND t.expires <= $6 RETURNING 1"
+);
+
+/// Finds due rows by the index `tokens_archived`.
+static SWEEP_ARCHIVED: &str = job!(
+    "$3::bytea IS NOT NULL AND t.archived < $5 ORDER BY t.archived",
+    "DELETE FROM sealwire.tokens t USING looked l
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived < $5 RETURNING 1"
+);
+
+static SWEEP_ALL: &str = job!(
+    "DELETE FROM sealwire.tokens t USING looked l
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id RETURNING 1"
+);
+
+static NEXT_MAP: &str = "SELECT t.app, t.collection FROM sealwire.tokens t
+    WHERE (t.app, t.collection) > ($1, $2) ORDER BY t.app, t.collection LIMIT 1";
 
 /// `$5`: bytes of values in the rows before one that is given still.
 static SCAN: &str = concat!(
@@ -321,6 +348,36 @@ impl TokenStore for PostgresStore {
     ) -> Result<Page<u64>, StoreError> {
         let sql = if dry_run { COUNT_ARCHIVED } else { PRUNE };
         self.job(sql, map, after, limit, [seconds(archived_before)], dry_run).await
+    }
+
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        match sweep {
+            Sweep::Archive { expired_before } => {
+                let times = [seconds(expired_before), seconds(now)];
+                self.job(SWEEP_EXPIRED, map, after, limit, times, false).await
+            }
+            Sweep::Prune { archived_before } => {
+                self.job(SWEEP_ARCHIVED, map, after, limit, [seconds(archived_before)], false).await
+            }
+            Sweep::Erase => self.job(SWEEP_ALL, map, after, limit, [], false).await,
+        }
+    }
+
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = after.map_or(Ok((-1, -1)), rows::numbers)?;
+            let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
+            let found = store.query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params).await?;
+            found.first().map(|row| rows::map(row, 0)).transpose().map_err(Fault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
     }
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {

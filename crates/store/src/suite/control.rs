@@ -27,7 +27,8 @@ macro_rules! control_promises {
             a_change_between_two_waits_is_not_missed,
             a_dropped_wait_loses_nothing,
             instances_say_what_they_serve_until_they_leave,
-            instances_age
+            instances_age,
+            a_lease_has_one_holder
         );
     };
     (@ $open:ident: $($promise:ident),+) => {
@@ -307,4 +308,23 @@ pub(crate) async fn instances_age(store: Store) {
     store.beat(&instance("a", 2)).await.unwrap();
     let again = store.instances(Duration::from_secs(3_600)).await.unwrap();
     assert_eq!(again.iter().map(|it| it.generation).collect::<Vec<_>>(), [2]);
+}
+
+pub(crate) async fn a_lease_has_one_holder(store: Store) {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let take = async |name: &str, holder: &str, time| store.lease(name, holder, time).await.unwrap();
+    assert!(take("sweep", "a", HOUR).await);
+    assert!(!take("sweep", "b", HOUR).await, "a has it");
+    assert!(take("other", "b", HOUR).await, "another lease");
+    assert!(take("sweep", "a", HOUR).await, "extended");
+    // A lease that has run out goes to whoever asks first.
+    assert!(take("sweep", "a", Duration::ZERO).await);
+    assert!(take("sweep", "b", HOUR).await);
+    assert!(!take("sweep", "a", Duration::ZERO).await, "b has it");
+    // An instance that leaves gives up its leases, and no others.
+    store.leave("a").await.unwrap();
+    assert!(!take("sweep", "a", HOUR).await);
+    store.leave("b").await.unwrap();
+    assert!(take("sweep", "a", HOUR).await && take("other", "a", HOUR).await);
+    assert_eq!(store.load().await.unwrap(), Snapshot::default(), "no lease is a change");
 }

@@ -31,7 +31,8 @@ struct Said<'a> {
     first: Option<u8>,
     last: Option<u8>,
     scope: Scope,
-    expires_s: Option<u64>,
+    expires_s: Option<Option<u64>>,
+    retention_s: Option<Option<u64>>,
     role: Option<&'a str>,
     grants: Vec<&'a str>,
     principal: &'a str,
@@ -41,7 +42,7 @@ struct Said<'a> {
 
 pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Control<'a>, CallError> {
     let said = read(method, params)?;
-    let Said { key, expires_s, .. } = said;
+    let Said { key, expires_s, retention_s, .. } = said;
     // The method's table has seen to it that what it requires is there.
     let (app_name, collection_name) = (said.app.unwrap_or_default(), said.collection.unwrap_or_default());
     let role_name = said.role.unwrap_or_default();
@@ -70,9 +71,10 @@ pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Contro
             first: said.first,
             last: said.last,
             scope: said.scope,
-            expires_s,
+            expires_s: expires_s.flatten(),
+            retention_s: retention_s.flatten(),
         }),
-        Method::CollectionsSet => collection(CollectionAsk::Set { expires_s }),
+        Method::CollectionsSet => collection(CollectionAsk::Set { expires_s, retention_s }),
         Method::CollectionsDelete => collection(CollectionAsk::Delete),
         Method::InstancesList => Control::Instances,
         Method::RolesList => Control::Roles(said.page),
@@ -124,9 +126,13 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<Said<'a>, CallErr
             ("last", _) => said.last = Some(params.within(param, 0..=4)? as u8),
             ("scope", _) => said.scope = params.name(param, Scope::from_name)?,
             ("expires_s", Method::CollectionsSet) => {
-                said.expires_s = params.or_nil(|params| params.within(param, 1..=EXPIRES_S_MAX))?;
+                said.expires_s = Some(params.or_nil(|params| params.within(param, 1..=EXPIRES_S_MAX))?);
             }
-            ("expires_s", _) => said.expires_s = Some(params.within(param, 1..=EXPIRES_S_MAX)?),
+            ("expires_s", _) => said.expires_s = Some(Some(params.within(param, 1..=EXPIRES_S_MAX)?)),
+            ("retention_s", Method::CollectionsSet) => {
+                said.retention_s = Some(params.or_nil(|params| params.within(param, 0..=EXPIRES_S_MAX))?);
+            }
+            ("retention_s", _) => said.retention_s = Some(Some(params.within(param, 0..=EXPIRES_S_MAX)?)),
             (other, _) => return Err(params.unknown(other.as_bytes())),
         }
     }

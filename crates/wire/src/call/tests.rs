@@ -440,6 +440,12 @@ fn rules_of_the_control_methods() {
     one(Method::CollectionsCreate, "last", b"\x05", Err("last must be 0 to 4"));
     one(Method::CollectionsCreate, "expires_s", b"\x00", Err("expires_s must be 1 to 3155760000"));
     one(Method::CollectionsSet, "expires_s", b"\x00", Err("expires_s must be 1 to 3155760000, or nil"));
+    one(Method::CollectionsSet, "expires_s", b"\xc0", Ok(()));
+    one(Method::CollectionsCreate, "retention_s", b"\x00", Ok(()));
+    one(Method::CollectionsCreate, "retention_s", b"\xc0", Err("retention_s must be of type integer"));
+    one(Method::CollectionsSet, "retention_s", b"\xc0", Ok(()));
+    let retention = Err("retention_s must be 0 to 3155760000, or nil");
+    one(Method::CollectionsSet, "retention_s", b"\xce\xbc\x19\x13\x81", retention);
 }
 
 #[test]

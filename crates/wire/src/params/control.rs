@@ -232,11 +232,15 @@ pub enum CollectionAsk {
         scope: Scope,
         /// When new tokens expire that name no time, in seconds, 1 to 3,155,760,000; `None`: never.
         expires_s: Option<u64>,
+        /// Seconds for which an archived row is kept, 0 to 3,155,760,000; `None`: until an operator prunes it.
+        retention_s: Option<u64>,
     },
-    /// It gets another expiry for new tokens.
+    /// Its expiry for new tokens or its retention changes. An outer `None` leaves a time as it is.
     Set {
         /// As above.
-        expires_s: Option<u64>,
+        expires_s: Option<Option<u64>>,
+        /// As above.
+        retention_s: Option<Option<u64>>,
     },
     /// It is removed with its name, and no token of it is found any more.
     Delete,

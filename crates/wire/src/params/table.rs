@@ -192,7 +192,7 @@ const APPS_SET: [Param; 3] = [
     param("epoch_ms", "integer", Some("unchanged"), "0 to 15000"),
 ];
 const COLLECTIONS_LIST: [Param; 3] = [APP, AFTER, LIMIT];
-const COLLECTIONS_CREATE: [Param; 8] = [
+const COLLECTIONS_CREATE: [Param; 9] = [
     APP,
     COLLECTION,
     param("kind", "string", None, "\"random\" or \"deterministic\" or \"one_way\""),
@@ -201,9 +201,14 @@ const COLLECTIONS_CREATE: [Param; 8] = [
     LAST,
     param("scope", "string", Some("\"collection\""), "\"collection\" or \"context\""),
     param("expires_s", "integer", Some("never"), EXPIRY),
+    param("retention_s", "integer", Some("for ever"), "0 to 3155760000"),
 ];
-const COLLECTIONS_SET: [Param; 3] =
-    [APP, COLLECTION, param("expires_s", "integer or nil", None, "1 to 3155760000, or nil")];
+const COLLECTIONS_SET: [Param; 4] = [
+    APP,
+    COLLECTION,
+    param("expires_s", "integer or nil", Some("as it is"), "1 to 3155760000, or nil"),
+    param("retention_s", "integer or nil", Some("as it is"), "0 to 3155760000, or nil"),
+];
 const COLLECTIONS_DELETE: [Param; 2] = [APP, COLLECTION];
 const LONG_PAGE: [Param; 2] = [LONG_AFTER, LIMIT];
 const ROLES_SET: [Param; 2] =

@@ -103,6 +103,9 @@ pub struct Collection {
     /// When new tokens expire that name no time, in seconds; `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
+    /// Seconds for which an archived row is kept; `None`: until an operator prunes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention_s: Option<u64>,
     /// When it was made, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
 }

@@ -32,6 +32,7 @@ pub(crate) struct Cluster<'a> {
     timeout_ms: u32,
     log_filter: &'static str,
     access: &'static str,
+    more: &'static str,
 }
 
 /// One engine.
@@ -55,7 +56,7 @@ impl<'a> Cluster<'a> {
         private(&folder.path().join("kek.key"), &Kek::generate_hex().unwrap());
         private(&folder.path().join("password"), postgres.password());
         let database = postgres.database().unwrap();
-        Self { database, authority, folder, poll_s: 30, timeout_ms: 2_000, log_filter: "info", access: "off" }
+        Self { database, authority, folder, poll_s: 30, timeout_ms: 2_000, log_filter: "info", access: "off", more: "" }
     }
 
     pub(crate) fn poll_s(mut self, poll_s: u32) -> Self {
@@ -71,6 +72,12 @@ impl<'a> Cluster<'a> {
     /// Has engines refuse what no role grants; `operator` is an administrator.
     pub(crate) fn enforcing(mut self) -> Self {
         self.access = "enforce";
+        self
+    }
+
+    /// Lets engines sweep all the time, and record it.
+    pub(crate) fn sweeping(mut self) -> Self {
+        self.more = "[sweep]\ninterval_s = 1\nrows_per_s = 1000000\n[audit]\nfolder = \"audit\"\n";
         self
     }
 
@@ -107,7 +114,7 @@ impl<'a> Cluster<'a> {
         writeln!(text, "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\"").unwrap();
         writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"").unwrap();
         writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();
-        writeln!(text, "[state]\n{state}").unwrap();
+        writeln!(text, "{}[state]\n{state}", self.more).unwrap();
         // Admission is in time: no request is rejected because the machine is slow.
         writeln!(text, "[limits]\ndeadline_ms_default = 600000\n[schedule]\nwait_max_ms = 3600000").unwrap();
         writeln!(text, "[crypto]\nthreads = 1\ntables = 0\n[log]\nfilter = \"{}\"", self.log_filter).unwrap();
@@ -167,7 +174,8 @@ impl<'a> Cluster<'a> {
     /// Makes a collection of the app.
     pub(crate) async fn collection(&self, engine: &Engine, name: &str, kind: Kind, format: TokenFormat) {
         let scope = Scope::Collection;
-        let ask = CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None };
+        let ask =
+            CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None };
         let call = CollectionCall { app: APP, collection: name, ask };
         self.operator(engine).change_collection(call).await.unwrap();
     }
@@ -219,6 +227,11 @@ impl Engine {
 
     /// The status of a path of the health listener.
     pub(crate) fn status(&self, path: &str) -> Option<u16> {
+        self.page(path)?.split_whitespace().nth(1)?.parse().ok()
+    }
+
+    /// A path of the health listener, with the head of its answer.
+    pub(crate) fn page(&self, path: &str) -> Option<String> {
         use std::io::{Read as _, Write as _};
         let patience = Duration::from_secs(HANG_S);
         let mut stream = std::net::TcpStream::connect_timeout(&self.admin, patience).ok()?;
@@ -227,7 +240,7 @@ impl Engine {
         stream.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
-        answer.split_whitespace().nth(1)?.parse().ok()
+        Some(answer)
     }
 
     /// All that it has logged.

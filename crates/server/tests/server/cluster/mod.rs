@@ -10,3 +10,4 @@ mod kills;
 mod ledger;
 mod loss;
 mod moving;
+mod sweeps;

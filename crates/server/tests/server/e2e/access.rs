@@ -145,9 +145,12 @@ fn message(operation: Operation) -> Vec<u8> {
                 last: None,
                 scope,
                 expires_s: None,
+                retention_s: None,
             }))
         }
-        Operation::CollectionsSet => Call::Control(collection(CollectionAsk::Set { expires_s: None })),
+        Operation::CollectionsSet => {
+            Call::Control(collection(CollectionAsk::Set { expires_s: Some(None), retention_s: None }))
+        }
         Operation::CollectionsDelete => Call::Control(collection(CollectionAsk::Delete)),
         Operation::InstancesList => Call::Control(Control::Instances),
         Operation::RolesList => Call::Control(Control::Roles(Page::default())),

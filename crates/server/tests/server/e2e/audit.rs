@@ -112,6 +112,7 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             last: None,
             scope: Scope::Context,
             expires_s: None,
+            retention_s: None,
         };
         let made = chief.change_collection(CollectionCall { app: APP, collection: "people", ask }).await.unwrap();
         let relay = harness.client().await;

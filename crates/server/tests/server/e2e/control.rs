@@ -51,7 +51,7 @@ fn collection(collection: &str, ask: CollectionAsk) -> CollectionCall<'_> {
 
 fn create(kind: Kind) -> CollectionAsk {
     let (format, scope) = (TokenFormat::Opaque, Scope::Collection);
-    CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None }
+    CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None }
 }
 
 /// The state of the app, and of each of its keys by id.
@@ -152,6 +152,7 @@ fn collections_are_made_set_and_removed() {
             last: Some(2),
             scope: Scope::Context,
             expires_s: Some(60),
+            retention_s: Some(0),
         };
         let made = operator.change_collection(collection("cards", card)).await.unwrap().collection.unwrap();
         let shown = (&*made.kind, &*made.format, made.first, made.last, &*made.scope, made.expires_s);
@@ -159,9 +160,9 @@ fn collections_are_made_set_and_removed() {
         operator.change_collection(collection("people", create(Kind::Random))).await.unwrap();
         let listed = operator.collections(APP, Page::default()).await.unwrap();
         assert_eq!(listed.collections.iter().map(|it| &*it.collection).collect::<Vec<_>>(), ["cards", "people"]);
-        let never = CollectionAsk::Set { expires_s: None };
+        let never = CollectionAsk::Set { expires_s: Some(None), retention_s: None };
         let set = operator.change_collection(collection("cards", never)).await.unwrap().collection.unwrap();
-        assert_eq!((set.expires_s, set.last), (None, Some(2)));
+        assert_eq!((set.expires_s, set.retention_s, set.last), (None, Some(0), Some(2)));
         let gone = operator.change_collection(collection("cards", CollectionAsk::Delete)).await.unwrap();
         assert_eq!((gone.collection, gone.generation), (None, listed.generation + 2));
         assert_eq!(operator.collections(APP, Page::default()).await.unwrap().collections.len(), 1);
@@ -173,6 +174,7 @@ fn collections_are_made_set_and_removed() {
             last: None,
             scope: Scope::Collection,
             expires_s: None,
+            retention_s: None,
         };
         for (call, says) in [
             (collection("people", create(Kind::OneWay)), ErrorCode::Conflict),

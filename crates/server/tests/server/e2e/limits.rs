@@ -349,8 +349,13 @@ fn a_long_call_on_tokens_is_counted_once() {
     run(async {
         // A caller alone has 512 KiB. The call takes 2 KiB for each token in the answer, and twice its message.
         let harness = Harness::with(|config| config.schedule.memory_mib = 1).await;
-        let rules =
-            Rules { kind: CollectionKind::Random, format: Format::Opaque, scope: Scope::Collection, expires_s: None };
+        let rules = Rules {
+            kind: CollectionKind::Random,
+            format: Format::Opaque,
+            scope: Scope::Collection,
+            expires_s: None,
+            retention_s: None,
+        };
         harness.create_collection(APP, "cards", rules).await;
         let client = harness.client().await;
         let token = "t".repeat(1_024);

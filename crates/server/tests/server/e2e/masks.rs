@@ -390,7 +390,13 @@ async fn set_role(operator: &Client, role: &str, grants: &[&str]) {
 fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
     run(async {
         let harness = start().await;
-        let rules = |format| Rules { kind: CollectionKind::Random, format, scope: Scope::Collection, expires_s: None };
+        let rules = |format| Rules {
+            kind: CollectionKind::Random,
+            format,
+            scope: Scope::Collection,
+            expires_s: None,
+            retention_s: None,
+        };
         harness.create_collection(APP, "people", rules(TokenFormat::Opaque)).await;
         harness.create_collection(APP, "others", rules(TokenFormat::Uuid)).await;
         let (operator, relay) =

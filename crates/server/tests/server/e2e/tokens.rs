@@ -26,7 +26,7 @@ use crate::e2e::raw::{Heard, Raw, cancel, health};
 use CollectionKind::{Deterministic, OneWay, Random};
 
 fn rules(kind: CollectionKind, format: Format) -> Rules {
-    Rules { kind, format, scope: Scope::Collection, expires_s: None }
+    Rules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None }
 }
 
 /// An engine on each store of tokens.

@@ -208,7 +208,13 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         let collector = Collector::start().await;
         let mut harness = Harness::with(to(collector.address)).await;
         let (kind, format) = (CollectionKind::Deterministic, Format::Opaque);
-        harness.create_collection(APP, "people", Rules { kind, format, scope: Scope::Context, expires_s: None }).await;
+        harness
+            .create_collection(
+                APP,
+                "people",
+                Rules { kind, format, scope: Scope::Context, expires_s: None, retention_s: None },
+            )
+            .await;
         let relay = harness.client().await;
         let payload = doc(7);
         let traceparent = Some(SAMPLED);

@@ -7,11 +7,16 @@ fn name(name: &str) -> CollectionName {
 }
 
 fn rules(format: crypto::Format) -> Rules {
-    Rules { kind: CollectionKind::Deterministic, format, scope: Scope::Context, expires_s: Some(60) }
+    Rules { kind: CollectionKind::Deterministic, format, scope: Scope::Context, expires_s: Some(60), retention_s: None }
 }
 
-const PLAIN: Rules =
-    Rules { kind: CollectionKind::Random, format: crypto::Format::Opaque, scope: Scope::Collection, expires_s: None };
+const PLAIN: Rules = Rules {
+    kind: CollectionKind::Random,
+    format: crypto::Format::Opaque,
+    scope: Scope::Collection,
+    expires_s: None,
+    retention_s: None,
+};
 
 #[tokio::test]
 async fn a_collection_is_what_was_chosen_for_it() {
@@ -48,21 +53,36 @@ async fn a_collection_is_what_was_chosen_for_it() {
 }
 
 #[tokio::test]
-async fn only_the_expiry_of_a_collection_changes() {
+async fn only_the_times_of_a_collection_change() {
     let (control, _) = fresh();
     let shop = app("shop");
     control.create(&shop, &[]).await.unwrap();
     let made = control.create_collection(&shop, &name("cards"), PLAIN).await.unwrap().collection;
-    for expires_s in [Some(1), Some(Rules::EXPIRES_S_MAX), None] {
-        let set = control.set_expiry(&shop, &name("cards"), expires_s).await.unwrap().collection.collection;
-        assert_eq!(set, Collection { rules: Rules { expires_s, ..PLAIN }, ..made.collection });
+    let max = Rules::EXPIRES_S_MAX;
+    let mut expected = made.collection;
+    // A time that is not given stays as it is.
+    for (expires_s, retention_s) in [
+        (Some(Some(1)), None),
+        (None, Some(Some(0))),
+        (Some(Some(max)), Some(Some(max))),
+        (None, None),
+        (Some(None), None),
+        (None, Some(None)),
+    ] {
+        expected.rules.expires_s = expires_s.unwrap_or(expected.rules.expires_s);
+        expected.rules.retention_s = retention_s.unwrap_or(expected.rules.retention_s);
+        let change = RulesChange { expires_s, retention_s };
+        let set = control.change_rules(&shop, &name("cards"), change).await.unwrap().collection.collection;
+        assert_eq!(set, expected, "{change:?}");
         assert_eq!(control.collections(&shop).await.unwrap().1[0].collection, set);
+        assert_eq!(served(&control, "shop").await.unwrap().collections[&name("cards")], set);
     }
     let before = control.generation().await.unwrap();
-    for expires_s in [Some(0), Some(Rules::EXPIRES_S_MAX + 1)] {
-        let refused = control.set_expiry(&shop, &name("cards"), expires_s).await;
+    for (expires_s, retention_s) in [(Some(0), None), (Some(max + 1), None), (None, Some(max + 1))] {
+        let change = RulesChange { expires_s: expires_s.map(Some), retention_s: retention_s.map(Some) };
+        let refused = control.change_rules(&shop, &name("cards"), change).await;
         assert!(matches!(refused, Err(StoreError::Invalid(_))));
-        let refused = control.create_collection(&shop, &name("new"), Rules { expires_s, ..PLAIN }).await;
+        let refused = control.create_collection(&shop, &name("new"), Rules { expires_s, retention_s, ..PLAIN }).await;
         assert!(matches!(refused, Err(StoreError::Invalid(_))));
     }
     assert_eq!(control.generation().await.unwrap(), before);
@@ -76,7 +96,10 @@ async fn a_collection_is_refused_where_it_is_not_or_is_already() {
     control.create(&shop, &[]).await.unwrap();
     assert!(matches!(control.create_collection(&nobody, &cards, PLAIN).await, Err(StoreError::NoApp { .. })));
     assert!(matches!(control.collections(&nobody).await, Err(StoreError::NoApp { .. })));
-    assert!(matches!(control.set_expiry(&shop, &cards, None).await, Err(StoreError::NoCollection { .. })));
+    assert!(matches!(
+        control.change_rules(&shop, &cards, RulesChange::default()).await,
+        Err(StoreError::NoCollection { .. })
+    ));
     assert!(matches!(control.delete_collection(&shop, &cards).await, Err(StoreError::NoCollection { .. })));
     control.create_collection(&shop, &cards, PLAIN).await.unwrap();
     let refused = control.create_collection(&shop, &cards, PLAIN).await;
@@ -137,4 +160,60 @@ async fn collections_go_with_their_app_and_another_of_its_name_has_none() {
     assert_eq!(control.maintain(0).await.unwrap(), 2);
     assert_eq!(control.load().await.unwrap().removal_unix_s, None);
     assert_eq!(store.load().await.unwrap().records.into_keys().collect::<Vec<_>>(), ["app/shop", "collection/shop/a"]);
+}
+
+#[tokio::test]
+async fn a_map_is_deleted_only_if_it_was_there() {
+    let (control, _) = fresh();
+    let (shop, other) = (app("shop"), app("other"));
+    let cards = name("cards");
+    let map = |app, collection| crate::MapId { app, collection };
+    let live = |app: &AppId, retention_s| MapState::Live { app: app.clone(), collection: cards.clone(), retention_s };
+    let deleted = |app: Option<&AppId>, collection: Option<&CollectionName>| MapState::Deleted {
+        app: app.cloned(),
+        collection: collection.cloned(),
+    };
+    let nothing = control.map_states().await.unwrap();
+    control.create(&shop, &[]).await.unwrap();
+    control.create_collection(&shop, &cards, PLAIN).await.unwrap();
+    let early = control.map_states().await.unwrap();
+    control.change_rules(&shop, &cards, RulesChange { retention_s: Some(Some(9)), expires_s: None }).await.unwrap();
+    let kept = control.map_states().await.unwrap();
+    control.delete_collection(&shop, &cards).await.unwrap();
+    let gone = control.map_states().await.unwrap();
+    control.create_collection(&shop, &cards, PLAIN).await.unwrap();
+    control.create(&other, &[]).await.unwrap();
+    control.create_collection(&other, &cards, PLAIN).await.unwrap();
+    let again = control.map_states().await.unwrap();
+    control.delete(&shop, Target::App, WEEK).await.unwrap();
+    let leaving = control.map_states().await.unwrap();
+    control.delete(&shop, Target::App, NOW).await.unwrap();
+    control.maintain(u64::MAX).await.unwrap();
+    let left = control.map_states().await.unwrap();
+    control.create(&shop, &[]).await.unwrap();
+    let renewed = control.map_states().await.unwrap();
+    // Records that are older than a map say nothing about it.
+    for (what, states, expected) in [
+        (map(1, 1), &nothing, MapState::Unknown),
+        (map(1, 1), &early, live(&shop, None)),
+        (map(1, 2), &early, MapState::Unknown),
+        (map(2, 1), &early, MapState::Unknown),
+        (map(1, 1), &kept, live(&shop, Some(9))),
+        (map(1, 1), &gone, deleted(Some(&shop), Some(&cards))),
+        (map(1, 2), &gone, MapState::Unknown),
+        (map(1, 1), &again, deleted(Some(&shop), None)),
+        (map(1, 2), &again, live(&shop, None)),
+        (map(2, 1), &again, live(&other, None)),
+        (map(1, 2), &leaving, live(&shop, None)),
+        (map(1, 1), &left, deleted(Some(&shop), None)),
+        (map(1, 2), &left, deleted(Some(&shop), None)),
+        (map(1, 9), &left, deleted(Some(&shop), None)),
+        (map(2, 1), &left, live(&other, None)),
+        (map(1, 2), &renewed, deleted(None, None)),
+        (map(2, 1), &renewed, live(&other, None)),
+        (map(3, 1), &renewed, MapState::Unknown),
+        (map(4, 1), &renewed, MapState::Unknown),
+    ] {
+        assert_eq!(states.of(what), expected, "{what:?} at {}", states.generation());
+    }
 }

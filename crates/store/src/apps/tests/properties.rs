@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::MapId;
 
 const APPS: [&str; 3] = ["a", "b", "c"];
 
@@ -22,7 +23,7 @@ enum Change {
     RestoreApp,
     CreateCollection(u8),
     DeleteCollection(u8),
-    SetExpiry(u8),
+    ChangeRules(u8),
 }
 
 fn change() -> impl Strategy<Value = (&'static str, Change)> {
@@ -41,7 +42,7 @@ fn change() -> impl Strategy<Value = (&'static str, Change)> {
         1 => Just(Change::RestoreApp),
         2 => which.clone().prop_map(Change::CreateCollection),
         1 => which.clone().prop_map(Change::DeleteCollection),
-        1 => which.prop_map(Change::SetExpiry),
+        1 => which.prop_map(Change::ChangeRules),
     ];
     (prop::sample::select(&APPS[..]), change)
 }
@@ -54,8 +55,13 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
         found.keys.get(usize::from(at) % found.keys.len().max(1)).map(|key| Target::Key(key.id))
     };
     let collection = |at: u8| CollectionName::new(&format!("c{}", at % 3)).unwrap();
-    let rules =
-        Rules { kind: CollectionKind::Random, format: crypto::Format::Uuid, scope: Scope::Collection, expires_s: None };
+    let rules = Rules {
+        kind: CollectionKind::Random,
+        format: crypto::Format::Uuid,
+        scope: Scope::Collection,
+        expires_s: None,
+        retention_s: None,
+    };
     let delay = |now| if now { NOW } else { WEEK };
     let pair = |scalar| KeyPair::from_scalar(Curve::P256, &[scalar; 32]).unwrap();
     let of_app = |made: Result<AppChange, StoreError>| made.map(|made| made.generation);
@@ -73,7 +79,10 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
         Change::RestoreApp => of_app(control.restore(&app, Target::App).await),
         Change::CreateCollection(at) => of_collection(control.create_collection(&app, &collection(at), rules).await),
         Change::DeleteCollection(at) => of_collection(control.delete_collection(&app, &collection(at)).await),
-        Change::SetExpiry(at) => of_collection(control.set_expiry(&app, &collection(at), Some(at.into())).await),
+        Change::ChangeRules(at) => {
+            let change = RulesChange { expires_s: Some(Some(at.into())), retention_s: None };
+            of_collection(control.change_rules(&app, &collection(at), change).await)
+        }
     };
     match made {
         Ok(generation) => Some(generation),
@@ -126,6 +135,17 @@ impl History {
             for (name, collection) in &served.collections {
                 let number = (app.number, collection.number);
                 assert_eq!(self.collections.entry(number).or_insert_with(|| name.clone()), name);
+            }
+        }
+        // Of all maps that ever were, those of live collections are live and all others are deleted.
+        let states = control.map_states().await.unwrap();
+        for (app, collection) in self.collections.keys().copied() {
+            let found = state.apps.iter().find(|served| served.number == app);
+            let lives = found.is_some_and(|app| app.collections.values().any(|of| of.number == collection));
+            match states.of(MapId { app, collection }) {
+                MapState::Live { .. } => assert!(lives),
+                MapState::Deleted { .. } => assert!(!lives),
+                MapState::Unknown => panic!("map {app}/{collection} was there"),
             }
         }
     }

@@ -40,6 +40,7 @@ async fn what_is_damaged_is_refused_by_name() {
         format: crypto::Format::Opaque,
         scope: Scope::Collection,
         expires_s: None,
+        retention_s: None,
     };
     control.create_collection(&app("shop"), &cards, rules).await.unwrap();
     let (good, collection) = (text(&store, "app/shop").await, text(&store, "collection/shop/cards").await);

@@ -1,7 +1,7 @@
 //! What happens to rows that are there: deleted, expired, listed, archived, pruned, copied.
 
 use super::*;
-use crate::{Filter, Page};
+use crate::{Filter, Page, Sweep};
 
 pub(super) async fn all(store: &dyn TokenStore) {
     deleted_rows_are_gone(store).await;
@@ -11,6 +11,9 @@ pub(super) async fn all(store: &dyn TokenStore) {
     what_has_expired_is_archived(store).await;
     what_was_archived_is_pruned(store).await;
     jobs_go_in_pages(store).await;
+    due_rows_are_swept(store).await;
+    a_sweep_ends_at_any_page_size(store).await;
+    maps_with_rows_are_found_in_order(store).await;
     rows_are_put_over_others(store).await;
     rows_are_put_all_or_none(store).await;
     a_page_of_large_rows_is_short(store).await;
@@ -231,6 +234,98 @@ async fn jobs_go_in_pages(store: &dyn TokenStore) {
         }
         assert_eq!(scanned(store, map).await.len(), 66);
     }
+}
+
+async fn due_rows_are_swept(store: &dyn TokenStore) {
+    let rows = [
+        printed(1, 1),
+        expiring(printed(2, 2), 10),
+        expiring(printed(3, 3), 11),
+        expiring(printed(4, 4), 30),
+        archived(expiring(row(5), 9), 20),
+        archived(row(6), 21),
+    ];
+    let archive = |expired_before| Sweep::Archive { expired_before };
+    let prune = |archived_before| Sweep::Prune { archived_before };
+    // The sweep, now, the rows that it archives and the rows that it removes, by index.
+    let cases: [(Sweep, u64, &[usize], &[usize]); 10] = [
+        (archive(10), 20, &[], &[]),
+        (archive(11), 20, &[1], &[]),
+        (archive(u64::MAX), 20, &[1, 2], &[]),
+        (archive(u64::MAX), 10, &[1], &[]),
+        (archive(u64::MAX), 9, &[], &[]),
+        (prune(20), 100, &[], &[]),
+        (prune(21), 0, &[], &[4]),
+        (prune(u64::MAX), 0, &[], &[4, 5]),
+        (archive(31), 30, &[1, 2, 3], &[]),
+        (Sweep::Erase, 0, &[], &[0, 1, 2, 3, 4, 5]),
+    ];
+    for (sweep, now, archives, removes) in cases {
+        let map = fresh();
+        let other = MapId { collection: 2, ..map };
+        put(store, map, &rows).await;
+        put(store, other, &rows).await;
+        let count = (archives.len() + removes.len()) as u64;
+        assert_eq!(swept(store, now, map, sweep, 100).await, count, "{sweep:?} at {now}");
+        let expected: Vec<Row> = (0..rows.len())
+            .filter(|at| !removes.contains(at))
+            .map(|at| if archives.contains(&at) { archived(rows[at].clone(), now) } else { rows[at].clone() })
+            .collect();
+        assert_eq!(scanned(store, map).await, expected, "{sweep:?} at {now}");
+        assert_eq!(scanned(store, other).await, rows, "{sweep:?} at {now}");
+        assert_eq!(swept(store, now, map, sweep, 100).await, 0, "{sweep:?} at {now}: once");
+    }
+}
+
+/// Sweeps to the end in pages of `limit`.
+async fn swept(store: &dyn TokenStore, now: u64, map: MapId, sweep: Sweep, limit: usize) -> u64 {
+    let (mut after, mut count) = (None, 0);
+    loop {
+        let page = store.sweep(now, map, sweep, after, limit).await.unwrap();
+        assert!(page.found <= limit as u64);
+        count += page.found;
+        after = page.next;
+        if after.is_none() {
+            return count;
+        }
+    }
+}
+
+async fn a_sweep_ends_at_any_page_size(store: &dyn TokenStore) {
+    for limit in [1, 7, 99, 100, 101] {
+        let map = fresh();
+        let rows: Vec<Row> = (0..100).map(|n| if n % 3 == 0 { expiring(printed(n, n), 5) } else { row(n) }).collect();
+        put(store, map, &rows).await;
+        assert_eq!(swept(store, 10, map, Sweep::Archive { expired_before: 10 }, limit).await, 34, "{limit}");
+        assert_eq!(swept(store, 10, map, Sweep::Prune { archived_before: 11 }, limit).await, 34, "{limit}");
+        assert_eq!(scanned(store, map).await.len(), 66);
+        assert_eq!(swept(store, 10, map, Sweep::Erase, limit).await, 66, "{limit}");
+        assert_eq!(scanned(store, map).await, []);
+    }
+}
+
+async fn maps_with_rows_are_found_in_order(store: &dyn TokenStore) {
+    let map = fresh();
+    let of = |collection| MapId { collection, ..map };
+    let before = MapId { app: map.app - 1, collection: i32::MAX as u32 };
+    let all = async || {
+        let (mut after, mut found) = (before, Vec::new());
+        while let Some(next) = store.next_map(Some(after)).await.unwrap().filter(|next| next.app == map.app) {
+            assert!(next > after);
+            found.push(next);
+            after = next;
+        }
+        found
+    };
+    assert_eq!(all().await, []);
+    put(store, of(7), &[row(1), row(2)]).await;
+    put(store, of(300), &[archived(row(1), 5)]).await;
+    put(store, of(2), &[expiring(row(1), 1)]).await;
+    assert_eq!(all().await, [of(2), of(7), of(300)]);
+    assert!(store.next_map(None).await.unwrap().is_some_and(|first| first <= of(2)));
+    swept(store, 1, of(7), Sweep::Erase, 1).await;
+    assert_eq!(all().await, [of(2), of(300)]);
+    assert_eq!(store.next_map(Some(MapId { app: i32::MAX as u32, collection: i32::MAX as u32 })).await.unwrap(), None);
 }
 
 async fn rows_are_put_over_others(store: &dyn TokenStore) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use sealwire_store::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, TokenId, TokenStore, Written};
+use sealwire_store::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
 use tokio::sync::watch;
 
 /// What it is told.
@@ -120,6 +120,21 @@ impl TokenStore for Balky {
     ) -> Result<Page<u64>, StoreError> {
         self.ready().await?;
         self.store.prune(map, archived_before, after, limit, dry_run).await
+    }
+
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        self.store.sweep(now, map, sweep, after, limit).await
+    }
+
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        self.store.next_map(after).await
     }
 
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {

@@ -1,0 +1,297 @@
+//! The background sweep of token maps: archives expired rows, prunes archived ones after their collection's retention
+//! time, and erases the rows of deleted collections and apps.
+//!
+//! Engines that share a database share a lease, so one of them sweeps at a time. All changes are safe to repeat, so an
+//! engine that loses its lease in the middle of a batch does no harm. A sweep uses at most a tenth of the store's time
+//! and looks at no more rows per second than the configuration allows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_store::{Control, MapId, MapState, MapStates, StoreError, Sweep, TokenStore};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::apps::jittered;
+use crate::config;
+
+/// Name of the lease.
+const LEASE: &str = "sweep";
+/// Time after which another engine gets the lease of an engine that stopped.
+const LEASE_TIME: Duration = Duration::from_secs(60);
+/// Time between two looks at the lease and at the control state during a sweep.
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
+/// Longest time between two audit records of one map.
+const RECORD_PERIOD: Duration = Duration::from_secs(60);
+/// Rows stay for this many seconds after they expired: the engines' clocks may differ.
+const CLOCK_MARGIN_S: u64 = 60;
+/// Most rows of one statement.
+const BATCH_ROWS_MAX: usize = 1_000;
+/// Time that the sweep leaves to others, as a multiple of the time it took.
+const REST: u32 = 9;
+
+/// A kind of change, as metrics and audit records name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Expired rows are archived.
+    Archived,
+    /// Archived rows are removed.
+    Pruned,
+    /// Rows of deleted collections and apps are removed.
+    Erased,
+}
+
+impl Action {
+    /// Every action, in the order of a sweep.
+    pub const ALL: [Self; 3] = [Self::Archived, Self::Pruned, Self::Erased];
+
+    /// Returns the name in metrics and audit records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Archived => "archived",
+            Self::Pruned => "pruned",
+            Self::Erased => "erased",
+        }
+    }
+}
+
+/// The end of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All maps were swept.
+    Done,
+    /// Another engine has the lease.
+    Elsewhere,
+    /// The audit trail cannot take a record, so nothing is removed.
+    Unrecorded,
+    /// The engine stops.
+    Stopped,
+    /// The store failed; the next sweep tries again.
+    Failed,
+}
+
+impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Self; 5] = [Self::Done, Self::Elsewhere, Self::Unrecorded, Self::Stopped, Self::Failed];
+
+    /// Returns the name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Elsewhere => "elsewhere",
+            Self::Unrecorded => "unrecorded",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The rows of one map that were changed alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swept {
+    /// The change.
+    pub action: Action,
+    /// The map.
+    pub map: MapId,
+    /// Its app, if the name is known.
+    pub app: Option<String>,
+    /// Its collection, if the name is known.
+    pub collection: Option<String>,
+    /// Number of rows.
+    pub rows: u64,
+}
+
+/// Receives an account of all sweeps.
+pub trait Ledger: Send + Sync {
+    /// Returns whether [`Ledger::record`] can keep a record now.
+    fn is_ready(&self) -> bool;
+    /// Counts rows right after they were changed.
+    fn count(&self, action: Action, rows: u64);
+    /// Records rows that were changed since the last record.
+    fn record(&self, swept: &Swept);
+    /// Counts a sweep.
+    fn ended(&self, outcome: Outcome);
+}
+
+/// Sweeps the token maps of one store.
+pub struct Sweeper<L> {
+    control: Control,
+    tokens: Arc<dyn TokenStore>,
+    /// Names this run of this engine; holds the lease.
+    instance: String,
+    options: config::Sweep,
+    ledger: L,
+    /// Seconds since 1970-01-01 UTC.
+    clock: fn() -> u64,
+    /// True once the engine drains.
+    stop: watch::Receiver<bool>,
+}
+
+/// Why a sweep ended early.
+enum End {
+    Outcome(Outcome),
+    Store(StoreError),
+}
+
+impl From<StoreError> for End {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl<L: Ledger> Sweeper<L> {
+    /// Creates a sweeper; [`Sweeper::run`] sweeps.
+    pub fn new(
+        control: Control,
+        tokens: Arc<dyn TokenStore>,
+        instance: String,
+        options: config::Sweep,
+        ledger: L,
+        clock: fn() -> u64,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self { control, tokens, instance, options, ledger, clock, stop }
+    }
+
+    /// Sweeps once per interval until the engine drains.
+    pub async fn run(mut self) {
+        let interval = Duration::from_secs(self.options.interval_s);
+        if interval.is_zero() {
+            return;
+        }
+        while self.rest(jittered(interval)).await.is_ok() {
+            let outcome = match self.sweep().await {
+                Ok(()) => Outcome::Done,
+                Err(End::Outcome(outcome)) => outcome,
+                Err(End::Store(error)) => {
+                    tracing::warn!(%error, "a sweep of token maps ended early; the next one goes on");
+                    Outcome::Failed
+                }
+            };
+            self.ledger.ended(outcome);
+        }
+    }
+
+    /// Sleeps, unless the engine drains.
+    async fn rest(&mut self, time: Duration) -> Result<(), End> {
+        tokio::select! {
+            biased;
+            _ = self.stop.wait_for(|stop| *stop) => Err(End::Outcome(Outcome::Stopped)),
+            () = tokio::time::sleep(time) => Ok(()),
+        }
+    }
+
+    /// Sweeps every map that has rows.
+    async fn sweep(&mut self) -> Result<(), End> {
+        let mut states = MapStates::default();
+        self.check(&mut states).await?;
+        let (mut checked, mut map) = (Instant::now(), None);
+        while let Some(next) = self.tokens.next_map(map).await? {
+            for action in Action::ALL {
+                self.sweep_map(next, action, &mut states, &mut checked).await?;
+            }
+            map = Some(next);
+        }
+        Ok(())
+    }
+
+    /// Takes or extends the lease, and reads the states of maps if they changed.
+    async fn check(&self, states: &mut MapStates) -> Result<(), End> {
+        if !self.ledger.is_ready() {
+            return Err(End::Outcome(Outcome::Unrecorded));
+        }
+        if !self.control.store().lease(LEASE, &self.instance, LEASE_TIME).await? {
+            return Err(End::Outcome(Outcome::Elsewhere));
+        }
+        if self.control.generation().await? != states.generation() {
+            *states = self.control.map_states().await?;
+        }
+        Ok(())
+    }
+
+    async fn sweep_map(
+        &mut self,
+        map: MapId,
+        action: Action,
+        states: &mut MapStates,
+        checked: &mut Instant,
+    ) -> Result<(), End> {
+        let (mut after, mut rows, mut recorded) = (None, 0, Instant::now());
+        let limit = usize::try_from(self.options.rows_per_s / 5).unwrap_or(usize::MAX).clamp(1, BATCH_ROWS_MAX);
+        let mut names = (None, None);
+        let end = loop {
+            if checked.elapsed() >= CHECK_PERIOD {
+                if let Err(end) = self.check(states).await {
+                    break Err(end);
+                }
+                *checked = Instant::now();
+            }
+            let now = (self.clock)();
+            let state = states.of(map);
+            let Some(sweep) = due(&state, action, now) else { break Ok(()) };
+            names = names_of(&state);
+            let begun = Instant::now();
+            let page = match self.tokens.sweep(now, map, sweep, after, limit).await {
+                Ok(page) => page,
+                Err(error) => break Err(error.into()),
+            };
+            self.ledger.count(action, page.found);
+            rows += page.found;
+            if recorded.elapsed() >= RECORD_PERIOD {
+                self.record(action, map, &names, &mut rows);
+                recorded = Instant::now();
+            }
+            // A store without an index looks at all rows of a page to find those that are due.
+            let looked = if page.next.is_some() { limit as u64 } else { page.found };
+            let pace = Duration::from_secs_f64(looked as f64 / self.options.rows_per_s as f64);
+            if let Err(end) = self.rest(pace.max(begun.elapsed() * REST)).await {
+                break Err(end);
+            }
+            after = page.next;
+            if after.is_none() {
+                break Ok(());
+            }
+        };
+        self.record(action, map, &names, &mut rows);
+        end
+    }
+
+    fn record(&self, action: Action, map: MapId, (app, collection): &Names, rows: &mut u64) {
+        let rows = std::mem::take(rows);
+        if rows > 0 {
+            let (app, collection) = (app.clone(), collection.clone());
+            tracing::info!(action = action.name(), app, collection, rows, "token rows swept");
+            self.ledger.record(&Swept { action, map, app, collection, rows });
+        }
+    }
+}
+
+/// Names of an app and a collection, if they are known.
+type Names = (Option<String>, Option<String>);
+
+fn names_of(state: &MapState) -> Names {
+    match state {
+        MapState::Live { app, collection, .. } => (Some(app.as_str().into()), Some(collection.as_str().into())),
+        MapState::Deleted { app, collection } => {
+            (app.as_ref().map(|app| app.as_str().into()), collection.as_ref().map(|name| name.as_str().into()))
+        }
+        MapState::Unknown => (None, None),
+    }
+}
+
+/// Returns the change that `action` makes to a map in this state.
+fn due(state: &MapState, action: Action, now: u64) -> Option<Sweep> {
+    match (state, action) {
+        (MapState::Live { .. }, Action::Archived) => {
+            Some(Sweep::Archive { expired_before: now.saturating_sub(CLOCK_MARGIN_S) })
+        }
+        (MapState::Live { retention_s: Some(retention_s), .. }, Action::Pruned) => {
+            Some(Sweep::Prune { archived_before: now.saturating_sub(*retention_s) })
+        }
+        (MapState::Deleted { .. }, Action::Erased) => Some(Sweep::Erase),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+//! Sweeps over a store in memory. Time stands still but for what the sweeper sleeps.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sealwire_crypto::{AppId, Format, Kek};
+use sealwire_store::{
+    CollectionKind, CollectionName, ControlStore as _, MemoryStore, Row, Rules, Scope, Target, TokenId,
+};
+
+use super::*;
+
+const NOW: u64 = 1_000_000;
+
+/// Keeps all that it is told.
+#[derive(Default)]
+struct Book {
+    is_full: AtomicBool,
+    counted: Mutex<u64>,
+    records: Mutex<Vec<Swept>>,
+    outcomes: Mutex<Vec<Outcome>>,
+}
+
+impl Ledger for Arc<Book> {
+    fn is_ready(&self) -> bool {
+        !self.is_full.load(Ordering::SeqCst)
+    }
+
+    fn count(&self, _: Action, rows: u64) {
+        *self.counted.lock().unwrap() += rows;
+    }
+
+    fn record(&self, swept: &Swept) {
+        self.records.lock().unwrap().push(swept.clone());
+    }
+
+    fn ended(&self, outcome: Outcome) {
+        self.outcomes.lock().unwrap().push(outcome);
+    }
+}
+
+struct World {
+    store: Arc<MemoryStore>,
+    control: Control,
+    book: Arc<Book>,
+    drain: watch::Sender<bool>,
+}
+
+fn app() -> AppId {
+    AppId::new("shop").unwrap()
+}
+
+impl World {
+    /// An app with collections 1 and 2, which keep archived rows for ever and for 100 seconds.
+    async fn new() -> Self {
+        let store = Arc::new(MemoryStore::default());
+        let kek = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
+        let control = Control::new(Arc::<MemoryStore>::clone(&store), kek);
+        control.create(&app(), &[]).await.unwrap();
+        for (name, retention_s) in [("kept", None), ("short", Some(100))] {
+            let (kind, format, scope) = (CollectionKind::Random, Format::Opaque, Scope::Collection);
+            let rules = Rules { kind, format, scope, expires_s: None, retention_s };
+            control.create_collection(&app(), &CollectionName::new(name).unwrap(), rules).await.unwrap();
+        }
+        Self { store, control, book: Arc::default(), drain: watch::Sender::new(false) }
+    }
+
+    fn sweeper(&self, instance: &str, rows_per_s: u64) -> Sweeper<Arc<Book>> {
+        let (control, tokens) = (self.control.clone(), Arc::clone(&self.store) as Arc<dyn TokenStore>);
+        let options = config::Sweep { interval_s: 60, rows_per_s };
+        let ledger = Arc::clone(&self.book);
+        Sweeper::new(control, tokens, instance.into(), options, ledger, || NOW, self.drain.subscribe())
+    }
+
+    /// Puts rows without any time from id `from` on.
+    async fn fill(&self, map: MapId, from: u64, count: u64) {
+        let rows: Vec<_> = (from..from + count).map(|id| (map, row(id, None, None))).collect();
+        self.store.put(&rows).await.unwrap();
+    }
+
+    /// The ids of a map, with those of archived rows negative.
+    async fn ids(&self, map: MapId) -> Vec<i64> {
+        let mut rows = Vec::new();
+        let mut after = (MapId { app: map.app, collection: map.collection - 1 }, TokenId([0xff; 16]));
+        loop {
+            let page = self.store.scan(Some(after), 1_000).await.unwrap();
+            let Some(last) = page.last() else { return rows };
+            after = (last.0, last.1.id);
+            for (_, row) in page.into_iter().filter(|(found, _)| *found == map) {
+                let id = i64::from_be_bytes(row.id.0[8..].try_into().unwrap());
+                rows.push(if row.archived.is_some() { -id } else { id });
+            }
+        }
+    }
+
+    fn records(&self) -> Vec<(Action, Option<String>, u64)> {
+        let records = self.book.records.lock().unwrap();
+        records.iter().map(|swept| (swept.action, swept.collection.clone(), swept.rows)).collect()
+    }
+}
+
+fn row(id: u64, expires: Option<u64>, archived: Option<u64>) -> Row {
+    let id = TokenId(u128::from(id).to_be_bytes());
+    Row { id, fingerprint: None, sealed: "sealed".into(), tags: Vec::new(), expires, created: 1, archived }
+}
+
+const KEPT: MapId = MapId { app: 1, collection: 1 };
+const SHORT: MapId = MapId { app: 1, collection: 2 };
+
+#[tokio::test(start_paused = true)]
+async fn rows_go_when_their_time_has_come() {
+    let world = World::new().await;
+    let rows = [
+        row(1, None, None),
+        row(2, Some(NOW - 61), None),
+        row(3, Some(NOW - 60), None),
+        row(4, Some(NOW + 1), None),
+        row(5, None, Some(NOW - 100)),
+        row(6, None, Some(NOW - 101)),
+        row(7, None, Some(0)),
+    ];
+    // No collection has these numbers yet: nothing says that they were deleted.
+    let (future, foreign) = (MapId { app: 1, collection: 3 }, MapId { app: 2, collection: 1 });
+    for map in [KEPT, SHORT, future, foreign] {
+        world.store.put(&rows.clone().map(|row| (map, row))).await.unwrap();
+    }
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(world.ids(KEPT).await, [1, -2, 3, 4, -5, -6, -7]);
+    assert_eq!(world.ids(SHORT).await, [1, -2, 3, 4, -5]);
+    assert_eq!(world.ids(future).await, [1, 2, 3, 4, -5, -6, -7]);
+    assert_eq!(world.ids(foreign).await, [1, 2, 3, 4, -5, -6, -7]);
+    let (kept, short) = (Some("kept".to_owned()), Some("short".to_owned()));
+    let expected = [(Action::Archived, kept, 1), (Action::Archived, short.clone(), 1), (Action::Pruned, short, 2)];
+    assert_eq!(world.records(), expected);
+    assert_eq!(*world.book.counted.lock().unwrap(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_of_deleted_collections_and_apps_go() {
+    let world = World::new().await;
+    world.fill(KEPT, 0, 10).await;
+    world.fill(SHORT, 0, 2_500).await;
+    let short = CollectionName::new("short").unwrap();
+    world.control.delete_collection(&app(), &short).await.unwrap();
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!((world.ids(KEPT).await.len(), world.ids(SHORT).await.len()), (10, 0));
+    assert_eq!(world.records(), [(Action::Erased, Some("short".to_owned()), 2_500)]);
+    // An app that can be restored keeps its rows.
+    world.control.delete(&app(), Target::App, Duration::from_secs(3_600)).await.unwrap();
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(world.ids(KEPT).await.len(), 10);
+    world.control.maintain(u64::MAX).await.unwrap();
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(world.ids(KEPT).await.len(), 0);
+    assert_eq!(world.records().last(), Some(&(Action::Erased, None, 10)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_takes_the_time_that_its_rate_allows() {
+    for (rows_per_s, seconds) in [(100, 50), (1_000, 5), (5_000, 1)] {
+        let world = World::new().await;
+        world.fill(SHORT, 0, 5_000).await;
+        world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
+        let begun = Instant::now();
+        assert!(world.sweeper("a", rows_per_s).sweep().await.is_ok());
+        assert_eq!(begun.elapsed().as_secs(), seconds, "{rows_per_s} rows a second");
+        assert_eq!(*world.book.counted.lock().unwrap(), 5_000);
+        assert_eq!(world.records().iter().map(|(_, _, rows)| rows).sum::<u64>(), 5_000);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_two_engines_sweeps() {
+    let world = World::new().await;
+    world.fill(SHORT, 0, 1_000).await;
+    world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
+    let [a, b] = ["a", "b"].map(|instance| tokio::spawn(world.sweeper(instance, 5_000).run()));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    world.drain.send(true).unwrap();
+    a.await.unwrap();
+    b.await.unwrap();
+    assert_eq!(world.records(), [(Action::Erased, Some("short".to_owned()), 1_000)]);
+    let outcomes = world.book.outcomes.lock().unwrap();
+    let of = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
+    assert!(of(Outcome::Done) >= 9 && of(Outcome::Elsewhere) >= 9, "{outcomes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_ends_with_its_lease_and_with_its_engine() {
+    let world = World::new().await;
+    world.fill(SHORT, 0, 10_000).await;
+    world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
+    // The lease is looked at again after 5 s, which are 500 rows.
+    let mut a = world.sweeper("a", 100);
+    let sweep = tokio::spawn(async move { a.sweep().await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.store.leave("a").await.unwrap();
+    assert!(world.store.lease(LEASE, "b", LEASE_TIME).await.unwrap());
+    assert!(matches!(sweep.await.unwrap(), Err(End::Outcome(Outcome::Elsewhere))));
+    let after_lease = world.ids(SHORT).await.len();
+    assert!((9_400..10_000).contains(&after_lease), "{after_lease}");
+    let mut b = world.sweeper("b", 100);
+    let sweep = tokio::spawn(async move { b.sweep().await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.drain.send(true).unwrap();
+    assert!(matches!(sweep.await.unwrap(), Err(End::Outcome(Outcome::Stopped))));
+    let left = world.ids(SHORT).await.len();
+    assert!((after_lease - 200..after_lease).contains(&left), "{left}");
+    // All that is gone is counted and recorded.
+    let gone = (10_000 - left) as u64;
+    assert_eq!(*world.book.counted.lock().unwrap(), gone);
+    assert_eq!(world.records().iter().map(|(_, _, rows)| rows).sum::<u64>(), gone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_goes_while_nothing_can_be_recorded() {
+    let world = World::new().await;
+    world.fill(SHORT, 0, 10).await;
+    world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
+    world.book.is_full.store(true, Ordering::SeqCst);
+    assert!(matches!(world.sweeper("a", 5_000).sweep().await, Err(End::Outcome(Outcome::Unrecorded))));
+    assert_eq!(world.ids(SHORT).await.len(), 10);
+    world.book.is_full.store(false, Ordering::SeqCst);
+    assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
+    assert_eq!(world.ids(SHORT).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retention_time_that_changes_counts_during_a_sweep() {
+    let world = World::new().await;
+    let rows: Vec<_> = (0..2_000).map(|id| (SHORT, row(id, None, Some(1)))).collect();
+    world.store.put(&rows).await.unwrap();
+    let mut a = world.sweeper("a", 100);
+    let sweep = tokio::spawn(async move { a.sweep().await });
+    // For 20 s it looks for expired rows among all of them; then it prunes.
+    tokio::time::sleep(Duration::from_secs(22)).await;
+    let change = sealwire_store::RulesChange { retention_s: Some(None), expires_s: None };
+    world.control.change_rules(&app(), &CollectionName::new("short").unwrap(), change).await.unwrap();
+    assert!(sweep.await.unwrap().is_ok());
+    let left = world.ids(SHORT).await.len();
+    assert!((1_400..2_000).contains(&left), "{left}");
+}
