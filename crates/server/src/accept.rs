@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::Gate;
-use crate::connection;
+use crate::connection::{self, Pace};
 use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::metrics::{ConnectionOutcome, Metrics};
@@ -35,20 +35,28 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
+/// The client of an open connection.
+pub struct Peer {
+    /// Its authenticated name.
+    pub principal: Principal,
+    /// Shared by all connections of the principal.
+    pub pace: Arc<Pace>,
+}
+
 /// What becomes of a connection whose caller has a name.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
     /// Serves it to its end.
-    fn serve<S>(self, principal: Principal, stream: S, ending: Ending) -> impl Future<Output = ()> + Send
+    fn serve<S>(self, peer: Peer, stream: S, ending: Ending) -> impl Future<Output = ()> + Send
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
 }
 
 impl Serve for Arc<Engine> {
-    async fn serve<S>(self, principal: Principal, stream: S, ending: Ending)
+    async fn serve<S>(self, peer: Peer, stream: S, ending: Ending)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
-        connection::serve(self, principal, stream, ending).await;
+        connection::serve(self, peer, stream, ending).await;
     }
 }
 
@@ -134,12 +142,13 @@ impl<T: Serve> Acceptor<T> {
             let Ok(caller) = gate.enter(certificates, &entrance) else {
                 return metrics.connection(ConnectionOutcome::TlsFailed);
             };
-            let Some(_entry) = principals.enter(&principal, per_principal_max) else {
+            let Some(entry) = principals.enter(&principal, per_principal_max, engine.limits.rejected_per_s_max) else {
                 return metrics.connection(ConnectionOutcome::PrincipalRefused);
             };
             metrics.connection(ConnectionOutcome::Accepted);
             let _open = Open::new(&metrics);
-            service.serve(principal, stream, Ending::new(drains, caller.expelled())).await;
+            let peer = Peer { principal, pace: Arc::clone(&entry.pace) };
+            service.serve(peer, stream, Ending::new(drains, caller.expelled())).await;
         });
     }
 }
@@ -162,32 +171,42 @@ impl Drop for Open {
 
 /// Open connections by principal.
 #[derive(Debug, Default)]
-pub(crate) struct Principals(Mutex<HashMap<Principal, usize>>);
+pub(crate) struct Principals(Mutex<HashMap<Principal, Connections>>);
+
+/// The open connections of a principal.
+#[derive(Debug)]
+struct Connections {
+    count: usize,
+    pace: Arc<Pace>,
+}
 
 impl Principals {
     /// Counts one more connection of a principal, until dropped; `None` when it has as many as it may.
-    fn enter(self: &Arc<Self>, principal: &Principal, max: usize) -> Option<PrincipalEntry> {
+    fn enter(self: &Arc<Self>, principal: &Principal, max: usize, rejected_per_s_max: u32) -> Option<PrincipalEntry> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(principal.clone()).or_default();
-        if *count >= max {
+        let new = || Connections { count: 0, pace: Arc::new(Pace::new(rejected_per_s_max)) };
+        let connections = open.entry(principal.clone()).or_insert_with(new);
+        if connections.count >= max {
             return None;
         }
-        *count += 1;
-        Some(PrincipalEntry { principals: Arc::clone(self), principal: principal.clone() })
+        connections.count += 1;
+        let pace = Arc::clone(&connections.pace);
+        Some(PrincipalEntry { principals: Arc::clone(self), principal: principal.clone(), pace })
     }
 }
 
 struct PrincipalEntry {
     principals: Arc<Principals>,
     principal: Principal,
+    pace: Arc<Pace>,
 }
 
 impl Drop for PrincipalEntry {
     fn drop(&mut self) {
         let mut open = self.principals.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.principal) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(connections) = open.get_mut(&self.principal) {
+            connections.count -= 1;
+            if connections.count == 0 {
                 open.remove(&self.principal);
             }
         }

@@ -14,6 +14,7 @@
 
 mod call;
 mod input;
+mod pace;
 mod reader;
 mod recorded;
 mod replies;
@@ -27,8 +28,9 @@ use std::time::Duration;
 use sealwire_wire::{ErrorCode, RpcError, reply};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use crate::accept::Peer;
 use crate::budget::ConnectionBytes;
 use crate::ending::Ending;
 use crate::engine::Engine;
@@ -38,6 +40,7 @@ use crate::pki::Principal;
 use crate::ticket::{StopReason, Tickets};
 pub use call::Failures;
 use call::log_failure;
+pub use pace::Pace;
 use reader::Reader;
 use recorded::Refused;
 use replies::{Outgoing, write_replies};
@@ -47,6 +50,8 @@ pub use turns::Turns;
 struct Connection {
     engine: Arc<Engine>,
     principal: Principal,
+    /// Of requests that never reach the scheduler.
+    pace: Arc<Pace>,
     tickets: Tickets,
     bytes: Arc<ConnectionBytes>,
     /// Seats for calls on this connection; a seat is held until its reply is written.
@@ -70,7 +75,7 @@ enum End {
 /// Serves one connection until it ends. Dropping the future midway stops every call on it.
 pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     engine: Arc<Engine>,
-    principal: Principal,
+    Peer { principal, pace }: Peer,
     stream: S,
     ending: Ending,
 ) {
@@ -79,6 +84,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (replies, outgoing) = mpsc::channel(limits.in_flight_per_connection_max);
     let connection = Arc::new(Connection {
         principal,
+        pace,
         tickets: Tickets::default(),
         bytes: ConnectionBytes::new(limits.bytes_per_connection_max),
         seats: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
@@ -119,6 +125,19 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         }
     };
     if end == End::Closed { written.await } else { input.linger(&engine.turns, written).await }
+}
+
+/// Returns whether a client that knows the contract and its own rights never gets this code.
+const fn is_fault_of_sender(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::BadRequest
+            | ErrorCode::TooLarge
+            | ErrorCode::Unauthenticated
+            | ErrorCode::Forbidden
+            | ErrorCode::NotFound
+            | ErrorCode::CannotOpen
+    )
 }
 
 /// Stops every call when the connection ends, however it ends.
@@ -169,6 +188,9 @@ impl Connection {
     /// Answers a request that did not begin.
     async fn refuse(self: &Arc<Self>, call: &Refused<'_>, failure: &CallFailure) {
         let Refused { msgid, method, .. } = *call;
+        if is_fault_of_sender(failure.code()) {
+            self.pace.rejected(Instant::now());
+        }
         if let CallFailure::Overloaded(refusal) = failure {
             self.engine.metrics.refused(refusal.reason.into());
         }

@@ -30,7 +30,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::accept::{Acceptor, Principals, Serve, listen};
+use crate::accept::{Acceptor, Peer, Principals, Serve, listen};
 use crate::access;
 use crate::certificates::Gate;
 use crate::config::{Caller, ControlListen};
@@ -259,11 +259,11 @@ impl Desk {
 }
 
 impl Serve for Arc<Desk> {
-    async fn serve<S>(self, principal: Principal, stream: S, ending: Ending)
+    async fn serve<S>(self, peer: Peer, stream: S, ending: Ending)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
-        connection::Connection::new(self, principal, stream).serve(ending).await;
+        connection::Connection::new(self, peer.principal, stream).serve(ending).await;
     }
 }
 

@@ -76,6 +76,10 @@ limits! {
     /// Open connections of one principal, so that one caller that leaks connections leaves room for the others.
     /// A quarter of all.
     connections_per_principal_max: usize, "connections", 1..=65_536, 256;
+    /// Requests of one principal per second that the engine rejects by fault of their sender: unknown methods, malformed or
+    /// denied ones. Above this rate the engine pauses before it reads the next request of that principal. Methods that cost
+    /// little (health, info, inspect) count a tenth.
+    rejected_per_s_max: u32, "requests", 1..=1_000_000, 2_000;
     /// TLS handshakes at once; more connections wait unaccepted in the kernel's queue. A handshake takes
     /// 0.22 ms of CPU (measured, both certificates P-256), so 64 of them are 14 ms of one core.
     handshakes_max: usize, "handshakes", 1..=65_536, 64;

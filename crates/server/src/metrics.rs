@@ -171,6 +171,12 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Principals that are remembered with what they may do",
     },
     MetricDoc {
+        name: "sealwire_read_pauses_total",
+        kind: "counter",
+        labels: &[],
+        help: "Pauses in reading a connection because its principal's requests were rejected faster than limits.rejected_per_s_max",
+    },
+    MetricDoc {
         name: "sealwire_request_bytes_total",
         kind: "counter",
         labels: &[],
@@ -608,6 +614,7 @@ pub struct Metrics {
     cancels: [Counter; REASONS],
     fields_saved: [Counter; REASONS],
     cpu_saved: [Seconds; REASONS],
+    read_pauses: Counter,
     request_bytes: Counter,
     reply_bytes: Counter,
     ready: Gauge,
@@ -690,6 +697,7 @@ impl Metrics {
         let undurable_rows = register(&mut registry, "sealwire_store_undurable_rows", Gauge64::default());
         register(&mut registry, "sealwire_store_batch_items", store_batch.clone());
         register(&mut registry, "sealwire_store_waiting", store_waiting.clone());
+        let read_pauses = register(&mut registry, "sealwire_read_pauses_total", Counter::default());
         let request_bytes = register(&mut registry, "sealwire_request_bytes_total", Counter::default());
         let reply_bytes = register(&mut registry, "sealwire_reply_bytes_total", Counter::default());
         register(&mut registry, "sealwire_queue_seconds", queue.clone());
@@ -777,6 +785,7 @@ impl Metrics {
             traces,
             sweeps,
             registry,
+            read_pauses,
             request_bytes,
             reply_bytes,
             ready,
@@ -981,6 +990,11 @@ impl Metrics {
             let ends = ends.load(Ordering::Relaxed);
             gauge.set(if ends == NEVER { f64::INFINITY } else { ends as f64 - now });
         }
+    }
+
+    /// Counts a pause in reading requests of a principal.
+    pub fn read_paused(&self) {
+        self.read_pauses.inc();
     }
 
     /// That many bytes were read.

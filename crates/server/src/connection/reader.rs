@@ -80,6 +80,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if self.parked_bytes >= READ_BYTES {
             return self.wait(Reading::Paused { until: None }).await;
         }
+        if let Some(until) = self.connection.pace.pause(Instant::now()) {
+            self.connection.engine.metrics.read_paused();
+            return self.wait(Reading::Paused { until: Some(until) }).await;
+        }
         match self.scanner.scan(&self.input.buffer) {
             Scan::Message(boundary) => {
                 self.message_began = None;
@@ -195,6 +199,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
         match answer {
             Ok(bytes) => {
+                self.connection.pace.answered(arrived);
                 self.connection.engine.metrics.call_done(&CallReport { method, code: CallCode::OK, times: None });
                 let recording = self.connection.record_refused(&call, CallCode::OK);
                 self.connection.send_recorded(msgid, bytes, recording).await;

@@ -39,6 +39,32 @@ async fn served(harness: &Harness, caller: &Issued) -> Raw {
 }
 
 #[test]
+fn a_principal_whose_requests_are_rejected_is_read_slowly_and_no_other() {
+    run(async {
+        let harness = Harness::with(|config| config.limits.rejected_per_s_max = 100).await;
+        let relay = harness.client().await;
+        let stranger = harness.another_caller("stranger");
+        let mut connections = [served(&harness, &stranger).await, served(&harness, &stranger).await];
+        assert!(harness.metric("sealwire_read_pauses_total").await < 1.0);
+        // Methods that do not exist, on two connections of one principal.
+        let unknown = [0x94, 0, 7, 0xa3, b'f', b'o', b'o', 0x91, 0x80].repeat(150);
+        for flood in &mut connections {
+            flood.send(&unknown).await;
+        }
+        for _ in 0..100 {
+            relay.encrypt(Encrypt::new(APP, &fields(1))).await.unwrap();
+        }
+        for flood in &mut connections {
+            for _ in 0..150 {
+                assert!(matches!(flood.hear().await, Heard::Reply(7, Err(_))), "late, and none is lost");
+            }
+        }
+        // A pause is as long as at most the other connection's 150 requests: there were some on each.
+        assert!(harness.metric("sealwire_read_pauses_total").await >= 2.0);
+    });
+}
+
+#[test]
 fn a_flood_that_is_never_read_is_bounded_and_cut() {
     run(async {
         let harness: Shared = Arc::new(

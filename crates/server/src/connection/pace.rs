@@ -1,0 +1,97 @@
+//! The pace at which a principal's requests are answered that never reach the scheduler: rejected ones, and methods that
+//! cost little. Above it the engine stops reading that principal's connections for a moment.
+//!
+//! A token bucket in the form of the generic cell rate algorithm (ITU-T I.371): the time at which the bucket is full
+//! again is all that is kept.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Time for which requests may come at any rate.
+const BURST: Duration = Duration::from_millis(100);
+/// Shortest pause, so that many requests share a timer.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// A rejected request counts as much as this many requests that are answered at once.
+const REJECTED_COST: u32 = 10;
+
+/// Shared by all connections of a principal.
+#[derive(Debug)]
+pub struct Pace {
+    /// Time that one rejected request stands for.
+    rejected: Duration,
+    /// When all requests so far are paid for.
+    paid: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    /// Creates a pace of so many rejected requests per second.
+    pub fn new(rejected_per_s: u32) -> Self {
+        Self { rejected: Duration::from_secs(1) / rejected_per_s.max(1), paid: Mutex::default() }
+    }
+
+    /// Counts a rejected request.
+    pub(super) fn rejected(&self, now: Instant) {
+        self.count(now, self.rejected);
+    }
+
+    /// Counts a request that was answered at once.
+    pub(super) fn answered(&self, now: Instant) {
+        self.count(now, self.rejected / REJECTED_COST);
+    }
+
+    fn count(&self, now: Instant, cost: Duration) {
+        let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+        *paid = Some(paid.map_or(now, |paid| paid.max(now)) + cost);
+    }
+
+    /// Returns the end of the pause that the principal's connections must make now, if any.
+    pub(super) fn pause(&self, now: Instant) -> Option<Instant> {
+        let paid = *self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = paid?.checked_duration_since(now + BURST).filter(|over| !over.is_zero())?;
+        Some(now + over.max(PAUSE_MIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_then_the_rate_holds() {
+        for (rate, is_rejected, per_s) in [(100, true, 100), (2_000, true, 2_000), (100, false, 1_000)] {
+            let (pace, begun) = (Pace::new(rate), Instant::now());
+            let (mut now, mut requests) = (begun, 0_u32);
+            while now < begun + Duration::from_secs(10) {
+                match pace.pause(now) {
+                    Some(until) => {
+                        assert!(until >= now + PAUSE_MIN && until <= now + Duration::from_secs(1));
+                        now = until;
+                    }
+                    None => {
+                        if is_rejected {
+                            pace.rejected(now)
+                        } else {
+                            pace.answered(now)
+                        };
+                        requests += 1;
+                    }
+                }
+            }
+            // Ten seconds, the burst of a tenth of a second, and the last pause.
+            let expected = 10 * per_s..=10 * per_s + per_s / 5 + 1;
+            assert!(expected.contains(&requests), "{rate}: {requests}");
+        }
+    }
+
+    #[test]
+    fn requests_below_the_rate_never_wait() {
+        let (pace, begun) = (Pace::new(100), Instant::now());
+        for step in 0..1_000 {
+            let now = begun + Duration::from_millis(10) * step;
+            assert_eq!(pace.pause(now), None);
+            pace.rejected(now);
+        }
+    }
+}
