@@ -20,6 +20,7 @@ pub mod look;
 pub mod mint;
 pub mod turns;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -82,7 +83,7 @@ fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
     }
 }
 
-/// A value as it is hashed and compared: what equal values have in common.
+/// Appends a value in the encoding under which it is hashed and compared. Equal values have one encoding.
 fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
     let before = out.len();
     if datatype != Datatype::Value || sealwire_msgpack::canonical(value, out).is_err() {
@@ -91,11 +92,32 @@ fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// See [`canonical`].
-fn canonical_of(datatype: Datatype, value: &[u8]) -> Zeroizing<Vec<u8>> {
-    let mut out = Zeroizing::new(Vec::with_capacity(2 * value.len()));
-    canonical(datatype, value, &mut out);
-    out
+/// A value in the encoding under which it is hashed; a string or binary is its own.
+enum Canonical<'a> {
+    Same(&'a [u8]),
+    Encoded(Zeroizing<Vec<u8>>),
+}
+
+impl<'a> Canonical<'a> {
+    fn of(datatype: Datatype, value: &'a [u8]) -> Self {
+        if datatype != Datatype::Value {
+            return Self::Same(value);
+        }
+        let mut out = Zeroizing::new(Vec::with_capacity(2 * value.len()));
+        canonical(datatype, value, &mut out);
+        Self::Encoded(out)
+    }
+}
+
+impl Deref for Canonical<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Same(value) => value,
+            Self::Encoded(value) => value,
+        }
+    }
 }
 
 #[cfg(test)]

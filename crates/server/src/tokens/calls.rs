@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::ask::Tokens;
 use super::each::each;
-use super::{Collection, Kind, canonical, canonical_of, now, value_of};
+use super::{Canonical, Collection, Kind, canonical, now, value_of};
 use crate::cost;
 use crate::error::CallFailure;
 use crate::faults::Refusal;
@@ -158,7 +158,7 @@ impl TokensCall<'_> {
         }
         let token = Reader::new(value).token().map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
         let (datatype, plaintext) = value_of(token, value);
-        let (wanted, context) = (canonical_of(datatype, plaintext), context.to_vec());
+        let (wanted, context) = (Zeroizing::new(Canonical::of(datatype, plaintext).to_vec()), context.to_vec());
         let collection = Arc::clone(&self.collection);
         let hash = move |wanted: Zeroizing<Vec<u8>>| {
             let Collection { keys, map, .. } = &*collection;

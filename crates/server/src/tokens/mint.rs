@@ -12,7 +12,7 @@ use sealwire_msgpack::write;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
 
-use super::{Bounds, Collection, Kind, canonical, canonical_of, value_of};
+use super::{Bounds, Canonical, Collection, Kind, canonical, value_of};
 use crate::error::CallFailure;
 use crate::faults::{Faults, FieldFault, Refusal};
 use crate::ticket::Ticket;
@@ -220,7 +220,7 @@ impl TokenizeFields {
         if *kind == Kind::Random && self.minting.idempotency_key.is_none() {
             return None;
         }
-        let value = canonical_of(datatype, value);
+        let value = Canonical::of(datatype, value);
         Some(Fingerprint(match (kind, &self.minting.idempotency_key) {
             (Kind::Random, Some(key)) => {
                 let at = u32::try_from(at).unwrap_or(u32::MAX);
