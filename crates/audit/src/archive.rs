@@ -13,7 +13,7 @@ use crate::files::{self, Segment};
 use crate::head::{HEAD_FILE, Head};
 use crate::key::AuditKey;
 use crate::moment::Moment;
-use crate::note::{self, Named, NoteError};
+use crate::note::{self, NoteError};
 use crate::segment::Header;
 use crate::verify::{Anchor, Problem, Range, VerifyError, verify};
 
@@ -27,7 +27,8 @@ const LOCK_FILE: &str = "archive.lock";
 /// The statement: every record up to this one was moved away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archived {
-    pub(crate) named: Named,
+    /// The last record that was moved away.
+    pub(crate) last: Head,
     /// What was found wrong with what was moved, over all moves.
     pub findings: u64,
 }
@@ -36,17 +37,16 @@ impl Archived {
     /// The last record that was moved away.
     #[must_use]
     pub fn last(&self) -> Anchor {
-        Anchor { seq: self.named.link.seq, hash: self.named.link.hash }
+        Anchor { seq: self.last.seq, hash: self.last.hash }
     }
 
     pub(crate) fn link(&self) -> Link {
-        self.named.link
+        self.last.link()
     }
 
     fn encode(&self, key: &AuditKey) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
-        let Named { chain, key: id, link, file } = &self.named;
-        note::begin(&mut out, chain, id, link, file);
+        note::begin(&mut out, &self.last);
         crate::json::count(&mut out, "findings", self.findings);
         let mac = key.archived_mac(&out);
         note::end(&mut out, &mac);
@@ -64,8 +64,8 @@ impl Archived {
     }
 
     fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
-        let (named, findings) = note::parse(bytes, key, AuditKey::archived_mac)?;
-        let archived = Self { named, findings };
+        let (last, findings) = note::parse(bytes, key, AuditKey::archived_mac)?;
+        let archived = Self { last, findings };
         if key.is_some_and(|key| archived.encode(key) != bytes) {
             return Err(NoteError::Damaged);
         }
@@ -214,10 +214,10 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
         let path = folder.join(&kept[0].name);
         end.hash = Header::read(&path).map_err(at(&path))?.map_or(end.hash, |header| header.previous.hash);
     }
-    let named = Named { chain: report.chain, key: key.id(), link: end, file: name };
-    let bytes = fill(folder, to, key, &named, archived.as_ref(), moved, progress)?;
+    let end = Head { chain: report.chain, key: key.id(), seq: end.seq, hash: end.hash, file: name };
+    let bytes = fill(folder, to, key, &end, archived.as_ref(), moved, progress)?;
     let findings_before = archived.map_or(0, |archived| archived.findings);
-    Archived { named, findings: findings_before.saturating_add(findings) }.write(folder, key)?;
+    Archived { last: end, findings: findings_before.saturating_add(findings) }.write(folder, key)?;
     remove(folder, moved)?;
     Ok(Moved { segments: moved.len(), bytes, records: Some((first, last)), findings })
 }
@@ -228,7 +228,7 @@ fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), Arch
     for segment in done {
         let (path, copy) = (this.folder.join(&segment.name), this.to.join(&segment.name));
         let header = Header::read(&path).map_err(at(&path))?;
-        if header.is_none_or(|header| header.chain != archived.named.chain) {
+        if header.is_none_or(|header| header.chain != archived.last.chain) {
             let what = format!("{} is of another trail than {ARCHIVED_FILE} is of", segment.name);
             return Err(ArchiveError::Elsewhere { folder: this.folder.clone(), what });
         }
@@ -284,7 +284,7 @@ fn fill(
     folder: &Path,
     to: &Path,
     key: &AuditKey,
-    named: &Named,
+    last: &Head,
     archived: Option<&Archived>,
     moved: &[Segment],
     progress: &mut dyn FnMut(u64, u64),
@@ -297,9 +297,9 @@ fn fill(
     let _lock = locked(to, files::LOCK_FILE)?;
     let floor = archived.map_or(0, |archived| archived.link().seq);
     match Head::read(to, Some(key)) {
-        Ok(head) if head.chain != named.chain => return Err(elsewhere("holds another trail".to_owned())),
+        Ok(head) if head.chain != last.chain => return Err(elsewhere("holds another trail".to_owned())),
         // In between: a move that was killed had fewer to move.
-        Ok(head) if !(floor..=named.link.seq).contains(&head.seq) => {
+        Ok(head) if !(floor..=last.seq).contains(&head.seq) => {
             let what = format!("holds records up to {}, and those to be moved begin at {}", head.seq, floor + 1);
             return Err(elsewhere(what));
         }
@@ -327,9 +327,7 @@ fn fill(
         progress(all + done, 2 * all);
     }
     files::sync_folder(to).map_err(at(to))?;
-    let Named { chain, key: id, link, file } = named.clone();
-    let head = Head { chain, key: id, seq: link.seq, hash: link.hash, file };
-    replace(&to.join(HEAD_FILE), &mut &*head.encode(key))?;
+    replace(&to.join(HEAD_FILE), &mut &*last.encode(key))?;
     files::sync_folder(to).map_err(at(to))?;
     Ok(done)
 }

@@ -10,14 +10,14 @@ use std::path::Path;
 
 use crate::chain::{Digest, Link};
 use crate::key::AuditKey;
-use crate::note::{self, Named, NoteError};
+use crate::note::{self, NoteError};
 
 /// Its name in the folder.
 pub const HEAD_FILE: &str = "head.json";
 /// Its length, with the newline.
 const BYTES: usize = 384;
 
-/// The last record that was written, as the head says.
+/// The last record of a trail, or of what was archived of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Names the chain; random.
@@ -44,7 +44,7 @@ impl Head {
     }
 
     fn encode_into(&self, key: &AuditKey, out: &mut Vec<u8>) {
-        note::begin(out, &self.chain, &self.key, &self.link(), &self.file);
+        note::begin(out, self);
         let mac = key.head_mac(out);
         note::end(out, &mac);
         out.resize(BYTES - 1, b' ');
@@ -68,9 +68,7 @@ impl Head {
     }
 
     fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
-        let (named, _) = note::parse(bytes, key, AuditKey::head_mac)?;
-        let Named { chain, key: id, link: Link { seq, hash }, file } = named;
-        let head = Self { chain, key: id, seq, hash, file };
+        let (head, _) = note::parse(bytes, key, AuditKey::head_mac)?;
         // The same facts in other words would be sealed otherwise, but not twice in one file.
         if key.is_some_and(|key| head.encode(key) != bytes) {
             return Err(NoteError::Damaged);

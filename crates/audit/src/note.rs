@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::chain::{Digest, Link, SEQ_MAX};
+use crate::chain::{Digest, SEQ_MAX};
+use crate::head::Head;
 use crate::json;
 use crate::key::{AuditKey, MAC_BYTES, same};
 
@@ -30,18 +31,6 @@ pub enum NoteError {
     Forged,
 }
 
-/// A record that a note names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
-    /// Names the chain; random.
-    pub(crate) chain: [u8; 16],
-    /// Names the key that the note is sealed with.
-    pub(crate) key: String,
-    pub(crate) link: Link,
-    /// The segment that the record is in.
-    pub(crate) file: String,
-}
-
 /// The MAC of a kind of notes.
 pub(crate) type Seal = fn(&AuditKey, &[u8]) -> [u8; MAC_BYTES];
 
@@ -58,20 +47,20 @@ struct Text {
     mac: String,
 }
 
-/// Appends what all notes begin with.
-pub(crate) fn begin(out: &mut Vec<u8>, chain: &[u8; 16], key: &str, link: &Link, file: &str) {
+/// Appends the fields that all notes begin with.
+pub(crate) fn begin(out: &mut Vec<u8>, last: &Head) {
     out.extend_from_slice(b"{\"format\":1");
     json::key(out, "chain");
     out.push(b'"');
-    json::hex(out, chain);
+    json::hex(out, &last.chain);
     out.push(b'"');
-    json::text(out, "key", key);
-    json::count(out, "seq", link.seq);
+    json::text(out, "key", &last.key);
+    json::count(out, "seq", last.seq);
     json::key(out, "hash");
     out.push(b'"');
-    json::hex(out, &link.hash.0);
+    json::hex(out, &last.hash.0);
     out.push(b'"');
-    json::text(out, "file", file);
+    json::text(out, "file", &last.file);
 }
 
 /// Appends the MAC and the end.
@@ -92,15 +81,15 @@ pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> 
     Ok(bytes)
 }
 
-/// The record that a note names, and the findings that it counts. With a key, only if `seal` gives the note's MAC under it; what
-/// is behind the MAC is the caller's to check.
-pub(crate) fn parse(bytes: &[u8], key: Option<&AuditKey>, seal: Seal) -> Result<(Named, u64), NoteError> {
+/// Returns the record that a note names and the findings that it counts. With a key, fails unless `seal` gives the note's MAC
+/// under that key. The caller checks the bytes behind the MAC.
+pub(crate) fn parse(bytes: &[u8], key: Option<&AuditKey>, seal: Seal) -> Result<(Head, u64), NoteError> {
     let text: Text = serde_json::from_slice(bytes).map_err(|_| NoteError::Damaged)?;
     let named = (|| {
         let (chain, hash) = (json::unhex(text.chain.as_bytes())?, json::unhex(text.hash.as_bytes())?);
-        Some(Named { chain, key: text.key, link: Link { seq: text.seq, hash: Digest(hash) }, file: text.file })
+        Some(Head { chain, key: text.key, seq: text.seq, hash: Digest(hash), file: text.file })
     })();
-    let named = named.filter(|named| text.format == 1 && named.link.seq < SEQ_MAX).ok_or(NoteError::Damaged)?;
+    let named = named.filter(|named| text.format == 1 && named.seq < SEQ_MAX).ok_or(NoteError::Damaged)?;
     let mac = json::unhex(text.mac.as_bytes()).ok_or(NoteError::Damaged)?;
     if let Some(key) = key {
         if named.key != key.id() {

@@ -234,7 +234,7 @@ impl<'a> Check<'a> {
             None => (1, false),
             Some(archived) => {
                 let last = archived.link();
-                let is_other = archived.named.chain != header.chain || (before.seq == last.seq && before != last);
+                let is_other = archived.last.chain != header.chain || (before.seq == last.seq && before != last);
                 (last.seq + 1, is_other)
             }
         };
