@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sealwire_wire::{RpcError, ScanError, reply};
+use sealwire_wire::{ErrorFormat, RpcError, ScanError, reply};
 use tokio::io::{AsyncReadExt, BufWriter, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -249,7 +249,7 @@ async fn the_servers_deadline_is_a_deadline_and_other_errors_come_whole() {
         let (msgid, payload) = peer.hear_call().await;
         let late = RpcError::new(ErrorCode::DeadlineExceeded, "late");
         let mut out = Vec::new();
-        reply::error(&mut out, msgid, if payload == [1] { &late } else { &overloaded });
+        reply::error(&mut out, msgid, if payload == [1] { &late } else { &overloaded }, ErrorFormat::Map);
         peer.say(&out).await;
     }
     assert!(matches!(late.await.unwrap(), Err(Error::Deadline)));

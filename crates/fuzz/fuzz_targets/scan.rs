@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sealwire_wire::{
-    Boundary, Call, Fate, Limits, RpcError, Scan, ScanError, Scanner, Span, decode_cancel, request,
+    Boundary, Call, Fate, Limits, RpcError, Scan, ScanError, Scanner, Span, decode_cancel, decode_errors, request,
 };
 
 /// What a connection would act on.
@@ -58,6 +58,7 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> (Vec<See
 
 fn decode(message: &[u8], found: &Boundary) {
     let _ = decode_cancel(message);
+    let _ = decode_errors(message);
     let payload = match Call::decode(message, found) {
         Ok(Call::Encrypt(call) | Call::Rewrap(call)) => call.payload,
         Ok(Call::Decrypt(call)) => call.payload,

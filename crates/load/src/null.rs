@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustls::ServerConfig;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use sealwire_msgpack::{Malformed, Reader, Token, write};
-use sealwire_wire::{Boundary, ErrorCode, Head, Info, Method, PROTOCOL, RpcError, Scanner, reply};
+use sealwire_wire::{Boundary, ErrorCode, ErrorFormat, Head, Info, Method, PROTOCOL, RpcError, Scanner, reply};
 
 use crate::fault::Fault;
 use crate::pem;
@@ -123,7 +123,12 @@ impl Null {
                 reply::begin(out, msgid);
                 sealwire_wire::Health.encode(out);
             }
-            _ => reply::error(out, msgid, &RpcError::new(ErrorCode::NotFound, "this responder has no such method")),
+            _ => reply::error(
+                out,
+                msgid,
+                &RpcError::new(ErrorCode::NotFound, "this responder has no such method"),
+                ErrorFormat::Map,
+            ),
         }
     }
 
@@ -138,7 +143,7 @@ impl Null {
             } else {
                 RpcError::new(ErrorCode::CannotOpen, "cannot open")
             };
-            return reply::error(out, msgid, &error);
+            return reply::error(out, msgid, &error, ErrorFormat::Map);
         };
         reply::begin(out, msgid);
         out.extend_from_slice(result);

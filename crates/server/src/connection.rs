@@ -23,9 +23,10 @@ mod traced;
 mod turns;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sealwire_wire::{ErrorCode, RpcError, reply};
+use sealwire_wire::{ErrorCode, ErrorFormat, RpcError, reply};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
@@ -59,6 +60,8 @@ struct Connection {
     replies: mpsc::Sender<Outgoing>,
     /// For replies without a seat that wait for their record.
     recordings: Arc<Semaphore>,
+    /// The client asked for errors as text.
+    text_errors: AtomicBool,
 }
 
 /// Why reading ended.
@@ -90,6 +93,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         seats: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         recordings: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         replies,
+        text_errors: AtomicBool::new(false),
         engine,
     });
     let stop = StopOnDrop(connection.tickets.clone());
@@ -196,11 +200,24 @@ impl Connection {
         }
         self.engine.metrics.call_done(&CallReport { method, code: failure.code().into(), times: None });
         log_failure(&self.engine.failures, &self.principal, msgid, failure);
-        let mut out = Vec::new();
-        reply::error(&mut out, msgid, &failure.answer());
+        let out = self.error_reply(msgid, failure);
         let recording = self.record_refused(call, failure.code().into());
         self.end_span_refused(call, failure.code().into());
         self.send_recorded(msgid, out, recording).await;
+    }
+
+    /// Sends later errors of this connection in that form.
+    fn set_error_format(&self, format: ErrorFormat) {
+        self.text_errors.store(format == ErrorFormat::Text, Ordering::Relaxed);
+    }
+
+    /// The response to a request that failed.
+    fn error_reply(&self, msgid: u32, failure: &CallFailure) -> Vec<u8> {
+        let is_text = self.text_errors.load(Ordering::Relaxed);
+        let format = if is_text { ErrorFormat::Text } else { ErrorFormat::Map };
+        let mut out = Vec::new();
+        reply::error(&mut out, msgid, &failure.answer(), format);
+        out
     }
 
     /// Two answers to one msgid could not be told apart.

@@ -16,6 +16,7 @@ mod tokens;
 use sealwire_msgpack::{Reader, Token};
 
 use crate::call_error::CallError;
+use crate::error::ErrorFormat;
 use crate::frame::{Boundary, Head, Outlook};
 use crate::method::{Method, Notice};
 use crate::params::{Control, Decrypt, Detokenize, Encrypt, Envelope, Inspect, Mask, Rewrap, Tokenize, TokensCall};
@@ -153,6 +154,23 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
     let name = Token::Str(Notice::Cancel.name().as_bytes());
     let msgid = reader.u32()?;
     if head == (3, 2, name, 1) && reader.is_at_end() { Ok(msgid) } else { Err(CallError::Malformed) }
+}
+
+/// The form of errors that a whole `errors` notification asks for.
+///
+/// # Errors
+/// [`CallError::Malformed`], also for a form that does not exist; a notification gets no answer, so ignore it.
+pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
+    let mut reader = Reader::new(message);
+    let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
+    let name = Token::Str(Notice::Errors.name().as_bytes());
+    let format = reader.token()?;
+    let is_text = format == Token::Str(ErrorFormat::Text.name().as_bytes());
+    if head == (3, 2, name, 1) && is_text && reader.is_at_end() {
+        Ok(ErrorFormat::Text)
+    } else {
+        Err(CallError::Malformed)
+    }
 }
 
 fn inspect<'a>(params: &mut Params<'a>) -> Result<Inspect<'a>, CallError> {

@@ -178,6 +178,26 @@ impl Detail {
     }
 }
 
+/// The form of errors in the responses of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorFormat {
+    /// A map, see [`RpcError::encode`].
+    #[default]
+    Map,
+    /// A string, see [`RpcError::to_text`]: for clients whose library decodes the error slot as a string.
+    Text,
+}
+
+impl ErrorFormat {
+    /// The name of the form that a client can ask for.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Map => "map",
+            Self::Text => "text",
+        }
+    }
+}
+
 /// The `error` of a response: `{code, message, retry_after_ms?, details?}`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
@@ -255,6 +275,45 @@ impl RpcError {
         }
     }
 
+    /// Formats the error as `code: message`. If it has hints, a tab and a JSON object follow, which holds the other keys
+    /// of the map. The text has no other tab and no other control character.
+    pub fn to_text(&self) -> String {
+        let message: String = self.message.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+        let mut text = format!("{}: {message}", self.code);
+        if self.retry_after_ms.is_none() && self.details.is_empty() {
+            return text;
+        }
+        text.push_str("\t{");
+        if let Some(pause) = self.retry_after_ms {
+            text.push_str(&format!("\"retry_after_ms\":{pause}"));
+        }
+        if !self.details.is_empty() {
+            text.push_str(if self.retry_after_ms.is_some() { ",\"details\":{" } else { "\"details\":{" });
+            for (index, detail) in self.details.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                push_json_string(&mut text, &detail.key);
+                text.push(':');
+                match &detail.value {
+                    DetailValue::Text(value) => push_json_string(&mut text, value),
+                    DetailValue::Number(number) => text.push_str(&number.to_string()),
+                }
+            }
+            text.push('}');
+        }
+        text.push('}');
+        text
+    }
+
+    /// Appends the error in that form.
+    pub fn encode_as(&self, out: &mut Vec<u8>, format: ErrorFormat) {
+        match format {
+            ErrorFormat::Map => self.encode(out),
+            ErrorFormat::Text => write::str(out, &self.to_text()),
+        }
+    }
+
     /// Reads an error, ignoring keys it does not know. An error that is a bare string, as other MessagePack-RPC
     /// servers send, becomes `internal` with that message.
     ///
@@ -280,6 +339,20 @@ impl RpcError {
         error.message = message.ok_or(missing)?.into();
         Ok(error)
     }
+}
+
+/// Appends a JSON string.
+fn push_json_string(text: &mut String, value: &str) {
+    text.push('"');
+    for char in value.chars() {
+        match char {
+            '"' | '\\' => text.extend(['\\', char]),
+            // Every control character has at most two hexadecimal digits.
+            _ if char.is_control() => text.push_str(&format!("\\u{:04x}", u32::from(char))),
+            _ => text.push(char),
+        }
+    }
+    text.push('"');
 }
 
 /// Details whose values are neither strings nor numbers are left out.

@@ -44,9 +44,9 @@ mod properties;
 mod testing;
 
 pub use answer::{Document, FieldError, Reply, decode_protocol_error};
-pub use call::{Call, decode_cancel};
+pub use call::{Call, decode_cancel, decode_errors};
 pub use call_error::CallError;
-pub use error::{Detail, DetailValue, ErrorCode, OverloadReason, RpcError};
+pub use error::{Detail, DetailValue, ErrorCode, ErrorFormat, OverloadReason, RpcError};
 pub use frame::{Boundary, Estimate, Fate, Head, Outlook, Scan, ScanError, Span};
 pub use limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, CURSOR_BYTES_MAX, DEADLINE_MS_MAX, DELAY_S_DEFAULT, DELAY_S_MAX, EPOCH_MS_MAX,

@@ -202,18 +202,21 @@ impl Methods {
 pub enum Notice {
     /// Caller to server, `[2, "cancel", [msgid]]`: stop that call.
     Cancel,
+    /// Client to server, `[2, "errors", ["text"]]`: answer failed requests of this connection with text.
+    Errors,
     /// Server to caller, `[2, "error", [{code, message}]]`: why the connection is about to close.
     Error,
 }
 
 impl Notice {
     /// Every notification, in the order of the contract's table.
-    pub const ALL: [Self; 2] = [Self::Cancel, Self::Error];
+    pub const ALL: [Self; 3] = [Self::Cancel, Self::Errors, Self::Error];
 
     /// The name on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cancel => "cancel",
+            Self::Errors => "errors",
             Self::Error => "error",
         }
     }

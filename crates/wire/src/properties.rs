@@ -257,6 +257,7 @@ proptest! {
         let heard = listen(stream.chunks(16));
         prop_assert!(heard.held_max as u64 <= LIMITS.message_bytes_max + 16);
         let _ = decode_cancel(&stream);
+        let _ = decode_errors(&stream);
         let _ = Reply::decode(&stream);
         let _ = decode_protocol_error(&stream);
         let _ = Document::decode(&stream);

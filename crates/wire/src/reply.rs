@@ -6,7 +6,7 @@
 use sealwire_msgpack::write;
 
 use crate::answer::FieldError;
-use crate::error::RpcError;
+use crate::error::{ErrorFormat, RpcError};
 use crate::limits::{FIELD_ERRORS_MAX, FIELD_PATH_BYTES_MAX};
 use crate::method::Notice;
 
@@ -18,12 +18,12 @@ pub fn begin(out: &mut Vec<u8>, msgid: u32) {
     write::nil(out);
 }
 
-/// Appends a whole response that carries `error`.
-pub fn error(out: &mut Vec<u8>, msgid: u32, error: &RpcError) {
+/// Appends a whole response that carries `error` in that form.
+pub fn error(out: &mut Vec<u8>, msgid: u32, error: &RpcError, format: ErrorFormat) {
     write::array_len(out, 4);
     write::uint(out, 1);
     write::uint(out, u64::from(msgid));
-    error.encode(out);
+    error.encode_as(out, format);
     write::nil(out);
 }
 
@@ -99,7 +99,7 @@ impl Document {
 mod tests {
     use super::*;
     use crate::answer::{self, Reply, decode_protocol_error};
-    use crate::error::{Detail, ErrorCode};
+    use crate::error::{Detail, ErrorCode, OverloadReason};
 
     fn field_errors(count: usize, path: &str) -> Vec<FieldError> {
         vec![FieldError { path: path.to_owned(), code: ErrorCode::CannotOpen }; count]
@@ -159,12 +159,44 @@ mod tests {
                 .with(Detail::number("max", u64::MAX));
             for sent in [plain, full] {
                 let mut out = Vec::new();
-                error(&mut out, u32::MAX, &sent);
+                error(&mut out, u32::MAX, &sent, ErrorFormat::Map);
                 assert_eq!(Reply::decode(&out), Ok(Reply { msgid: u32::MAX, outcome: Err(sent.clone()) }));
                 out.clear();
                 protocol_error(&mut out, &sent);
                 assert_eq!(decode_protocol_error(&out), Ok(sent));
             }
+        }
+    }
+
+    #[test]
+    fn an_error_as_text_has_its_code_message_and_hints() {
+        let plain = |message: &'static str| RpcError::new(ErrorCode::NotFound, message);
+        let cases = [
+            (plain("no such method"), "not_found: no such method"),
+            (plain(""), "not_found: "),
+            (plain("a: b"), "not_found: a: b"),
+            (plain("parameter `a\tb\n\u{85}`"), "not_found: parameter `a b  `"),
+            (plain("later").retry_after_ms(250), "not_found: later\t{\"retry_after_ms\":250}"),
+            (plain("no").with(Detail::text("path", "$.a")), "not_found: no\t{\"details\":{\"path\":\"$.a\"}}"),
+            (
+                plain("no").with(Detail::text("path", "$['\"\\']\t\u{7f}\u{9f}é")),
+                "not_found: no\t{\"details\":{\"path\":\"$['\\\"\\\\']\\u0009\\u007f\\u009fé\"}}",
+            ),
+            (
+                RpcError::overloaded(OverloadReason::Memory, 5, Some(u64::MAX)),
+                "overloaded: no memory for the call\t{\"retry_after_ms\":5,\"details\":{\"reason\":\"memory\",\"predicted_ms\":18446744073709551615}}",
+            ),
+        ];
+        for (sent, expect) in cases {
+            let mut out = Vec::new();
+            error(&mut out, 9, &sent, ErrorFormat::Text);
+            // A decoder of maps takes a bare string for `internal`.
+            let expect = RpcError::new(ErrorCode::Internal, expect);
+            assert_eq!(Reply::decode(&out), Ok(Reply { msgid: 9, outcome: Err(expect) }));
+        }
+        for code in ErrorCode::ALL {
+            assert!(!code.name().contains(':'), "{code}: the first colon ends the code");
+            assert_eq!(RpcError::new(code, "m").to_text(), format!("{code}: m"));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use sealwire_wire::{Health, reply};
+use sealwire_wire::{ErrorFormat, Health, reply};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -83,7 +83,12 @@ impl Engine {
                 }
                 Heard::Cancel(msgid) => match *self.does.lock().unwrap() {
                     Does::Obey(ms) => {
-                        reply::error(&mut out, msgid, &RpcError::new(ErrorCode::Cancelled, "cancelled"));
+                        reply::error(
+                            &mut out,
+                            msgid,
+                            &RpcError::new(ErrorCode::Cancelled, "cancelled"),
+                            ErrorFormat::Map,
+                        );
                         answer_in(ms, &answers, out);
                         continue;
                     }
@@ -93,7 +98,12 @@ impl Engine {
                     self.calls.fetch_add(1, Ordering::Relaxed);
                     let mut does = self.does.lock().unwrap().clone();
                     if let Does::Late(ms) = does {
-                        reply::error(&mut out, msgid, &RpcError::new(ErrorCode::DeadlineExceeded, "late"));
+                        reply::error(
+                            &mut out,
+                            msgid,
+                            &RpcError::new(ErrorCode::DeadlineExceeded, "late"),
+                            ErrorFormat::Map,
+                        );
                         answer_in(u64::from(deadline_ms.unwrap()) + ms, &answers, std::mem::take(&mut out));
                         does = Does::Nothing;
                     }
@@ -105,7 +115,7 @@ impl Engine {
                 }
             };
             match &does {
-                Does::Say(error) => reply::error(&mut out, msgid, error),
+                Does::Say(error) => reply::error(&mut out, msgid, error, ErrorFormat::Map),
                 _ if document => {
                     let document = reply::Document::begin(&mut out, msgid);
                     out.push(1);

@@ -305,7 +305,7 @@ async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
             let mut error = RpcError::new(code, "no");
             error.retry_after_ms = pause;
             let mut out = Vec::new();
-            reply::error(&mut out, msgid, &error);
+            reply::error(&mut out, msgid, &error, ErrorFormat::Map);
             peer.say(&out).await;
         }
         assert!(matches!(call.await.unwrap(), Err(Error::Rpc(error)) if error.code == code));

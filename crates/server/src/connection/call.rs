@@ -196,9 +196,7 @@ pub(super) async fn answer(
         Err(failure) => {
             report.code = failure.code().into();
             log_failure(&engine.failures, &connection.principal, msgid, &failure); // The only log line for it.
-            let mut out = Vec::new();
-            reply::error(&mut out, msgid, &failure.answer());
-            (out, None)
+            (connection.error_reply(msgid, &failure), None)
         }
     };
     engine.metrics.call_done(&report);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealwire_wire::{Boundary, ErrorCode, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel};
+use sealwire_wire::{Boundary, ErrorCode, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel, decode_errors};
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
@@ -142,6 +142,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 // A malformed cancel is ignored: a notification has no reply.
                 if let Ok(msgid) = decode_cancel(&frame) {
                     self.cancel(msgid).await;
+                }
+                Ok(())
+            }
+            Head::Notification { notice: Some(Notice::Errors) } => {
+                if let Ok(format) = decode_errors(&frame) {
+                    self.connection.set_error_format(format);
                 }
                 Ok(())
             }

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_audit::Record;
-use sealwire_wire::{Boundary, Call, Method, reply};
+use sealwire_wire::{Boundary, Call, Method};
 use tokio::time::Instant;
 
 use super::Connection;
 use crate::access::Named;
 use crate::audit::{Recording, kind};
-use crate::error::CallFailure;
 use crate::metrics::{CallCode, MethodLabel};
 use crate::ticket::Ticket;
 
@@ -106,14 +105,16 @@ impl Connection {
     /// Queues a reply that holds no seat, once its record is kept. Waits while too many wait for theirs.
     pub(super) async fn send_recorded(self: &Arc<Self>, msgid: u32, bytes: Vec<u8>, recording: Recording) {
         match recording.now() {
-            Some(kept) => self.send(kept.map_or_else(|failure| unkept(msgid, &failure), |()| bytes)).await,
+            Some(kept) => self.send(kept.map_or_else(|failure| self.error_reply(msgid, &failure), |()| bytes)).await,
             None => {
                 let Ok(permit) = Arc::clone(&self.recordings).acquire_owned().await else { return };
                 let connection = Arc::clone(self);
                 // Not in the reader's way: a cancel may stand behind it.
                 tokio::spawn(async move {
                     let kept = recording.kept().await;
-                    connection.send(kept.map_or_else(|failure| unkept(msgid, &failure), |()| bytes)).await;
+                    connection
+                        .send(kept.map_or_else(|failure| connection.error_reply(msgid, &failure), |()| bytes))
+                        .await;
                     drop(permit);
                 });
             }
@@ -129,10 +130,4 @@ fn text(part: &Option<Bytes>) -> Option<&str> {
 /// `health` and `info` say nothing of anybody's data.
 fn is_unrecorded(method: MethodLabel) -> bool {
     method == Method::Health.into() || method == Method::Info.into()
-}
-
-fn unkept(msgid: u32, failure: &CallFailure) -> Vec<u8> {
-    let mut out = Vec::new();
-    reply::error(&mut out, msgid, &failure.answer());
-    out
 }

@@ -4,7 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_wire::{Boundary, Call, ErrorCode, Fate, Head, Limits, Methods, RpcError, Scan, Scanner, reply};
+use sealwire_wire::{
+    Boundary, Call, ErrorCode, ErrorFormat, Fate, Head, Limits, Methods, Notice, RpcError, Scan, Scanner,
+    decode_errors, reply,
+};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::{Zeroize as _, Zeroizing};
@@ -30,6 +33,8 @@ pub(super) struct Connection<S> {
     /// What has come and is not read yet. Wiped: a private key may be in it.
     buffer: Zeroizing<Vec<u8>>,
     message_began: Option<Instant>,
+    /// The form of errors that the client asked for.
+    error_format: ErrorFormat,
 }
 
 /// Nothing more is said to this peer.
@@ -51,7 +56,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let scanner = Scanner::for_requests(limits).serving(Methods::CONTROL);
         let buffer = Zeroizing::new(Vec::with_capacity(BUFFER_BYTES));
-        Self { desk, principal, stream, scanner, buffer, message_began: None }
+        Self { desk, principal, stream, scanner, buffer, message_began: None, error_format: ErrorFormat::Map }
     }
 
     /// Answers calls until the peer leaves, is silent for too long, is expelled, or the engine drains.
@@ -79,7 +84,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.scanner.scan(&self.buffer) {
                 Scan::Incomplete => self.more().await?,
                 Scan::Discard { bytes, .. } => self.discard(bytes),
-                Scan::Message(boundary) => break Some(boundary.head),
+                Scan::Message(boundary) => {
+                    if !self.take_error_format(&boundary) {
+                        break Some(boundary.head);
+                    }
+                    self.discard(boundary.bytes);
+                }
                 Scan::Refused { head, .. } => break head,
             }
         };
@@ -140,7 +150,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Answers the message at the front of the buffer; a notification gets none.
     async fn take_call(&mut self, boundary: &Boundary) -> Result<(), Over> {
-        let Head::Request { msgid, method } = boundary.head else { return Ok(()) };
+        let Head::Request { msgid, method } = boundary.head else {
+            self.take_error_format(boundary);
+            return Ok(());
+        };
         let label = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
         let Ok(call) = Arc::clone(&self.desk.calls).try_acquire_owned() else {
             return self.turn_down(msgid, label, &too_many()).await;
@@ -162,6 +175,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Sets the form of errors if the message at the front of the buffer asks for one. Returns whether it does.
+    fn take_error_format(&mut self, boundary: &Boundary) -> bool {
+        if boundary.head != (Head::Notification { notice: Some(Notice::Errors) }) {
+            return false;
+        }
+        let Ok(format) = decode_errors(&self.buffer[..boundary.bytes]) else { return false };
+        self.error_format = format;
+        true
+    }
+
     /// Refuses a call that nothing was done for.
     async fn turn_down(&mut self, msgid: u32, method: MethodLabel, error: &RpcError) -> Result<(), Over> {
         let (principal, bytes, arrived) = (&self.principal, self.buffer.len(), Instant::now());
@@ -177,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         tracing::debug!(principal = %self.principal, msgid, %error, "control call failed");
         self.count(method, error.code.into());
         let mut out = Vec::new();
-        reply::error(&mut out, msgid, error);
+        reply::error(&mut out, msgid, error, self.error_format);
         self.send(&out).await
     }
 

@@ -556,6 +556,26 @@ fn a_payload_in_any_place_is_the_same() {
 }
 
 #[test]
+fn forms_of_errors() {
+    assert_eq!(decode_errors(b"\x93\x02\xa6errors\x91\xa4text"), Ok(ErrorFormat::Text));
+    assert_eq!(decode_errors(b"\xdc\x00\x03\xcc\x02\xd9\x06errors\xdc\x00\x01\xd9\x04text"), Ok(ErrorFormat::Text));
+    for bytes in [
+        &b"\x93\x02\xa6errors\x90"[..],
+        b"\x93\x02\xa6errors\x91\xa3map",
+        b"\x93\x02\xa6errors\x91\xa4TEXT",
+        b"\x93\x02\xa6errors\x91\xc4\x04text",
+        b"\x93\x02\xa6errors\x91\xc0",
+        b"\x93\x02\xa6errors\x92\xa4text\xa4text",
+        b"\x93\x02\xa6errors\x91\xa4text\x01",
+        b"\x93\x02\xa6cancel\x91\xa4text",
+        b"\x93\x02\xa6errors\x91\xa4tex",
+        b"",
+    ] {
+        assert_eq!(decode_errors(bytes), Err(CallError::Malformed), "{bytes:02x?}");
+    }
+}
+
+#[test]
 fn cancels() {
     let mut bytes = Vec::new();
     request::cancel(&mut bytes, u32::MAX);

@@ -36,6 +36,7 @@ fn heads_are_read_and_counted() {
     let document = [0x82, 0xa1, b'a', 0x92, 1, 0x81, 0xa1, b'b', 0xc0, 0xa1, b'c', 0xa1, b'd'];
     message(&call(&document), ENCRYPT_7, 14, 6);
     message(b"\x93\x02\xa6cancel\x91\x05", Head::Notification { notice: Some(Notice::Cancel) }, 5, 3);
+    message(b"\x93\x02\xa6errors\x91\xa4text", Head::Notification { notice: Some(Notice::Errors) }, 5, 3);
     message(b"\x93\x02\xa3foo\x90", Head::Notification { notice: None }, 4, 3);
     message(b"\x94\x00\x07\xa3foo\x90", Head::Request { msgid: 7, method: None }, 5, 4);
     let wide = [&b"\xdc\x00\x04\xd3\0\0\0\0\0\0\0\0\xd0\x07\xdb\0\0\0\x06health\x90"[..]].concat();

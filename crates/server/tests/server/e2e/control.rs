@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::e2e::harness::{APP, HANG, Harness, code, fields, leaf, rpc_error, run};
 use crate::e2e::raw::{Heard, Raw, cancel, health};
 
-const OPERATOR: &str = "operator";
+pub(crate) const OPERATOR: &str = "operator";
 
-fn listen(principals: &[&str]) -> ControlListen {
+pub(crate) fn listen(principals: &[&str]) -> ControlListen {
     ControlListen {
         address: SocketAddr::from(([127, 0, 0, 1], 0)),
         client_ca: None,

@@ -28,6 +28,7 @@ mod reload;
 mod retry;
 mod rewrap;
 mod state;
+mod text_errors;
 mod tls;
 mod tokens;
 mod traces;
