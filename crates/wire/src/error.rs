@@ -342,7 +342,7 @@ impl RpcError {
 }
 
 /// Appends a JSON string.
-fn push_json_string(text: &mut String, value: &str) {
+pub(crate) fn push_json_string(text: &mut String, value: &str) {
     text.push('"');
     for char in value.chars() {
         match char {

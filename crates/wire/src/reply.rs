@@ -99,7 +99,7 @@ impl Document {
 mod tests {
     use super::*;
     use crate::answer::{self, Reply, decode_protocol_error};
-    use crate::error::{Detail, ErrorCode, OverloadReason};
+    use crate::error::{Detail, ErrorCode, OverloadReason, push_json_string};
 
     fn field_errors(count: usize, path: &str) -> Vec<FieldError> {
         vec![FieldError { path: path.to_owned(), code: ErrorCode::CannotOpen }; count]
@@ -198,6 +198,28 @@ mod tests {
             assert!(!code.name().contains(':'), "{code}: the first colon ends the code");
             assert_eq!(RpcError::new(code, "m").to_text(), format!("{code}: m"));
         }
+    }
+
+    /// `proto/vectors/text-errors.jsonl`, which other languages' clients read: responses with each code, without hints and with all.
+    #[test]
+    fn vectors_of_text_errors() {
+        let mut lines = String::new();
+        for code in ErrorCode::ALL {
+            let plain = RpcError::new(code, "a sentence: for people");
+            let full = RpcError::new(code, "a \"name\"\n")
+                .retry_after_ms(250)
+                .with(Detail::text("path", "$['\"a\t']"))
+                .with(Detail::number("max", u64::MAX));
+            for sent in [plain, full] {
+                let mut out = Vec::new();
+                error(&mut out, 1, &sent, ErrorFormat::Text);
+                let response: String = out.iter().map(|byte| format!("{byte:02x}")).collect();
+                let mut text = String::new();
+                push_json_string(&mut text, &sent.to_text());
+                lines.push_str(&format!("{{\"code\":\"{code}\",\"text\":{text},\"response\":\"{response}\"}}\n"));
+            }
+        }
+        assert!(lines == include_str!("../../../proto/vectors/text-errors.jsonl"), "the vectors are now:\n{lines}");
     }
 
     #[test]

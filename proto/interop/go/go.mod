@@ -1,0 +1,5 @@
+module sealwire-interop
+
+go 1.24
+
+require github.com/ugorji/go/codec v1.3.2
