@@ -4,8 +4,7 @@
 //! caller's own words, and never what else there is: whether an app exists plays no part in it. Where grants differ in
 //! what they let see, one without a mask wins, then one without a number of fields by the hour, then the first of the first role.
 //!
-//! Where calls that no role grants pass, to be observed, masks hold all the same: who has one sees what nobody granted through it
-//! too.
+//! With [`Mode::Observe`] calls pass that no role grants. Masks still apply: a principal with a mask sees all values through it.
 
 use std::sync::Arc;
 
@@ -208,8 +207,8 @@ impl Grants {
         widest.ok_or(closest)
     }
 
-    /// What is shown of values that no grant covers, where that passes: the mask of the principal's grants, and nothing of them if
-    /// these have several.
+    /// Returns the mask for values that no grant covers, with [`Mode::Observe`]: the mask of the principal's grants, or one that
+    /// shows nothing if the grants have several masks.
     fn observed_mask(&self) -> Option<MaskText> {
         let mut masks = self.roles.iter().flat_map(|role| role.grants()).filter_map(|grant| grant.mask.as_ref());
         let first = masks.next()?;
@@ -243,12 +242,12 @@ pub struct Permitted<'a> {
     pub role: &'a RoleName,
     /// What values are shown through.
     pub mask: Option<&'a MaskText>,
-    /// How many fields its principal has in an hour.
+    /// Fields per hour for the principal.
     pub hourly: Option<u32>,
 }
 
 impl Permitted<'_> {
-    /// What it holds back: one that does less is gone by.
+    /// Returns the grant's restrictions. Of several grants the one with fewer restrictions applies.
     fn bounds(&self) -> (bool, bool) {
         (self.mask.is_some(), self.hourly.is_some())
     }
@@ -327,7 +326,7 @@ impl<'a> Permit<'a> {
         Self { operation: ask.operation, app: name(ask.app), collection: name(ask.collection), mask, hourly }
     }
 
-    /// How many fields its principal has in an hour for this operation; `None`: as many as it likes.
+    /// Returns the principal's fields per hour for this operation; `None` if they are not limited.
     pub fn hourly(&self) -> Option<u32> {
         self.hourly
     }

@@ -30,7 +30,7 @@ impl MaskText {
         Self("redact".into())
     }
 
-    /// Whether all values look alike through it.
+    /// Returns whether all values look alike through this mask.
     pub(crate) fn tells_nothing(&self) -> bool {
         ["redact", "fixed", "null"]
             .iter()

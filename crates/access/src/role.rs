@@ -153,7 +153,7 @@ pub struct Grant {
     pub reason: bool,
     /// What values are shown through. Of operations that give values only.
     pub mask: Option<MaskText>,
-    /// How many fields a principal has in an hour, of each operation. Of data operations only.
+    /// Fields per hour for each principal and operation; only for data operations.
     pub hourly: Option<u32>,
 }
 
@@ -289,8 +289,8 @@ impl Role {
         Self { name: RoleName(ADMINISTRATOR.into()), grants: Box::new([grant]) }
     }
 
-    /// Whether its callers, who see values through a mask, can find them out by guessing as fast as they can call: by encrypting or masking
-    /// a guess and looking how it masks, or by tokenizing it where equal values have one token.
+    /// Returns whether a principal that sees values through a mask can find them by guessing at any rate. It can encrypt or mask a
+    /// guess and compare the masked results, or tokenize a guess if equal values have equal tokens.
     pub fn can_guess(&self) -> bool {
         let shows = |grant: &Grant, masked: &Grant| {
             grant.mask.is_none()

@@ -29,7 +29,7 @@ const LOCK_FILE: &str = "archive.lock";
 pub struct Archived {
     /// The last record that was moved away.
     pub(crate) last: Head,
-    /// What was found wrong with what was moved, over all moves.
+    /// Number of findings in the moved segments, over all moves.
     pub findings: u64,
 }
 
@@ -88,7 +88,7 @@ impl Archived {
     }
 }
 
-/// What to move, and where to.
+/// A request to move segments.
 #[derive(Clone, Debug)]
 pub struct Move {
     /// The trail. Its engine may run.
@@ -101,7 +101,7 @@ pub struct Move {
     pub despite_findings: bool,
 }
 
-/// What was moved.
+/// The result of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Files.
@@ -110,7 +110,7 @@ pub struct Moved {
     pub bytes: u64,
     /// The first and the last record; `None`: there was nothing to move.
     pub records: Option<(u64, u64)>,
-    /// What was found wrong with them.
+    /// Number of findings in the moved segments.
     pub findings: u64,
 }
 
@@ -123,7 +123,7 @@ pub enum ArchiveError {
         /// The folder.
         folder: PathBuf,
     },
-    /// What would be moved is not as it was written.
+    /// The segments to move have findings.
     #[error(
         "{findings} findings in records {from} to {to}: look at them with `sealwire audit verify`; --despite-findings moves them, and the \
          statement says so for good"
@@ -239,7 +239,7 @@ fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), Arch
     remove(&this.folder, &copied)
 }
 
-/// Whether two files hold the same; not if the second is not there.
+/// Returns whether two files have the same content; false if the second does not exist.
 fn is_copy(one: &Path, other: &Path) -> io::Result<bool> {
     let (mut one, mut other) = match fs::File::open(other) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

@@ -44,7 +44,7 @@ pub(crate) fn segments(folder: &Path) -> io::Result<Vec<Segment>> {
     Ok(found)
 }
 
-/// What all files of a folder come to.
+/// Returns the bytes of all files in a folder.
 pub(crate) fn folder_bytes(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {

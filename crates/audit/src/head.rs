@@ -69,7 +69,7 @@ impl Head {
 
     fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
         let (head, _) = note::parse(bytes, key, AuditKey::head_mac)?;
-        // The same facts in other words would be sealed otherwise, but not twice in one file.
+        // Only one encoding of a head is valid.
         if key.is_some_and(|key| head.encode(key) != bytes) {
             return Err(NoteError::Damaged);
         }

@@ -14,19 +14,19 @@ use crate::key::{AuditKey, MAC_BYTES, same};
 /// Why a note says nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum NoteError {
-    /// It is not there.
+    /// The file does not exist.
     #[error("is missing")]
     Missing,
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is not what Sealwire writes.
+    /// The content is not a note.
     #[error("is damaged")]
     Damaged,
-    /// It is sealed under another key.
+    /// The note is sealed under another key.
     #[error("is sealed under key {0}, which is another")]
     OtherKey(String),
-    /// It is not sealed with the key that it names.
+    /// The MAC does not match the key that the note names.
     #[error("is forged: its seal is not the key's")]
     Forged,
 }

@@ -6,7 +6,7 @@ use crate::{Malformed, Reader, Token, write};
 /// else is as it came: the order of a map's keys, the bits of a float, and 5 is not 5.0. At most twice as long as it was.
 ///
 /// # Errors
-/// As [`Reader::token`]; what was appended by then stays.
+/// As [`Reader::token`]; `out` keeps what was appended before the error.
 pub fn canonical(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let mut reader = Reader::new(value);
     let mut pending: u64 = 1;

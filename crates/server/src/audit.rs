@@ -17,7 +17,7 @@ use crate::sweeper::Swept;
 
 /// How long a call waits for its record. A disk that hangs is as good as none.
 const WRITE_MAX: Duration = Duration::from_secs(5);
-/// How often it is looked at what was only counted, and at the room that is left.
+/// Period of recording counts of rejected requests and of reading the free space.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long a record waits for others, where no call waits for it.
 const GATHER: Duration = Duration::from_millis(2);

@@ -51,7 +51,7 @@ pub use turns::Turns;
 struct Connection {
     engine: Arc<Engine>,
     principal: Principal,
-    /// Of requests that never reach the scheduler.
+    /// Paces requests that never reach the scheduler.
     pace: Arc<Pace>,
     tickets: Tickets,
     bytes: Arc<ConnectionBytes>,

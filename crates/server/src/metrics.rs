@@ -638,7 +638,7 @@ pub struct Metrics {
     pub access: AccessMetrics,
     /// Spans of calls.
     pub traces: TraceMetrics,
-    /// Of background sweeps.
+    /// Counters of background sweeps.
     pub sweeps: SweepMetrics,
     /// Calls begun and not yet answered.
     pub calls_in_flight: Gauge,

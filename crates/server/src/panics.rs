@@ -1,4 +1,4 @@
-//! What the log says of a panic: where, and not with which values, however often somebody brings it about.
+//! The log line of a panic: its place without any value, at a limited rate.
 
 use std::any::Any;
 use std::panic::PanicHookInfo;

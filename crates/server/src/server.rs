@@ -309,7 +309,7 @@ impl Server {
         let _ = self.accepting.await;
         self.watching.iter().for_each(JoinHandle::abort);
         if let Some(sweeping) = self.sweeping {
-            // It finishes a batch, so that all that was removed is recorded.
+            // The sweeper finishes its batch and records the rows that were removed.
             let _ = sweeping.await;
         }
         let limits = &self.engine.limits;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::moment::Moment;
 use crate::record::{Event, Record};
 
-/// How long requests are counted before the count is a record.
+/// Time for which requests are counted before the count is recorded.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
 /// So many refused requests of a principal are recorded one by one,
 const SINGLE_MAX: u32 = 20;
@@ -19,10 +19,10 @@ const SINGLE_EVERY: Duration = Duration::from_secs(10);
 const COUNTS_MAX: usize = 8;
 /// Most principals that are told apart. Those beyond count as one.
 const PRINCIPALS_MAX: usize = 1_024;
-/// What stands for a name where several are counted as one.
+/// Stands for a name if several names are counted together.
 const SEVERAL: &str = "*";
 
-/// What waits to be recorded as counts. Memory is bounded by the constants above, at about 20 KiB a principal at most.
+/// Counts of rejected requests that are not recorded yet. The constants above bound memory, to at most about 20 KiB per principal.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     principals: HashMap<Box<str>, Principal>,
@@ -202,7 +202,7 @@ mod tests {
         let later = begun + WINDOW + SINGLE_EVERY * SINGLE_MAX;
         assert_eq!(settled(&mut refusals, false, later).len(), 1);
         assert!(refusals.principals.is_empty());
-        // Where room is short, all are counted.
+        // All requests are counted if room is short.
         assert!((0..30).all(|_| !take(&mut refusals, true, later)));
         assert_eq!(settled(&mut refusals, true, later)[0].3, 30);
     }

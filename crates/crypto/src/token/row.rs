@@ -42,16 +42,16 @@ impl fmt::Debug for RowBuffer {
     }
 }
 
-/// What is sealed into a row.
+/// Content of a new row.
 #[derive(Clone, Copy)]
 pub struct NewToken<'a> {
     /// The collection's number.
     pub collection: u32,
     /// [`TokenKeys::id`] of the token.
     pub id: &'a [u8; HASH_BYTES],
-    /// Who may have the value.
+    /// The context under which the value can be read.
     pub context: &'a TokenContext,
-    /// What the row will be found by; needed where no value or not the value alone proves that it belongs to that.
+    /// The fingerprint that finds the row, unless the value alone proves that the row belongs to its fingerprint.
     pub fingerprint: Option<&'a [u8; HASH_BYTES]>,
     /// The token.
     pub token: &'a str,

@@ -145,7 +145,7 @@ impl App {
     }
 }
 
-/// What is chosen for a collection. Kind, format and scope stay as they were when it was made.
+/// The rules of a collection. Kind, format and scope never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Whether equal values get equal tokens, and whether a token leads back.
