@@ -29,6 +29,8 @@ const CLOCK_MARGIN_S: u64 = 60;
 const BATCH_ROWS_MAX: usize = 1_000;
 /// Time that the sweep leaves to others, as a multiple of the time it took.
 const REST: u32 = 9;
+/// Longest rest after a batch: the lease must not run out.
+const REST_MAX: Duration = Duration::from_secs(30);
 
 /// A kind of change, as metrics and audit records name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,7 +246,7 @@ impl<L: Ledger> Sweeper<L> {
             // A store without an index looks at all rows of a page to find those that are due.
             let looked = if page.next.is_some() { limit as u64 } else { page.found };
             let pace = Duration::from_secs_f64(looked as f64 / self.options.rows_per_s as f64);
-            if let Err(end) = self.rest(pace.max(begun.elapsed() * REST)).await {
+            if let Err(end) = self.rest(pace.max(begun.elapsed() * REST).min(REST_MAX)).await {
                 break Err(end);
             }
             after = page.next;

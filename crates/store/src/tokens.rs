@@ -256,7 +256,7 @@ pub trait TokenStore: Send + Sync {
 
     /// Changes at most `limit` rows of a map that are due for `sweep`. Returns how many were changed, and in `next` the
     /// value of `after` for the following call; `None` when no row is left that was due. A page may be empty and not the
-    /// last. Unlike [`TokenStore::archive`] and [`TokenStore::prune`], a store with an index of due rows reads no others.
+    /// last. A database compares its clock with `now` and sweeps by the one that is behind. Unlike [`TokenStore::archive`] and [`TokenStore::prune`], a store with an index of due rows reads no others.
     ///
     /// # Errors
     /// As above.

@@ -1,5 +1,6 @@
 //! Against throw-away servers.
 
+mod clock;
 mod faults;
 mod news;
 mod reach;

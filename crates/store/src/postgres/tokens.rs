@@ -86,7 +86,7 @@ macro_rules! job {
     ($change:literal) => {
         job!("t.id > $3 ORDER BY t.id", $change)
     };
-    ($which:literal, $change:literal) => {
+    ($which:expr, $change:expr) => {
         concat!(
             "WITH looked AS MATERIALIZED (
                 SELECT t.id FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND ",
@@ -120,19 +120,43 @@ static COUNT_ARCHIVED: &str = job!(
     WHERE t.app = $1 AND t.collection = $2 AND t.archived < $5"
 );
 
+/// Seconds by which the caller's clock, in `$6`, is ahead of the server's. Nothing is swept earlier for that.
+macro_rules! ahead {
+    () => {
+        "greatest($6 - floor(extract(epoch FROM now()))::int8, 0)"
+    };
+}
+
 /// Finds due rows by the index `tokens_expires`, so `$3` only has to be bound.
 static SWEEP_EXPIRED: &str = job!(
-    "$3::bytea IS NOT NULL AND t.archived IS NULL AND t.expires < $5 AND t.expires <= $6 ORDER BY t.expires",
-    "UPDATE sealwire.tokens t SET archived = $6, fingerprint = NULL FROM looked l
-    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived IS NULL AND t.expires < $5
-        AND t.expires <= $6 RETURNING 1"
+    concat!(
+        "$3::bytea IS NOT NULL AND t.archived IS NULL AND t.expires < $5 - ",
+        ahead!(),
+        " AND t.expires <= $6 - ",
+        ahead!(),
+        " ORDER BY t.expires"
+    ),
+    concat!(
+        "UPDATE sealwire.tokens t SET fingerprint = NULL, archived = $6 - ",
+        ahead!(),
+        " FROM looked l
+        WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived IS NULL AND t.expires < $5 - ",
+        ahead!(),
+        " AND t.expires <= $6 - ",
+        ahead!(),
+        " RETURNING 1"
+    )
 );
 
 /// Finds due rows by the index `tokens_archived`.
 static SWEEP_ARCHIVED: &str = job!(
-    "$3::bytea IS NOT NULL AND t.archived < $5 ORDER BY t.archived",
-    "DELETE FROM sealwire.tokens t USING looked l
-    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived < $5 RETURNING 1"
+    concat!("$3::bytea IS NOT NULL AND t.archived < $5 - ", ahead!(), " ORDER BY t.archived"),
+    concat!(
+        "DELETE FROM sealwire.tokens t USING looked l
+        WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived < $5 - ",
+        ahead!(),
+        " RETURNING 1"
+    )
 );
 
 static SWEEP_ALL: &str = job!(
@@ -364,7 +388,8 @@ impl TokenStore for PostgresStore {
                 self.job(SWEEP_EXPIRED, map, after, limit, times, false).await
             }
             Sweep::Prune { archived_before } => {
-                self.job(SWEEP_ARCHIVED, map, after, limit, [seconds(archived_before)], false).await
+                let times = [seconds(archived_before), seconds(now)];
+                self.job(SWEEP_ARCHIVED, map, after, limit, times, false).await
             }
             Sweep::Erase => self.job(SWEEP_ALL, map, after, limit, [], false).await,
         }
