@@ -27,7 +27,7 @@ python_with venv-legacy requirements-legacy.txt
 if ! cmp -s "$here/package.json" "$work/node/pins"; then
     rm -rf "$work/node"
     mkdir -p "$work/node"
-    cp "$here/package.json" "$work/node/package.json"
+    cp "$here/package.json" "$here/.npmrc" "$work/node/"
     .ci/again npm install --prefix "$work/node" --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
     cp "$here/package.json" "$work/node/pins"
 fi
