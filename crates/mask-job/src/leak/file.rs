@@ -16,7 +16,7 @@ use crate::limits::Limits;
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress};
 use crate::scan::csv::Columns;
-use crate::scan::json::{Memory, Scan};
+use crate::scan::json::{Memory, Scan, Shown};
 use crate::scan::text::unescaped;
 use crate::scan::tree::{NodeId, Tree, Verdict};
 use crate::scan::{Fault, place};
@@ -44,6 +44,9 @@ pub fn verify_files(
         let ledger = Ledger::default();
         let mut fields = Fields::default();
         reading.read(source, &mut check, &ledger, |check, field, text| {
+            if field.shown == Shown::Key {
+                return;
+            }
             if let Some((rule, name)) = field.rule(check.plan(), text) {
                 let at = fields.of(&name, rule, check);
                 check.original(at, text);
@@ -52,7 +55,10 @@ pub fn verify_files(
         let mut fields = Names::default();
         reading.read(target, &mut check, &ledger, |check, field, text| {
             let (name, numbers) = fields.of(&field, check);
-            check.seen(name, numbers, text);
+            match field.shown {
+                Shown::Leaf => check.seen(name, numbers, text),
+                Shown::Key => check.seen_key(name, text),
+            }
         })?;
         if !check.end_pass() {
             return Ok(check.report(pass));
@@ -68,6 +74,7 @@ struct Met<'t> {
     name: Name<'t>,
     /// Equal for equal names.
     label: u32,
+    shown: Shown,
 }
 
 enum Name<'t> {
@@ -130,7 +137,7 @@ struct Reading<'p> {
 }
 
 impl Reading<'_> {
-    /// Shows every value of a file but nulls.
+    /// Shows every key and every value of a file but nulls.
     fn read(
         &self,
         path: &Path,
@@ -160,15 +167,15 @@ impl Reading<'_> {
                     }
                 };
                 let mut show = |at: usize, name: &str, verdict: Verdict, text: &str| {
-                    met(check, Met { verdict, name: Name::Column(name), label: at as u32 }, text);
+                    met(check, Met { verdict, name: Name::Column(name), label: at as u32, shown: Shown::Leaf }, text);
                 };
                 columns.values(&chunk.bytes, begin, &mut show).map_err(broken)?;
             } else {
                 let mut batch = Batch::new(self.limits);
-                let mut show = |tree: &mut Tree, node: NodeId, raw: &[u8]| {
+                let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
                     let verdict = tree.verdict(node, &plan, ledger);
                     let label = tree.name_label(node, &plan, ledger);
-                    met(check, Met { verdict, name: Name::Node(tree, node), label }, &text(raw));
+                    met(check, Met { verdict, name: Name::Node(tree, node), label, shown }, &text(raw));
                 };
                 let mut scan = Scan::new(&chunk.bytes, &plan, ledger, &mut memory, &mut batch).map_err(broken)?;
                 scan.visitor = Some(&mut show);

@@ -6,13 +6,15 @@
 //! collisions of hashes. What it can tell hangs on the function:
 //!
 //! * `redact`, `fixed`, `null`, `partial`, `hash` and `email` give nothing that is an original: one original in its own
-//!   field of the target is a leak, and so is one of [`ELSEWHERE_CHARS_MIN`] characters or more anywhere else, as a whole
-//!   value or, with a digit or an `@` in it, as a word of a text.
+//!   field of the target is a leak, and so is one of [`ELSEWHERE_CHARS_MIN`] characters or more anywhere else: as a whole
+//!   value, a key, an element of an array or a quoted string of a text or, with a digit or an `@` in it, as a word of a text,
+//!   or as a key or value in it.
 //! * `card`, `phone` and `fpe` may turn one original into another's by chance; `pseudonym`, `date_shift`, `generalize` and
 //!   `noise` do it all the time. A field of these leaks when most of its rows hold values that occur exactly as often as
 //!   in the source. Of the first three, originals elsewhere are a leak too when they are more than one in a hundred.
 
 mod file;
+mod pieces;
 mod postgres;
 mod window;
 
@@ -26,6 +28,7 @@ pub use file::verify_files;
 pub use postgres::verify_databases;
 
 use crate::plan::Plan;
+use pieces::Piece;
 use window::Window;
 
 /// Originals of fewer characters occur elsewhere by chance, and are looked for in their own field only.
@@ -213,6 +216,15 @@ impl Check {
             let fresh = Sought { field: field as u32, is_found: false };
             let _ = self.anywhere.entry(self.keys.hash_one(text), fresh);
         }
+        if self.promises[field] != Promise::Moved {
+            let Self { keys, anywhere, .. } = self;
+            pieces::elements(text, &mut |element| {
+                if is_telling(element) {
+                    let fresh = Sought { field: field as u32, is_found: false };
+                    let _ = anywhere.entry(keys.hash_one(element), fresh);
+                }
+            });
+        }
     }
 
     /// A value of the target; `fields` are the numbers of the fields of its name.
@@ -223,14 +235,23 @@ impl Check {
                 entry.target = entry.target.saturating_add(1);
             }
         }
+        self.sought_with_pieces(name, fields, text);
+    }
+
+    /// A key of an object of the target, in the object `name`.
+    pub(crate) fn seen_key(&mut self, name: &str, key: &str) {
+        self.sought_with_pieces(name, &[], key);
+    }
+
+    fn sought_with_pieces(&mut self, name: &str, fields: &[usize], text: &str) {
         self.sought(name, fields, text);
-        if text.len() > ELSEWHERE_CHARS_MIN && text.contains(char::is_whitespace) {
-            for word in text.split_whitespace() {
-                let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
-                if word.contains(|c: char| c == '@' || c.is_ascii_digit()) {
-                    self.sought(name, fields, word);
+        if text.len() > ELSEWHERE_CHARS_MIN {
+            pieces::each(text, &mut |piece, kind| {
+                // A word without a digit or a sign is a word of anybody.
+                if kind == Piece::Value || piece.contains(|c: char| c == '@' || c.is_ascii_digit()) {
+                    self.sought(name, fields, piece);
                 }
-            }
+            });
         }
     }
 

@@ -62,6 +62,77 @@ fn long_originals_are_looked_for_everywhere() {
 }
 
 #[test]
+fn originals_are_found_inside_structured_text() {
+    let cases: &[(&str, &str, &str, bool)] = &[
+        ("array", "anna@mail.test", "{bob@mail.test,anna@mail.test}", true),
+        ("array of texts with spaces", "Anna Maria Eisenhower", "{Bob,\"Anna Maria Eisenhower\"}", true),
+        ("array of names", "Eisenhower", "{Bob,Eisenhower}", true),
+        ("array with escapes", "Anna \"Ike\" Eisenhower", r#"{"Anna \"Ike\" Eisenhower"}"#, true),
+        ("array in an array", "4242424242424242", "{{1,2},{3,4242424242424242}}", true),
+        ("composite", "Anna Eisenhower", "(7,\"Anna Eisenhower\",t)", true),
+        ("composite with doubled quotes", "Anna \"Ike\" E.", r#"(7,"Anna ""Ike"" E.",t)"#, true),
+        ("JSON array", "Eisenhower", "[\"Bob\",\"Eisenhower\"]", true),
+        ("compact JSON", "anna@mail.test", "{\"email\":\"anna@mail.test\",\"n\":1}", true),
+        ("compact JSON, a number", "4242424242424242", "{\"n\":4242424242424242}", true),
+        ("compact JSON, several words", "Anna Maria Eisenhower", "{\"n\":\"Anna Maria Eisenhower\"}", true),
+        ("compact JSON, escapes", "Zo\u{eb} Eisenhower", r#"{"n":"Zo\u00eb Eisenhower"}"#, true),
+        ("JSON in JSON", "Zo\u{eb} \"Ike\" E.", r#"{"n":"{\"m\":\"Zo\\u00eb \\\"Ike\\\" E.\"}"}"#, true),
+        ("JSON key", "anna@mail.test", "{\"anna@mail.test\":true}", true),
+        ("JSON within a text", "anna@mail.test", "received {\"email\":\"anna@mail.test\"}", true),
+        ("key and value", "anna@mail.test", "email=anna@mail.test", true),
+        ("several keys and values", "anna@mail.test", "id=7;email=anna@mail.test;ok", true),
+        ("query", "anna@mail.test", "https://host.test/a?email=anna@mail.test&n=1", true),
+        ("key, value and spaces", "anna@mail.test", "id=7 email=anna@mail.test", true),
+        ("quoted value", "Anna Maria Eisenhower", "name=\"Anna Maria Eisenhower\" id=7", true),
+        ("key and value by a colon", "anna@mail.test", "email:anna@mail.test", true),
+        ("hstore", "Anna Eisenhower", "\"name\"=>\"Anna Eisenhower\"", true),
+        ("address with colons", "2001:db8::17:1", "peer=2001:db8::17:1;", true),
+        ("number with a sign", "+4917012345678", "phone=+4917012345678,", true),
+        ("list with commas", "anna@mail.test", "bob@mail.test,anna@mail.test", true),
+        ("another's address", "anna@mail.test", "{\"email\":\"bob.anna@mail.test\"}", false),
+        ("longer address", "anna@mail.test", "email=anna@mail.test.org", false),
+        ("name as a word", "Eisenhower", "name=Eisenhower", false),
+        ("part of a name", "Eisenhower", "{\"n\":\"Mr Eisenhower\"}", false),
+        ("short", "a@b.c", "{a@b.c}", false),
+        ("unclosed", "anna@mail.test", "{\"email\":\"anna@mail.te", false),
+        ("only structure", "anna@mail.test", "{[(\"\\\"{{{}}}\\", false),
+    ];
+    let found = |original, other| check("hash", &[original], &["x"], &[other]).verdict == LeakVerdict::Leak;
+    let wrong: Vec<&str> =
+        cases.iter().filter(|case| found(case.1, case.2) != case.3).map(|(name, ..)| *name).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn any_character_can_stand_behind_a_backslash() {
+    let found = check("hash", &["Zoë \"Ike\" E."], &["x"], &[r#"{"Zo\ë \"Ike\" E."}"#]);
+    assert_eq!(found.verdict, LeakVerdict::Leak);
+}
+
+proptest::proptest! {
+    /// Texts of structure, escapes and characters of several bytes.
+    #[test]
+    fn any_text_can_be_taken_apart(text in "[\"\\\\{}()\\[\\],:=aëu0 ]{0,40}") {
+        pieces::each(&text, &mut |_, _| ());
+        pieces::elements(&text, &mut |_| ());
+    }
+}
+
+#[test]
+fn elements_of_a_masked_array_are_originals_too() {
+    let leaks = |source: &str, other: &str| {
+        check("fixed(\"{}\")", &[source, "{}"], &["{}", "{}"], &[other]).verdict == LeakVerdict::Leak
+    };
+    assert!(leaks("{bob@mail.test,anna@mail.test}", "anna@mail.test"));
+    assert!(leaks("{Bob,\"Anna Eisenhower\"}", "Anna Eisenhower"));
+    assert!(leaks("[\"Bob\",\"Anna Eisenhower\"]", "to \"Anna Eisenhower\""));
+    assert!(leaks("{bob@mail.test,anna@mail.test}", "{\"email\":\"anna@mail.test\"}"));
+    // The keys and values of a document may be names of anything.
+    assert!(!leaks("{\"delivery\":\"in transit\"}", "in transit"));
+    assert!(!leaks("{bob@mail.test}", "anna@mail.test"));
+}
+
+#[test]
 fn functions_that_move_values_leak_when_nothing_moved() {
     use LeakVerdict::{Clean, Leak, NotChecked};
     let names = ["Anna", "Anna", "Anna", "Bob", "Bob", "Chloé", "Dan", "Dan", "Dan", "Dan", "Eve", "Eve"];

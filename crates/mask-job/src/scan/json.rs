@@ -92,13 +92,21 @@ pub(crate) struct Scan<'a> {
     ledger: &'a Ledger,
     memory: &'a mut Memory,
     batch: &'a mut Batch,
-    /// Who is shown every leaf but null, instead of it being judged.
+    /// Who is shown every key, and every leaf but null instead of it being judged.
     pub(crate) visitor: Option<Visitor<'a>>,
     pub(crate) unknown: Unknown,
 }
 
-/// Is shown a leaf: where it is, and its text as it stands there.
-pub(crate) type Visitor<'a> = &'a mut dyn FnMut(&mut Tree, NodeId, &[u8]);
+/// Is shown a leaf or a key: where it is, and its text as it stands there.
+pub(crate) type Visitor<'a> = &'a mut dyn FnMut(&mut Tree, NodeId, Shown, &[u8]);
+
+/// What a visitor is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Leaf,
+    /// A key of the object at the node.
+    Key,
+}
 
 impl<'a> Scan<'a> {
     /// Of a chunk, which must be UTF-8.
@@ -269,14 +277,17 @@ impl<'a> Scan<'a> {
         if self.text.get(at) != Some(&b'"') {
             return Err(Fault::new(at, "a key in double quotes expected"));
         }
-        let (node, end) = match self.memory.tree.expected_key(frame.node, self.text, at + 1, cursor) {
+        let object = frame.node;
+        let (node, end) = match self.memory.tree.expected_key(object, self.text, at + 1, cursor) {
             Some(expected) => expected,
             None => {
-                let parent = frame.node;
                 let (end, _) = string(self.text, at)?;
-                (self.memory.tree.key(parent, &self.text[at + 1..end - 1], self.plan), end)
+                (self.memory.tree.key(object, &self.text[at + 1..end - 1], self.plan), end)
             }
         };
+        if let Some(visitor) = &mut self.visitor {
+            visitor(&mut self.memory.tree, object, Shown::Key, &self.text[at..end]);
+        }
         let colon = self.blank(end);
         if self.text.get(colon) != Some(&b':') {
             return Err(Fault::new(colon, "`:` expected"));
@@ -333,7 +344,7 @@ impl<'a> Scan<'a> {
     #[inline]
     fn leaf(&mut self, node: NodeId, span: Range<usize>) {
         if let Some(visitor) = &mut self.visitor {
-            return visitor(&mut self.memory.tree, node, &self.text[span]);
+            return visitor(&mut self.memory.tree, node, Shown::Leaf, &self.text[span]);
         }
         match self.judge(node, &span) {
             Verdict::Mask(rule, label) => self.found(span, rule, label),
@@ -345,7 +356,7 @@ impl<'a> Scan<'a> {
     #[inline]
     fn string_leaf(&mut self, node: NodeId, span: Range<usize>, has_escapes: bool) {
         if let Some(visitor) = &mut self.visitor {
-            return visitor(&mut self.memory.tree, node, &self.text[span]);
+            return visitor(&mut self.memory.tree, node, Shown::Leaf, &self.text[span]);
         }
         match self.judge(node, &span) {
             Verdict::Mask(rule, label) => self.found(span, rule, label),

@@ -370,6 +370,33 @@ fn the_leak_check_finds_a_rule_that_was_left_out() {
     }
 }
 
+/// Originals in places that no rule names: keys, elements, and texts that hold a document.
+#[test]
+fn the_leak_check_looks_into_keys_arrays_and_texts() {
+    let by = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"hash\"\n";
+    let run = Run::new(small(1 << 10));
+    for (other, place) in [
+        (r#""g":{"anna@mail.test":{"n":1}}"#, Some("$.g")),
+        (r#""anna@mail.test":true"#, Some("$")),
+        (r#""g":{"owner=anna@mail.test":null}"#, Some("$.g")),
+        (r#""g":["bob","anna@mail.test"]"#, Some("$.g[*]")),
+        (r#""g":"{\"e\":\"anna@mail.test\"}""#, Some("$.g")),
+        (r#""g":"id=7;e=anna@mail.test""#, Some("$.g")),
+        (r#""g":{"anna":"mail.test"}"#, None),
+    ] {
+        let source = format!("{{\"email\":\"anna@mail.test\",{other}}}\n");
+        let (bytes, _) = run.mask(source.as_bytes(), &rules(by), FileFormat::Ndjson).expect("masks");
+        fs::write(run.path("target"), bytes).expect("writes");
+        let (source, target, leak) = (run.path("in"), run.path("target"), LeakLimits::default());
+        let report =
+            verify_files(&source, &target, FileFormat::Ndjson, rules(by), run.limits, leak, &Progress::default())
+                .expect("checks");
+        let places: Vec<&str> = report.fields[0].elsewhere.iter().map(String::as_str).collect();
+        assert_eq!(report.passed, place.is_none(), "{other}: {report:?}");
+        assert!(place.is_none_or(|place| places.contains(&place)), "{other}: {places:?}");
+    }
+}
+
 const EVERYTHING: &str = r#"
 unknown = "keep"
 [[rule]]

@@ -1,0 +1,162 @@
+//! Pieces of a text that can be originals: words, keys and values, elements of arrays, strings and keys of JSON.
+//!
+//! Reads no format strictly: a text can be JSON, an array or a row of PostgreSQL, a query string, a line of a log, or a mixture.
+
+use std::borrow::Cow;
+
+use crate::scan::text::unescaped;
+
+/// How many strings within strings are opened.
+const NESTED_MAX: usize = 3;
+
+/// How a piece is set off from the rest of its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// By quotes, or as an element: a value of its own.
+    Value,
+    /// By blanks or separators: can be any part of a sentence.
+    Word,
+}
+
+/// Shows every piece of a text but the whole. A piece can be shown more than once.
+pub(super) fn each(text: &str, show: &mut dyn FnMut(&str, Piece)) {
+    if text.bytes().any(|byte| byte.is_ascii_whitespace() || !byte.is_ascii() || is_separator(byte) || is_colon(byte)) {
+        words(text, show);
+        values(text, NESTED_MAX, show);
+    }
+}
+
+/// Shows the elements of an array as JSON or PostgreSQL write it. A document has none: its values are named by keys, and can
+/// be anything.
+pub(super) fn elements(text: &str, show: &mut dyn FnMut(&str)) {
+    let text = text.trim();
+    let is_array = (text.starts_with('{') && text.ends_with('}')) || (text.starts_with('[') && text.ends_with(']'));
+    let mut is_document = false;
+    if is_array {
+        tokens(text, &mut |token| is_document |= matches!(token, Token::Quoted { is_key: true, .. }));
+    }
+    if is_array && !is_document {
+        tokens(text, &mut |token| match token {
+            Token::Bare(element) => show(element),
+            Token::Quoted { inside, .. } => show(&meant(inside)),
+        });
+    }
+}
+
+fn words(text: &str, show: &mut dyn FnMut(&str, Piece)) {
+    let mut word = |word: &str| {
+        show(word, Piece::Word);
+        let trimmed = word.trim_matches(|c: char| c.is_ascii_punctuation());
+        if trimmed.len() != word.len() {
+            show(trimmed, Piece::Word);
+        }
+    };
+    for blank_free in text.split_ascii_whitespace().flat_map(str::split_whitespace) {
+        word(blank_free);
+        for part in blank_free.split(|c: char| c.is_ascii() && is_separator(c as u8)) {
+            if part.len() != blank_free.len() {
+                word(part);
+            }
+            if part.bytes().any(is_colon) {
+                part.split(|c: char| c.is_ascii() && is_colon(c as u8)).for_each(&mut word);
+            }
+        }
+    }
+}
+
+fn values(text: &str, nested: usize, show: &mut dyn FnMut(&str, Piece)) {
+    tokens(text, &mut |token| match token {
+        Token::Bare(element) => show(element, Piece::Value),
+        Token::Quoted { inside, .. } => {
+            let value = meant(inside);
+            show(&value, Piece::Value);
+            if matches!(value, Cow::Owned(_)) {
+                words(&value, show);
+            }
+            if nested > 0 {
+                values(&value, nested - 1, show);
+            }
+        }
+    });
+}
+
+/// A part of a text that is structured.
+enum Token<'t> {
+    /// The inside of double quotes, as it stands there. `is_key`: a colon follows.
+    Quoted { inside: &'t str, is_key: bool },
+    /// An element without quotes, of a text that is one array, object or row.
+    Bare(&'t str),
+}
+
+fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(Token<'t>)) {
+    let text = text.trim();
+    let is_row = text.starts_with('(') && text.ends_with(')');
+    let is_whole =
+        is_row || (text.starts_with('{') && text.ends_with('}')) || (text.starts_with('[') && text.ends_with(']'));
+    let mut rest = text;
+    loop {
+        let quote = memchr::memchr(b'"', rest.as_bytes());
+        if is_whole {
+            let bare = &rest[..quote.unwrap_or(rest.len())];
+            let elements = bare.split(|c| matches!(c, '{' | '}' | '[' | ']' | '(' | ')' | ',')).map(str::trim);
+            elements.filter(|element| !element.is_empty()).for_each(|element| show(Token::Bare(element)));
+        }
+        let Some(quote) = quote else { return };
+        let inside = &rest[quote + 1..];
+        let Some(end) = closing(inside.as_bytes(), is_row) else { return };
+        rest = &inside[end + 1..];
+        show(Token::Quoted { inside: &inside[..end], is_key: rest.trim_start().starts_with(':') });
+    }
+}
+
+/// Where the quote is that closes a string. In a row two quotes are one of the string's.
+fn closing(inside: &[u8], is_row: bool) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', inside.get(at..)?)?;
+        if inside[at] == b'"' && !(is_row && inside.get(at + 1) == Some(&b'"')) {
+            return Some(at);
+        }
+        at += 2;
+    }
+}
+
+/// The value that the inside of a quoted string stands for.
+fn meant(inside: &str) -> Cow<'_, str> {
+    let escapes_ascii = inside.as_bytes().windows(2).all(|pair| pair[0] != b'\\' || pair[1].is_ascii());
+    let value = match escapes_ascii.then(|| unescaped(inside.as_bytes())).flatten() {
+        Some(value) => value,
+        // No JSON: in PostgreSQL's arrays any character can stand behind a backslash.
+        None => Cow::Owned(inside.replace('\\', "")),
+    };
+    if value.contains("\"\"") { Cow::Owned(value.replace("\"\"", "\"")) } else { value }
+}
+
+/// Characters between which a key or a value stands.
+fn is_separator(byte: u8) -> bool {
+    matches!(
+        byte,
+        b',' | b';'
+            | b'|'
+            | b'='
+            | b'&'
+            | b'?'
+            | b'{'
+            | b'}'
+            | b'['
+            | b']'
+            | b'('
+            | b')'
+            | b'<'
+            | b'>'
+            | b'"'
+            | b'\''
+            | b'\\'
+            | b'`'
+    )
+}
+
+/// Characters that separate keys from values, and are also part of addresses, times and paths.
+fn is_colon(byte: u8) -> bool {
+    matches!(byte, b':' | b'/')
+}
