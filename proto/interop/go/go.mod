@@ -1,5 +1,5 @@
 module sealwire-interop
 
-go 1.24
+go 1.19
 
-require github.com/ugorji/go/codec v1.3.2
+require github.com/ugorji/go/codec v1.2.12

@@ -226,7 +226,7 @@ func checkErrors(client, limited *rpc.Client) error {
 		return err
 	}
 	deep := any("x")
-	for range 100 {
+	for n := 0; n < 100; n++ {
 		deep = []any{deep}
 	}
 	cases := []struct {
@@ -311,12 +311,12 @@ func checkVectors(path string) error {
 		reader := codec.MsgpackSpecRpc.ClientCodec(ours, handle())
 		const repeats = 3
 		go func() {
-			for range repeats {
+			for n := 0; n < repeats; n++ {
 				theirs.Write(response)
 			}
 			theirs.Close()
 		}()
-		for range repeats {
+		for n := 0; n < repeats; n++ {
 			var header rpc.Response
 			if err := reader.ReadResponseHeader(&header); err != nil {
 				return fmt.Errorf("%s: %w", vector.Code, err)
