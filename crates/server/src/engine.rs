@@ -146,7 +146,11 @@ impl Engine {
                     let shown = app.shown(permit)?;
                     growth = shown.growth(fields, frame.len());
                     // What binds no context does not open for who asked for one.
-                    Ok(Task::Open(self.reading(&app.keys, call, !call.context.is_empty()), shown))
+                    let mut reading = self.reading(&app.keys, call, !call.context.is_empty());
+                    if shown.mask().is_some() {
+                        reading.reader.ignore_unauthenticated_types();
+                    }
+                    Ok(Task::Open(reading, shown))
                 });
                 Ok(Plan { growth_bytes: growth, ..plan? })
             }

@@ -66,6 +66,12 @@ impl Reader {
         self.evervault.ticket = ticket;
     }
 
+    /// Opens bare Evervault strings as text, whatever datatype they declare: for a value that is masked. Nothing
+    /// authenticates that datatype, and a client that changes it must not see how the mask changes.
+    pub fn ignore_unauthenticated_types(&mut self) {
+        self.evervault.ignores_unauthenticated_types = true;
+    }
+
     /// Diffie-Hellmans made so far.
     pub fn agreements(&self) -> usize {
         self.native.agreements() + self.evervault.agreements()
@@ -124,6 +130,8 @@ pub struct Evervault {
     rules: Arc<config::Evervault>,
     /// Values of a format that binds no context do not open for a caller who asked for one.
     refuses_all: bool,
+    /// Values whose datatype nothing authenticates are text.
+    ignores_unauthenticated_types: bool,
     /// What earlier requests opened, if it is to be used.
     kept: Option<Arc<OpenedSchedules>>,
     opener: Option<Box<evervault::Opener>>,
@@ -137,7 +145,16 @@ impl Evervault {
     /// With an app's keys, under the operator's rules.
     pub fn new(keys: Arc<AppKeys>, rules: Arc<config::Evervault>) -> Self {
         let (ticket, value) = (Arc::default(), Zeroizing::new(Vec::new()));
-        Self { keys, rules, refuses_all: false, kept: None, opener: None, ticket, value }
+        Self {
+            keys,
+            rules,
+            refuses_all: false,
+            ignores_unauthenticated_types: false,
+            kept: None,
+            opener: None,
+            ticket,
+            value,
+        }
     }
 
     /// The same, which also uses and feeds the keys that other requests opened.
@@ -200,6 +217,10 @@ impl Evervault {
             let opener = evervault::Opener::new(&self.keys, legacy).keeping(self.kept.take());
             let ticket = Arc::clone(&self.ticket);
             let opener = opener.stopping(move || ticket.stop_reason().is_some());
+            let opener = match self.ignores_unauthenticated_types {
+                true => opener.ignoring_unauthenticated_types(),
+                false => opener,
+            };
             self.opener = Some(Box::new(opener));
         }
         Ok(())

@@ -63,6 +63,8 @@ pub struct OpenedFile<'a> {
 /// Opens the values of one request. Values of one ephemeral key share its Diffie-Hellman.
 pub struct Opener {
     legacy: Legacy,
+    /// Values whose datatype nothing authenticates are text.
+    ignores_unauthenticated_types: bool,
     ring: Ring,
     /// Ciphertext, then plaintext in its place. Wiped on drop.
     body: Zeroizing<Vec<u8>>,
@@ -72,7 +74,8 @@ impl Opener {
     /// An opener with an app's keys. Every active version reads.
     #[must_use]
     pub fn new(keys: &Arc<AppKeys>, legacy: Legacy) -> Self {
-        Self { legacy, ring: Ring::new(keys), body: Zeroizing::new(Vec::new()) }
+        let body = Zeroizing::new(Vec::new());
+        Self { legacy, ignores_unauthenticated_types: false, ring: Ring::new(keys), body }
     }
 
     /// The same, which also uses and feeds the keys that other requests opened. The published clients use one ephemeral
@@ -86,6 +89,13 @@ impl Opener {
     #[must_use]
     pub fn stopping(self, stop: impl Fn() -> bool + Send + 'static) -> Self {
         Self { ring: self.ring.stopping(stop), ..self }
+    }
+
+    /// The same, which opens strings as text if nothing authenticates their datatype. For readers who must not learn by
+    /// changing the datatype what a value could be.
+    #[must_use]
+    pub fn ignoring_unauthenticated_types(self) -> Self {
+        Self { ignores_unauthenticated_types: true, ..self }
     }
 
     /// Diffie-Hellmans so far: what takes the time. One value may take as many as its curve has active versions.
@@ -131,6 +141,8 @@ impl Opener {
             turn += 1;
         };
         self.ring.opened(place, scheme, turn);
+        let is_ignored = self.ignores_unauthenticated_types && !tag.authenticates_datatype();
+        let datatype = if is_ignored { Datatype::String } else { datatype };
         read(tag, datatype, &self.body[..length])
     }
 

@@ -108,6 +108,12 @@ impl Tag {
         matches!(self, Self::S0ls | Self::Qktc | Self::Qljv | Self::Tenz)
     }
 
+    /// Whether the declared datatype is authenticated. Where it is not, whoever holds a string can change it.
+    #[must_use]
+    pub fn authenticates_datatype(self) -> bool {
+        matches!(self.binding(), Binding::V2(_))
+    }
+
     pub(super) fn kdf(self) -> Kdf {
         match self {
             Self::Rfvc | Self::T1jl | Self::Untagged => Kdf::None,

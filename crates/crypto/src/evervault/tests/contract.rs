@@ -628,3 +628,28 @@ proptest! {
         prop_assert_eq!(opener.open(&altered).is_ok(), altered == whole.as_bytes());
     }
 }
+
+/// An opener that ignores datatypes nothing authenticates gives the same text under each, and no other tag changes.
+#[test]
+fn a_datatype_that_nothing_authenticates_can_be_ignored() {
+    let keys = app([0x11; 32]);
+    let retyped = |string: &str, word: &str| {
+        let rest = string.replacen("number:", "", 1);
+        let (head, rest) = rest.split_at("ev:Tk9D:".len());
+        format!("{head}{word}{rest}")
+    };
+    for (curve, text) in Curve::ALL.into_iter().flat_map(|curve| [(curve, "1"), (curve, "12.5"), (curve, "1e400")]) {
+        let bare = sealed(&keys, curve, &Form::Plain, Datatype::Number, text);
+        let stamped = sealed(&keys, curve, &with_metadata(None), Datatype::Number, text);
+        let mut typed = Opener::new(&keys, Legacy::Refused);
+        let mut untyped = Opener::new(&keys, Legacy::Refused).ignoring_unauthenticated_types();
+        for word in ["", "string:", "number:", "boolean:"] {
+            let opened = untyped.open(retyped(&bare, word).as_bytes()).unwrap();
+            assert_eq!((opened.value, opened.datatype), (Value::Text(text), Datatype::String), "{word}");
+            let same = untyped.open(retyped(&stamped, word).as_bytes()).map(|opened| format!("{opened:?}"));
+            let expect = typed.open(retyped(&stamped, word).as_bytes()).map(|opened| format!("{opened:?}"));
+            assert_eq!(same, expect, "{word}");
+            assert_eq!(same.is_ok(), word == "number:", "{word} is authenticated");
+        }
+    }
+}

@@ -2,8 +2,8 @@
 
 use sealwire_client::control::{CheckCall, RoleAsk, RoleCall};
 use sealwire_client::{
-    Client, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask, MaskList, MaskRule,
-    Masking, Minting, OnError, RuleFields, Tokenize, UnknownFields, Within, Writing,
+    Client, Curve, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask, MaskList,
+    MaskRule, Masking, Minting, OnError, RuleFields, Tokenize, UnknownFields, Within, Writing,
 };
 use sealwire_crypto::Format as TokenFormat;
 use sealwire_msgpack::{Reader, Token, write};
@@ -365,6 +365,45 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
         assert_eq!(strings(&shown.payload)[..2], ["*************0001", "*****************mple"]);
         assert!(harness.metric("sealwire_fields_masked_total{by=\"role\"}").await > 100.0);
         harness.settles().await;
+    });
+}
+
+/// Nothing authenticates the datatype of a bare Evervault string: whoever holds one can change the word.
+#[test]
+fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
+    run(async {
+        let harness = start().await;
+        let (operator, relay) =
+            (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
+        grant_role(&operator, NOBODY, "support", &["decrypt apps=shop mask=redact"]).await;
+        let client = connect(&harness, harness.address, NOBODY).await;
+        let payload = doc(
+            r#"{"a":"0","b":"1","c":"true","d":"12345","e":"1e400","f":"hello","g":12345,"h":-7.5,"i":true,"j":false}"#,
+        );
+        for &curve in Curve::ALL {
+            let writing = Writing { curve, format: Some(Format::EvervaultBare), ..Writing::default() };
+            let sealed = relay.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }).await.unwrap();
+            for mask in MASKS {
+                set_role(&operator, "support", &[&format!("decrypt apps=shop mask={mask}")]).await;
+                for bare in strings(&sealed.payload) {
+                    let (head, rest) = bare.split_at("ev:Tk9D:".len());
+                    let rest = ["number:", "boolean:"].iter().fold(rest, |rest, word| rest.trim_start_matches(word));
+                    let mut answers = Vec::new();
+                    for word in ["", "string:", "number:", "boolean:"] {
+                        let document = doc(&format!("\"{head}{word}{rest}\""));
+                        let call = Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, &document) };
+                        let shown = client.decrypt(call).await.unwrap();
+                        answers.push((text(&shown.payload), shown.errors));
+                    }
+                    answers.dedup();
+                    assert!(answers.len() == 1 && answers[0].1.is_empty(), "{mask}: {answers:?}");
+                }
+            }
+        }
+        // Who may see values still gets them typed.
+        let writing = Writing { format: Some(Format::EvervaultBare), ..Writing::default() };
+        let sealed = relay.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }).await.unwrap();
+        assert_eq!(relay.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap().payload, payload);
     });
 }
 
