@@ -179,6 +179,11 @@ impl Grants {
         Self { roles, operations }
     }
 
+    /// Whether there is no role among them.
+    pub fn is_empty(&self) -> bool {
+        self.roles.is_empty()
+    }
+
     /// What permits it, or what is missing.
     fn judge(&self, ask: &Ask<'_>) -> Result<Permitted<'_>, Missing> {
         if self.roles.is_empty() {

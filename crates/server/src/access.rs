@@ -124,6 +124,21 @@ impl Decider {
         }
     }
 
+    /// Checks that a principal has a role, before much memory is held for a message of which it is not known yet what it
+    /// asks for. Safe to drop midway.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::LongWithoutRole`], or [`CallFailure::Unknown`] where the store does not answer.
+    pub async fn has_role(&self, principal: &Principal) -> Result<(), CallFailure> {
+        let Some(policies) = self.policies.as_ref().filter(|_| self.mode == Mode::Enforce) else { return Ok(()) };
+        match policies.get(principal).await {
+            Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => Err(CallFailure::LongWithoutRole),
+            Ok(_) => Ok(()),
+            Err(error) => Err(CallFailure::Unknown(error)),
+        }
+    }
+
     /// Takes the fields of a call from what its principal has in an hour, if its permit is by the hour.
     ///
     /// # Errors

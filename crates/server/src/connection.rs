@@ -234,3 +234,6 @@ impl Connection {
         self.send(out).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -128,6 +128,9 @@ pub enum CallFailure {
         "key_scope \"epoch\" is off for this app: the operator can allow it with `sealwire apps set APP --epoch-ms N`"
     )]
     NoEpoch,
+    /// A long message of a principal without a role. Nothing it could ask for would be permitted, so it is not read.
+    #[error("a principal without a role cannot send a message of this length")]
+    LongWithoutRole,
     /// One field was refused.
     #[error("{refusal}")]
     Field {
@@ -167,7 +170,9 @@ impl CallFailure {
             Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
             Self::TooManyTokens { .. } | Self::BeyondHourly { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => ErrorCode::NotFound,
-            Self::NoEpoch | Self::AppDisabled | Self::Denied(_) | Self::RoleMask(_) => ErrorCode::Forbidden,
+            Self::NoEpoch | Self::AppDisabled | Self::Denied(_) | Self::LongWithoutRole | Self::RoleMask(_) => {
+                ErrorCode::Forbidden
+            }
             Self::Unknown(_) => ErrorCode::Unavailable,
             Self::Exhausted => ErrorCode::Conflict,
             Self::Store(error) if passes(error) => ErrorCode::Unavailable,
@@ -227,6 +232,7 @@ impl CallFailure {
             Self::Denied(denied) => {
                 RpcError::not_granted(denied.to_string(), denied.operation.name(), denied.missing.name())
             }
+            Self::LongWithoutRole => plain(self.to_string()).with(Detail::text("missing", "role")),
             Self::Unknown(_) => {
                 plain("what this principal may do cannot be looked up now".into()).retry_after_ms(STORE_RETRY_MS)
             }

@@ -29,8 +29,8 @@ use crate::work::{Finished, Order, Outcome, Work};
 
 /// A call that may begin, or waits for that.
 pub(super) struct Begun {
-    place: Place,
-    todo: Todo,
+    pub(super) place: Place,
+    pub(super) todo: Todo,
     deadline: Instant,
     /// When it was offered, if it was whole by then.
     offered: Option<Instant>,
@@ -40,7 +40,7 @@ pub(super) struct Begun {
 }
 
 /// What is to be done for a call.
-enum Todo {
+pub(super) enum Todo {
     /// A walk over its document.
     Walk(Box<Work>, oneshot::Receiver<Finished>),
     /// Something about the tokens of a collection.
@@ -74,9 +74,16 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
         let class = Class::of_cost(engine.scheduler.estimate(kind, shape));
         NotBegun { failure, class }
     };
-    let held = |format| bytes + engine.reply_bytes(request.method, format, bytes, leaves);
+    // 2. a decision, at once where the caller was seen a moment ago, before memory is reserved
+    // Not by when it arrived: it may have waited for longer than what is known of its caller holds.
+    let permit = engine.decider.decide_now(&connection.principal, asked(&call)?, Instant::now()).transpose()?;
+    // Before it is decided, no more than the message that is there.
+    let held = |format| match &permit {
+        Some(_) => bytes + engine.reply_bytes(request.method, format, bytes, leaves),
+        None => bytes,
+    };
     let (mut place, offered) = match place {
-        // 2. a place; one that a long message got from its beginning is put right
+        // 3. a place; one that a long message got from its beginning is put right
         Some(mut place) => {
             place.reckon(kind, shape);
             (place, None)
@@ -89,10 +96,8 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
             (place.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }
     };
-    // 3. a decision, at once where the caller was seen a moment ago
-    // Not by when it arrived: it may have waited for longer than what is known of its caller holds.
-    let todo = match engine.decider.decide_now(&connection.principal, asked(&call)?, Instant::now()) {
-        Some(decided) => match prepare(connection, request, &call, &decided?, &mut place) {
+    let todo = match &permit {
+        Some(permit) => match prepare(connection, request, &call, permit, &mut place) {
             Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
             prepared => prepared?,
         },
@@ -157,7 +162,11 @@ fn prepare(
 }
 
 /// Decides on a call and makes work of it, once what its caller may do is looked up.
-async fn prepare_late(connection: &Connection, request: &Request, place: &mut Place) -> Result<Todo, CallFailure> {
+pub(super) async fn prepare_late(
+    connection: &Connection,
+    request: &Request,
+    place: &mut Place,
+) -> Result<Todo, CallFailure> {
     let call = Call::decode(&request.frame, &request.boundary)?;
     let permit = connection.engine.decider.decide(&connection.principal, asked(&call)?).await?;
     prepare(connection, request, &call, &permit, place)

@@ -63,6 +63,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return self.refuse_arriving(CallFailure::Stopped(reason), Class::default()).await;
         }
         let connection = Arc::clone(&self.connection);
+        // Mostly known; a look-up happens once for each principal and time that the cache keeps it.
+        if let Err(failure) = connection.engine.decider.has_role(&connection.principal).await {
+            return self.refuse_arriving(failure, Class::default()).await;
+        }
         let scheduler = &connection.engine.scheduler;
         let (kind, shape, document) = outlook(&self.scanner, &self.input.buffer);
         let class = Class::of_cost(scheduler.estimate(kind, shape));

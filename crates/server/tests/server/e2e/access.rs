@@ -443,3 +443,52 @@ fn observing_refuses_nothing_and_counts() {
         assert_eq!(harness.metric(series).await, 1.0);
     });
 }
+
+/// Bytes that a message of `message_bytes` announces, of which a part is sent.
+const ANNOUNCED_BYTES: u32 = 8 << 20;
+const SENT_BYTES: usize = 1 << 20;
+
+/// The beginning of a request: its head, and params that hold one long string.
+fn long_beginning(msgid: u8, method: &str) -> Vec<u8> {
+    let mut out = vec![0x94, 0, msgid];
+    sealwire_msgpack::write::str(&mut out, method);
+    out.extend_from_slice(b"\x91\x82\xa3app\xa4shop\xa7payload\xdb");
+    out.extend_from_slice(&ANNOUNCED_BYTES.to_be_bytes());
+    out.resize(SENT_BYTES, b'a');
+    out
+}
+
+#[test]
+fn a_principal_without_a_role_holds_no_memory_with_long_messages() {
+    run(async {
+        let harness = start().await;
+        for method in ["encrypt", "decrypt", "tokens.get", "inspect", "explode"] {
+            // Each connection begins a message and does not end it.
+            let mut connections = Vec::new();
+            for msgid in 1..=4 {
+                let mut raw = harness.raw_as(Some(&harness.another_caller(NOBODY))).await.unwrap();
+                raw.send(&long_beginning(msgid, method)).await;
+                let heard = tokio::select! {
+                    heard = raw.hear() => heard,
+                    _ = harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > (SENT_BYTES / 2) as f64) => {
+                        panic!("{method}: memory is held before it is known who may")
+                    }
+                };
+                let Heard::Reply(answered, Err(error)) = heard else { panic!("{method}: {heard:?}") };
+                assert_eq!((answered, error.code), (u32::from(msgid), ErrorCode::Forbidden), "{method}");
+                connections.push(raw);
+            }
+            harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
+            // The rest is dropped, and the connection lives.
+            for mut raw in connections {
+                let sent = long_beginning(1, method).iter().position(|byte| *byte == 0xdb).unwrap() + 5;
+                raw.send(&vec![b'a'; ANNOUNCED_BYTES as usize - (SENT_BYTES - sent)]).await;
+                raw.is_alive().await;
+            }
+        }
+        // A principal with a role can send as much.
+        let mut raw = harness.raw_as(Some(&harness.another_caller(FULL))).await.unwrap();
+        raw.send(&long_beginning(1, "encrypt")).await;
+        harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > (SENT_BYTES / 2) as f64).await;
+    });
+}

@@ -1,0 +1,117 @@
+//! Requests from their bytes to the decision on them, on an engine without sockets.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use bytes::Bytes;
+use sealwire_access::{Binding, Grant, Role, RoleName, principal_key, role_key};
+use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_store::{Commit, Control, ControlStore, MemoryStore};
+use sealwire_wire::{Boundary, Encrypt, Head, Limits, Scan, Scanner, request};
+use tokio::time::{Instant, advance};
+
+use super::call::{Todo, begin, prepare_late};
+use super::request::Request;
+use super::*;
+use crate::access::Decider;
+use crate::admin::AdminState;
+use crate::apps::Apps;
+use crate::audit::Audit;
+use crate::config::Config;
+use crate::cost;
+use crate::limits::CALL_BYTES;
+use crate::scheduler::Scheduler;
+use crate::traces::Traces;
+
+/// How long the engine keeps what a principal may do.
+const CACHE: Duration = Duration::from_secs(300);
+
+async fn put(store: &dyn ControlStore, key: &str, record: Option<Vec<u8>>) {
+    let base = store.generation().await.unwrap();
+    assert!(matches!(store.commit(base, key, record.as_deref()).await.unwrap(), Commit::Done(_)));
+}
+
+/// A connection of a principal that can encrypt for the app `shop`, on an engine that has not been asked anything yet.
+async fn connection() -> Arc<Connection> {
+    let mut config = Config::defaults(Path::new("nowhere"));
+    config.access.cache_s = CACHE.as_secs();
+    config.audit.folder = None;
+    let kek = Kek::from_hex(&"5a".repeat(32)).unwrap();
+    let key = sealwire_audit::AuditKey::new(kek.audit_secret());
+    let control = Control::new(Arc::new(MemoryStore::default()), kek);
+    control.create(&AppId::new("shop").unwrap(), &Curve::ALL).await.unwrap();
+    let principal = Principal::from_text("relay").unwrap();
+    let role = Role::new("relay", vec![Grant::from_text("encrypt apps=shop").unwrap()]).unwrap();
+    let binding = Binding { principal: principal.clone(), roles: vec![RoleName::new("relay").unwrap()] };
+    put(&**control.store(), &role_key(role.name()), Some(role.to_record())).await;
+    put(&**control.store(), &principal_key(&principal), Some(binding.to_record())).await;
+    let apps = Arc::new(Apps::load(control, "here".into(), None).await.unwrap());
+    let state = Arc::new(AdminState::default());
+    let metrics = Arc::clone(&state.metrics);
+    let engine = Engine {
+        decider: Decider::new(&config.access, &apps, &metrics),
+        scheduler: Scheduler::start(NonZeroU32::MIN, &config.schedule, cost::calibrate().unwrap(), Arc::new(|| false)),
+        tokens: None,
+        turns: Turns::new(1),
+        audit: Audit::open(&config.audit, key, apps.instance(), &state).unwrap(),
+        traces: Traces::start(&config.traces, apps.instance(), &metrics).unwrap(),
+        limits: config.limits.clone(),
+        evervault: Arc::default(),
+        failures: Failures::default(),
+        metrics,
+        apps,
+    };
+    Arc::new(Connection {
+        principal,
+        tickets: Tickets::default(),
+        bytes: ConnectionBytes::new(engine.limits.bytes_per_connection_max),
+        seats: Arc::new(Semaphore::new(1)),
+        recordings: Arc::new(Semaphore::new(1)),
+        replies: mpsc::channel(1).0,
+        text_errors: AtomicBool::new(false),
+        engine: Arc::new(engine),
+    })
+}
+
+/// A request that arrived then.
+fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> Request {
+    let mut out = Vec::new();
+    request::encrypt(&mut out, msgid, &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"));
+    let Scan::Message(boundary) = Scanner::for_requests(Limits::default()).scan(&out) else { panic!("not whole") };
+    let Boundary { head: Head::Request { method: Some(method), .. }, .. } = boundary else { panic!("no request") };
+    let ticket = connection.tickets.issue(msgid).unwrap();
+    Request { msgid, method, frame: Bytes::from(out), boundary, arrived, ticket }
+}
+
+/// Has the engine look up what the principal may do, as a first request does.
+async fn look_up(connection: &Connection, msgid: u32) -> Result<(), CallFailure> {
+    let request = arrived(connection, msgid, Instant::now());
+    let mut begun = begin(connection, &request, None).map_err(|refused| refused.failure)?;
+    prepare_late(connection, &request, &mut begun.place).await.map(drop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
+    let connection = connection().await;
+    let held = || connection.engine.scheduler.gauges().bytes;
+    let first = arrived(&connection, 0, Instant::now());
+    let mut begun = begin(&connection, &first, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
+    assert!(matches!(begun.todo, Todo::Undecided));
+    assert_eq!(held(), (first.boundary.bytes + CALL_BYTES) as u64, "the message, and no reply");
+    prepare_late(&connection, &first, &mut begun.place).await.unwrap();
+    assert!(held() > (first.boundary.bytes + CALL_BYTES) as u64, "the reply too, once it is permitted");
+    drop(begun);
+    let store = connection.engine.apps.control().store();
+    put(&**store, &principal_key(&connection.principal), None).await;
+    advance(CACHE + Duration::from_secs(1)).await;
+    // The first look-up makes the engine load the change, which empties the cache.
+    for msgid in [1, 2] {
+        assert!(matches!(look_up(&connection, msgid).await, Err(CallFailure::Denied(_))));
+    }
+    // Denied from the cache: nothing is reserved, and the scheduler is not asked.
+    let denied = arrived(&connection, 3, Instant::now());
+    assert!(
+        matches!(begin(&connection, &denied, None), Err(refused) if matches!(refused.failure, CallFailure::Denied(_)))
+    );
+    assert_eq!(held(), 0);
+}
