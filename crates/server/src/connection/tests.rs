@@ -91,6 +91,24 @@ async fn look_up(connection: &Connection, msgid: u32) -> Result<(), CallFailure>
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
+    let connection = connection().await;
+    look_up(&connection, 0).await.unwrap();
+    let at_once = arrived(&connection, 1, Instant::now());
+    let begun = begin(&connection, &at_once, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
+    assert!(matches!(begun.todo, Todo::Walk(..)), "known from the cache");
+    // Read now, and deferred for longer than the cache holds. Meanwhile another engine takes the role away.
+    let deferred = arrived(&connection, 2, Instant::now());
+    let store = connection.engine.apps.control().store();
+    put(&**store, &principal_key(&connection.principal), None).await;
+    advance(CACHE + Duration::from_secs(1)).await;
+    let mut begun = begin(&connection, &deferred, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
+    assert!(matches!(begun.todo, Todo::Undecided), "decided by what held when it arrived");
+    let decided = prepare_late(&connection, &deferred, &mut begun.place).await;
+    assert!(matches!(decided, Err(CallFailure::Denied(_))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
     let connection = connection().await;
     let held = || connection.engine.scheduler.gauges().bytes;
