@@ -98,7 +98,7 @@ fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(Token<'t>)) {
         let quote = memchr::memchr(b'"', rest.as_bytes());
         if is_whole {
             let bare = &rest[..quote.unwrap_or(rest.len())];
-            let elements = bare.split(|c| matches!(c, '{' | '}' | '[' | ']' | '(' | ')' | ',')).map(str::trim);
+            let elements = bare.split(['{', '}', '[', ']', '(', ')', ',']).map(str::trim);
             elements.filter(|element| !element.is_empty()).for_each(|element| show(Token::Bare(element)));
         }
         let Some(quote) = quote else { return };

@@ -63,6 +63,7 @@ async fn connection() -> Arc<Connection> {
     };
     Arc::new(Connection {
         principal,
+        pace: Arc::new(Pace::new(1_000)),
         tickets: Tickets::default(),
         bytes: ConnectionBytes::new(engine.limits.bytes_per_connection_max),
         seats: Arc::new(Semaphore::new(1)),

@@ -23,7 +23,7 @@ enum Change {
     RestoreApp,
     CreateCollection(u8),
     DeleteCollection(u8),
-    ChangeRules(u8),
+    Rules(u8),
 }
 
 fn change() -> impl Strategy<Value = (&'static str, Change)> {
@@ -42,7 +42,7 @@ fn change() -> impl Strategy<Value = (&'static str, Change)> {
         1 => Just(Change::RestoreApp),
         2 => which.clone().prop_map(Change::CreateCollection),
         1 => which.clone().prop_map(Change::DeleteCollection),
-        1 => which.prop_map(Change::ChangeRules),
+        1 => which.prop_map(Change::Rules),
     ];
     (prop::sample::select(&APPS[..]), change)
 }
@@ -79,7 +79,7 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
         Change::RestoreApp => of_app(control.restore(&app, Target::App).await),
         Change::CreateCollection(at) => of_collection(control.create_collection(&app, &collection(at), rules).await),
         Change::DeleteCollection(at) => of_collection(control.delete_collection(&app, &collection(at)).await),
-        Change::ChangeRules(at) => {
+        Change::Rules(at) => {
             let change = RulesChange { expires_s: Some(Some(at.into())), retention_s: None };
             of_collection(control.change_rules(&app, &collection(at), change).await)
         }
