@@ -334,7 +334,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         keys: keys!("sweep":
             "interval_s", Kind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(60),
                 "Time between two sweeps, shortened at random by up to a quarter. 0: this engine never sweeps.";
-            "rows_per_s", Kind::Number { unit: "rows", min: 1, max: 1_000_000 }, Literal::Number(5_000),
+            "rows_per_s", Kind::Number { unit: "rows", min: 1, max: 1_000_000 }, Literal::Number(2_000),
                 "Most rows that a sweep looks at in a second. It also rests nine times as long as the store takes for a batch.";
         ),
     },
