@@ -229,6 +229,8 @@ proptest! {
 
     #[test]
     fn the_payload_is_where_one_who_skips_finds_it(message in message(), cuts in vec(any::<prop::sample::Index>(), 0..9)) {
+        // A longer notification is rejected by its length.
+        prop_assume!(message[0] == 0x94 || message.len() <= 4_096);
         // `listen` compares; here so that every message is sound and most have a payload.
         for heard in [listen([&message[..]]), listen(pieces(&message, &cuts)), listen(message.chunks(1))] {
             prop_assert!(matches!(heard.events[..], [Event::Message(_)]), "{:?}", heard.events);
