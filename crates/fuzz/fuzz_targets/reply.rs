@@ -4,7 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use sealwire_wire::control::{AppChanged, Apps, CollectionChanged, Collections, Instances, Records};
 use sealwire_wire::{
-    Counted, Document, FIELD_ERRORS_MAX, Found, Health, Info, Inspection, Reply, Tokens, decode_protocol_error, reply,
+    Counted, Document, ErrorFormat, FIELD_ERRORS_MAX, Found, Health, Info, Inspection, Reply, Tokens,
+    decode_protocol_error, reply,
 };
 
 /// What decodes, encoded again, decodes to the same.
@@ -30,8 +31,11 @@ fuzz_target!(|message: &[u8]| {
         Ok(bytes) => result(bytes),
         Err(error) => {
             let mut out = Vec::new();
-            reply::error(&mut out, decoded.msgid, &error);
-            assert_eq!(Reply::decode(&out), Ok(Reply { msgid: decoded.msgid, outcome: Err(error) }));
+            reply::error(&mut out, decoded.msgid, &error, ErrorFormat::Map);
+            assert_eq!(Reply::decode(&out), Ok(Reply { msgid: decoded.msgid, outcome: Err(error.clone()) }));
+            out.clear();
+            reply::error(&mut out, decoded.msgid, &error, ErrorFormat::Text);
+            assert!(Reply::decode(&out).is_ok_and(|text| text.outcome.is_err()));
         }
     }
 });
