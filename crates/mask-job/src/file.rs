@@ -214,18 +214,18 @@ fn write(mut draft: Draft, mut done: mpsc::Receiver<Vec<u8>>) -> Result<Draft, J
 }
 
 /// The text of a file.
-struct FileText {
-    format: FileFormat,
-    name: String,
-    plan: Arc<Plan>,
-    ledger: Arc<Ledger>,
+pub(crate) struct FileText {
+    pub(crate) format: FileFormat,
+    pub(crate) name: String,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) ledger: Arc<Ledger>,
     /// Of CSV, once the header is read.
-    columns: OnceLock<Columns>,
+    pub(crate) columns: OnceLock<Columns>,
 }
 
 impl FileText {
     /// Reads the header that the first chunk of CSV begins with.
-    fn begin(&self, chunk: &mut Chunk) -> Result<(), JobError> {
+    pub(crate) fn begin(&self, chunk: &mut Chunk) -> Result<(), JobError> {
         let FileFormat::Csv { delimiter } = self.format else { return Ok(()) };
         let read = Columns::read(&chunk.bytes, chunk.skipped, delimiter, &self.plan, &self.ledger);
         let (columns, end) = read.map_err(|fault| self.broken(chunk, &fault))?.map_err(JobError::Plan)?;

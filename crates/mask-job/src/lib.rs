@@ -9,6 +9,8 @@ mod cut;
 mod engine;
 mod error;
 mod file;
+#[doc(hidden)]
+pub mod fuzzing;
 mod leak;
 mod limits;
 mod output;

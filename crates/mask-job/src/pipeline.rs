@@ -137,7 +137,7 @@ async fn on_thread<F: Format, E: Engine, I: Send + 'static, O: Send + 'static>(
     Ok(outcome.await?)
 }
 
-fn scan<F: Format, E>(shared: &Shared<F, E>, chunk: Chunk) -> Result<(Chunk, Batch), JobError> {
+pub(crate) fn scan<F: Format, E>(shared: &Shared<F, E>, chunk: Chunk) -> Result<(Chunk, Batch), JobError> {
     let kept = shared.memories.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let mut memory = kept.unwrap_or_else(|| shared.format.memory());
     let mut batch = Batch::new(shared.limits);
@@ -146,7 +146,7 @@ fn scan<F: Format, E>(shared: &Shared<F, E>, chunk: Chunk) -> Result<(Chunk, Bat
     outcome.map(|()| (chunk, batch))
 }
 
-fn put_back<F: Format, E>(
+pub(crate) fn put_back<F: Format, E>(
     shared: &Shared<F, E>,
     chunk: Chunk,
     mut batch: Batch,

@@ -9,6 +9,7 @@
 //! and its generation says from when on an instance cannot serve the old thing under its name any more.
 
 mod collections;
+pub(crate) mod fuzzing;
 mod keys;
 mod maps;
 mod model;

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::control::Beats;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
-mod content;
+pub(crate) mod content;
 
 /// The longest file that is read. A hundred thousand apps take less.
 const FILE_BYTES_MAX: u64 = 256 << 20;

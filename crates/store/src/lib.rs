@@ -11,6 +11,8 @@ mod control;
 pub mod copy;
 pub mod embedded;
 mod file;
+#[doc(hidden)]
+pub mod fuzzing;
 mod memory;
 mod postgres;
 #[cfg(test)]

@@ -10,6 +10,8 @@
 
 mod derive;
 mod file;
+#[doc(hidden)]
+pub mod fuzzing;
 mod metadata;
 mod number;
 mod open;

@@ -43,7 +43,7 @@ pub(crate) struct Column {
     pub(crate) class: Class,
     pub(crate) is_generated: bool,
     pub(crate) is_not_null: bool,
-    number: i16,
+    pub(crate) number: i16,
 }
 
 /// How values of a type are told to the engine and taken from it.

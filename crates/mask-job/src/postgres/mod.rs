@@ -4,13 +4,13 @@
 //! made after the data, so that the target itself proves that references and unique values survived. A job that fails
 //! leaves the target as empty as it was.
 
-mod catalog;
+pub(crate) mod catalog;
 mod check;
 mod connect;
 mod copy;
 mod dump;
 mod rehearse;
-mod rows;
+pub(crate) mod rows;
 mod target;
 
 use std::future::Future;

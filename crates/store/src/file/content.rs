@@ -47,8 +47,11 @@ struct Shape {
     format: u32,
 }
 
-/// Reads a file's text, or says what is wrong with it.
-pub(super) fn read(text: &str) -> Result<Snapshot, String> {
+/// Reads a file's text.
+///
+/// # Errors
+/// The defect, as text.
+pub fn read(text: &str) -> Result<Snapshot, String> {
     let malformed = |error: serde_json::Error| error.to_string();
     let Shape { format } = serde_json::from_str(text).map_err(malformed)?;
     if format != FORMAT {
@@ -65,8 +68,9 @@ pub(super) fn read(text: &str) -> Result<Snapshot, String> {
     Ok(Snapshot { generation, records: records.collect::<Result<_, String>>()? })
 }
 
-/// The file of a state.
-pub(super) fn write(state: &Snapshot) -> String {
+/// Writes a state as a file's text.
+#[must_use]
+pub fn write(state: &Snapshot) -> String {
     let records = state.records.iter().map(|(key, record)| (&**key, Value::of(record)));
     let file = Write { format: FORMAT, generation: state.generation, records: records.collect() };
     serde_json::to_string_pretty(&file).expect("its maps have text for keys") + "\n"
