@@ -1,0 +1,144 @@
+//! The state file, and the records of apps and collections in it.
+
+use std::sync::{Arc, LazyLock};
+
+use sealwire_crypto::{AppId, Curve, Format as TokenFormat, Kek};
+use sealwire_store::{
+    CollectionKind, CollectionName, Control, ControlStore, FileStore, KeyKind, Rules, Scope, Snapshot, StoreError,
+    Target, fuzzing,
+};
+use zeroize::Zeroizing;
+
+use crate::Seed;
+use crate::input::text;
+use crate::seed::words as list;
+
+fn kek() -> Kek {
+    Kek::new(&Zeroizing::new([7; 32])).expect("a KEK")
+}
+
+static KEK: LazyLock<Kek> = LazyLock::new(kek);
+
+/// Reads a file, its records, and the keys in them.
+pub(crate) fn run(input: &[u8]) {
+    let text = text(input);
+    let snapshot = match fuzzing::read_state(text) {
+        Ok(snapshot) => snapshot,
+        Err(what) => return assert!(!what.is_empty()),
+    };
+    let written = fuzzing::write_state(&snapshot);
+    assert_eq!(fuzzing::read_state(&written).as_ref(), Ok(&snapshot));
+    assert_eq!(fuzzing::write_state(&snapshot), written);
+    if let Some(again) = shown(fuzzing::records(&snapshot)) {
+        assert_eq!(again.generation, snapshot.generation);
+        assert!(again.records.keys().eq(snapshot.records.keys()));
+        let twice = fuzzing::records(&again).expect("records that were written");
+        assert_eq!(twice, again, "a record has one form");
+        if let Some(state) = shown(fuzzing::load(&KEK, &snapshot)) {
+            let same = fuzzing::load(&KEK, &again).expect("the same records");
+            assert_eq!(state.apps.len(), same.apps.len());
+            for (one, other) in state.apps.iter().zip(&same.apps) {
+                assert!(one.number == other.number && one.keys.is_same(&other.keys));
+                assert_eq!(one.collections, other.collections);
+            }
+        }
+    }
+}
+
+/// Returns a result; an error must say something.
+fn shown<T>(result: Result<T, StoreError>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            None
+        }
+    }
+}
+
+/// Makes the file of an engine with two apps.
+fn made() -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("state.json");
+    let make = async {
+        let store: Arc<dyn ControlStore> = Arc::new(FileStore::open(&path)?);
+        let control = Control::new(store, kek());
+        let (shop, web) = (AppId::new("shop")?, AppId::new("web")?);
+        control.create(&shop, &[Curve::P256, Curve::Secp256k1]).await?;
+        control.create(&web, &[Curve::P256]).await?;
+        control.rotate(&shop, KeyKind::Token).await?;
+        let rules = Rules {
+            kind: CollectionKind::Deterministic,
+            format: TokenFormat::Card(Default::default()),
+            scope: Scope::Context,
+            expires_s: Some(3_600),
+        };
+        control.create_collection(&shop, &CollectionName::new("cards")?, rules).await?;
+        let rules = Rules {
+            kind: CollectionKind::OneWay,
+            format: TokenFormat::Opaque,
+            scope: Scope::Collection,
+            expires_s: None,
+        };
+        control.create_collection(&shop, &CollectionName::new("people")?, rules).await?;
+        control.delete_collection(&shop, &CollectionName::new("people")?).await?;
+        control.disable(&web, Target::App).await?;
+        Ok::<_, StoreError>(())
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(make).expect("a state");
+    std::fs::read_to_string(path).expect("the file")
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let file = |records: &[(&str, &str)]| {
+        let records = records.iter().map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec()));
+        fuzzing::write_state(&Snapshot { generation: 9, records: records.collect() })
+    };
+    let deleted = r#"{"format":1,"deleted":{"number":3,"generation":7}}"#;
+    let gone = r#"{"format":1,"deleted":{"app_number":1,"number":3,"generation":7}}"#;
+    let collection = r#"{"format":1,"live":{"app":"shop","app_number":1,"name":"people","number":1,"kind":"random","format":"card","keeps":[6,4],"scope":"collection","expires_s":60,"created_unix_s":1700000000}}"#;
+    let app = r#"{"format":1,"live":{"app":"shop","number":1,"state":"active","settings":{"epoch_ms":60000,"format":"evervault"},"highest":{"r1":1},"keys":[],"token_keys":[]}}"#;
+    vec![
+        Seed { is_random: true, ..Seed::new("two-apps", &[], made()) },
+        Seed::new("empty", &[], file(&[])),
+        Seed::new("tombstones", &[], file(&[("app/web", deleted), ("collection/shop/cards", gone)])),
+        Seed::new("collection", &[], file(&[("app/shop", app), ("collection/shop/people", collection)])),
+        Seed::new("other-keys", &[], file(&[("role/x", "{}"), ("access/y", " 1 "), ("other", "2")])),
+        Seed::new("base64", &[], r#"{"format":1,"generation":2,"records":{"role/x":{"base64":"AAEC"}}}"#),
+        Seed::new("other-format", &[], r#"{"format":2}"#),
+    ]
+}
+
+pub(crate) fn words() -> Vec<Vec<u8>> {
+    list([
+        "\"format\":1",
+        "\"generation\":",
+        "\"records\":{",
+        "\"base64\":",
+        "\"live\":{",
+        "\"deleted\":{",
+        "\"app\":\"shop\"",
+        "\"number\":",
+        "\"state\":\"active\"",
+        "\"state\":\"disabled\"",
+        "\"settings\":{",
+        "\"epoch_ms\":",
+        "\"highest\":{",
+        "\"keys\":[",
+        "\"token_keys\":[",
+        "\"curve\":\"r1\"",
+        "\"curve\":\"k1\"",
+        "\"opens_only\":true",
+        "\"delete_unix_s\":",
+        "\"kind\":\"one_way\"",
+        "\"format\":\"card\"",
+        "\"keeps\":[6,4]",
+        "\"scope\":\"context\"",
+        "\"expires_s\":",
+        "app/shop",
+        "collection/shop/",
+        "role/",
+        "\\u0041",
+    ])
+}

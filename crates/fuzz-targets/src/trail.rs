@@ -1,0 +1,167 @@
+//! An honest trail with its checkpoint: it verifies, and any change of it is found.
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use sealwire_audit::{
+    AuditKey, Filter, Follow, HEAD_FILE, Head, Notice, Observer, OnFailure, Options, Range, Record, Trail,
+    TrailOptions, verify,
+};
+use zeroize::Zeroizing;
+
+use crate::seed::words as list;
+use crate::{Input, Seed};
+
+/// A folder that holds the trail, and its files as they were written.
+struct World {
+    folder: PathBuf,
+    files: Vec<(String, Vec<u8>)>,
+    key: AuditKey,
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn notice(&self, _: &Notice<'_>) {}
+}
+
+fn key() -> AuditKey {
+    AuditKey::new(&Zeroizing::new([7; 32]))
+}
+
+static WORLD: LazyLock<World> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().expect("a folder").keep();
+    let journal = Options {
+        folder: folder.clone(),
+        segment_bytes: 1_500,
+        segment_age: Duration::from_secs(3_600),
+        folder_bytes_max: None,
+        sync: false,
+        instance: "engine-1".into(),
+    };
+    let options = TrailOptions {
+        journal,
+        on_failure: OnFailure::Reject,
+        queue_records: 100,
+        queue_bytes: 1 << 20,
+        reserve_bytes: 0,
+        gather: Duration::ZERO,
+        version: "0.0.0",
+    };
+    let trail = Trail::open(options, key(), Arc::new(Silent)).expect("a trail");
+    for fields in 0..8 {
+        let record = Record {
+            principal: "relay",
+            kind: "dns",
+            method: "encrypt",
+            app: Some("shop"),
+            fields,
+            outcome: "ok",
+            ..Record::default()
+        };
+        let written = trail.record(&record);
+        while written.now().is_none() {
+            std::thread::yield_now();
+        }
+    }
+    drop(trail);
+    let entries = std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry"));
+    let read = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().expect("a name");
+        (name.ends_with(".jsonl") || name == HEAD_FILE).then(|| (name, std::fs::read(entry.path()).expect("a file")))
+    };
+    let mut files: Vec<_> = entries.filter_map(read).collect();
+    files.sort();
+    assert!(files.len() > 3, "a checkpoint and several segments");
+    World { folder, files, key: key() }
+});
+
+/// Changes one file of the trail. Settings: file, operation, position, count; then bytes to insert.
+pub(crate) fn run(input: &[u8]) {
+    let World { folder, files, key } = &*WORLD;
+    let mut input = Input(input);
+    let (name, original) = &files[usize::from(input.byte()) % files.len()];
+    let (operation, at, count) = (input.byte() % 5, usize::from(input.short()), usize::from(input.byte()));
+    let at = at % (original.len() + 1);
+    let end = (at + count).min(original.len());
+    let changed = match operation {
+        0 => [&original[..at], input.0, &original[end..]].concat(),
+        1 => original[..at].to_vec(),
+        2 => {
+            let mut lines: Vec<&[u8]> = original.split_inclusive(|byte| *byte == b'\n').collect();
+            let (one, other) = (at % lines.len(), count % lines.len());
+            lines.swap(one, other);
+            lines.concat()
+        }
+        3 => {
+            let mut lines: Vec<&[u8]> = original.split_inclusive(|byte| *byte == b'\n').collect();
+            let line = lines[at % lines.len()];
+            lines.insert(count % (lines.len() + 1), line);
+            lines.concat()
+        }
+        _ => {
+            let mut changed = original.clone();
+            let masks = if input.0.is_empty() { &[1][..] } else { input.0 };
+            changed[at..end].iter_mut().zip(masks.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+            changed
+        }
+    };
+    let path = folder.join(name);
+    std::fs::write(&path, &changed).expect("the changed file");
+    let keyed = verify(folder, Some(key), Range::default(), &[], &mut |_, _| ()).expect("a report");
+    let plain = verify(folder, None, Range::default(), &[], &mut |_, _| ()).expect("a report");
+    assert!(!keyed.is_sound() || plain.is_sound(), "the key finds less than no key: {plain:?}");
+    let is_last = files.last().is_some_and(|(last, _)| last == name || files[files.len() - 2].0 == *name);
+    // Bytes without a newline behind the last record are a torn write.
+    let is_torn = is_last && changed.starts_with(original) && keyed.torn_bytes > 0;
+    if keyed.is_sound() {
+        assert!(changed == *original || is_torn, "a change of {name} is not found: {keyed:?}");
+    } else {
+        assert_ne!(changed, *original, "an honest trail has findings: {keyed:?}");
+    }
+    if let Ok(head) = Head::read(folder, Some(key)) {
+        assert!(name != HEAD_FILE || changed == *original, "a changed checkpoint is believed: {head:?}");
+    }
+    let filter = Filter::default();
+    let mut show = |line: &[u8]| {
+        let _ = filter.take(line);
+        Ok(())
+    };
+    let _ = Follow::new(folder.clone()).poll(&mut show);
+    std::fs::write(&path, original).expect("the original file");
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let mut seeds = Vec::new();
+    for file in 0..5 {
+        seeds.push(Seed::new(format!("unchanged-{file}"), &[file, 0, 0, 0, 0], []));
+        for operation in 0..5 {
+            for (at, position) in [[0u8, 30], [1, 40], [4, 0]].into_iter().enumerate() {
+                let settings = [file, operation, position[0], position[1], 2];
+                seeds.push(Seed::new(format!("changed-{file}-{operation}-{at}"), &settings, "1"));
+            }
+        }
+    }
+    seeds.push(Seed::new("torn", &[4, 0, 255, 255, 0], "{\"seq\":"));
+    seeds
+}
+
+pub(crate) fn words() -> Vec<Vec<u8>> {
+    list([
+        "{\"seq\":",
+        ",\"time\":\"",
+        "\",\"event\":\"",
+        "\"call\"",
+        "\"segment\"",
+        "\"start\"",
+        ",\"hash\":\"",
+        "\",\"mac\":\"",
+        "\"}\n",
+        "\"chain\":\"",
+        "\"key\":\"",
+        "\"file\":\"audit-0000000000000001.jsonl\"",
+        " ",
+        "\n",
+    ])
+}
