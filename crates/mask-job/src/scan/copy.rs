@@ -124,7 +124,11 @@ pub(crate) fn write_plain(answer: Token<'_>, class: Class, out: &mut Vec<u8>) ->
         (Class::Decimal, Token::Uint(_) | Token::Int(_) | Token::F64(_) | Token::F32(_)) => {}
         (Class::Decimal, Token::Str(text)) if is_number(text) => {}
         (Class::Decimal, _) => return unfit("and the column takes numbers"),
-        (Class::Boolean, Token::Bool(_)) => {}
+        // As the server writes it, so that a value that stays the same counts as unchanged.
+        (Class::Boolean, Token::Bool(value)) => {
+            out.push(if value { b't' } else { b'f' });
+            return Ok(true);
+        }
         (Class::Boolean, _) => return unfit("and the column takes booleans"),
         (Class::Text(_) | Class::Other, _) => {}
     }
@@ -194,10 +198,22 @@ mod tests {
         check(Token::F64(1.5), Class::Integer, Err("takes integers"));
         check(Token::F64(1.5), Class::Decimal, Ok("1.5"));
         check(Token::Str(b"x"), Class::Decimal, Err("takes numbers"));
-        check(Token::Bool(true), Class::Boolean, Ok("true"));
+        check(Token::Bool(true), Class::Boolean, Ok("t"));
+        check(Token::Bool(true), Class::Text(None), Ok("true"));
         check(Token::Uint(1), Class::Boolean, Err("takes booleans"));
         check(Token::Str(b"a\"b"), Class::Json, Ok("\"a\\\\\"b\""));
         check(Token::Bin(b"a"), Class::Other, Err("cannot hold"));
+    }
+
+    #[test]
+    fn a_boolean_that_a_mask_leaves_is_written_as_it_was() {
+        for text in ["t", "f"] {
+            let (mut value, mut out) = (Vec::new(), Vec::new());
+            super::value(text, Class::Boolean, false, &mut value);
+            let token = sealwire_msgpack::Reader::new(&value).token().expect("a scalar");
+            write_field(token, Class::Boolean, &mut out).expect("a boolean");
+            assert_eq!(String::from_utf8_lossy(&out), text);
+        }
     }
 
     proptest! {
