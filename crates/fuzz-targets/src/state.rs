@@ -72,6 +72,7 @@ fn made() -> String {
             format: TokenFormat::Card(Default::default()),
             scope: Scope::Context,
             expires_s: Some(3_600),
+            retention_s: Some(86_400),
         };
         control.create_collection(&shop, &CollectionName::new("cards")?, rules).await?;
         let rules = Rules {
@@ -79,6 +80,7 @@ fn made() -> String {
             format: TokenFormat::Opaque,
             scope: Scope::Collection,
             expires_s: None,
+            retention_s: None,
         };
         control.create_collection(&shop, &CollectionName::new("people")?, rules).await?;
         control.delete_collection(&shop, &CollectionName::new("people")?).await?;

@@ -34,7 +34,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder").keep();
     let journal = Options {
         folder: folder.clone(),
-        segment_bytes: 1_500,
+        segment_bytes: 3_000,
         segment_age: Duration::from_secs(3_600),
         folder_bytes_max: None,
         sync: false,
@@ -50,7 +50,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         version: "0.0.0",
     };
     let trail = Trail::open(options, key(), Arc::new(Silent)).expect("a trail");
-    for fields in 0..8 {
+    for fields in 0..30 {
         let record = Record {
             principal: "relay",
             kind: "dns",
