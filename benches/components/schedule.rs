@@ -20,7 +20,8 @@ fn core() -> Core<u32, (), u32> {
 }
 
 fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Work) {
-    let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, deadline: Time::NEVER, whole: true };
+    let (since, deadline) = (Time::default(), Time::NEVER);
+    let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
     let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing holds it back") };
     core.submit(id, cost, tenant).expect("just admitted");
 }

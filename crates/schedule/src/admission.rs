@@ -15,8 +15,11 @@
 //!   waiting work is admitted: the curve of the OpenZFS write throttle (2014, `dmu_tx_delay`), turned from a delay into
 //!   a rate and driven by the work itself. So it needs no scale, no timer and no clock; a stall admits nothing, and no
 //!   sleep that was fixed on arrival goes stale. At saturation T settles halfway between the thresholds.
-//! * `T >= t_max`, or as much waiting: a call of ordinary size (`c / R <= wait_max / 16`) is refused. A larger one
-//!   waits on, since it need not even be read.
+//! * `T >= t_max`, or as much waiting: a call of ordinary size is refused: one that would itself take at most
+//!   `wait_max / 16` if the workers were as fast as their model. A larger one waits on, since it need not even be read.
+//!
+//! Each call has a bound on its wait: `wait_max` if it is of ordinary size, else the longest of `t_max(c)` and the wait
+//! that was predicted when it was offered. A call that has not begun after twice its bound is refused, admitted or not.
 //!
 //! Refused is also what would not be done by its deadline. Smaller work that keeps arriving (`r`, as a part of R) goes
 //! first, and one call runs on one worker at a time:
@@ -123,6 +126,8 @@ struct Forecast {
     ahead: f64,
     /// Waiting work ahead.
     held: f64,
+    /// Until it begins.
+    wait: f64,
     /// Until it is done.
     finish: f64,
 }
@@ -148,6 +153,11 @@ impl Rules {
         }
     }
 
+    /// Predicted wait at which a call of ordinary size is refused.
+    pub(crate) fn wait_max(&self) -> Duration {
+        Duration::from_nanos(self.wait_max as u64)
+    }
+
     /// In nanoseconds.
     pub(crate) fn window(&self) -> f64 {
         self.window
@@ -158,10 +168,23 @@ impl Rules {
         sum / self.window
     }
 
+    /// A call that is to be refused rather than wait for longer. A slow machine makes no call larger, or it would refuse
+    /// none.
+    fn is_ordinary(&self, own: f64, rate: Rate) -> bool {
+        own * rate.worker.min(1.0) <= self.wait_max * self.ordinary
+    }
+
     /// The thresholds `(t_min, t_max)` for a call whose own work takes `own`.
-    fn thresholds(&self, own: f64) -> (f64, f64) {
-        let max = self.wait_max.max(own / self.wait_min);
+    fn thresholds(&self, own: f64, rate: Rate) -> (f64, f64) {
+        let max = if self.is_ordinary(own, rate) { self.wait_max } else { self.wait_max.max(own / self.wait_min) };
         (max * self.wait_min, max)
+    }
+
+    /// How long a call may wait.
+    fn bound(&self, forecast: &Forecast, rate: Rate) -> Duration {
+        let (_, max) = self.thresholds(forecast.own, rate);
+        let ordinary = self.is_ordinary(forecast.own, rate);
+        Duration::from_nanos(if ordinary { max } else { max.max(forecast.wait) } as u64)
     }
 }
 
@@ -198,8 +221,8 @@ impl Lanes {
             self.offered.add(class.index(), work);
         }
         let forecast = self.forecast(class, work, rate, rules);
-        let (min, max) = rules.thresholds(forecast.own);
-        let ordinary = forecast.own <= rules.wait_max * rules.ordinary;
+        let (min, max) = rules.thresholds(forecast.own, rate);
+        let ordinary = rules.is_ordinary(forecast.own, rate);
         let full = forecast.ahead >= max || forecast.held >= max;
         // With nothing in its way, only its own estimate speaks against it: it may try.
         let alone = idle && self.all() == 0.0;
@@ -217,18 +240,33 @@ impl Lanes {
             None => Ok(Passed {
                 at_once: idle || (self.waiting[class.index()].is_empty() && forecast.ahead <= min),
                 predicted: forecast.predicted(),
+                bound: rules.bound(&forecast, rate),
             }),
         }
     }
 
     /// Counts a refusal and writes it out.
     pub(crate) fn refuse(&mut self, reason: Reason, offer: &Offer, rules: &Rules) -> Refusal {
-        let &Offer { class, work, rate, spread, .. } = offer;
         if offer.is_feasible() {
-            self.refused.add(class.index(), work);
+            self.refused.add(offer.class.index(), offer.work);
         }
+        self.refusal(reason, offer, rules)
+    }
+
+    /// Counts a refusal of a call that has waited since it was offered, and writes it out. It counts as if it had been
+    /// refused at once: what was offered then has faded since.
+    pub(crate) fn expire(&mut self, since: Time, offer: &Offer, rules: &Rules) -> Refusal {
+        self.offered.fade(offer.now, rules);
+        self.refused.fade(offer.now, rules);
+        let faded = (-(nanos(offer.now.since(since)) as f64) / rules.window).exp();
+        self.refused.add(offer.class.index(), Work::from_nanos((offer.work.as_nanos() as f64 * faded) as u64));
+        self.refusal(Reason::Backlog, offer, rules)
+    }
+
+    fn refusal(&self, reason: Reason, offer: &Offer, rules: &Rules) -> Refusal {
+        let &Offer { class, work, rate, spread, .. } = offer;
         let forecast = self.forecast(class, work, rate, rules);
-        let (min, _) = rules.thresholds(forecast.own);
+        let (min, _) = rules.thresholds(forecast.own, rate);
         // Time for what is in the way to shrink, and for those to be served that were refused before and come again.
         let way = match reason {
             Reason::Proportion => self.all() / rate.tenant - rules.wait_max * rules.wait_min,
@@ -271,8 +309,14 @@ impl Lanes {
         let (ahead, held) = (up_to(&self.backlog), up_to(&self.held));
         let smaller = rules.rate(self.admitted.sums()[..k].iter().sum()) / rate.tenant;
         let free = rate.tenant * (1.0 - smaller.min(rules.smaller_max));
-        let finish = (ahead + held) * rate.tenant / free + work / free.min(rate.worker);
-        Forecast { own: work / rate.tenant, ahead, held, finish }
+        let wait = (ahead + held) * rate.tenant / free;
+        let finish = wait + work / free.min(rate.worker);
+        Forecast { own: work / rate.tenant, ahead, held, wait, finish }
+    }
+
+    /// The bound on the wait of a call that is known to be here already.
+    pub(crate) fn bound(&self, class: Class, work: Work, rate: Rate, rules: &Rules) -> Duration {
+        rules.bound(&self.forecast(class, work, rate, rules), rate)
     }
 
     /// Counts work as admitted. It leaves by [`Self::progress`].
@@ -327,7 +371,7 @@ impl Lanes {
     /// done. Ask once with what was done and, after each that was admitted, with zero.
     pub(crate) fn may_admit(&mut self, class: Class, work: Work, done: u64, rate: Rate, rules: &Rules) -> bool {
         let ahead = self.backlog[..=class.index()].iter().sum::<u64>() as f64 / rate.tenant;
-        let (min, max) = rules.thresholds(work.as_nanos() as f64 / rate.tenant);
+        let (min, max) = rules.thresholds(work.as_nanos() as f64 / rate.tenant, rate);
         let credit = &mut self.credit[class.index()];
         if ahead <= min {
             *credit = work.as_nanos() as f64;
@@ -356,6 +400,8 @@ pub(crate) struct Passed {
     pub(crate) at_once: bool,
     /// From now to its end.
     pub(crate) predicted: Duration,
+    /// How long it may wait, by what is known now.
+    pub(crate) bound: Duration,
 }
 
 /// How fast work gets done, in ns of work per ns.

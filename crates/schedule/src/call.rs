@@ -19,6 +19,8 @@ pub struct Call<'a, K> {
     pub cost: Work,
     /// Bytes it will hold, request and reply.
     pub bytes: u64,
+    /// When its wait began, which has a bound: now, or earlier if it was kept before it was offered.
+    pub since: Time,
     /// When its answer is of no more use.
     pub deadline: Time,
     /// All of it is there, so that it is submitted as soon as it is admitted. Of one whose body is still arriving that
@@ -37,9 +39,8 @@ pub enum Verdict {
         /// How long it is expected to take, from now to its end.
         predicted: Duration,
     },
-    /// It need not be read yet: [`Core::promoted`](crate::Core::promoted) will name it, or its deadline passes first and it
-    /// is closed. There is nothing to ask again and no timer to set, since what changes the answer passes through the
-    /// core.
+    /// It need not be read yet: [`Core::promoted`](crate::Core::promoted) will name it, or it expires or its deadline
+    /// passes first and it is closed.
     Waiting {
         /// The call.
         id: Id,
@@ -60,6 +61,23 @@ pub struct Slice<T> {
     pub work: T,
     /// How much of it to do.
     pub budget: Work,
+}
+
+/// What [`Core::expire`](crate::Core::expire) found.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Expiry<T> {
+    /// The call had waited for too long and is closed.
+    Expired {
+        /// The answer to it.
+        refusal: Refusal,
+        /// Its work, to be dropped outside the lock, if it was submitted.
+        work: Option<T>,
+    },
+    /// Ask again then.
+    Later(Time),
+    /// The call has begun, or is closed.
+    Never,
 }
 
 /// A call that was ended.
@@ -91,6 +109,8 @@ pub struct Gauges {
     /// Nanoseconds of work that one worker does in one. [`Self::backlog`] over this and the number of workers is how
     /// long what there is will take.
     pub speed: f64,
+    /// Calls refused since the start because they had waited for twice their bound. They count as refused, too.
+    pub expired: u64,
     /// Calls refused since the start, in the order of [`Reason::ALL`](crate::Reason::ALL).
     pub refused: [u64; 4],
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::admission::{Offer, Passed, Rate, Reason, Rules};
 use crate::arena::{Arena, Id};
-use crate::call::{Call, Closed, Gauges, Slice, Verdict};
+use crate::call::{Call, Closed, Expiry, Gauges, Slice, Verdict};
 use crate::class::Class;
 use crate::fading::Fading;
 use crate::fair::{Standing, Turns};
@@ -33,6 +33,10 @@ struct Entry<W, T> {
     bytes: u64,
     /// All of it is there.
     whole: bool,
+    /// When its wait began.
+    since: Time,
+    /// When it is refused if it has not begun by then; never once it has.
+    expires: Time,
     stage: Stage<W, T>,
 }
 
@@ -42,10 +46,9 @@ enum Stage<W, T> {
     /// Not submitted yet, or not there yet.
     Admitted,
     Ready(T),
-    /// Since.
-    Running(Time),
-    /// Closed while a slice runs, which began then.
-    Closing(Time),
+    Running,
+    /// Closed while a slice runs.
+    Closing,
     /// Until it is resumed, if it is.
     Done,
 }
@@ -60,6 +63,7 @@ pub struct Core<K, W, T> {
     slice_of_more: Work,
     class_first: Work,
     guard: u32,
+    expires_after: u32,
     rules: Rules,
     turns: Turns,
     speed: Speed,
@@ -105,9 +109,10 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             slice_of_more: Work::from_nanos((knobs.slice.as_nanos() / tuning.slice_parts).max(1)),
             class_first: tuning.class_first,
             guard: tuning.guard,
+            expires_after: tuning.expires_after,
             rules: Rules::new(&knobs, tuning),
             turns: Turns::new(tuning),
-            speed: Speed::new(tuning.speed_gain),
+            speed: Speed::new(tuning.speed_window, knobs.workers.get()),
             admitted: Fading::new(Time::default()),
             memory: Memory::new(knobs.memory_bytes_max, tuning.memory_alpha),
             entries: Arena::new(),
@@ -131,8 +136,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let (class, work) = self.measured(call.cost);
         let rate = self.rate(now, tenant);
         let idle = self.busy() < self.workers;
-        // Multiples of the golden ratio fall evenly into 0..1, any number of them in a row.
-        let spread = (self.offers as f64 * 0.618_033_988_749_895).fract();
+        let spread = self.spread();
         let deadline = match self.order {
             Order::Fair => call.deadline,
             Order::Arrival => Time::NEVER,
@@ -145,7 +149,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             verdict => verdict,
         };
-        let Passed { at_once, predicted } = match verdict {
+        let Passed { at_once, predicted, bound } = match verdict {
             Ok(passed) => passed,
             Err(refusal) => {
                 self.gauges.refused[refusal.reason as usize] += 1;
@@ -156,8 +160,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         owner.bytes += call.bytes;
         owner.calls += 1;
         let stage = if at_once { Stage::Admitted } else { Stage::Waiting(wake()) };
-        let entry =
-            Entry { tenant, class, left: work, spent: Work::default(), bytes: call.bytes, whole: call.whole, stage };
+        let (bytes, whole, since) = (call.bytes, call.whole, call.since);
+        let expires = self.expiry(since, bound);
+        let entry = Entry { tenant, class, left: work, spent: Work::default(), bytes, whole, since, expires, stage };
         let id = self.entries.insert(entry);
         if at_once {
             self.admit(now, id);
@@ -184,6 +189,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         self.correct(id, cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.whole) else { return };
         entry.whole = true;
+        let (tenant, class, work) = (entry.tenant, entry.class, entry.left);
+        let rate = self.rate(now, tenant);
+        let bound = self.tenants[tenant].lanes.bound(class, work, rate, &self.rules);
+        let expires = self.expiry(now, bound);
+        let entry = &mut self.entries[id];
+        (entry.since, entry.expires) = (now, expires);
         match entry.stage {
             Stage::Waiting(_) => {
                 self.arriving_waiters.remove(&id);
@@ -191,7 +202,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
                 self.fill(now);
             }
             Stage::Admitted => self.coming += 1,
-            Stage::Ready(_) | Stage::Running(_) | Stage::Closing(_) | Stage::Done => (),
+            Stage::Ready(_) | Stage::Running | Stage::Closing | Stage::Done => (),
         }
     }
 
@@ -260,15 +271,18 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let owner = &mut self.tenants[tenant];
         let id = if guarded { owner.ready.oldest() } else { owner.ready.smallest() }?;
         let entry = &mut self.entries[id];
-        let Stage::Ready(work) = std::mem::replace(&mut entry.stage, Stage::Running(now)) else {
+        let Stage::Ready(work) = std::mem::replace(&mut entry.stage, Stage::Running) else {
             unreachable!("only calls that are ready are listed")
         };
+        entry.expires = Time::NEVER;
         let left = entry.left;
         owner.ready.remove(&mut self.ready_places, id);
         self.gauges.ready[entry.class.index()] -= 1;
         self.gauges.running += 1;
         self.settle(tenant);
-        Some(Slice { id, work, budget: self.budget(left) })
+        let budget = self.budget(left);
+        self.speed.begin(id, now, budget);
+        Some(Slice { id, work, budget })
     }
 
     /// Takes back a slice that cost `spent`: units done times what they cost by the model, rather than time passed, so
@@ -279,12 +293,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// Given back is what nobody wants any more: work whose call was closed meanwhile.
     pub fn done(&mut self, now: Time, id: Id, spent: Work, unfinished: Option<T>) -> Option<T> {
         let Some(entry) = self.entries.get_mut(id) else { return unfinished };
-        let (since, closing) = match entry.stage {
-            Stage::Running(since) => (since, false),
-            Stage::Closing(since) => (since, true),
+        let closing = match entry.stage {
+            Stage::Running => false,
+            Stage::Closing => true,
             Stage::Waiting(_) | Stage::Admitted | Stage::Ready(_) | Stage::Done => return unfinished,
         };
-        self.speed.observe(spent, now.since(since));
+        self.speed.end(id, now, spent);
         self.gauges.running -= 1;
         let tenant = entry.tenant;
         let owner = &mut self.tenants[tenant];
@@ -362,13 +376,13 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
                 self.finish(tenant);
                 self.progress(tenant, (class, left), Default::default());
             }
-            Stage::Running(since) => {
-                entry.stage = Stage::Closing(since);
+            Stage::Running => {
+                entry.stage = Stage::Closing;
                 let left = Work::from_nanos(left.as_nanos().saturating_sub(self.budget(left).as_nanos()));
                 return Some(Closed { work: None, left });
             }
-            Stage::Closing(since) => {
-                entry.stage = Stage::Closing(since);
+            Stage::Closing => {
+                entry.stage = Stage::Closing;
                 return None;
             }
             Stage::Done => (),
@@ -378,6 +392,60 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         self.fill(now);
         self.settle(tenant);
         Some(Closed { work, left })
+    }
+
+    /// When a call is to be refused if it has not begun by then: ask [`Self::expire`] then. Never for one that has begun.
+    pub fn expires(&self, id: Id) -> Time {
+        self.entries.get(id).map_or(Time::NEVER, |entry| entry.expires)
+    }
+
+    /// Begins the wait of a call anew that has not begun: until now it was kept by something other than the workers.
+    pub fn restart_wait(&mut self, now: Time, id: Id) {
+        let Some(&Entry { tenant, class, left, expires, .. }) = self.entries.get(id) else { return };
+        if expires < Time::NEVER {
+            let rate = self.rate(now, tenant);
+            let bound = self.tenants[tenant].lanes.bound(class, left, rate, &self.rules);
+            let expires = self.expiry(now, bound);
+            let entry = &mut self.entries[id];
+            (entry.since, entry.expires) = (now, expires);
+        }
+    }
+
+    /// Refuses and closes a call that has waited for twice its bound, for admission or for a worker. A call that was
+    /// admitted and not submitted waits for neither.
+    ///
+    /// No worker has a part in this: its owner calls it by a timer, so it works when no slice ends.
+    pub fn expire(&mut self, now: Time, id: Id) -> Expiry<T> {
+        let Some(entry) = self.entries.get(id) else { return Expiry::Never };
+        let &Entry { tenant, class, left: work, since, expires, ref stage, .. } = entry;
+        match stage {
+            _ if expires == Time::NEVER => return Expiry::Never,
+            _ if now < expires => return Expiry::Later(expires),
+            Stage::Waiting(_) | Stage::Ready(_) => (),
+            Stage::Admitted => return Expiry::Later(now + self.rules.wait_max()),
+            Stage::Running | Stage::Closing | Stage::Done => return Expiry::Never,
+        }
+        let rate = self.rate(now, tenant);
+        self.offers += 1;
+        let offer = Offer { class, work, rate, deadline: Time::NEVER, now, idle: false, spread: self.spread() };
+        let refusal = self.tenants[tenant].lanes.expire(since, &offer, &self.rules);
+        self.gauges.refused[refusal.reason as usize] += 1;
+        self.gauges.expired += 1;
+        let work = self.close(now, id).and_then(|closed| closed.work);
+        Expiry::Expired { refusal, work }
+    }
+
+    /// When a call expires whose wait began at `since`.
+    fn expiry(&self, since: Time, bound: Duration) -> Time {
+        match self.order {
+            Order::Fair => since + bound.saturating_mul(self.expires_after),
+            Order::Arrival => Time::NEVER,
+        }
+    }
+
+    /// A number in `0..1` for this offer: multiples of the golden ratio fall evenly into it, any number of them in a row.
+    fn spread(&self) -> f64 {
+        (self.offers as f64 * 0.618_033_988_749_895).fract()
     }
 
     /// Changes what a call holds to `bytes`; `false`, and no change, when that is more than its tenant's share, or when
@@ -436,7 +504,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let owner = &mut self.tenants[tenant];
         let weight = u64::from(owner.account.weight());
         let weights = self.turns.weights() + if owner.unfinished == 0 { weight } else { 0 };
-        let worker = self.speed.rate();
+        let worker = self.speed.rate_at(now);
         let all = f64::from(self.workers) * worker;
         self.admitted.fade(now, &self.rules);
         let others = self.rules.rate(self.admitted.sum() - owner.lanes.admitted(now, &self.rules));

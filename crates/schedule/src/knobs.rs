@@ -24,8 +24,9 @@ pub struct Knobs {
     /// What a call with no more than that left does at once; of one with more, a half. Shorter: small calls wait less.
     /// Longer: fewer picks. 50 to 250 us; default 100 us.
     pub slice: Work,
-    /// Predicted wait at which a call of ordinary size is refused; from a quarter of it on calls are delayed. A quarter
-    /// of what callers wait; default 250 ms.
+    /// Predicted wait at which a call of ordinary size is refused; from a quarter of it on calls are delayed. Whatever
+    /// was predicted, such a call is refused once it has waited for twice as long. A quarter of what callers wait;
+    /// default 250 ms.
     pub wait_max: Duration,
     /// Bytes held for calls over all tenants; one tenant alone gets a half. Default 256 MiB.
     pub memory_bytes_max: u64,
@@ -80,8 +81,10 @@ pub(crate) struct Tuning {
     /// A class is refused at most so many times the fraction that is refused in all, or one large call that was refused
     /// would have half of the small ones refused as well.
     pub(crate) worst_max: f64,
-    /// What one slice counts in the speed of the workers: 1,000 slices are 50 ms of two of them.
-    pub(crate) speed_gain: f64,
+    /// The speed of the workers is that of about the last so many nanoseconds of their time: 50 ms of two of them.
+    pub(crate) speed_window: f64,
+    /// A queued call expires after so many times the wait that is its bound.
+    pub(crate) expires_after: u32,
     /// A tenant's bytes may be this many times what is free.
     pub(crate) memory_alpha: f64,
 }
@@ -101,10 +104,11 @@ impl Default for Tuning {
             smaller_max: 15.0 / 16.0,
             window: 1e9,
             overload: 1.0,
-            catch_up: 1.0,
+            catch_up: 4.0,
             returning: 0.5,
             worst_max: 4.0,
-            speed_gain: 1e-3,
+            speed_window: 1e8,
+            expires_after: 2,
             memory_alpha: 1.0,
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! A [`Core`] is bookkeeping only: no I/O, no threads, no async, and time is an argument, so what runs in production is
 //! what the simulation in this crate's tests runs. It refuses to know what a call does: it sees a tenant, an estimate,
-//! a number of bytes and a deadline. What a reader may get wrong: waiting for admission needs no timer, since whatever
-//! may end a wait (work done, a call closed, an idle worker) passes through the core.
+//! a number of bytes and a deadline. Admission needs no timer, since whatever may end a wait well (work done, a call closed, an
+//! idle worker) passes through the core. A timer ends it badly: see [`Core::expire`].
 //!
 //! ```
 //! use std::num::NonZeroU32;
@@ -14,7 +14,8 @@
 //! let now = Time::from_nanos(0);
 //! // From a call's head, before its body is read.
 //! let cost = Work::from_nanos(150_000);
-//! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, deadline: Time::NEVER, whole: false };
+//! let (since, deadline) = (now, Time::NEVER);
+//! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, whole: false };
 //! let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing else is there") };
 //! // With its body, which may tell better what it costs. Then any worker takes slices until the work ends.
 //! core.submit(id, cost, "work").unwrap();
@@ -60,7 +61,7 @@ mod units;
 pub use self::core::Core;
 pub use admission::{Reason, Refusal};
 pub use arena::Id;
-pub use call::{Call, Closed, Gauges, Slice, Verdict};
+pub use call::{Call, Closed, Expiry, Gauges, Slice, Verdict};
 pub use class::Class;
 pub use cost::{Coefficients, CostModel, Shape};
 pub use knobs::{Knobs, Order};

@@ -3,50 +3,128 @@
 //! Less than 1 is what a pick, a network thread on the same core, another process or a cost model that is too low take
 //! away. Without it predictions are too short exactly when it matters: at ten times what can be done, reading calls in
 //! order to refuse them takes a good part of the cores.
+//!
+//! An exponential average over the workers' time, in its implicit form, which needs no exponential function:
+//!
+//! ```text
+//! rate := (rate + work / window) / (1 + span / window)
+//! ```
+//!
+//! A slice that takes longer than its budget counts before it ends, as if it ended now. So a machine that stands still
+//! is noticed while it does: two workers that have not advanced for 100 ms are taken to be a third as fast.
 
 use std::time::Duration;
 
-use crate::units::{Work, nanos};
+use crate::arena::Id;
+use crate::units::{Time, Work, nanos};
 
-/// An average over slices, weighted by their length.
-#[derive(Clone, Copy, Debug)]
+/// Slowest and fastest speed that is believed, in ns of work per ns.
+const RATE: std::ops::RangeInclusive<f64> = 1.0 / 1_024.0..=8.0;
+
+/// An average over the time in slices, with the slices that run.
+#[derive(Clone, Debug)]
 pub(crate) struct Speed {
-    work: f64,
-    span: f64,
-    gain: f64,
+    rate: f64,
+    window: f64,
+    running: Vec<Running>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    id: Id,
+    since: Time,
+    budget: Work,
 }
 
 impl Speed {
-    /// As estimated, to begin with. A slice counts `gain` in the average.
-    pub(crate) fn new(gain: f64) -> Self {
-        Self { work: 1e5, span: 1e5, gain }
+    /// Creates an average over `window` nanoseconds of worker time, which begins at 1.
+    pub(crate) fn new(window: f64, workers: u32) -> Self {
+        Self { rate: 1.0, window, running: Vec::with_capacity(workers as usize) }
     }
 
-    /// A slice of `work` took `span`.
-    pub(crate) fn observe(&mut self, work: Work, span: Duration) {
-        self.work += self.gain * (work.as_nanos() as f64 - self.work);
-        self.span += self.gain * (nanos(span) as f64 - self.span);
+    /// Counts a slice of `budget` as running.
+    pub(crate) fn begin(&mut self, id: Id, since: Time, budget: Work) {
+        self.running.push(Running { id, since, budget });
     }
 
-    /// Nanoseconds of work that one worker does in one, `1/8..=8`.
+    /// Learns that the slice of a call is over and did `work`.
+    pub(crate) fn end(&mut self, id: Id, now: Time, work: Work) {
+        let Some(at) = self.running.iter().position(|running| running.id == id) else { return };
+        let span = now.since(self.running.swap_remove(at).since);
+        self.rate = self.after(work.as_nanos() as f64, span);
+    }
+
+    /// Returns the rate after a slice, or several at once.
+    fn after(&self, work: f64, span: Duration) -> f64 {
+        let rate = (self.rate + work / self.window) / (1.0 + nanos(span) as f64 / self.window);
+        rate.clamp(*RATE.start(), *RATE.end())
+    }
+
+    /// Nanoseconds of work that one worker does in one, by the slices that are over.
     pub(crate) fn rate(&self) -> f64 {
-        (self.work / self.span.max(1.0)).clamp(0.125, 8.0)
+        self.rate
+    }
+
+    /// The same rate by the slices that run, too: those that should have ended by now lower it.
+    pub(crate) fn rate_at(&self, now: Time) -> f64 {
+        let (mut work, mut span) = (0.0, Duration::ZERO);
+        for Running { since, budget, .. } in &self.running {
+            let passed = now.since(*since);
+            if nanos(passed) as f64 * self.rate > budget.as_nanos() as f64 {
+                work += budget.as_nanos() as f64;
+                span += passed;
+            }
+        }
+        if span.is_zero() { self.rate } else { self.after(work, span) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Arena;
+
+    const MS: u64 = 1_000_000;
+
+    fn slices(speed: &mut Speed, id: Id, now: &mut u64, micros: u64, span_ms: u64) {
+        let slice = Work::from_nanos(100_000);
+        for _ in 0..span_ms * 1_000 / micros.max(1) {
+            speed.begin(id, Time::from_nanos(*now), slice);
+            *now += micros * 1_000;
+            speed.end(id, Time::from_nanos(*now), slice);
+        }
+    }
 
     #[test]
-    fn the_speed_is_that_of_about_the_last_thousand_slices_and_never_absurd() {
-        let mut speed = Speed::new(1e-3);
-        let slice = Work::from_nanos(100_000);
-        for (micros, rate) in [(100, 1.0), (125, 0.8), (1_000_000, 0.125), (0, 8.0), (100, 1.0)] {
-            for _ in 0..20_000 {
-                speed.observe(slice, Duration::from_micros(micros));
-            }
-            assert!((speed.rate() - rate).abs() < 0.01, "{micros} us: {}", speed.rate());
+    fn the_speed_is_that_of_the_last_tenths_of_a_second_and_never_absurd() {
+        let id = Arena::new().insert(());
+        let (mut speed, mut now) = (Speed::new(1e8, 1), 0);
+        for (micros, span_ms, rate) in
+            [(100, 1_000, 1.0), (125, 1_000, 0.8), (800, 1_000, 0.125), (50, 1_000, 2.0), (1, 1_000, 8.0)]
+        {
+            slices(&mut speed, id, &mut now, micros, span_ms);
+            assert!((speed.rate() / rate - 1.0).abs() < 0.01, "{micros} us: {}", speed.rate());
         }
+        slices(&mut speed, id, &mut now, 1_000_000_000, 10_000_000);
+        assert_eq!(speed.rate(), 1.0 / 1_024.0);
+        slices(&mut speed, id, &mut now, 100, 300);
+        assert!(speed.rate() > 0.9, "what stood still for hours is as fast as before: {}", speed.rate());
+        // Eight times slower is noticed within 200 ms of one worker.
+        slices(&mut speed, id, &mut now, 800, 200);
+        assert!(speed.rate() < 0.25, "{}", speed.rate());
+    }
+
+    #[test]
+    fn a_slice_that_does_not_end_counts_before_it_ends() {
+        let mut arena = Arena::new();
+        let mut speed = Speed::new(1e8, 2);
+        for _ in 0..2 {
+            speed.begin(arena.insert(()), Time::default(), Work::from_nanos(100_000));
+        }
+        for (millis, rate) in [(0, 1.0), (100, 0.33), (500, 0.09), (3_000, 0.016), (100_000_000, 1.0 / 1_024.0)] {
+            let now = speed.rate_at(Time::from_nanos(millis * MS));
+            assert!((now / rate - 1.0).abs() < 0.05, "after {millis} ms: {now}");
+        }
+        assert_eq!(speed.rate(), 1.0, "and nothing of it is kept until then");
     }
 }

@@ -11,7 +11,8 @@ fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
     let mut core = Core::new(knobs);
     for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
         let cost = Work::from_nanos(10_000_000_000);
-        let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, deadline: Time::NEVER, whole: true };
+        let (since, deadline) = (Time::default(), Time::NEVER);
+        let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
         let Verdict::Admitted { id, .. } = core.offer(Time::default(), &call, || ()) else {
             panic!("nothing holds it back")
         };

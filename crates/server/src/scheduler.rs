@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sealwire_schedule::{Call, Class, Core, Gauges, Id, Knobs, Refusal, Shape, Time, Verdict, Work as Cost};
+use sealwire_schedule::{Call, Class, Core, Expiry, Gauges, Id, Knobs, Refusal, Shape, Time, Verdict, Work as Cost};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::budget::{ConnectionBytes, Held};
@@ -39,6 +39,7 @@ struct Handle(Arc<Shared>);
 
 struct Shared {
     origin: Instant,
+    wait_max: Duration,
     weights: HashMap<(PrincipalKind, String), u32>,
     state: Mutex<State>,
     wake: Condvar,
@@ -63,6 +64,8 @@ pub struct Offer<'a> {
     pub shape: Shape,
     /// Bytes it will hold, as far as known.
     pub bytes: usize,
+    /// When its wait began, which has a bound.
+    pub since: Instant,
     /// When its answer is of no more use.
     pub deadline: Option<Instant>,
     /// Its message is complete; else that is said later, by [`Place::reckon`].
@@ -115,6 +118,7 @@ impl Scheduler {
         };
         let shared = Arc::new(Shared {
             origin: Instant::now(),
+            wait_max: knobs.wait_max,
             weights: config.weights.clone(),
             state: Mutex::new(State { core: Core::new(knobs), costs, idle: 0, closed: false }),
             wake: Condvar::new(),
@@ -140,7 +144,8 @@ impl Scheduler {
         let mut admitted = None;
         let mut state = shared.lock();
         let estimate @ (cost, _) = state.estimate(offer.kind, offer.shape);
-        let call = Call { tenant: offer.principal, weight, cost, bytes: bytes as u64, deadline, whole: offer.whole };
+        let (since, bytes_held, whole) = (shared.time(offer.since), bytes as u64, offer.whole);
+        let call = Call { tenant: offer.principal, weight, cost, bytes: bytes_held, since, deadline, whole };
         let verdict = state.core.offer(shared.now(), &call, || {
             let (wake, waits) = oneshot::channel();
             admitted = Some(waits);
@@ -158,6 +163,11 @@ impl Scheduler {
     /// What a call would cost that was not offered yet.
     pub fn estimate(&self, kind: Kind, shape: Shape) -> Cost {
         self.0.0.lock().costs.whole(kind, shape)
+    }
+
+    /// The bound on the wait of calls of ordinary size.
+    pub fn wait_max(&self) -> Duration {
+        self.0.0.wait_max
     }
 
     /// Looks at the gauges, for as long as there is something to see; keeps no thread alive.
@@ -189,6 +199,17 @@ impl Place {
             self.admitted = None;
         }
         waits
+    }
+
+    /// Begins the wait of the call anew: until now it was kept by something other than the crypto threads.
+    pub fn restart_wait(&mut self) {
+        let shared = &self.scheduler.0.0;
+        shared.lock().core.restart_wait(shared.now(), self.id);
+    }
+
+    /// The end of the call's wait for admission and for a crypto thread.
+    pub fn patience(&self) -> Patience {
+        Patience { scheduler: self.scheduler.clone(), id: self.id }
     }
 
     /// What the call is estimated to cost.
@@ -255,6 +276,40 @@ impl Place {
             shared.wake.notify_one();
         }
         drop(unwanted);
+    }
+}
+
+/// The end of a call's wait. It needs no crypto thread, so it comes when none of them gets on.
+#[derive(Debug)]
+pub struct Patience {
+    scheduler: Scheduler,
+    id: Id,
+}
+
+impl Patience {
+    /// Resolves when the call has waited for twice its bound and is refused for that; never if it begins. Safe to drop
+    /// midway.
+    pub async fn ended(self) -> Refusal {
+        let shared = &self.scheduler.0.0;
+        let mut until = shared.lock().core.expires(self.id);
+        while until < Time::NEVER {
+            let at = shared.origin + Duration::from_nanos(until.as_nanos());
+            tokio::time::sleep_until(at.into()).await;
+            let mut state = shared.lock();
+            let expiry = state.core.expire(shared.now(), self.id);
+            let woken = woken(&mut state.core);
+            drop(state);
+            wake_all(woken);
+            match expiry {
+                Expiry::Expired { refusal, work } => {
+                    drop(work);
+                    return refusal;
+                }
+                Expiry::Later(later) => until = later,
+                Expiry::Never => until = Time::NEVER,
+            }
+        }
+        std::future::pending().await
     }
 }
 

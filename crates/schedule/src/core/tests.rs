@@ -18,7 +18,8 @@ fn knobs(workers: u32) -> Knobs {
 }
 
 fn call(tenant: &u32, micros: u64) -> Call<'_, u32> {
-    Call { tenant, weight: 1, cost: micros_of_work(micros), bytes: 0, deadline: Time::NEVER, whole: true }
+    let (cost, since) = (micros_of_work(micros), Time::default());
+    Call { tenant, weight: 1, cost, bytes: 0, since, deadline: Time::NEVER, whole: true }
 }
 
 fn micros_of_work(micros: u64) -> Work {
@@ -263,7 +264,7 @@ fn check(core: &TestCore, memory_max: u64) {
         *bytes.entry(entry.tenant).or_default() += entry.bytes;
         let admitted = !matches!(entry.stage, Stage::Waiting(_));
         *if admitted { &mut backlog } else { &mut held }.entry(entry.tenant).or_default() += entry.left.as_nanos();
-        let active = matches!(entry.stage, Stage::Ready(_) | Stage::Running(_) | Stage::Closing(_));
+        let active = matches!(entry.stage, Stage::Ready(_) | Stage::Running | Stage::Closing);
         *unfinished.entry(entry.tenant).or_default() += usize::from(active);
         assert_eq!(entry.class, Class::of(entry.left, core.class_first));
         coming += u32::from(entry.whole && matches!(entry.stage, Stage::Admitted));
@@ -583,13 +584,13 @@ fn every_verdict_tells_how_long_the_call_will_take() {
         ..call(&7, micros)
     };
     // Alone on one of two workers, which then both are busy; behind what both have; behind that and what waits; and
-    // what is larger is not ahead.
+    // what is larger is not ahead, what is smaller is, with what it makes of the rate.
     for (micros, patience_ms, verdict) in [
         (400_000, 5_000, ("admitted", 400_000)),
         (400_000, 5_000, ("admitted", 200_000 + 400_000)),
         (400_000, 5_000, ("waits", 400_000 + 400_000)),
-        (400_000, 900, ("refused", 600_000 + 400_000)),
         (10, 5_000, ("admitted", 10)),
+        (400_000, 900, ("refused", 600_008 + 400_000)),
     ] {
         let (told, predicted, id) = match core.offer(Time::default(), &call(micros, patience_ms), || 0) {
             Verdict::Admitted { id, predicted } => ("admitted", predicted, Some(id)),
@@ -703,4 +704,64 @@ fn a_refusal_says_why() {
     assert!((24..=35).contains(&first), "refused from 250 ms of waiting work on: {first}");
     assert_eq!(verdicts[first], Some(Reason::Backlog));
     assert_eq!(core.gauges().refused.iter().sum::<u64>(), 2 + (60 - first as u64));
+}
+
+#[test]
+fn a_call_that_has_not_begun_within_twice_its_bound_is_refused() {
+    let at = |millis| Time::default() + Duration::from_millis(millis);
+    let mut core = TestCore::new(knobs(1));
+    let offer = |core: &mut TestCore, tenant, micros| {
+        let (Verdict::Admitted { id, .. } | Verdict::Waiting { id, .. }) =
+            core.offer(at(0), &call(&tenant, micros), || 0)
+        else {
+            panic!("refused")
+        };
+        (id, core.expires(id))
+    };
+    let (runs, _) = offer(&mut core, 0, 100);
+    core.submit(runs, micros_of_work(100), 1).unwrap();
+    assert_eq!(core.pick(at(0)).unwrap().id, runs);
+    assert_eq!(core.expire(at(1_000), runs), Expiry::Never, "it has begun");
+    // Ready, not there yet, and in the queue for admission, which no other tenant has.
+    let (ready, at_latest) = offer(&mut core, 0, 1_000);
+    core.submit(ready, micros_of_work(1_000), 2).unwrap();
+    let (unsubmitted, _) = offer(&mut core, 0, 1_000);
+    let (large, _) = offer(&mut core, 0, 200_000);
+    let (waits, later) = offer(&mut core, 0, 200_000);
+    assert_eq!((at_latest, later > at(500)), (at(500), true), "a large call may wait for as long as was predicted");
+    assert_eq!(core.expire(at(499), ready), Expiry::Later(at(500)));
+    let Expiry::Expired { refusal, work } = core.expire(at(500), ready) else { panic!("it waits on") };
+    assert_eq!((refusal.reason, work), (Reason::Backlog, Some(2)));
+    assert!(refusal.retry_after >= Duration::from_millis(5));
+    assert_eq!(core.expire(at(500), ready), Expiry::Never, "once");
+    assert_eq!(core.expire(at(500), unsubmitted), Expiry::Later(at(750)), "it waits for something else");
+    core.restart_wait(at(600), unsubmitted);
+    assert!(core.expires(unsubmitted) >= at(600 + 500));
+    assert!(matches!(core.expire(later, waits), Expiry::Expired { work: None, .. }));
+    assert_eq!((core.gauges().refused, core.gauges().expired), ([2, 0, 0, 0], 2));
+    for id in [runs, unsubmitted, large] {
+        core.close(later, id);
+    }
+    core.done(later, runs, Work::from_nanos(1), None);
+    assert_eq!((core.gauges().calls, core.gauges().backlog, core.gauges().waiting), (0, [0; 8], [0; 8]));
+}
+
+#[test]
+fn a_slow_machine_makes_no_call_larger() {
+    let mut core = TestCore::new(knobs(1));
+    let mut now = Time::default();
+    let slow = admitted(core.offer(now, &call(&1, 1_000_000), || 0));
+    core.submit(slow, micros_of_work(1_000_000), 0).unwrap();
+    for _ in 0..1_000 {
+        let slice = core.pick(now).unwrap();
+        now = now + Duration::from_micros(800);
+        core.done(now, slice.id, Work::from_nanos(50_000), Some(slice.work));
+    }
+    core.pick(now).unwrap();
+    // 5 ms of work take 160 ms of this tenant's half now; of such calls 250 ms may be ahead, not four times 160.
+    let refused = (0..60).position(|_| {
+        let call = Call { since: now, ..call(&7, 5_000) };
+        matches!(core.offer(now, &call, || 0), Verdict::Refused(Refusal { reason: Reason::Backlog, .. }))
+    });
+    assert!(refused.is_some_and(|first| first <= 6), "{refused:?}");
 }

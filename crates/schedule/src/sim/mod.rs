@@ -9,6 +9,7 @@
 mod fairness;
 mod latency;
 mod overload;
+mod slowness;
 mod stats;
 
 use std::cmp::Reverse;
@@ -19,7 +20,7 @@ use std::time::Duration;
 pub(crate) use stats::{Report, Row};
 
 use crate::arena::Id;
-use crate::call::{Call, Closed, Verdict};
+use crate::call::{Call, Closed, Expiry, Verdict};
 use crate::core::Core;
 use crate::knobs::{Knobs, Order, Tuning};
 use crate::units::{Time, Work, nanos};
@@ -170,6 +171,43 @@ pub(crate) struct Scenario {
     pub(crate) slowness: u64,
     /// Worker 0 stands still from a time for a while, in ms.
     pub(crate) stall: Option<(u64, u64)>,
+    /// Time that workers lose to other processes.
+    pub(crate) contention: Option<Contention>,
+    /// Calls that have not begun within twice their bound are expired.
+    pub(crate) expiry: bool,
+}
+
+/// Within a period all workers run for a part of each cycle only, as beside processes that compete for their cores or
+/// for memory. All in ms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contention {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// Each cycle begins with this long at full speed.
+    pub(crate) runs: u64,
+    /// No worker advances for the rest of a cycle.
+    pub(crate) stands: u64,
+}
+
+impl Contention {
+    /// Returns when a slice ends that begins `at` and takes `span` of a worker's time.
+    fn end(self, mut at: u64, mut span: u64) -> u64 {
+        let Self { from, to, runs, stands } = self;
+        let cycle = runs + stands;
+        if at < from * MS {
+            let before = span.min(from * MS - at);
+            (at, span) = (at + before, span - before);
+        }
+        while span > 0 && at < to * MS {
+            let into = (at - from * MS) % (cycle * MS);
+            let advances = span.min((runs * MS).saturating_sub(into));
+            (at, span) = (at + advances, span - advances);
+            if span > 0 {
+                at = (at - advances - into + cycle * MS).min(to * MS);
+            }
+        }
+        at + span
+    }
 }
 
 impl Scenario {
@@ -189,6 +227,8 @@ impl Scenario {
             misjudged: 1.0,
             slowness: 1,
             stall: None,
+            contention: None,
+            expiry: true,
         }
     }
 
@@ -239,6 +279,7 @@ enum Event {
     SliceEnd { worker: usize },
     Back { call: usize },
     Timeout { call: usize },
+    Expire { call: usize, id: Id },
 }
 
 struct Issued {
@@ -255,6 +296,10 @@ struct Issued {
     id: Option<Id>,
     retried: bool,
     over: bool,
+    /// When it was offered and not refused.
+    offered: u64,
+    expires: u64,
+    begun: bool,
 }
 
 struct World {
@@ -321,6 +366,7 @@ impl World {
                 Event::SliceEnd { worker } => self.slice_end(worker),
                 Event::Back { call } => self.back(call),
                 Event::Timeout { call } => self.timeout(call),
+                Event::Expire { call, id } => self.expire(call, id),
             }
             self.start_workers();
         }
@@ -366,6 +412,9 @@ impl World {
             id: None,
             retried: false,
             over: false,
+            offered: 0,
+            expires: 0,
+            begun: false,
         });
         let call = self.calls.len() - 1;
         if let Some(timeout) = source.timeout_ms {
@@ -400,17 +449,23 @@ impl World {
             weight: source.weight,
             cost: told,
             bytes: source.bytes,
+            since: Time::from_nanos(self.now),
             deadline,
             whole: true,
         };
+        (self.calls[call].offered, self.calls[call].begun) = (self.now, false);
         match self.core.offer(Time::from_nanos(self.now), &offered, || call) {
             Verdict::Admitted { id, .. } => {
                 self.calls[call].id = Some(id);
                 self.row(call, |row| row.at_once += 1);
                 let first = self.first(call);
                 self.core.submit(id, first, call).expect("just admitted");
+                self.expires(call, id);
             }
-            Verdict::Waiting { id, .. } => self.calls[call].id = Some(id),
+            Verdict::Waiting { id, .. } => {
+                self.calls[call].id = Some(id);
+                self.expires(call, id);
+            }
             Verdict::Refused(refusal) => {
                 assert!(refusal.retry_after >= Duration::from_millis(5), "no refusal without a time to come again");
                 let span = nanos(refusal.retry_after);
@@ -419,6 +474,42 @@ impl World {
                 self.refused(call, span);
             }
         }
+    }
+
+    /// Sets the timer that ends the wait of a call.
+    fn expires(&mut self, call: usize, id: Id) {
+        let expires = self.core.expires(id).as_nanos();
+        self.calls[call].expires = expires;
+        if self.scenario.expiry && expires < u64::MAX {
+            self.after(expires - self.now, Event::Expire { call, id });
+        }
+    }
+
+    fn expire(&mut self, call: usize, id: Id) {
+        match self.core.expire(Time::from_nanos(self.now), id) {
+            Expiry::Never => (),
+            Expiry::Later(_) => unreachable!("no call is admitted for long and not submitted"),
+            Expiry::Expired { refusal, .. } => {
+                self.begins(call);
+                self.row(call, |row| {
+                    row.expired += 1;
+                    row.refused_read += 1;
+                });
+                self.submit_promoted();
+                self.refused(call, nanos(refusal.retry_after));
+            }
+        }
+    }
+
+    /// Records how long an admitted call has waited, once it waits no longer.
+    fn begins(&mut self, call: usize) {
+        if std::mem::replace(&mut self.calls[call].begun, true) {
+            return;
+        }
+        let Issued { offered, expires, .. } = self.calls[call];
+        assert!(!self.scenario.expiry || self.now <= expires, "no call waits beyond twice its bound");
+        let waited = self.now - offered;
+        self.row(call, |row| row.waited_max = row.waited_max.max(waited));
     }
 
     /// What the core was told of a call, without what comes behind a wait.
@@ -454,6 +545,7 @@ impl World {
         if self.calls[call].over {
             return;
         }
+        self.begins(call);
         self.row(call, |row| row.late += 1);
         if let Some(id) = self.calls[call].id {
             self.core.close(Time::from_nanos(self.now), id);
@@ -518,6 +610,7 @@ impl World {
                 self.report.idle_while_waiting += u64::from(self.core.gauges().waiting.iter().any(|n| *n > 0));
                 continue;
             };
+            self.begins(slice.work);
             let issued = &self.calls[slice.work];
             let work = self.scenario.sources[issued.source].scope.slice(slice.budget.as_nanos(), issued.left);
             self.workers[worker] = Some((slice.work, slice.id, work));
@@ -527,6 +620,9 @@ impl World {
                 && (at * MS..(at + stall) * MS).contains(&self.now)
             {
                 span += (at + stall) * MS - self.now;
+            }
+            if let Some(contention) = self.scenario.contention {
+                span = contention.end(self.now, span) - self.now;
             }
             self.after(span, Event::SliceEnd { worker });
         }

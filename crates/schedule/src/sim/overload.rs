@@ -60,12 +60,13 @@ fn each_part_of_admission_is_missed_when_it_is_not_there() {
     check("no curve", |s| s.tuning.wait_min = 1.0, large_pay);
     check("no proportion", |s| s.tuning.overload = f64::INFINITY, large_starve);
     check("nothing made good", |s| s.tuning.catch_up = 0.0, large_pay);
-    check("no speed", |s| s.tuning.speed_gain = 0.0, large_starve);
+    check("no speed", |s| s.tuning.speed_window = f64::INFINITY, large_pay);
 }
 
 #[test]
 fn what_cannot_be_done_in_time_is_refused_before_it_is_begun() {
-    let scenario = scenario(Scope::Field, 1.2, 30_000);
+    // The expiry of calls that wait for too long would hide what the predictions are for.
+    let scenario = scenario(Scope::Field, 1.2, 30_000).with(|s| s.expiry = false);
     let late = |report: &Report| report.rows[0].iter().map(|row| row.late).sum::<u64>();
     let with = scenario.clone().run();
     assert!(late(&with) <= 5 && with.proportions(0)[2] >= 0.85);
@@ -86,7 +87,7 @@ fn a_machine_three_times_slower_than_its_model_is_noticed() {
     let late = |report: &Report| report.rows[0].iter().map(|row| row.late).sum::<u64>();
     let report = slow.clone().run();
     report.show("E4 Field x2, three times slower", 0);
-    let unnoticed = slow.with(|s| s.tuning.speed_gain = 0.0).run();
+    let unnoticed = slow.with(|s| s.tuning.speed_window = f64::INFINITY).run();
     unnoticed.show("   no speed", 0);
     assert!(least(&report.proportions(0)) >= 0.85, "what was learnt late does not starve the large for good");
     assert!(late(&report) * 3 <= late(&unnoticed), "{} {}", late(&report), late(&unnoticed));
@@ -108,8 +109,12 @@ fn a_closed_loop_that_fits_is_delayed_and_not_refused() {
 
 #[test]
 fn who_comes_again_after_the_time_it_was_told_is_admitted() {
-    for (scope, load, burst_ms) in [(Scope::Field, 10.0, 300), (Scope::Field, 2.0, 3_000), (Scope::Request, 10.0, 300)]
-    {
+    // A burst that lasts longer than they were told to stay away is there when they come again.
+    for (scope, load, burst_ms, most, times) in [
+        (Scope::Field, 10.0, 300, 0.4, 1.5),
+        (Scope::Field, 2.0, 3_000, 0.7, 1.15),
+        (Scope::Request, 10.0, 300, 0.45, 1.5),
+    ] {
         for seed in seeds(3) {
             let mut sources = mixed(0..1, 0, scope, load);
             (sources[0].active, sources[0].timeout_ms) = ((0, burst_ms), Some(10_000));
@@ -129,7 +134,7 @@ fn who_comes_again_after_the_time_it_was_told_is_admitted() {
                 again(&told),
                 again(&alone)
             );
-            assert!(again(&told) <= 0.4 && again(&alone) >= 1.5 * again(&told));
+            assert!(again(&told) <= most && again(&alone) >= times * again(&told));
         }
     }
 }

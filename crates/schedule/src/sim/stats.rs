@@ -18,6 +18,10 @@ pub(crate) struct Row {
     /// Not done in time.
     pub(crate) late: u64,
     pub(crate) done_work: u64,
+    /// Longest wait of an admitted call for its first slice, in ns.
+    pub(crate) waited_max: u64,
+    /// Calls refused after they waited for twice their bound.
+    pub(crate) expired: u64,
     latencies: Vec<u64>,
 }
 

@@ -292,7 +292,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         doc: "Which call may begin, and whose turn it is. crates/schedule/README.md shows by experiment what each does.",
         keys: keys!("schedule":
             "wait_max_ms", Kind::Number { unit: "ms", min: 1, max: 3_600_000 }, Literal::Number(250),
-                "Wait, as predicted, at which a call of ordinary size is refused as `overloaded`. Calls are delayed, more and\nmore, from a quarter of it on. A quarter of what callers wait is a good choice.";
+                "Wait, as predicted, at which a call of ordinary size is refused as `overloaded`. Calls are delayed, more and\nmore, from a quarter of it on. A call that has not begun after twice this time is refused, too; a larger one\nafter twice the wait that was predicted for it. A quarter of what callers wait is a good choice.";
             "slice_us", Kind::Number { unit: "us", min: 10, max: 100_000 }, Literal::Number(100),
                 "Work between two decisions about whose turn it is. Shorter: small calls wait less; longer: fewer\ndecisions. Between 50 and 250 little changes.";
             "memory_mib", Kind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),

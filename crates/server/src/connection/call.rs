@@ -91,7 +91,8 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
         None => {
             let bytes = held(wanted.format.unwrap_or(Format::Native));
             let deadline = Some(deadline.into_std());
-            let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline, whole: true };
+            let (principal, since) = (&connection.principal, request.since.into_std());
+            let offer = Offer { principal, kind, shape, bytes, since, deadline, whole: true };
             let place = engine.scheduler.offer(&offer, &connection.bytes);
             (place.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }
@@ -217,7 +218,8 @@ pub(super) async fn answer(
     let _ = connection.replies.send(Outgoing { bytes, _place: place, _seat: Some(seat) }).await;
 }
 
-/// Waits for the call's turn, then for whichever comes first of the end of its work, a cancel and the deadline.
+/// Waits for the call's turn, then for whichever comes first of the end of its work, a cancel and the deadline. A call
+/// that has waited for its turn or a crypto thread for twice its bound is rejected.
 async fn run(
     connection: &Connection,
     request: &Request,
@@ -227,11 +229,15 @@ async fn run(
     let engine = &connection.engine;
     let Begun { mut place, todo, deadline, offered, .. } = begun;
     let ticket = request.ticket.ticket();
-    let mut ran = None;
+    let (mut ran, patience) = (None, place.patience());
     let finish = async {
         let mut idle = Idle { engine, ticket, is_over: false };
         let todo = match todo {
-            Todo::Undecided => prepare_late(connection, request, &mut place).await?,
+            Todo::Undecided => {
+                let todo = prepare_late(connection, request, &mut place).await?;
+                place.restart_wait();
+                todo
+            }
             known => known,
         };
         // Work that is stopped counts itself.
@@ -249,6 +255,10 @@ async fn run(
         biased;
         result = finish => result,
         reason = ticket.stopped() => return Err(CallFailure::Stopped(reason)),
+        refusal = patience.ended() => {
+            engine.metrics.refused(refusal.reason.into());
+            return Err(CallFailure::Overloaded(refusal));
+        }
         // Told inside, so that work which was not submitted yet knows why it ends.
         () = async { sleep_until(deadline).await; ticket.stop(StopReason::Deadline) } => {
             return Err(CallFailure::Stopped(StopReason::Deadline));

@@ -125,7 +125,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                         }
                     }
                 };
-                let request = Request { msgid, method, frame, boundary, arrived: Instant::now(), ticket };
+                let arrived = Instant::now();
+                let request = Request { msgid, method, frame, boundary, arrived, since: arrived, ticket };
                 if let Some(reason) = self.ending.reason() {
                     self.refuse(request, &CallFailure::Stopped(reason)).await;
                 } else if let Some(seat) = seat {
@@ -171,7 +172,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Answers a call that does not begin. Its msgid may be used again from when the answer can be read.
     async fn refuse(&self, request: Request, failure: &CallFailure) {
-        let Request { msgid, method, frame, boundary, arrived, ticket } = request;
+        let Request { msgid, method, frame, boundary, arrived, ticket, .. } = request;
         drop(ticket);
         let (message, bytes) = (Some((&frame, &boundary)), boundary.bytes);
         self.connection.refuse(&Refused { msgid, method: method.into(), message, bytes, arrived }, failure).await;
@@ -224,19 +225,28 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Reading::Paused { until } => (self.arriving.is_none() && self.parked_bytes < READ_BYTES, until),
         };
         let wants_seat = self.seat.is_none() && (self.next_parked().is_some() || (long_waits && until.is_none()));
-        let parked = self.parked.iter().flat_map(|parked| [Some(parked.deadline), self.pauses.until(parked.class())]);
+        let ends_of = |parked: &Parked| {
+            let paused = self.pauses.until(parked.class());
+            [Some(parked.deadline), parked.expires.filter(|_| paused.is_some()), paused]
+        };
+        let parked = self.parked.iter().flat_map(ends_of);
         let wake_at = parked.chain([until]).flatten().min();
         let ends = (long_waits || !self.parked.is_empty()) && self.ending.reason().is_none();
         let read_deadline = self.read_deadline();
+        let mut expired = None;
         let Self { connection, input, arriving, seat, ending, .. } = self;
         tokio::select! {
             // A clean end and a broken one are the same here: whoever called is gone.
             read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
             taken = connection.seat(), if wants_seat => *seat = taken,
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
-            () = admitted(arriving), if !on && arriving.is_some() => (),
+            refusal = admitted(arriving), if !on && arriving.is_some() => expired = refusal,
             _ = ending.begun(), if ends => (),
             () = sleep_until(read_deadline), if on => return self.nothing_came().await,
+        }
+        if let (Some(refusal), Some(arriving)) = (expired, &self.arriving) {
+            let class = arriving.place.class();
+            return self.refuse_arriving(CallFailure::Overloaded(refusal), class).await;
         }
         if !on {
             // The peer was made to wait, and its time did not run.

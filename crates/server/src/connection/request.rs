@@ -15,6 +15,8 @@ pub(super) struct Request {
     pub(super) frame: Bytes,
     pub(super) boundary: Boundary,
     pub(super) arrived: Instant,
+    /// When its wait for admission and for a crypto thread began, which has a bound.
+    pub(super) since: Instant,
     pub(super) ticket: TicketGuard,
 }
 

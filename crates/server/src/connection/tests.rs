@@ -81,7 +81,7 @@ fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> Request {
     let Scan::Message(boundary) = Scanner::for_requests(Limits::default()).scan(&out) else { panic!("not whole") };
     let Boundary { head: Head::Request { method: Some(method), .. }, .. } = boundary else { panic!("no request") };
     let ticket = connection.tickets.issue(msgid).unwrap();
-    Request { msgid, method, frame: Bytes::from(out), boundary, arrived, ticket }
+    Request { msgid, method, frame: Bytes::from(out), boundary, arrived, since: arrived, ticket }
 }
 
 /// Has the engine look up what the principal may do, as a first request does.

@@ -105,6 +105,7 @@ mod tests {
             kind: Kind::LOOK,
             shape: Kind::LOOK.shape(100, 0),
             bytes: 0,
+            since: std::time::Instant::now(),
             deadline: None,
             whole: true,
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sealwire_schedule::{Class, Shape};
+use sealwire_schedule::{Class, Refusal, Shape};
 use sealwire_wire::{Curve, Fate, Head, KeyScope, Method, Scanner};
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
@@ -27,9 +27,14 @@ pub(super) struct Arriving {
     looked_at: usize,
 }
 
-pub(super) async fn admitted(arriving: &mut Option<Arriving>) {
-    if let Some(arriving) = arriving {
-        arriving.place.admitted().await;
+/// Waits until the call may go on. Returns the refusal of a call that has waited for too long.
+pub(super) async fn admitted(arriving: &mut Option<Arriving>) -> Option<Refusal> {
+    let Some(Arriving { place, .. }) = arriving else { return None };
+    let patience = place.patience();
+    tokio::select! {
+        biased;
+        () = place.admitted() => None,
+        refusal = patience.ended() => Some(refusal),
     }
 }
 
@@ -86,7 +91,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             // Its time counts from when it is whole; for the reading there is another limit.
             deadline = Some((Instant::now() + connection.engine.deadline(wanted.deadline_ms)).into_std());
         }
-        let offer = Offer { principal: &connection.principal, kind, shape, bytes, deadline, whole: false };
+        let (principal, since) = (&connection.principal, std::time::Instant::now());
+        let offer = Offer { principal, kind, shape, bytes, since, deadline, whole: false };
         match scheduler.offer(&offer, &connection.bytes) {
             Ok(place) => {
                 self.arriving = Some(Arriving { place, ticket, seat, looked_at: bytes });
@@ -100,7 +106,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// Gives up the long message that arrives.
-    async fn refuse_arriving(&mut self, failure: CallFailure, class: Class) -> Result<(), End> {
+    pub(super) async fn refuse_arriving(&mut self, failure: CallFailure, class: Class) -> Result<(), End> {
         if let CallFailure::Overloaded(refusal) = &failure {
             self.pauses.after(refusal, class);
         }

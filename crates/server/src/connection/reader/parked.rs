@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealwire_schedule::{Class, Refusal, Work as Cost};
+use sealwire_schedule::{Class, Reason, Refusal, Work as Cost};
 use sealwire_wire::Call;
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,6 +17,8 @@ use crate::ticket::StopReason;
 
 /// Longest time for which a refusal keeps calls from beginning.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Shortest time to stay away that an answer names.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(5);
 /// What a parked call takes beside its message, in bytes: at most 64 of them are parked.
 const PARKED_BYTES: usize = 512;
 /// Size classes of calls.
@@ -27,6 +29,8 @@ pub(super) struct Parked {
     pub(super) request: Request,
     estimate: Cost,
     pub(super) deadline: Instant,
+    /// When it is rejected if a pause still keeps it then; none of a call that waits for a seat.
+    pub(super) expires: Option<Instant>,
 }
 
 impl Parked {
@@ -77,7 +81,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
         let estimate = engine.scheduler.estimate(request.kind(&wanted), request.shape(&wanted));
         let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
-        let parked = Parked { request, estimate, deadline };
+        let paused = self.pauses.until(Class::of_cost(estimate)).is_some();
+        let expires = paused.then(|| request.arrived + 2 * engine.scheduler.wait_max());
+        let parked = Parked { request, estimate, deadline, expires };
         self.parked_bytes += parked.bytes();
         self.parked.push_back(parked);
     }
@@ -94,9 +100,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         while let Some(index) = self.parked.iter().position(|parked| parked.deadline <= now) {
             self.stop_parked(index, StopReason::Deadline).await;
         }
+        while let Some((index, until)) = self.expired_parked(now) {
+            self.refuse_parked(index, until - now).await;
+        }
         while let Some(index) = self.next_parked() {
             let Some(seat) = self.seat.take().or_else(|| self.connection.try_seat()) else { return };
-            if let Some(parked) = self.unpark(index) {
+            if let Some(mut parked) = self.unpark(index) {
+                if parked.expires.is_none() {
+                    // Its connection had as many calls in flight as it may have, which is for its peer to bound.
+                    parked.request.since = Instant::now();
+                }
                 self.begin(parked.request, seat, None).await;
             }
         }
@@ -105,6 +118,22 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// The oldest parked call that no pause holds back.
     pub(super) fn next_parked(&self) -> Option<usize> {
         self.parked.iter().position(|parked| self.pauses.until(parked.class()).is_none())
+    }
+
+    /// A parked call that a pause has kept for too long, and until when it would.
+    fn expired_parked(&self, now: Instant) -> Option<(usize, Instant)> {
+        self.parked.iter().enumerate().find_map(|(index, parked)| {
+            let expired = parked.expires.is_some_and(|expires| expires <= now);
+            Some((index, self.pauses.until(parked.class()).filter(|_| expired)?))
+        })
+    }
+
+    /// Rejects a parked call, which may come again after `retry_after`.
+    async fn refuse_parked(&mut self, index: usize, retry_after: Duration) {
+        let Some(parked) = self.unpark(index) else { return };
+        let retry_after = retry_after.max(RETRY_AFTER_MIN);
+        let refusal = Refusal { reason: Reason::Backlog, retry_after, predicted: retry_after };
+        self.refuse(parked.request, &CallFailure::Overloaded(refusal)).await;
     }
 
     fn unpark(&mut self, index: usize) -> Option<Parked> {
@@ -134,8 +163,6 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
 #[cfg(test)]
 mod tests {
-    use sealwire_schedule::Reason;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -107,7 +107,8 @@ fn block(engine: &Engine) -> (Blocked, oneshot::Receiver<()>) {
 /// Admission under the name that clients of the harness have.
 fn offer(engine: &Engine, shape: Shape) -> Place {
     let principal = Principal::from_text("relay").unwrap();
-    let offer = Offer { principal: &principal, kind: Kind::LOOK, shape, bytes: 0, deadline: None, whole: true };
+    let since = std::time::Instant::now();
+    let offer = Offer { principal: &principal, kind: Kind::LOOK, shape, bytes: 0, since, deadline: None, whole: true };
     engine.scheduler.offer(&offer, &ConnectionBytes::new(usize::MAX)).unwrap()
 }
 
