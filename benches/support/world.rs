@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use sealwire_access::{Binding, Grant, Principal, Role, principal_key, role_key};
 use sealwire_client::{Client, ClientConfig, Pem};
+use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
-use sealwire_server::config::{Config, Mode};
 use sealwire_server::pki::{self, Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_server::server::{Server, open_control};
 use tempfile::TempDir;
@@ -156,7 +156,7 @@ pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
         write(&folder.join(format!("{name}.key")), client.key_pem.expose());
     }
     let kek = Kek::generate_hex().expect("random source");
-    let sealwire_server::config::Kek::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
+    let sealwire_config::Kek::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
     write(kek_file, &kek);
     // Nothing beside the engine's own threads: these benches keep no tokens. Every call passes a decision.
     config.state.mode = Mode::Stateless;

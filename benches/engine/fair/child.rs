@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sealwire_benches::thread_cpu;
 use sealwire_benches::world;
-use sealwire_server::config::{Config, Environment};
+use sealwire_config::{Config, Environment};
 use sealwire_server::server::Server;
 use tempfile::TempDir;
 

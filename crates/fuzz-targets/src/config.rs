@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sealwire_server::config::{Config, Environment, keys};
+use sealwire_config::{Config, Environment, keys};
 
 use crate::input::text;
 use crate::seed::words as list;

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevocationReason, RevokedCertParams, SerialNumber,
 };
-use sealwire_server::config::Tls;
+use sealwire_config::Tls;
 use sealwire_server::pki::{Access, Authority, Existing, Leaf, Name, Usage, Validity, write};
 use sealwire_server::tls::load;
 

@@ -6,8 +6,8 @@ use sealwire_wire::control::{
     RoleChanged, Roles,
 };
 use sealwire_wire::{
-    Counted, Document, ErrorCode, ErrorFormat, FIELD_ERRORS_MAX, Found, Health, Info, Inspection, Reply, Tokens, TraceContext,
-    decode_protocol_error, reply,
+    Counted, Document, ErrorCode, ErrorFormat, FIELD_ERRORS_MAX, Found, Health, Info, Inspection, Reply, Tokens,
+    TraceContext, decode_protocol_error, reply,
 };
 
 use crate::Seed;

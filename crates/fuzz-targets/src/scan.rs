@@ -1,7 +1,8 @@
 //! Messages on a connection: cut anywhere, the scanner finds the same ones, and the decoder stays inside each.
 
 use sealwire_wire::{
-    Boundary, Call, Fate, Limits, Method, RpcError, Scan, ScanError, Scanner, Span, decode_cancel, decode_errors, request,
+    Boundary, Call, Fate, Limits, Method, RpcError, Scan, ScanError, Scanner, Span, decode_cancel, decode_errors,
+    request,
 };
 
 use crate::seed::{packed, packed_words};
@@ -178,7 +179,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
     let names = Method::ALL.into_iter().flat_map(|method| method.params().iter().map(|param| param.name));
-    let mut names: Vec<&str> = names.chain(Method::ALL.map(Method::name)).chain(["cancel", "errors", "msgid", "text"]).collect();
+    let mut names: Vec<&str> =
+        names.chain(Method::ALL.map(Method::name)).chain(["cancel", "errors", "msgid", "text"]).collect();
     names.sort_unstable();
     names.dedup();
     let values =

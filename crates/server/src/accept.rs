@@ -16,9 +16,9 @@ use crate::certificates::Gate;
 use crate::connection::{self, Pace};
 use crate::ending::Ending;
 use crate::engine::Engine;
-use crate::metrics::{ConnectionOutcome, Metrics};
 use crate::pki::Principal;
-use crate::seldom::Seldom;
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::metrics::{ConnectionOutcome, Metrics};
 
 /// Pause after a failed accept, such as a process out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -80,7 +80,7 @@ pub(crate) struct Acceptor<T> {
 impl<T: Serve> Acceptor<T> {
     /// Accepts until the engine drains.
     pub(crate) async fn run(mut self) {
-        let refused = Seldom::default();
+        let refused = LogThrottle::default();
         loop {
             // Waiting for a handshake's place before accepting leaves the others in the kernel's queue.
             let handshake = tokio::select! {
@@ -95,8 +95,8 @@ impl<T: Serve> Acceptor<T> {
             match accepted {
                 Ok((stream, _)) => self.admit(stream, handshake),
                 Err(error) => {
-                    if let Some(unsaid) = refused.due(std::time::Instant::now()) {
-                        tracing::warn!(%error, unsaid, "cannot accept");
+                    if let Some(suppressed) = refused.record(std::time::Instant::now()) {
+                        tracing::warn!(%error, suppressed, "cannot accept");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

@@ -20,13 +20,12 @@ use sealwire_access::{
 use tokio::time::Instant;
 
 use crate::apps::Apps;
-use crate::config;
 use crate::error::CallFailure;
-use crate::metrics::{Metrics, RefusalReason};
-use crate::seldom::Seldom;
 pub(crate) use ask::{Named, of_call, of_control};
 pub(crate) use changes::{change_principal, change_role, check, principals, roles};
 pub(crate) use first::first_start;
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::metrics::{Metrics, RefusalReason};
 
 /// Look-ups at once: the control connection of a store takes them one after the other anyway.
 const LOADS_MAX: usize = 16;
@@ -48,13 +47,13 @@ pub struct Decider {
     /// Of no use where nothing is looked at.
     policies: Option<Arc<Policies>>,
     metrics: Arc<Metrics>,
-    observed: Seldom,
+    observed: LogThrottle,
     hourly: hourly::Hourly,
 }
 
 impl Decider {
     /// Over the apps, whose every load purges what is kept here.
-    pub fn new(config: &config::Access, apps: &Arc<Apps>, metrics: &Arc<Metrics>) -> Self {
+    pub fn new(config: &sealwire_config::Access, apps: &Arc<Apps>, metrics: &Arc<Metrics>) -> Self {
         let bounds = CacheBounds {
             entries: config.cache_entries,
             time: Duration::from_secs(config.cache_s),
@@ -72,7 +71,7 @@ impl Decider {
             metrics.access.watch(Box::new(move || watched.stats()));
         }
         let (mode, identity, metrics) = (config.mode, config.identity, Arc::clone(metrics));
-        Self { mode, identity, policies, metrics, observed: Seldom::default(), hourly: hourly::Hourly::default() }
+        Self { mode, identity, policies, metrics, observed: LogThrottle::default(), hourly: hourly::Hourly::default() }
     }
 
     /// Which name of a certificate counts.
@@ -174,8 +173,8 @@ impl Decider {
     }
 
     fn observe(&self, principal: &Principal, why: &dyn std::fmt::Display) {
-        if let Some(unsaid) = self.observed.due(std::time::Instant::now()) {
-            tracing::warn!(%principal, %why, unsaid, "would be refused if access.mode were \"enforce\"");
+        if let Some(suppressed) = self.observed.record(std::time::Instant::now()) {
+            tracing::warn!(%principal, %why, suppressed, "would be refused if access.mode were \"enforce\"");
         }
     }
 }

@@ -7,8 +7,6 @@
 //! At most 64 connections. When one more arrives, the one that has been quiet longest is closed: a pile of idle or
 //! stalled connections never keeps a probe out. Nothing here is authenticated; it listens where operators are.
 
-mod readiness;
-
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -28,9 +26,9 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::metrics::{self, Metrics};
-use crate::seldom::Seldom;
-pub use readiness::{Condition, Phase, Readiness};
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::Telemetry;
+use sealwire_telemetry::metrics;
 
 /// Most connections at once. A few probes and scrapers are usual; each holds at most 16 KiB of buffers.
 const CONNECTIONS_MAX: usize = 64;
@@ -40,23 +38,6 @@ const HEADER_MS_MAX: u64 = 5_000;
 const BUFFER_BYTES_MAX: usize = 8_192;
 /// Pause after a failed accept, such as a process out of file descriptors.
 const ACCEPT_PAUSE_MS: u64 = 50;
-
-/// What the listener tells about.
-#[derive(Debug, Default)]
-pub struct AdminState {
-    /// Whether calls should be sent here.
-    pub readiness: Readiness,
-    /// What `/metrics` prints.
-    pub metrics: Arc<Metrics>,
-}
-
-impl AdminState {
-    /// What `/metrics` answers.
-    pub fn exposition(&self) -> String {
-        self.metrics.readiness(&self.readiness);
-        self.metrics.encode()
-    }
-}
 
 /// Why the listener did not start.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +69,7 @@ impl AdminServer {
     /// # Errors
     ///
     /// The address cannot be bound, or the system gives no thread.
-    pub fn start(address: SocketAddr, state: Arc<AdminState>) -> Result<Self, AdminError> {
+    pub fn start(address: SocketAddr, state: Arc<Telemetry>) -> Result<Self, AdminError> {
         let bind = |source| AdminError::Bind { address, source };
         let listener = TcpListener::bind(address).map_err(bind)?;
         listener.set_nonblocking(true).map_err(bind)?;
@@ -122,8 +103,8 @@ impl AdminServer {
 }
 
 /// Accepts until told to stop. Dropping it closes everything: the runtime ends with it.
-async fn serve(listener: tokio::net::TcpListener, state: Arc<AdminState>, mut stopped: oneshot::Receiver<()>) {
-    let (mut connections, refused) = (Connections::new(), Seldom::default());
+async fn serve(listener: tokio::net::TcpListener, state: Arc<Telemetry>, mut stopped: oneshot::Receiver<()>) {
+    let (mut connections, refused) = (Connections::new(), LogThrottle::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -132,8 +113,8 @@ async fn serve(listener: tokio::net::TcpListener, state: Arc<AdminState>, mut st
         match accepted {
             Ok((stream, _)) => connections.open(stream, &state),
             Err(error) => {
-                if let Some(unsaid) = refused.due(std::time::Instant::now()) {
-                    tracing::warn!(%error, unsaid, "admin listener cannot accept");
+                if let Some(suppressed) = refused.record(std::time::Instant::now()) {
+                    tracing::warn!(%error, suppressed, "admin listener cannot accept");
                 }
                 tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
             }
@@ -152,7 +133,7 @@ impl Connections {
         Self { start: Instant::now(), open: Vec::with_capacity(CONNECTIONS_MAX) }
     }
 
-    fn open(&mut self, stream: TcpStream, state: &Arc<AdminState>) {
+    fn open(&mut self, stream: TcpStream, state: &Arc<Telemetry>) {
         self.make_room();
         // Answers are one small write each; without this a probe may wait 40 ms for the peer's delayed ACK.
         if stream.set_nodelay(true).is_err() {
@@ -185,7 +166,7 @@ fn micros(start: Instant) -> u64 {
 }
 
 /// One connection, request after request. Dropping it closes the socket.
-async fn converse(stream: TcpStream, state: Arc<AdminState>, start: Instant, last: Arc<AtomicU64>) {
+async fn converse(stream: TcpStream, state: Arc<Telemetry>, start: Instant, last: Arc<AtomicU64>) {
     let service = service_fn(move |request: Request<Incoming>| {
         last.store(micros(start), Ordering::Relaxed);
         let response = answer(&state, request.method(), request.uri().path());
@@ -204,7 +185,7 @@ async fn converse(stream: TcpStream, state: Arc<AdminState>, start: Instant, las
 }
 
 /// The whole interface. Nothing in it waits.
-fn answer(state: &AdminState, method: &Method, path: &str) -> Response<Full<Bytes>> {
+fn answer(state: &Telemetry, method: &Method, path: &str) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     if !matches!(path, "/live" | "/ready" | "/metrics") {
         return respond(StatusCode::NOT_FOUND, TEXT, "try /live, /ready or /metrics\n");

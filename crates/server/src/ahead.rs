@@ -11,7 +11,6 @@ use std::time::Duration;
 use sealwire_crypto::{AppKeys, Curve, KeyId, KeyVersion};
 
 use crate::apps::Apps;
-use crate::config;
 
 /// How often uses are counted.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -38,7 +37,7 @@ struct Hot {
 
 impl Ahead {
     /// Nothing is hot yet.
-    pub fn new(config: &config::Crypto) -> Arc<Self> {
+    pub fn new(config: &sealwire_config::Crypto) -> Arc<Self> {
         let hot = RwLock::new(Arc::from([]));
         Arc::new(Self { tables_max: config.tables, ready_max: config.ready_keys, hot })
     }
@@ -115,8 +114,8 @@ mod tests {
         Arc::new(AppKeys::new(AppId::new(name).unwrap(), vec![version]).unwrap())
     }
 
-    fn config(tables: usize, ready_keys: usize) -> config::Crypto {
-        config::Crypto { threads: 1, tables, ready_keys, opened_keys: 0, opened_key_s: 1 }
+    fn config(tables: usize, ready_keys: usize) -> sealwire_config::Crypto {
+        sealwire_config::Crypto { threads: 1, tables, ready_keys, opened_keys: 0, opened_key_s: 1 }
     }
 
     fn use_often(keys: &AppKeys) {

@@ -19,10 +19,10 @@ use sealwire_crypto::{AppKeys, OpenedSchedules};
 use sealwire_store::{self as store, App, AppState, Control, Instance, Scope, State, StoreError};
 use tokio::sync::Notify;
 
-use crate::admin::{AdminState, Condition};
 use crate::error::CallFailure;
 use crate::masks::sight::{RoleMasks, Shown};
 use crate::tokens::Collection;
+use sealwire_telemetry::{Condition, Telemetry};
 
 /// How often what is kept grows older.
 const AGE_PERIOD: Duration = Duration::from_secs(1);
@@ -317,7 +317,7 @@ impl Apps {
     }
 
     /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of one, and at every poll.
-    pub async fn watch(self: Arc<Self>, poll: Duration, admin: Arc<AdminState>) {
+    pub async fn watch(self: Arc<Self>, poll: Duration, admin: Arc<Telemetry>) {
         let (mut failing, mut pause) = (false, Duration::ZERO);
         let mut next_asked = tokio::time::Instant::now();
         loop {

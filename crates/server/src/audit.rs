@@ -4,16 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sealwire_audit::{
-    AuditKey, Event, JournalError, Notice, Observer, OnFailure, Options, Record, Trail, TrailOptions, Written,
-};
+use sealwire_audit::{AuditKey, Event, JournalError, Notice, Observer, Options, Record, Trail, TrailOptions, Written};
 
-use crate::admin::{AdminState, Condition};
-use crate::config;
 use crate::error::CallFailure;
 use crate::pki::PrincipalKind;
-use crate::seldom::Seldom;
 use crate::sweeper::Swept;
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::{Condition, Telemetry};
 
 /// How long a call waits for its record. A disk that hangs is as good as none.
 const WRITE_MAX: Duration = Duration::from_secs(5);
@@ -33,10 +30,10 @@ impl Audit {
     ///
     /// The folder cannot be used.
     pub fn open(
-        config: &config::Audit,
+        config: &sealwire_config::Audit,
         key: AuditKey,
         instance: String,
-        state: &Arc<AdminState>,
+        state: &Arc<Telemetry>,
     ) -> Result<Self, JournalError> {
         let Some(folder) = config.folder.clone() else { return Ok(Self(None)) };
         let options = TrailOptions {
@@ -55,7 +52,7 @@ impl Audit {
             gather: GATHER,
             version: env!("CARGO_PKG_VERSION"),
         };
-        let watch = Watch { state: Arc::clone(state), failures: Seldom::default() };
+        let watch = Watch { state: Arc::clone(state), failures: LogThrottle::default() };
         let trail = Arc::new(Trail::open(options, key, Arc::new(watch))?);
         if !trail.found().is_sound() {
             tracing::error!(
@@ -184,13 +181,13 @@ pub(crate) const fn kind(kind: PrincipalKind) -> &'static str {
 
 /// Speaks of what happens to the files.
 struct Watch {
-    state: Arc<AdminState>,
-    failures: Seldom,
+    state: Arc<Telemetry>,
+    failures: LogThrottle,
 }
 
 impl Observer for Watch {
     fn notice(&self, notice: &Notice<'_>) {
-        let AdminState { readiness, metrics, .. } = &*self.state;
+        let Telemetry { readiness, metrics, .. } = &*self.state;
         match notice {
             Notice::Wrote { records, took } => metrics.audited(*records, *took),
             Notice::Began { file, head } => {
@@ -198,8 +195,8 @@ impl Observer for Watch {
             }
             Notice::Failing { error, lost } => {
                 readiness.set(Condition::Audit, false);
-                if let Some(unsaid) = self.failures.due(Instant::now()) {
-                    tracing::error!(%error, lost, unsaid, "the audit trail cannot be written");
+                if let Some(suppressed) = self.failures.record(Instant::now()) {
+                    tracing::error!(%error, lost, suppressed, "the audit trail cannot be written");
                 }
             }
             Notice::Recovered { lost } => {
@@ -214,9 +211,4 @@ impl Observer for Watch {
             }
         }
     }
-}
-
-/// From the configuration's word.
-pub(crate) fn on_failure(text: &str) -> OnFailure {
-    if text == "continue" { OnFailure::Continue } else { OnFailure::Reject }
 }

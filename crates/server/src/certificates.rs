@@ -18,11 +18,11 @@ use time::OffsetDateTime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use crate::admin::{AdminState, Condition};
-use crate::config::{Config, ControlListen, Tls};
-use crate::metrics::{CertificateLabel, Metrics, ReloadLabel};
 use crate::tls::{self, Files, Held, Loaded, Stage, TlsError, second};
 pub(crate) use gate::Gate;
+use sealwire_config::{Config, ControlListen, Tls};
+use sealwire_telemetry::metrics::{CertificateLabel, Metrics, ReloadLabel};
+use sealwire_telemetry::{Condition, Telemetry};
 
 /// How long files must hold still before they are loaded.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -52,7 +52,7 @@ pub(crate) struct Certificates {
     control: Option<ControlListen>,
     data_gate: Arc<Gate>,
     control_gate: Option<Arc<Gate>>,
-    admin: Arc<AdminState>,
+    admin: Arc<Telemetry>,
     in_service: [u8; 32],
     held: Vec<Held>,
     /// What the log knows of ends.
@@ -68,7 +68,7 @@ impl Certificates {
     /// # Errors
     ///
     /// What is wrong with them.
-    pub(crate) fn load(config: &Config, admin: &Arc<AdminState>) -> Result<(Self, Reload), TlsError> {
+    pub(crate) fn load(config: &Config, admin: &Arc<Telemetry>) -> Result<(Self, Reload), TlsError> {
         let (tls, control) = (config.tls.clone(), config.control.clone());
         let files = Files::look(&tls, control.as_ref());
         let Loaded { data, control: of_control, held } = tls::load_from(&files, &tls, control.as_ref())?;

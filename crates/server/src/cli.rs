@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{Config, ConfigError, Environment};
+use sealwire_config::{Config, ConfigError, Environment};
 
 /// Exit status of a refused configuration.
 const EXIT_CONFIG: u8 = 64;

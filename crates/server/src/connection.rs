@@ -36,7 +36,6 @@ use crate::budget::ConnectionBytes;
 use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::error::CallFailure;
-use crate::metrics::CallReport;
 use crate::pki::Principal;
 use crate::ticket::{StopReason, Tickets};
 pub use call::Failures;
@@ -45,6 +44,7 @@ pub use pace::Pace;
 use reader::Reader;
 use recorded::Refused;
 use replies::{Outgoing, write_replies};
+use sealwire_telemetry::metrics::CallReport;
 pub use turns::Turns;
 
 /// What the calls of one connection share.

@@ -33,12 +33,12 @@ use tokio::task::JoinHandle;
 use crate::accept::{Acceptor, Peer, Principals, Serve, listen};
 use crate::access;
 use crate::certificates::Gate;
-use crate::config::{Caller, ControlListen};
 use crate::ending::Ending;
 use crate::engine::Engine;
 use crate::pki::Principal;
-use crate::seldom::Seldom;
 use crate::server::StartError;
+use sealwire_config::{Caller, ControlListen};
+use sealwire_telemetry::LogThrottle;
 
 /// Connections to the control listener at most.
 const CONNECTIONS_MAX: usize = 64;
@@ -132,14 +132,14 @@ pub(crate) struct Desk {
     /// A permit for each caller at once that is not listed.
     strangers: Semaphore,
     /// Says who they are, once in a while.
-    stranger: Seldom,
+    stranger: LogThrottle,
 }
 
 impl Desk {
     /// Of an engine, for those callers; empty: for whoever the authority has given a certificate.
     pub(crate) fn new(engine: Arc<Engine>, callers: Vec<Caller>) -> Self {
         let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
-        Self { engine, callers, calls, strangers, stranger: Seldom::default() }
+        Self { engine, callers, calls, strangers, stranger: LogThrottle::default() }
     }
 
     fn admits(&self, principal: &Principal) -> bool {

@@ -15,7 +15,7 @@ mod tests;
 
 use std::path::Path;
 
-use crate::config::{Config, Environment};
+use sealwire_config::{Config, Environment};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

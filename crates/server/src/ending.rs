@@ -6,8 +6,8 @@
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::watch;
 
-use crate::metrics::ExpulsionLabel;
 use crate::ticket::StopReason;
+use sealwire_telemetry::metrics::ExpulsionLabel;
 
 /// One connection's view of both. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -15,25 +15,25 @@ use sealwire_wire::{
 use crate::access::Decider;
 use crate::apps::{Apps, Served};
 use crate::audit::Audit;
-use crate::config;
 use crate::connection::{Failures, Turns};
 use crate::cost::fields_max;
 use crate::error::CallFailure;
 use crate::faults::Faults;
 use crate::inspect;
-use crate::limits::Limits;
 use crate::masks::{self, Wanted};
-use crate::metrics::Metrics;
 use crate::reader::{Evervault, Reader};
 use crate::scheduler::Scheduler;
-use crate::sweeper::{Action, Ledger, Outcome, Swept};
+use crate::sweeper::{Ledger, Swept};
 use crate::tokens::ask::{FRAME_BYTES, Tokens};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::{Minting, TOKEN_BYTES};
 use crate::tokens::{self, Bounds, Collection};
-use crate::traces::Traces;
 use crate::work::{MakeWriter, Reading, Task};
 use crate::writer::Writer;
+use sealwire_config::Limits;
+use sealwire_telemetry::metrics::Metrics;
+use sealwire_telemetry::metrics::{SweepAction, SweepOutcome};
+use sealwire_telemetry::traces::Traces;
 
 /// Bytes by which an Evervault string may be longer than an envelope of the same value: longer keys and metadata, and
 /// numbers as text. Held by a test.
@@ -45,7 +45,7 @@ pub struct Engine {
     /// Every bound.
     pub limits: Limits,
     /// What is read of the Evervault format.
-    pub evervault: Arc<config::Evervault>,
+    pub evervault: Arc<sealwire_config::Evervault>,
     /// The apps and their keys.
     pub apps: Arc<Apps>,
     /// Who may do what.
@@ -71,7 +71,7 @@ impl Ledger for Arc<Engine> {
         self.audit.ready().is_ok()
     }
 
-    fn count(&self, action: Action, rows: u64) {
+    fn count(&self, action: SweepAction, rows: u64) {
         self.metrics.sweeps.rows(action, rows);
     }
 
@@ -79,7 +79,7 @@ impl Ledger for Arc<Engine> {
         self.audit.swept(swept);
     }
 
-    fn ended(&self, outcome: Outcome) {
+    fn ended(&self, outcome: SweepOutcome) {
         self.metrics.sweeps.ended(outcome);
     }
 }
@@ -543,7 +543,7 @@ mod tests {
             sources.push(("without a role", evervault(curve, &with_metadata(None))));
             sources.push(("bare", evervault(curve, &Form::Plain)));
         }
-        let rules = config::Evervault { legacy: false, open_roles: vec!["*".into()] };
+        let rules = sealwire_config::Evervault { legacy: false, open_roles: vec!["*".into()] };
         let native = crypto::Opener::new(Arc::clone(&keys), b"");
         let mut reader = Reader::new(native, Evervault::new(Arc::clone(&keys), Arc::new(rules)), 64);
         for (source, writer) in &mut sources {

@@ -14,7 +14,6 @@ use sealwire_msgpack::{Reader as Tokens, Token, write};
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
 use zeroize::Zeroizing;
 
-use crate::config;
 use crate::faults::Refusal;
 use crate::ticket::Ticket;
 
@@ -127,7 +126,7 @@ impl fmt::Debug for Reader {
 /// Opens Evervault values. Costs nothing before the first one.
 pub struct Evervault {
     keys: Arc<AppKeys>,
-    rules: Arc<config::Evervault>,
+    rules: Arc<sealwire_config::Evervault>,
     /// Values of a format that binds no context do not open for a caller who asked for one.
     refuses_all: bool,
     /// Values whose datatype nothing authenticates are text.
@@ -143,7 +142,7 @@ pub struct Evervault {
 
 impl Evervault {
     /// With an app's keys, under the operator's rules.
-    pub fn new(keys: Arc<AppKeys>, rules: Arc<config::Evervault>) -> Self {
+    pub fn new(keys: Arc<AppKeys>, rules: Arc<sealwire_config::Evervault>) -> Self {
         let (ticket, value) = (Arc::default(), Zeroizing::new(Vec::new()));
         Self {
             keys,

@@ -17,11 +17,10 @@ use sealwire_schedule::{Call, Class, Core, Expiry, Gauges, Id, Knobs, Refusal, S
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::budget::{ConnectionBytes, Held};
-use crate::config;
 use crate::cost::{Allowance, Costs, Kind, thread_cpu};
-use crate::limits::CALL_BYTES;
 use crate::pki::{Principal, PrincipalKind};
 use crate::work::{Slice, Slices};
+use sealwire_config::CALL_BYTES;
 
 /// One slice in so many is timed, to learn what things cost.
 const SLICES_PER_SAMPLE: u32 = 8;
@@ -108,7 +107,7 @@ struct Ran {
 impl Scheduler {
     /// Starts `threads` workers on the current runtime's blocking pool, which must have room for them.
     /// With nothing to do they do `spare` until it finds nothing, then sleep.
-    pub fn start(threads: NonZeroU32, config: &config::Schedule, costs: Costs, spare: Spare) -> Self {
+    pub fn start(threads: NonZeroU32, config: &sealwire_config::Schedule, costs: Costs, spare: Spare) -> Self {
         let knobs = Knobs {
             slice: Cost::from_nanos(config.slice_us * 1_000),
             wait_max: Duration::from_millis(config.wait_max_ms),

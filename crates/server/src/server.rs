@@ -19,24 +19,26 @@ use zeroize::Zeroizing;
 
 use crate::accept::{Acceptor, Principals, listen};
 use crate::access::{Decider, first_start};
-use crate::admin::{AdminError, AdminServer, AdminState, Phase};
+use sealwire_telemetry::{Phase, Telemetry};
+
+use crate::admin::{AdminError, AdminServer};
 use crate::ahead::Ahead;
 use crate::apps::Apps;
 use crate::audit::Audit;
 use crate::certificates::{Certificates, Reload};
-use crate::config::{self, Config, ControlListen};
 use crate::connection::{self, Failures};
 use crate::control::{ControlServer, Desk};
 use crate::cost;
 use crate::engine::Engine;
 use crate::error::CallFailure;
-use crate::metrics::Served;
 use crate::scheduler::Scheduler;
 use crate::stores::{Access, Stores};
 use crate::sweeper::Sweeper;
 use crate::tls::TlsError;
 use crate::tokens::now;
-use crate::traces::Traces;
+use sealwire_config::{Config, ControlListen};
+use sealwire_telemetry::metrics::Served;
+use sealwire_telemetry::traces::Traces;
 
 /// Why the engine did not start. Each names what to mend.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +82,7 @@ pub struct Server {
     address: SocketAddr,
     admin: AdminServer,
     control: Option<ControlServer>,
-    state: Arc<AdminState>,
+    state: Arc<Telemetry>,
     engine: Arc<Engine>,
     stores: Stores,
     draining: watch::Sender<bool>,
@@ -168,7 +170,7 @@ impl Server {
         apps: Arc<Apps>,
         audit_key: AuditKey,
     ) -> Result<Self, StartError> {
-        let state = Arc::new(AdminState::default());
+        let state = Arc::new(Telemetry::default());
         let (certificates, reload) = Certificates::load(config, &state)?;
         let bind = |source| StartError::Bind { key: "listen.address", address: config.listen.address, source };
         let listener = listen(config.listen.address).map_err(bind)?;
@@ -357,12 +359,12 @@ fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> Served + Send + S
 }
 
 /// Reads the key-encryption key. The text is wiped; errors never repeat it.
-pub(crate) fn kek(from: &config::Kek) -> Result<Kek, StartError> {
+pub(crate) fn kek(from: &sealwire_config::Kek) -> Result<Kek, StartError> {
     let (place, text) = match from {
-        config::Kek::File(path) => {
+        sealwire_config::Kek::File(path) => {
             (path.display().to_string(), std::fs::read_to_string(path).map_err(|e| e.to_string()))
         }
-        config::Kek::Environment(name) => {
+        sealwire_config::Kek::Environment(name) => {
             (format!("environment variable {name}"), std::env::var(name).map_err(|_| "not set, or not text".to_owned()))
         }
     };

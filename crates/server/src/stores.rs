@@ -9,9 +9,9 @@ use sealwire_store::{
     ThrottleBounds, TokenStore, WriteThrottle,
 };
 
-use crate::config::{Config, Mode, Postgres};
-use crate::metrics::Metrics;
 use crate::tokens::ask::{ROW_BYTES, Tokens};
+use sealwire_config::{Config, Mode, Postgres};
+use sealwire_telemetry::metrics::Metrics;
 
 /// One writer task owns the store; reads are as many as there are threads to hand them to.
 const EMBEDDED_LANES: Lanes = Lanes { writers: 1, readers: 2 };

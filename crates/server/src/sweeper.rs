@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::apps::jittered;
-use crate::config;
+use sealwire_telemetry::metrics::{SweepAction, SweepOutcome};
 
 /// Name of the lease.
 const LEASE: &str = "sweep";
@@ -32,67 +32,11 @@ const REST: u32 = 9;
 /// Longest rest after a batch: the lease must not run out.
 const REST_MAX: Duration = Duration::from_secs(30);
 
-/// A kind of change, as metrics and audit records name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Expired rows are archived.
-    Archived,
-    /// Archived rows are removed.
-    Pruned,
-    /// Rows of deleted collections and apps are removed.
-    Erased,
-}
-
-impl Action {
-    /// Every action, in the order of a sweep.
-    pub const ALL: [Self; 3] = [Self::Archived, Self::Pruned, Self::Erased];
-
-    /// Returns the name in metrics and audit records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Archived => "archived",
-            Self::Pruned => "pruned",
-            Self::Erased => "erased",
-        }
-    }
-}
-
-/// The end of a sweep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All maps were swept.
-    Done,
-    /// Another engine has the lease.
-    Elsewhere,
-    /// The audit trail cannot take a record, so nothing is removed.
-    Unrecorded,
-    /// The engine stops.
-    Stopped,
-    /// The store failed; the next sweep tries again.
-    Failed,
-}
-
-impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Self; 5] = [Self::Done, Self::Elsewhere, Self::Unrecorded, Self::Stopped, Self::Failed];
-
-    /// Returns the name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Elsewhere => "elsewhere",
-            Self::Unrecorded => "unrecorded",
-            Self::Stopped => "stopped",
-            Self::Failed => "failed",
-        }
-    }
-}
-
 /// The rows of one map that were changed alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swept {
     /// The change.
-    pub action: Action,
+    pub action: SweepAction,
     /// The map.
     pub map: MapId,
     /// Its app, if the name is known.
@@ -108,11 +52,11 @@ pub trait Ledger: Send + Sync {
     /// Returns whether [`Ledger::record`] can keep a record now.
     fn is_ready(&self) -> bool;
     /// Counts rows right after they were changed.
-    fn count(&self, action: Action, rows: u64);
+    fn count(&self, action: SweepAction, rows: u64);
     /// Records rows that were changed since the last record.
     fn record(&self, swept: &Swept);
     /// Counts a sweep.
-    fn ended(&self, outcome: Outcome);
+    fn ended(&self, outcome: SweepOutcome);
 }
 
 /// Sweeps the token maps of one store.
@@ -121,7 +65,7 @@ pub struct Sweeper<L> {
     tokens: Arc<dyn TokenStore>,
     /// Names this run of this engine; holds the lease.
     instance: String,
-    options: config::Sweep,
+    options: sealwire_config::Sweep,
     ledger: L,
     /// Seconds since 1970-01-01 UTC.
     clock: fn() -> u64,
@@ -131,7 +75,7 @@ pub struct Sweeper<L> {
 
 /// Why a sweep ended early.
 enum End {
-    Outcome(Outcome),
+    Outcome(SweepOutcome),
     Store(StoreError),
 }
 
@@ -147,7 +91,7 @@ impl<L: Ledger> Sweeper<L> {
         control: Control,
         tokens: Arc<dyn TokenStore>,
         instance: String,
-        options: config::Sweep,
+        options: sealwire_config::Sweep,
         ledger: L,
         clock: fn() -> u64,
         stop: watch::Receiver<bool>,
@@ -163,11 +107,11 @@ impl<L: Ledger> Sweeper<L> {
         }
         while self.rest(jittered(interval)).await.is_ok() {
             let outcome = match self.sweep().await {
-                Ok(()) => Outcome::Done,
+                Ok(()) => SweepOutcome::Done,
                 Err(End::Outcome(outcome)) => outcome,
                 Err(End::Store(error)) => {
                     tracing::warn!(%error, "a sweep of token maps ended early; the next one goes on");
-                    Outcome::Failed
+                    SweepOutcome::Failed
                 }
             };
             self.ledger.ended(outcome);
@@ -178,7 +122,7 @@ impl<L: Ledger> Sweeper<L> {
     async fn rest(&mut self, time: Duration) -> Result<(), End> {
         tokio::select! {
             biased;
-            _ = self.stop.wait_for(|stop| *stop) => Err(End::Outcome(Outcome::Stopped)),
+            _ = self.stop.wait_for(|stop| *stop) => Err(End::Outcome(SweepOutcome::Stopped)),
             () = tokio::time::sleep(time) => Ok(()),
         }
     }
@@ -189,7 +133,7 @@ impl<L: Ledger> Sweeper<L> {
         self.check(&mut states).await?;
         let (mut checked, mut map) = (Instant::now(), None);
         while let Some(next) = self.tokens.next_map(map).await? {
-            for action in Action::ALL {
+            for action in SweepAction::ALL {
                 self.sweep_map(next, action, &mut states, &mut checked).await?;
             }
             map = Some(next);
@@ -200,10 +144,10 @@ impl<L: Ledger> Sweeper<L> {
     /// Takes or extends the lease, and reads the states of maps if they changed.
     async fn check(&self, states: &mut MapStates) -> Result<(), End> {
         if !self.ledger.is_ready() {
-            return Err(End::Outcome(Outcome::Unrecorded));
+            return Err(End::Outcome(SweepOutcome::Unrecorded));
         }
         if !self.control.store().lease(LEASE, &self.instance, LEASE_TIME).await? {
-            return Err(End::Outcome(Outcome::Elsewhere));
+            return Err(End::Outcome(SweepOutcome::Elsewhere));
         }
         if self.control.generation().await? != states.generation() {
             *states = self.control.map_states().await?;
@@ -214,7 +158,7 @@ impl<L: Ledger> Sweeper<L> {
     async fn sweep_map(
         &mut self,
         map: MapId,
-        action: Action,
+        action: SweepAction,
         states: &mut MapStates,
         checked: &mut Instant,
     ) -> Result<(), End> {
@@ -258,7 +202,7 @@ impl<L: Ledger> Sweeper<L> {
         end
     }
 
-    fn record(&self, action: Action, map: MapId, (app, collection): &Names, rows: &mut u64) {
+    fn record(&self, action: SweepAction, map: MapId, (app, collection): &Names, rows: &mut u64) {
         let rows = std::mem::take(rows);
         if rows > 0 {
             let (app, collection) = (app.clone(), collection.clone());
@@ -282,15 +226,15 @@ fn names_of(state: &MapState) -> Names {
 }
 
 /// Returns the change that `action` makes to a map in this state.
-fn due(state: &MapState, action: Action, now: u64) -> Option<Sweep> {
+fn due(state: &MapState, action: SweepAction, now: u64) -> Option<Sweep> {
     match (state, action) {
-        (MapState::Live { .. }, Action::Archived) => {
+        (MapState::Live { .. }, SweepAction::Archived) => {
             Some(Sweep::Archive { expired_before: now.saturating_sub(CLOCK_MARGIN_S) })
         }
-        (MapState::Live { retention_s: Some(retention_s), .. }, Action::Pruned) => {
+        (MapState::Live { retention_s: Some(retention_s), .. }, SweepAction::Pruned) => {
             Some(Sweep::Prune { archived_before: now.saturating_sub(*retention_s) })
         }
-        (MapState::Deleted { .. }, Action::Erased) => Some(Sweep::Erase),
+        (MapState::Deleted { .. }, SweepAction::Erased) => Some(Sweep::Erase),
         _ => None,
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sealwire_mask::Mask;
+use sealwire_telemetry::metrics::CancelReason;
 use tokio::sync::Notify;
 
 /// Why a call is stopped before its end.
@@ -24,6 +25,19 @@ pub enum StopReason {
     Drain = 4,
     /// The certificate that opened its connection is not accepted any more.
     Expelled = 5,
+}
+
+impl StopReason {
+    /// Returns the label under which stopped calls are counted. Drains and expired certificates are not counted, since the
+    /// operator caused them.
+    pub fn counted(self) -> Option<CancelReason> {
+        match self {
+            Self::Cancel => Some(CancelReason::Cancel),
+            Self::Deadline => Some(CancelReason::Deadline),
+            Self::Disconnect => Some(CancelReason::Disconnect),
+            Self::Drain | Self::Expelled => None,
+        }
+    }
 }
 
 /// Whether one call is to go on.

@@ -28,11 +28,11 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 
-use crate::config::{ControlListen, Tls};
-use crate::metrics::CertificateLabel;
 pub(crate) use files::{Files, exposed_mode};
 pub(crate) use held::second;
 pub use held::{Held, Stage};
+use sealwire_config::{ControlListen, Tls};
+use sealwire_telemetry::metrics::CertificateLabel;
 
 /// What a listener needs to talk TLS.
 #[derive(Clone, Debug)]

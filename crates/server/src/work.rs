@@ -16,16 +16,16 @@ use tokio::sync::oneshot;
 use crate::cost::{Allowance, Kind, fields_max};
 use crate::error::CallFailure;
 use crate::faults::{Faults, FieldFault};
-use crate::limits::Limits;
 use crate::masks::fields::MaskFields;
 use crate::masks::sight::Shown;
-use crate::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 use crate::reader::Reader;
-use crate::ticket::Ticket;
+use crate::ticket::{StopReason, Ticket};
 use crate::tokens::look::{DetokenizeFields, Looking};
 use crate::tokens::mint::{Minting, TokenizeFields};
 use crate::transform::{OpenFields, RewrapFields, SealFields, ShowFields};
 use crate::writer::Writer;
+use sealwire_config::Limits;
+use sealwire_telemetry::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 
 /// What to do with the fields. Key material is made in the first slice, never on a network thread.
 pub enum Task {
@@ -449,7 +449,7 @@ impl Work {
         }
         self.count_found();
         self.order.ticket.did(fields, self.stage.faults().map_or(0, Faults::count));
-        if let Some(reason) = self.order.ticket.stop_reason() {
+        if let Some(reason) = self.order.ticket.stop_reason().and_then(StopReason::counted) {
             let all = fields_max(self.order.leaves);
             let saved = all.saturating_sub(fields);
             self.metrics.call_stopped(

@@ -5,11 +5,13 @@
 //! only, because it reads `/proc`.
 
 mod certificates;
+mod documents;
 mod ports;
 mod postgres;
 mod proxy;
 
 pub use certificates::Certificates;
+pub use documents::check_document;
 pub use ports::free_ports;
 pub use postgres::{Database, Failure, Options, Postgres, Stop};
 pub use proxy::{Proxy, Way};

@@ -4,7 +4,6 @@ use sealwire_access::{Mode, Principal, Role, principal_key};
 use sealwire_store::{ControlStore, StoreError};
 
 use super::changes::{NotBound, bind, put};
-use crate::config;
 
 /// Says that the first administrators were made, and is never removed.
 const MADE: &str = "access/administrators";
@@ -15,7 +14,10 @@ const MADE: &str = "access/administrators";
 /// # Errors
 ///
 /// What the store says. A start that ended midway goes on with the next one.
-pub(crate) async fn first_start(config: &config::Access, store: &dyn ControlStore) -> Result<bool, StoreError> {
+pub(crate) async fn first_start(
+    config: &sealwire_config::Access,
+    store: &dyn ControlStore,
+) -> Result<bool, StoreError> {
     if config.mode == Mode::Off {
         return Ok(false);
     }

@@ -12,7 +12,7 @@ use sealwire_wire::control::{Page, PrincipalAsk, PrincipalCall, RoleAsk, RoleCal
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::config::Config;
+use sealwire_config::Config;
 
 /// A key and the record that it gets; `None`: it is removed.
 type Change = (&'static str, Option<Vec<u8>>);
@@ -102,11 +102,11 @@ struct Under {
     decider: Decider,
 }
 
-async fn under(change: impl FnOnce(&mut config::Access)) -> Under {
+async fn under(change: impl FnOnce(&mut sealwire_config::Access)) -> Under {
     under_store(Arc::new(MemoryStore::default()), change).await
 }
 
-async fn under_store(store: Arc<dyn ControlStore>, change: impl FnOnce(&mut config::Access)) -> Under {
+async fn under_store(store: Arc<dyn ControlStore>, change: impl FnOnce(&mut sealwire_config::Access)) -> Under {
     let store = Arc::new(Faulty::over(store));
     let control = Control::new(Arc::<Faulty>::clone(&store), Kek::from_hex(&"5a".repeat(32)).unwrap());
     let apps = Arc::new(Apps::load(control, "here".into(), None).await.unwrap());
@@ -261,7 +261,7 @@ async fn what_is_observed_passes_and_what_is_off_asks_nobody() {
 
 #[tokio::test]
 async fn the_first_administrators_are_made_once() {
-    let named = |access: &mut config::Access| {
+    let named = |access: &mut sealwire_config::Access| {
         access.administrators = ["cn:root", "root.internal"].map(|name| Principal::from_text(name).unwrap()).into();
     };
     let mut access = Config::defaults(std::path::Path::new("nowhere")).access;

@@ -1,9 +1,10 @@
 use super::*;
+use sealwire_telemetry::{Condition, Phase};
 use std::io::{Read, Write};
 use std::net::TcpStream as Socket;
 
-fn start() -> (AdminServer, Arc<AdminState>) {
-    let state = Arc::new(AdminState::default());
+fn start() -> (AdminServer, Arc<Telemetry>) {
+    let state = Arc::new(Telemetry::default());
     let server = AdminServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), Arc::clone(&state)).unwrap();
     (server, state)
 }

@@ -5,7 +5,7 @@ use sealwire_crypto::{AppId, Curve, Encoding, EpochLifetime, Kek, Sealer};
 use sealwire_store::{Commit, ControlStore, KeyKind, MemoryStore, Settings, Snapshot, Target};
 
 use super::*;
-use crate::admin::Phase;
+use sealwire_telemetry::Phase;
 
 fn control(store: &MemoryStore) -> Control {
     Control::new(Arc::new(store.clone()), Kek::from_hex(&"5a".repeat(32)).unwrap())
@@ -194,7 +194,7 @@ async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
     let watched = Control::new(noting.clone(), Kek::from_hex(&"5a".repeat(32)).unwrap());
     let apps = Arc::new(Apps::load(watched, "127.0.0.1:7443".into(), None).await.unwrap());
     apps.listens("127.0.0.1:1".into());
-    let admin = Arc::new(AdminState::default());
+    let admin = Arc::new(Telemetry::default());
     let watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), Arc::clone(&admin)));
     let settle = || tokio::time::sleep(Duration::from_millis(100));
     settle().await;
@@ -227,7 +227,7 @@ async fn the_watch_serves_changes_when_told_and_removes_what_is_due() {
     let control = control(&store);
     control.create(&shop(), &[]).await.unwrap();
     let apps = Arc::new(serving(&store).await);
-    let admin = Arc::new(AdminState::default());
+    let admin = Arc::new(Telemetry::default());
     admin.readiness.enter(Phase::Ready);
     let watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(30), Arc::clone(&admin)));
     let becomes = async |generation| {

@@ -20,9 +20,9 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::metrics::{ExpulsionLabel, Metrics};
 use crate::pki::{Identity, Principal};
 use crate::tls::ServerTls;
+use sealwire_telemetry::metrics::{ExpulsionLabel, Metrics};
 
 /// How long chains are judged without a rest, but for the last one.
 const SLICE: Duration = Duration::from_millis(2);

@@ -6,9 +6,9 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::ending::Ending;
-use crate::metrics::ExpulsionLabel;
 use crate::pki::{Authority, Issued, Leaf, Usage, Validity};
 use crate::tls::tests::{Files as Folder, der, leaf, list, private};
+use sealwire_telemetry::metrics::ExpulsionLabel;
 
 /// In seconds. Paused time passes at once, but for the time that work takes.
 const WATCH_S: u64 = 5;
@@ -18,7 +18,7 @@ const BOUND: Duration = Duration::from_millis(WATCH_S * 1_000 + 1_000 + 200);
 /// An engine's certificates, kept.
 struct Kept {
     folder: Folder,
-    admin: Arc<AdminState>,
+    admin: Arc<Telemetry>,
     gate: Arc<Gate>,
     reload: Reload,
 }
@@ -27,7 +27,7 @@ impl Kept {
     fn start(folder: Folder) -> Self {
         let mut config = Config::defaults(folder.folder.path());
         config.tls = Tls { watch_s: WATCH_S, ..folder.tls.clone() };
-        let admin = Arc::<AdminState>::default();
+        let admin = Arc::<Telemetry>::default();
         let (certificates, reload) = Certificates::load(&config, &admin).unwrap();
         let gate = certificates.data_gate();
         tokio::spawn(certificates.keep(|_| ()));
@@ -271,8 +271,8 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
     let folder = with_list();
     let mut config = Config::defaults(folder.folder.path());
     config.tls = folder.tls.clone();
-    let admin = Arc::<AdminState>::default();
-    admin.readiness.enter(crate::admin::Phase::Ready);
+    let admin = Arc::<Telemetry>::default();
+    admin.readiness.enter(sealwire_telemetry::Phase::Ready);
     let file = tempfile::NamedTempFile::new().unwrap();
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
     let log = log.with_writer(std::sync::Mutex::new(file.reopen().unwrap())).finish();

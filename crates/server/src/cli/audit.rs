@@ -16,8 +16,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::{Failure, default_config, folder};
-use crate::config::{Config, Environment};
 use crate::server::kek;
+use sealwire_config::{Config, Environment};
 
 /// How often `show --follow` looks for more.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(200);

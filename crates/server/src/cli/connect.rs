@@ -7,7 +7,7 @@ use std::time::Duration;
 use sealwire_client::{Client, ClientConfig, Endpoint, Error, Pem};
 
 use super::{Failure, folder};
-use crate::config::Config;
+use sealwire_config::Config;
 
 /// Where the engine is, and who we are to it.
 #[derive(Debug, clap::Args)]

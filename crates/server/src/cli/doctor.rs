@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::ConfigArgs;
-use crate::config::Environment;
 use crate::doctor::{self, Finding, Level, Report};
+use sealwire_config::Environment;
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]

@@ -10,8 +10,8 @@ use sealwire_crypto::Kek;
 
 use super::Failure;
 use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue, load_authority};
-use crate::config::{Config, Environment};
 use crate::pki::{self, Access, Authority, Existing, Leaf, Name, Usage, Validity};
+use sealwire_config::{Config, Environment};
 
 /// Where `sealwire dev` keeps everything, unless told otherwise.
 pub(super) const DEFAULT: &str = "sealwire-dev";

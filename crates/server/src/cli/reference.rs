@@ -1,8 +1,8 @@
 //! `reference`: what can be configured and what is measured, from the tables that the program itself reads.
 
 use super::Failure;
-use crate::config::Config;
-use crate::metrics;
+use sealwire_config::Config;
+use sealwire_telemetry::metrics;
 
 /// Arguments of `reference`.
 #[derive(Debug, clap::Args)]

@@ -12,12 +12,12 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::{ConfigArgs, Failure, chain};
-use crate::config::{Config, LogFormat, Mode};
 pub(super) use crate::dumps::forbid as no_core_dumps;
-use crate::panics;
 use crate::server::{Server, StartError, kek};
 use crate::stores::{Access, Stores};
 use crate::supervise::Supervisor;
+use sealwire_config::{Config, LogFormat, Mode};
+use sealwire_telemetry::panics;
 
 /// Threads beside the crypto threads that may block: file reads, name look-ups.
 const SPARE_BLOCKING_THREADS: usize = 8;

@@ -10,8 +10,8 @@ use sealwire_store::copy::{Progress, Side, copy};
 use serde_json::json;
 
 use super::Failure;
-use crate::config::{Config, Environment};
 use crate::stores::{Access, Stores};
+use sealwire_config::{Config, Environment};
 
 /// Arguments of `store`.
 #[derive(Debug, clap::Args)]

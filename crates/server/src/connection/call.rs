@@ -17,15 +17,15 @@ use crate::access;
 use crate::cost::fields_max;
 use crate::engine::{Engine, Located};
 use crate::error::CallFailure;
-use crate::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
 use crate::pki::Principal;
 use crate::scheduler::{Offer, Place};
-use crate::seldom::Seldom;
 use crate::ticket::{StopReason, Ticket};
 use crate::tokens::ask::Resumed;
 use crate::tokens::calls::{TOKEN_ANSWER_BYTES, TokensCall, answers_max};
-use crate::traces::Traced;
 use crate::work::{Finished, Order, Outcome, Work};
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
+use sealwire_telemetry::traces::Traced;
 
 /// A call that may begin, or waits for that.
 pub(super) struct Begun {
@@ -285,7 +285,7 @@ struct Idle<'a> {
 
 impl Drop for Idle<'_> {
     fn drop(&mut self) {
-        if let Some(reason) = self.ticket.stop_reason().filter(|_| !self.is_over) {
+        if let Some(reason) = self.ticket.stop_reason().and_then(StopReason::counted).filter(|_| !self.is_over) {
             self.engine.metrics.call_stopped(reason, 0, Duration::ZERO);
         }
     }
@@ -375,8 +375,8 @@ pub(super) fn immediate(
 /// Failed calls that are said once in a while: a caller may bring them about as fast as it can call.
 #[derive(Debug, Default)]
 pub struct Failures {
-    of_the_engine: Seldom,
-    of_the_store: Seldom,
+    of_the_engine: LogThrottle,
+    of_the_store: LogThrottle,
 }
 
 /// The level says who must act: our defects are errors, a store that does not answer is a warning, which many calls share;
@@ -385,13 +385,13 @@ pub(super) fn log_failure(failures: &Failures, principal: &Principal, msgid: u32
     let now = std::time::Instant::now();
     match failure {
         CallFailure::Internal(_) | CallFailure::Store(_) if failure.code() == ErrorCode::Internal => {
-            match failures.of_the_engine.due(now) {
-                Some(unsaid) => tracing::error!(%principal, msgid, %failure, unsaid, "call failed"),
+            match failures.of_the_engine.record(now) {
+                Some(suppressed) => tracing::error!(%principal, msgid, %failure, suppressed, "call failed"),
                 None => tracing::debug!(%principal, msgid, %failure, "call failed"),
             }
         }
-        CallFailure::Store(_) | CallFailure::Unknown(_) => match failures.of_the_store.due(now) {
-            Some(unsaid) => tracing::warn!(%principal, msgid, %failure, unsaid, "call failed"),
+        CallFailure::Store(_) | CallFailure::Unknown(_) => match failures.of_the_store.record(now) {
+            Some(suppressed) => tracing::warn!(%principal, msgid, %failure, suppressed, "call failed"),
             None => tracing::debug!(%principal, msgid, %failure, "call failed"),
         },
         _ => tracing::debug!(%principal, msgid, code = %failure.code(), "call failed"),

@@ -20,11 +20,11 @@ use super::request::{Request, needs_place};
 use super::{Connection, End};
 use crate::ending::Ending;
 use crate::error::CallFailure;
-use crate::metrics::{CallCode, CallReport, MethodLabel};
 use crate::scheduler::Place;
 use crate::ticket::StopReason;
 use arriving::{Arriving, admitted};
 use parked::{Parked, Pauses};
+use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 
 /// The reading half of a connection.
 pub(super) struct Reader<R> {

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::Connection;
 use crate::access::Named;
 use crate::audit::{Recording, kind};
-use crate::metrics::{CallCode, MethodLabel};
 use crate::ticket::Ticket;
+use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
 /// Whom a call is about, as far as it said so: parts of its message.
 #[derive(Clone, Debug, Default)]

@@ -14,14 +14,14 @@ use super::call::{Todo, begin, prepare_late};
 use super::request::Request;
 use super::*;
 use crate::access::Decider;
-use crate::admin::AdminState;
 use crate::apps::Apps;
 use crate::audit::Audit;
-use crate::config::Config;
 use crate::cost;
-use crate::limits::CALL_BYTES;
 use crate::scheduler::Scheduler;
-use crate::traces::Traces;
+use sealwire_config::CALL_BYTES;
+use sealwire_config::Config;
+use sealwire_telemetry::Telemetry;
+use sealwire_telemetry::traces::Traces;
 
 /// How long the engine keeps what a principal may do.
 const CACHE: Duration = Duration::from_secs(300);
@@ -46,7 +46,7 @@ async fn connection() -> Arc<Connection> {
     put(&**control.store(), &role_key(role.name()), Some(role.to_record())).await;
     put(&**control.store(), &principal_key(&principal), Some(binding.to_record())).await;
     let apps = Arc::new(Apps::load(control, "here".into(), None).await.unwrap());
-    let state = Arc::new(AdminState::default());
+    let state = Arc::new(Telemetry::default());
     let metrics = Arc::clone(&state.metrics);
     let engine = Engine {
         decider: Decider::new(&config.access, &apps, &metrics),

@@ -5,9 +5,9 @@ use sealwire_wire::Call;
 use super::Connection;
 use super::recorded::{Facts, Refused, Subject};
 use super::request::needs_place;
-use crate::metrics::{CallCode, CallTimes};
 use crate::ticket::Ticket;
-use crate::traces::{Ended, Traced};
+use sealwire_telemetry::metrics::{CallCode, CallTimes};
+use sealwire_telemetry::traces::{Ended, Traced};
 
 impl Connection {
     /// Ends the span of a call that is kept.

@@ -15,10 +15,10 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::recorded::{Done, Heard, unrecorded};
 use super::{CALL_MAX, DEPTH_MAX, Desk, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
 use crate::ending::Ending;
-use crate::metrics::{CallCode, CallReport, MethodLabel};
 use crate::pki::Principal;
-use crate::seldom::Seldom;
 use crate::ticket::StopReason;
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 
 /// Pause while too many calls are under way that nobody waits for any more.
 const CALLS_RETRY_MS: u32 = 1_000;
@@ -93,8 +93,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Scan::Refused { head, .. } => break head,
             }
         };
-        if let Some(unsaid) = desk.stranger.due(std::time::Instant::now()) {
-            tracing::warn!(principal = %self.principal, unsaid, "not in control.principals");
+        if let Some(suppressed) = desk.stranger.record(std::time::Instant::now()) {
+            tracing::warn!(principal = %self.principal, suppressed, "not in control.principals");
         }
         match head.and_then(|head| head.answer_to()) {
             Some(msgid) => self.turn_down(msgid, method_of(head), &not_listed()).await,
@@ -292,9 +292,9 @@ async fn to_its_end<T: Send + 'static>(
     match timeout(CALL_MAX, tokio::spawn(call)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
-            static SELDOM: Seldom = Seldom::new();
-            if let Some(unsaid) = SELDOM.due(std::time::Instant::now()) {
-                tracing::error!(panicked = error.is_panic(), unsaid, "a control call ended early");
+            static THROTTLE: LogThrottle = LogThrottle::new();
+            if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {
+                tracing::error!(panicked = error.is_panic(), suppressed, "a control call ended early");
             }
             Err(RpcError::new(ErrorCode::Internal, "internal error; the change may have been made"))
         }

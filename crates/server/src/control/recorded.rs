@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::Desk;
 use crate::access::Named;
 use crate::audit::{Recording, kind};
-use crate::metrics::{CallCode, MethodLabel};
 use crate::pki::Principal;
+use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
 /// What a call came to.
 #[derive(Debug, Default)]

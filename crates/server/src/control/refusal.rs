@@ -3,7 +3,7 @@
 use sealwire_store::StoreError;
 use sealwire_wire::{ErrorCode, RpcError};
 
-use crate::seldom::Seldom;
+use sealwire_telemetry::LogThrottle;
 
 /// Pause until a store may answer again, and until other instances have heard of a change.
 const RETRY_MS: u32 = 1_000;
@@ -29,9 +29,9 @@ pub(crate) fn of(error: StoreError) -> RpcError {
         | StoreError::Damaged { .. }
         | StoreError::WrongKek { .. }
         | StoreError::Crypto(_) => {
-            static SELDOM: Seldom = Seldom::new();
-            if let Some(unsaid) = SELDOM.due(std::time::Instant::now()) {
-                tracing::error!(%error, unsaid, "a control call failed");
+            static THROTTLE: LogThrottle = LogThrottle::new();
+            if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {
+                tracing::error!(%error, suppressed, "a control call failed");
             }
             ErrorCode::Internal
         }

@@ -16,16 +16,16 @@ use tokio::sync::oneshot::Receiver;
 
 use super::{Allowance, Costs, Kind, Operation, thread_cpu};
 use crate::error::CallFailure;
-use crate::limits::Limits;
 use crate::masks::sight::Shown;
 use crate::masks::{self, Wanted};
-use crate::metrics::Metrics;
 use crate::reader::{Evervault, Reader};
 use crate::tokens::look::Looking;
 use crate::tokens::mint::Minting;
 use crate::tokens::{self, Bounds, Collection};
 use crate::work::{Finished, Order, Outcome, Reading, Slices as _, Task, TokenFields, Work};
 use crate::writer::Writer;
+use sealwire_config::Limits;
+use sealwire_telemetry::metrics::Metrics;
 
 /// Fields from which the price of one is taken, of a few bytes and of many.
 const FIELDS: u32 = 256;

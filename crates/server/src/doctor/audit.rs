@@ -6,7 +6,7 @@ use std::path::Path;
 use sealwire_audit::{AuditKey, HEAD_FILE, Head, NoteError};
 
 use super::{Report, files};
-use crate::config::Config;
+use sealwire_config::Config;
 
 const CHECK: &str = "audit trail";
 

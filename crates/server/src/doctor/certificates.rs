@@ -10,8 +10,8 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::Report;
-use crate::config::Config;
 use crate::tls;
+use sealwire_config::Config;
 
 const CHECK: &str = "certificates";
 /// Days before the end from which on it is said.

@@ -4,8 +4,8 @@ use std::fs::Metadata;
 use std::path::Path;
 
 use super::Report;
-use crate::config::{Config, Kek, Mode};
 use crate::tls::exposed_mode;
+use sealwire_config::{Config, Kek, Mode};
 
 const CHECK: &str = "files";
 

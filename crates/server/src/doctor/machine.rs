@@ -7,8 +7,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Report;
 use super::engine::Engine;
-use crate::config::Config;
 use crate::dumps;
+use sealwire_config::Config;
 
 /// File descriptors beside connections: listeners, the store, files that are read, the runtimes.
 const FDS_BESIDE: u64 = 256;

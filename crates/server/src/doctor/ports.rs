@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use super::Report;
 use super::engine::Engine;
-use crate::config::Config;
+use sealwire_config::Config;
 
 const CHECK: &str = "ports";
 

@@ -8,9 +8,9 @@ use sealwire_audit::AuditKey;
 use sealwire_store::{Control, ControlStore, Examined, StoreError, examine_postgres};
 
 use super::{Report, audit, files};
-use crate::config::{AccessMode, Config, Mode};
 use crate::server::kek;
 use crate::stores::{Access, Stores, postgres_options};
+use sealwire_config::{AccessMode, Config, Mode};
 
 /// A database further away than this makes every call on a token slow.
 const LATENCY_MS_MANY: u128 = 20;

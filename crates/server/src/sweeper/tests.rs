@@ -18,7 +18,7 @@ struct Book {
     is_full: AtomicBool,
     counted: Mutex<u64>,
     records: Mutex<Vec<Swept>>,
-    outcomes: Mutex<Vec<Outcome>>,
+    outcomes: Mutex<Vec<SweepOutcome>>,
 }
 
 impl Ledger for Arc<Book> {
@@ -26,7 +26,7 @@ impl Ledger for Arc<Book> {
         !self.is_full.load(Ordering::SeqCst)
     }
 
-    fn count(&self, _: Action, rows: u64) {
+    fn count(&self, _: SweepAction, rows: u64) {
         *self.counted.lock().unwrap() += rows;
     }
 
@@ -34,7 +34,7 @@ impl Ledger for Arc<Book> {
         self.records.lock().unwrap().push(swept.clone());
     }
 
-    fn ended(&self, outcome: Outcome) {
+    fn ended(&self, outcome: SweepOutcome) {
         self.outcomes.lock().unwrap().push(outcome);
     }
 }
@@ -67,7 +67,7 @@ impl World {
 
     fn sweeper(&self, instance: &str, rows_per_s: u64) -> Sweeper<Arc<Book>> {
         let (control, tokens) = (self.control.clone(), Arc::clone(&self.store) as Arc<dyn TokenStore>);
-        let options = config::Sweep { interval_s: 60, rows_per_s };
+        let options = sealwire_config::Sweep { interval_s: 60, rows_per_s };
         let ledger = Arc::clone(&self.book);
         Sweeper::new(control, tokens, instance.into(), options, ledger, || NOW, self.drain.subscribe())
     }
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    fn records(&self) -> Vec<(Action, Option<String>, u64)> {
+    fn records(&self) -> Vec<(SweepAction, Option<String>, u64)> {
         let records = self.book.records.lock().unwrap();
         records.iter().map(|swept| (swept.action, swept.collection.clone(), swept.rows)).collect()
     }
@@ -130,7 +130,8 @@ async fn rows_go_when_their_time_has_come() {
     assert_eq!(world.ids(future).await, [1, 2, 3, 4, -5, -6, -7]);
     assert_eq!(world.ids(foreign).await, [1, 2, 3, 4, -5, -6, -7]);
     let (kept, short) = (Some("kept".to_owned()), Some("short".to_owned()));
-    let expected = [(Action::Archived, kept, 1), (Action::Archived, short.clone(), 1), (Action::Pruned, short, 2)];
+    let expected =
+        [(SweepAction::Archived, kept, 1), (SweepAction::Archived, short.clone(), 1), (SweepAction::Pruned, short, 2)];
     assert_eq!(world.records(), expected);
     assert_eq!(*world.book.counted.lock().unwrap(), 4);
 }
@@ -144,7 +145,7 @@ async fn rows_of_deleted_collections_and_apps_go() {
     world.control.delete_collection(&app(), &short).await.unwrap();
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
     assert_eq!((world.ids(KEPT).await.len(), world.ids(SHORT).await.len()), (10, 0));
-    assert_eq!(world.records(), [(Action::Erased, Some("short".to_owned()), 2_500)]);
+    assert_eq!(world.records(), [(SweepAction::Erased, Some("short".to_owned()), 2_500)]);
     // An app that can be restored keeps its rows.
     world.control.delete(&app(), Target::App, Duration::from_secs(3_600)).await.unwrap();
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
@@ -152,7 +153,7 @@ async fn rows_of_deleted_collections_and_apps_go() {
     world.control.maintain(u64::MAX).await.unwrap();
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());
     assert_eq!(world.ids(KEPT).await.len(), 0);
-    assert_eq!(world.records().last(), Some(&(Action::Erased, None, 10)));
+    assert_eq!(world.records().last(), Some(&(SweepAction::Erased, None, 10)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,10 +180,10 @@ async fn one_of_two_engines_sweeps() {
     world.drain.send(true).unwrap();
     a.await.unwrap();
     b.await.unwrap();
-    assert_eq!(world.records(), [(Action::Erased, Some("short".to_owned()), 1_000)]);
+    assert_eq!(world.records(), [(SweepAction::Erased, Some("short".to_owned()), 1_000)]);
     let outcomes = world.book.outcomes.lock().unwrap();
     let of = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
-    assert!(of(Outcome::Done) >= 9 && of(Outcome::Elsewhere) >= 9, "{outcomes:?}");
+    assert!(of(SweepOutcome::Done) >= 9 && of(SweepOutcome::Elsewhere) >= 9, "{outcomes:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,14 +197,14 @@ async fn a_sweep_ends_with_its_lease_and_with_its_engine() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.store.leave("a").await.unwrap();
     assert!(world.store.lease(LEASE, "b", LEASE_TIME).await.unwrap());
-    assert!(matches!(sweep.await.unwrap(), Err(End::Outcome(Outcome::Elsewhere))));
+    assert!(matches!(sweep.await.unwrap(), Err(End::Outcome(SweepOutcome::Elsewhere))));
     let after_lease = world.ids(SHORT).await.len();
     assert!((9_400..10_000).contains(&after_lease), "{after_lease}");
     let mut b = world.sweeper("b", 100);
     let sweep = tokio::spawn(async move { b.sweep().await });
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.drain.send(true).unwrap();
-    assert!(matches!(sweep.await.unwrap(), Err(End::Outcome(Outcome::Stopped))));
+    assert!(matches!(sweep.await.unwrap(), Err(End::Outcome(SweepOutcome::Stopped))));
     let left = world.ids(SHORT).await.len();
     assert!((after_lease - 200..after_lease).contains(&left), "{left}");
     // All that is gone is counted and recorded.
@@ -218,7 +219,7 @@ async fn nothing_goes_while_nothing_can_be_recorded() {
     world.fill(SHORT, 0, 10).await;
     world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
     world.book.is_full.store(true, Ordering::SeqCst);
-    assert!(matches!(world.sweeper("a", 5_000).sweep().await, Err(End::Outcome(Outcome::Unrecorded))));
+    assert!(matches!(world.sweeper("a", 5_000).sweep().await, Err(End::Outcome(SweepOutcome::Unrecorded))));
     assert_eq!(world.ids(SHORT).await.len(), 10);
     world.book.is_full.store(false, Ordering::SeqCst);
     assert!(world.sweeper("a", 5_000).sweep().await.is_ok());

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::TlsError;
-use crate::config::{ControlListen, Tls};
+use sealwire_config::{ControlListen, Tls};
 
 /// Longest PEM file, in bytes. A certificate has about 1 KB; a bundle of every public authority 250 KB.
 pub(super) const PEM_BYTES_MAX: u64 = 4 << 20;

@@ -9,7 +9,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use crate::metrics::CertificateLabel;
+use sealwire_telemetry::metrics::CertificateLabel;
 
 /// Longest text of names that is shown, in characters.
 const NAMES_MAX: usize = 128;

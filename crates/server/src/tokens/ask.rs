@@ -17,10 +17,10 @@ use super::now;
 use super::turns::Turns;
 use crate::error::CallFailure;
 use crate::faults::Faults;
-use crate::metrics::{Metrics, RefusalReason, StoreLabel, TokenLabel};
 use crate::scheduler::Place;
 use crate::ticket::StopReason;
 use crate::work::{Finished, Paused, TokenFields, Work};
+use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel, TokenLabel};
 
 /// Most keys of one call that the store is asked for at once: what comes back is counted when it is there.
 const KEYS_MAX: usize = 512;

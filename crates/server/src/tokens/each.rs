@@ -88,11 +88,11 @@ mod tests {
 
     use super::*;
     use crate::budget::ConnectionBytes;
-    use crate::config::Config;
     use crate::cost::calibrate;
     use crate::pki::Principal;
     use crate::scheduler::{Offer, Scheduler};
     use crate::ticket::StopReason;
+    use sealwire_config::Config;
 
     fn place() -> (Scheduler, Place) {
         let spare = Arc::new(|| false);

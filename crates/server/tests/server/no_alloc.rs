@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use allocation_counter::measure;
+use sealwire_config::{self, Config, Endpoint};
 use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
 };
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
-use sealwire_server::config::{self, Config, Endpoint};
 use sealwire_server::faults::{Faults, FieldFault};
 use sealwire_server::masks::sight::Shown;
 use sealwire_server::reader::{Evervault, Reader};
-use sealwire_server::traces::Traces;
 use sealwire_server::transform::{OpenFields, RewrapFields, SealFields, ShowFields};
 use sealwire_server::writer::Writer;
+use sealwire_telemetry::traces::Traces;
 use sealwire_wire::{Call, Encrypt, OnError};
 
 /// An app with an old and a new key.
@@ -131,7 +131,7 @@ fn a_call_that_is_not_traced_allocates_nothing_for_that() {
     let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let mut config = Config::defaults(Path::new("")).traces;
-    let traces = |config: &config::Traces| Traces::start(config, "test".into(), &Arc::default()).unwrap();
+    let traces = |config: &sealwire_config::Traces| Traces::start(config, "test".into(), &Arc::default()).unwrap();
     let off = traces(&config);
     config.endpoint = Endpoint::parse("http://127.0.0.1:1/v1/traces");
     let on = traces(&config);

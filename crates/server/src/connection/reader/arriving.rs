@@ -14,9 +14,9 @@ use super::super::request::Wanted;
 use super::{Reader, Reading};
 use crate::cost::Kind;
 use crate::error::CallFailure;
-use crate::metrics::MethodLabel;
 use crate::scheduler::{Offer, Place};
 use crate::ticket::TicketGuard;
+use sealwire_telemetry::metrics::MethodLabel;
 
 /// A long message that the scheduler knows while it arrives. Only a document call has a ticket and a seat.
 pub(super) struct Arriving {

@@ -12,8 +12,8 @@ use super::super::request::{Request, Wanted};
 use super::Reader;
 use crate::cost::fields_max;
 use crate::error::CallFailure;
-use crate::metrics::ClassLabel;
 use crate::ticket::StopReason;
+use sealwire_telemetry::metrics::ClassLabel;
 
 /// Longest time for which a refusal keeps calls from beginning.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -147,7 +147,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let Some(parked) = self.unpark(index) else { return };
         let saved = Duration::from_nanos(parked.estimate.as_nanos());
         let fields = fields_max(parked.request.boundary.leaves);
-        self.connection.engine.metrics.call_stopped(reason, fields, saved);
+        if let Some(counted) = reason.counted() {
+            self.connection.engine.metrics.call_stopped(counted, fields, saved);
+        }
         self.refuse(parked.request, &CallFailure::Stopped(reason)).await;
     }
 

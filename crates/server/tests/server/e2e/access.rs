@@ -15,7 +15,7 @@ use sealwire_client::{
     Client, ClientConfig, Curve, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
     Masking, Minting, Pem, Rewrap, RpcError, RuleFields, Sweep, TokenMap, Tokenize, Within,
 };
-use sealwire_server::config::{AccessMode, Config, ControlListen};
+use sealwire_config::{AccessMode, Config, ControlListen};
 use sealwire_server::pki::{Authority, Issued, PrincipalKind, Usage, Validity};
 use sealwire_store::{Commit, ControlStore};
 use sealwire_wire::{Ask, Call, TokensCall, request};

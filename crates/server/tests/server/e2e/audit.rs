@@ -15,8 +15,8 @@ use sealwire_client::{
     Client, ClientConfig, Curve, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect, OnError, Pem,
     Rewrap, Tokenize,
 };
+use sealwire_config::{Config, ControlListen, Kek as KekFrom};
 use sealwire_crypto::Kek;
-use sealwire_server::config::{Config, ControlListen, Kek as KekFrom};
 use sealwire_server::pki::{Issued, PrincipalKind};
 use sealwire_wire::{Listing, Minting, Sweep, TokenMap, Within};
 

@@ -8,7 +8,7 @@ use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, Revok
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use sealwire_client::{Client, ClientConfig, Encrypt, ErrorCode, Pem};
-use sealwire_server::config::ControlListen;
+use sealwire_config::ControlListen;
 use sealwire_server::pki::{Authority, Issued, Leaf, PrincipalKind, Usage, Validity};
 use time::OffsetDateTime;
 use tokio::task::JoinSet;

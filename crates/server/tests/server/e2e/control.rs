@@ -7,7 +7,7 @@ use sealwire_client::control::{
     AppAsk, AppCall, AppChanged, CollectionAsk, CollectionCall, Kind, Page, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Curve, Decrypt, Encrypt, Error, ErrorCode, Format, Pem};
-use sealwire_server::config::ControlListen;
+use sealwire_config::ControlListen;
 use sealwire_server::pki::{Authority, Issued, PrincipalKind, Usage, Validity};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -337,7 +337,7 @@ fn who_is_not_listed_keeps_no_operator_out() {
 #[test]
 fn a_control_message_has_a_time_to_arrive_in_full() {
     run(async {
-        let limited = |config: &mut sealwire_server::config::Config| {
+        let limited = |config: &mut sealwire_config::Config| {
             config.control = Some(listen(&[OPERATOR]));
             config.limits.message_ms_max = 500;
         };

@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
+use sealwire_config::{AccessMode, Config, Kek as KekFrom, Mode};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
 use sealwire_msgpack::write;
-use sealwire_server::config::{AccessMode, Config, Kek as KekFrom, Mode};
 use sealwire_server::engine::Engine;
 use sealwire_server::pki::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_server::server::{Server, open_control};

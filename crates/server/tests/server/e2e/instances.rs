@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Endpoint};
+use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Curve};
-use sealwire_server::config::{Config, Mode};
 use sealwire_server::server::Server;
 use sealwire_store::{StoreError, Target};
 use sealwire_testkit::Postgres;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire_client::{Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
+use sealwire_config::{Config, Endpoint};
 use sealwire_crypto::Format;
-use sealwire_server::config::{Config, Endpoint};
 use sealwire_store::{CollectionKind, Rules, Scope};
 use sealwire_wire::{Minting, TokenMap, Within};
 use serde_json::Value;

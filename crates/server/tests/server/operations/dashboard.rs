@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sealwire_server::metrics::METRICS;
+use sealwire_telemetry::metrics::METRICS;
 use serde_json::Value;
 
 use crate::operations::promql::Checker;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-use sealwire_server::metrics::Metrics;
-use sealwire_server::metrics::exposition::{Family, parse};
+use sealwire_telemetry::metrics::Metrics;
+use sealwire_telemetry::metrics::exposition::{Family, parse};
 
 const FUNCTIONS: [&str; 8] =
     ["rate", "increase", "changes", "histogram_quantile", "clamp_min", "time", "abs", "absent"];

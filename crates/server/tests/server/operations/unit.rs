@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use sealwire_server::config::Config;
-use sealwire_server::limits::Limits;
+use sealwire_config::Config;
+use sealwire_config::Limits;
 
 use crate::operations::guide::free_ports;
 use crate::operations::{read, repository};

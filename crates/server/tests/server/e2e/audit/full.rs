@@ -33,7 +33,7 @@ impl Engine {
     /// On the files of a harness.
     fn start(harness: &Harness, on_failure: &str, folder: &Path) -> Self {
         let tls = &harness.config.tls;
-        let sealwire_server::config::Kek::File(kek) = &harness.config.kek else { panic!("the default is a file") };
+        let sealwire_config::Kek::File(kek) = &harness.config.kek else { panic!("the default is a file") };
         let text = format!(
             "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
              [tls]\ncertificate = {:?}\nkey = {:?}\nclient_ca = {:?}\n[state]\nmode = \"stateless\"\nfile = {:?}\n\

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::PanicHookInfo;
 use std::time::Instant;
 
-use crate::seldom::Seldom;
+use crate::log_throttle::LogThrottle;
 
 /// Logs panics of this process in place of the runtime's own lines, which may hold what a call was about.
 pub fn log() {
@@ -12,10 +12,10 @@ pub fn log() {
 }
 
 fn said(panic: &PanicHookInfo<'_>) {
-    static SELDOM: Seldom = Seldom::new();
-    if let Some(unsaid) = SELDOM.due(Instant::now()) {
+    static THROTTLE: LogThrottle = LogThrottle::new();
+    if let Some(suppressed) = THROTTLE.record(Instant::now()) {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(place, what = what(panic.payload()), unsaid, "a part of the engine panicked: report it");
+        tracing::error!(place, what = what(panic.payload()), suppressed, "a part of the engine panicked: report it");
     }
 }
 

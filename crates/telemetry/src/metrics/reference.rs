@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_metrics_document_is_what_is_scraped() {
-        crate::documents::check("docs/metrics.md", &reference(), "reference --metrics");
+        sealwire_testkit::check_document("docs/metrics.md", &reference(), "reference --metrics");
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //!
 //! Sizes add up: see [`Limits::check`] for what must hold between them.
 
-use crate::config::keys::{Key, Kind, Literal, Values};
-use crate::config::{ConfigError, Problem};
+use crate::keys::{Key, Kind, Literal, Values};
+use crate::{ConfigError, Problem};
 
 /// Bytes that a call is counted with beside its messages, for its books, its walk and its keys.
 pub const CALL_BYTES: usize = 4 << 10;

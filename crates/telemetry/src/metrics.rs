@@ -29,12 +29,11 @@ use prometheus_client::registry::{Metric, Registry};
 use sealwire_schedule::{Class, Gauges};
 use sealwire_store::{Flight, Observer, Pressure, Waiting};
 
-use crate::admin::{Condition, Readiness};
-use crate::ticket::StopReason;
+use crate::readiness::{Condition, Readiness};
 
 pub use access::AccessMetrics;
 use process::Process;
-pub use sweeps::SweepMetrics;
+pub use sweeps::{SweepAction, SweepMetrics, SweepOutcome};
 pub use traces::TraceMetrics;
 
 /// Reads what the audit trail says of itself, at each scrape.
@@ -901,9 +900,8 @@ impl Metrics {
         self.store_throttle_seconds.observe(waited.as_secs_f64());
     }
 
-    /// A call was stopped with that many fields left to do, and the CPU time they are estimated at.
-    pub fn call_stopped(&self, reason: StopReason, fields_saved: u64, cpu_saved: Duration) {
-        let Some(reason) = CancelReason::of(reason) else { return };
+    /// Counts a call that was stopped with `fields_saved` fields left to do, and the CPU time they are estimated at.
+    pub fn call_stopped(&self, reason: CancelReason, fields_saved: u64, cpu_saved: Duration) {
         self.cancels[reason as usize].inc();
         self.fields_saved[reason as usize].inc_by(fields_saved);
         self.cpu_saved[reason as usize].inc_by(cpu_saved.as_secs_f64());
@@ -1112,8 +1110,7 @@ mod tests {
             times: None,
         });
         metrics.refused(RefusalReason::Memory);
-        metrics.call_stopped(StopReason::Deadline, 500, Duration::from_millis(250));
-        metrics.call_stopped(StopReason::Drain, 500, Duration::from_millis(250));
+        metrics.call_stopped(CancelReason::Deadline, 500, Duration::from_millis(250));
         metrics.watch_scheduler(Box::new(|| Gauges { tenants: 3, bytes: 4_096, ..Gauges::default() }));
         metrics.connection(ConnectionOutcome::TlsFailed);
         metrics.audited(5, Duration::from_millis(1));
@@ -1129,7 +1126,7 @@ mod tests {
         metrics.connections.inc();
         metrics.watch_served(Box::new(|| Served { generation: 8, apps: 2, opened: (5, 70, 9), links: (3, 1) }));
         let readiness = Readiness::default();
-        readiness.enter(crate::admin::Phase::Ready);
+        readiness.enter(crate::readiness::Phase::Ready);
         readiness.set(Condition::Store, false);
         metrics.readiness(&readiness);
         metrics.certificate_ends(CertificateLabel::ClientCrl, Some(1_000));

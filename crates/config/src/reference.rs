@@ -122,6 +122,6 @@ mod tests {
 
     #[test]
     fn the_configuration_document_is_the_table_of_keys() {
-        crate::documents::check("docs/configuration.md", &markdown(), "reference --markdown");
+        sealwire_testkit::check_document("docs/configuration.md", &markdown(), "reference --markdown");
     }
 }

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use sealwire_wire::{Call, TraceContext};
 
-use crate::config;
 use crate::metrics::{Metrics, TraceLabel};
 use exporter::Exporter;
 pub use span::Ended;
@@ -48,7 +47,7 @@ impl Traces {
     /// # Errors
     ///
     /// The system gives no thread or no event queue.
-    pub fn start(config: &config::Traces, instance: String, metrics: &Arc<Metrics>) -> io::Result<Self> {
+    pub fn start(config: &sealwire_config::Traces, instance: String, metrics: &Arc<Metrics>) -> io::Result<Self> {
         let Some(endpoint) = config.endpoint.clone() else { return Ok(Self(None)) };
         tracing::info!(collector = %endpoint.authority, "spans of calls are sent");
         Ok(Self(Some(Arc::new(Tracer {
@@ -148,7 +147,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, Endpoint};
+    use sealwire_config::{Config, Endpoint};
 
     const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";

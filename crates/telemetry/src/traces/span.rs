@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::chance;
 use crate::metrics::{CallCode, CallTimes, MethodLabel};
-use crate::pki::Principal;
+use sealwire_access::Principal;
 
 /// What is known of a call at its end.
 #[derive(Debug)]

@@ -27,9 +27,9 @@ use tokio::time::{sleep, timeout};
 
 use super::chance;
 use super::span::{self, Span};
-use crate::config::{self, Endpoint};
+use crate::log_throttle::LogThrottle;
 use crate::metrics::{Metrics, TraceLabel};
-use crate::seldom::Seldom;
+use sealwire_config::Endpoint;
 
 /// How often a batch is sent, if the collector may take it another time.
 const ATTEMPTS_MAX: u32 = 4;
@@ -54,7 +54,7 @@ pub(super) struct Exporter {
 impl Exporter {
     /// Starts the thread `sealwire-traces`.
     pub(super) fn start(
-        config: &config::Traces,
+        config: &sealwire_config::Traces,
         endpoint: Endpoint,
         instance: String,
         metrics: Arc<Metrics>,
@@ -68,7 +68,7 @@ impl Exporter {
             config: config.clone(),
             full: Arc::clone(&full),
             metrics: Arc::clone(&metrics),
-            failures: Seldom::default(),
+            failures: LogThrottle::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = thread::Builder::new().name("sealwire-traces".into()).spawn(move || {
@@ -106,10 +106,10 @@ impl Exporter {
 struct Sender {
     endpoint: Endpoint,
     instance: String,
-    config: config::Traces,
+    config: sealwire_config::Traces,
     full: Arc<Notify>,
     metrics: Arc<Metrics>,
-    failures: Seldom,
+    failures: LogThrottle,
 }
 
 /// Why spans did not arrive.
@@ -201,8 +201,8 @@ impl Sender {
                 }
                 Err(fault) => fault,
             };
-            if let Some(unsaid) = self.failures.due(Instant::now()) {
-                tracing::warn!(%fault, spans = count, unsaid, "spans do not reach the collector");
+            if let Some(suppressed) = self.failures.record(Instant::now()) {
+                tracing::warn!(%fault, spans = count, suppressed, "spans do not reach the collector");
             }
             if !fault.may_pass() || attempt == attempts {
                 break;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Caller, Endpoint};
 use crate::limits;
-use crate::pki::{Identity, Principal, PrincipalKind};
+use sealwire_access::{Identity, Principal, PrincipalKind};
 
 /// One configuration key.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Fails unless the file of the repository is what `sealwire COMMAND` prints, with where they part and how to write it anew.
-pub(crate) fn check(file: &str, printed: &str, command: &str) {
+pub fn check_document(file: &str, printed: &str, command: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     let held = std::fs::read_to_string(path).unwrap_or_default();
     if held == printed {

@@ -325,19 +325,6 @@ impl From<sealwire_schedule::Reason> for RefusalReason {
     }
 }
 
-/// Why work ended early, if that is worth counting: a drain is the operator's own doing, and so is a certificate that ends.
-impl CancelReason {
-    pub(super) fn of(reason: crate::ticket::StopReason) -> Option<Self> {
-        use crate::ticket::StopReason;
-        match reason {
-            StopReason::Cancel => Some(Self::Cancel),
-            StopReason::Deadline => Some(Self::Deadline),
-            StopReason::Disconnect => Some(Self::Disconnect),
-            StopReason::Drain | StopReason::Expelled => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

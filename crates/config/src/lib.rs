@@ -7,6 +7,7 @@
 mod changes;
 mod error;
 pub mod keys;
+mod limits;
 mod reference;
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,11 +22,11 @@ use sealwire_store::PostgresTls;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::limits::{CALL_BYTES, Limits};
-use crate::pki::{Identity, Principal, PrincipalKind};
 pub use error::{ConfigError, Origin, Problem};
 use keys::{Key, SECTIONS, Value, Values};
+pub use limits::{CALL_BYTES, Limits};
 pub use sealwire_access::Mode as AccessMode;
+use sealwire_access::{Identity, Principal, PrincipalKind};
 
 /// The longest configuration file, in bytes. The reference is 8 KB; a larger file is a wrong path.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -342,7 +343,7 @@ impl Audit {
     fn take(values: &mut Values, folder: &Path) -> Self {
         Self {
             folder: values.optional_path("audit", "folder", folder),
-            on_failure: crate::audit::on_failure(&values.text("audit", "on_failure")),
+            on_failure: on_failure(&values.text("audit", "on_failure")),
             sync: values.flag("audit", "sync"),
             segment_mib: values.number("audit", "segment_mib"),
             segment_hours: values.number("audit", "segment_hours"),
@@ -408,7 +409,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// Reads `http://host[:port][/path]`. `None` for anything else, and for one with a user or a password in it.
     pub fn parse(text: &str) -> Option<Self> {
-        let uri: hyper::Uri = text.parse().ok().filter(|uri: &hyper::Uri| uri.scheme_str() == Some("http"))?;
+        let uri: http::Uri = text.parse().ok().filter(|uri: &http::Uri| uri.scheme_str() == Some("http"))?;
         let (authority, path) = (uri.authority()?, uri.path_and_query().map_or("/", |path| path.as_str()));
         // A user in front of the host is none of it.
         let port = match authority.as_str().strip_prefix(authority.host())? {
@@ -746,6 +747,10 @@ fn read_environment(environment: &Environment, values: &mut Values, problems: &m
 /// A name out of the file, made fit for a terminal: printable ASCII, at most 64 characters.
 fn shown(name: &str) -> String {
     name.chars().take(64).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+}
+
+fn on_failure(text: &str) -> OnFailure {
+    if text == "continue" { OnFailure::Continue } else { OnFailure::Reject }
 }
 
 #[cfg(test)]

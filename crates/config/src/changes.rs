@@ -56,8 +56,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::LogFormat;
-    use crate::pki::PrincipalKind;
+    use crate::LogFormat;
+    use sealwire_access::PrincipalKind;
 
     #[test]
     fn what_takes_a_restart_is_named() {

@@ -1,0 +1,32 @@
+//! What an engine tells about itself: metrics, spans, readiness, and log lines at a limited rate.
+//!
+//! Nothing here decides anything. Other crates record events; the admin listener and the exporter of spans read them.
+
+mod log_throttle;
+pub mod metrics;
+pub mod panics;
+mod readiness;
+pub mod traces;
+
+use std::sync::Arc;
+
+pub use log_throttle::LogThrottle;
+use metrics::Metrics;
+pub use readiness::{Condition, Phase, Readiness};
+
+/// Readiness and metrics of one engine, as the admin listener serves them.
+#[derive(Debug, Default)]
+pub struct Telemetry {
+    /// Says whether requests should be sent here.
+    pub readiness: Readiness,
+    /// The content of `/metrics`.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Telemetry {
+    /// Returns the body of `/metrics`.
+    pub fn exposition(&self) -> String {
+        self.metrics.readiness(&self.readiness);
+        self.metrics.encode()
+    }
+}
