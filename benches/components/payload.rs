@@ -11,13 +11,13 @@ use sealwire_benches::document::{FIELD_BYTES, app_keys, document};
 use sealwire_benches::floor::{Aes, TAG_BYTES};
 use sealwire_crypto::evervault;
 use sealwire_crypto::{AppKeys, Curve, Encoding, KeyScope, Opener, Sealer};
+use sealwire_engine::faults::Faults;
+use sealwire_engine::masks::sight::Shown;
+use sealwire_engine::reader::{Evervault, Reader};
+use sealwire_engine::transform::{OpenFields, SealFields, ShowFields};
+use sealwire_engine::writer::Writer;
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
-use sealwire_server::faults::Faults;
-use sealwire_server::masks::sight::Shown;
-use sealwire_server::reader::{Evervault, Reader};
-use sealwire_server::transform::{OpenFields, SealFields, ShowFields};
-use sealwire_server::writer::Writer;
 use sealwire_wire::OnError;
 
 const FIELDS: [usize; 4] = [30, 100, 2_000, 60_000];

@@ -12,7 +12,7 @@ use sealwire_access::{Binding, Grant, Principal, Role, principal_key, role_key};
 use sealwire_client::{Client, ClientConfig, Pem};
 use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek};
-use sealwire_server::pki::{self, Access, Authority, Existing, Leaf, Name, Usage, Validity};
+use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
 use sealwire_server::server::{Server, open_control};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -137,7 +137,7 @@ pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
     config.admin.address = "127.0.0.1:0".parse().expect("an address");
     let write = |path: &Path, text: &str| {
         std::fs::create_dir_all(path.parent().expect("in the folder")).expect("a folder");
-        pki::write(path, text.as_bytes(), Access::Owner, Existing::Replace).expect("writes");
+        sealwire_dev_ca::write(path, text.as_bytes(), Access::Owner, Existing::Replace).expect("writes");
     };
     let authority = Authority::create("bench", Validity::days(2)).expect("an authority");
     let issue = |name: &str, usage| {

@@ -34,7 +34,7 @@ function program(given) {
   const file = given ? path.resolve(given) : built;
   if (fs.existsSync(file)) return file;
   if (given) throw new Error(`${given} is not there`);
-  must('cargo', ['build', '--profile', profile, '--package', 'sealwire-server'], ROOT);
+  must('cargo', ['build', '--profile', profile, '--package', 'sealwire-cli'], ROOT);
   return file;
 }
 

@@ -9,7 +9,7 @@ use rcgen::{
     CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevocationReason, RevokedCertParams, SerialNumber,
 };
 use sealwire_config::Tls;
-use sealwire_server::pki::{Access, Authority, Existing, Leaf, Name, Usage, Validity, write};
+use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity, write};
 use sealwire_server::tls::load;
 
 use crate::input::edited;

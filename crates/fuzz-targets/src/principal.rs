@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use sealwire_server::pki::{Authority, Identity, Leaf, Name, Principal, Usage, Validity};
+use sealwire_access::{Identity, Principal};
+use sealwire_dev_ca::{Authority, Leaf, Name, Usage, Validity};
 
 use crate::seed::words as list;
 use crate::{Input, Seed};

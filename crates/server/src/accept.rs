@@ -15,8 +15,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::certificates::Gate;
 use crate::connection::{self, Pace};
 use crate::ending::Ending;
-use crate::engine::Engine;
-use crate::pki::Principal;
+use sealwire_access::Principal;
+use sealwire_engine::engine::Engine;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{ConnectionOutcome, Metrics};
 

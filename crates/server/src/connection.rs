@@ -1,6 +1,6 @@
 //! One connection, from its first byte to its last: the path of every request is here and in the files beneath.
 //!
-//! [`serve`] reads and writes at once. The reader finds messages, asks the [scheduler](crate::scheduler) whether a call
+//! [`serve`] reads and writes at once. The reader finds messages, asks the [scheduler](sealwire_engine::scheduler) whether a call
 //! may begin, and starts `answer` for each that may; answers go to the writer in whatever order they are ready. Network
 //! threads only scan, look up and copy: sealing and opening happen on the crypto threads.
 //!
@@ -20,7 +20,6 @@ mod recorded;
 mod replies;
 mod request;
 mod traced;
-mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,20 +31,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
 use crate::accept::Peer;
-use crate::budget::ConnectionBytes;
 use crate::ending::Ending;
-use crate::engine::Engine;
-use crate::error::CallFailure;
-use crate::pki::Principal;
-use crate::ticket::{StopReason, Tickets};
-pub use call::Failures;
-use call::log_failure;
 pub use pace::Pace;
 use reader::Reader;
 use recorded::Refused;
 use replies::{Outgoing, write_replies};
+use sealwire_access::Principal;
+use sealwire_engine::budget::ConnectionBytes;
+use sealwire_engine::engine::Engine;
+use sealwire_engine::error::CallFailure;
+use sealwire_engine::failures::log_failure;
+use sealwire_engine::ticket::{StopReason, Tickets};
 use sealwire_telemetry::metrics::CallReport;
-pub use turns::Turns;
 
 /// What the calls of one connection share.
 struct Connection {

@@ -7,16 +7,10 @@
 //!
 //! A change runs to its end once it has begun, also when its caller goes away or stops waiting; a drain waits for it.
 
-mod calls;
 mod connection;
 mod recorded;
-mod refusal;
-mod views;
 
-use calls::export;
-pub(crate) use calls::{PAGE_DEFAULT, apps, change_app, change_collection, collections, cut};
 use recorded::Done;
-pub(crate) use refusal::{bad, of as refused};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,13 +25,13 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::accept::{Acceptor, Peer, Principals, Serve, listen};
-use crate::access;
 use crate::certificates::Gate;
 use crate::ending::Ending;
-use crate::engine::Engine;
-use crate::pki::Principal;
 use crate::server::StartError;
+use sealwire_access::Principal;
 use sealwire_config::{Caller, ControlListen};
+use sealwire_engine::engine::Engine;
+use sealwire_engine::{access, control};
 use sealwire_telemetry::LogThrottle;
 
 /// Connections to the control listener at most.
@@ -162,21 +156,21 @@ impl Desk {
         call: &Call<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Done, RpcError> {
-        let (control, method) = (self.engine.apps.control(), permit.operation());
-        let store = &**control.store();
+        let (state, method) = (self.engine.apps.control(), permit.operation());
+        let store = &**state.store();
         match call {
             Call::Apps(page) => {
-                let found = apps(control, *page).await?;
+                let found = control::apps(state, *page).await?;
                 found.encode(out);
                 Ok(Done::at(found.generation))
             }
             Call::Export(page) => {
-                let found = export(control, *page).await?;
+                let found = control::export(state, *page).await?;
                 found.encode(out);
                 Ok(Done::at(found.generation))
             }
             Call::Collections { app, page } => {
-                let found = collections(control, app, *page).await?;
+                let found = control::collections(state, app, *page).await?;
                 found.encode(out);
                 Ok(Done::at(found.generation))
             }
@@ -186,22 +180,22 @@ impl Desk {
                 Ok(Done::at(found.generation))
             }
             Call::Roles(page) => {
-                let found = access::roles(store, *page).await?;
+                let found = control::roles(store, *page).await?;
                 found.encode(out);
                 Ok(Done::at(found.generation))
             }
             Call::Principals(page) => {
-                let found = access::principals(store, *page).await?;
+                let found = control::principals(store, *page).await?;
                 found.encode(out);
                 Ok(Done::at(found.generation))
             }
             Call::Check(call) => {
-                let found = access::check(store, call).await?;
+                let found = control::check(store, call).await?;
                 found.encode(out);
                 Ok(Done::at(found.generation))
             }
             Call::App(call) => {
-                let changed = change_app(control, *call).await?;
+                let changed = control::change_app(state, *call).await?;
                 changed.encode(out);
                 tracing::info!(
                     %principal, %method, app = call.app, key = changed.key, generation = changed.generation,
@@ -211,7 +205,7 @@ impl Desk {
                 Ok(Done { generation: changed.generation, key: changed.key })
             }
             Call::Collection(call) => {
-                let changed = change_collection(control, *call).await?;
+                let changed = control::change_collection(state, *call).await?;
                 changed.encode(out);
                 tracing::info!(
                     %principal, %method, app = call.app, collection = call.collection,
@@ -221,14 +215,14 @@ impl Desk {
                 Ok(Done::at(changed.generation))
             }
             Call::Role(call) => {
-                let changed = access::change_role(store, call).await?;
+                let changed = control::change_role(store, call).await?;
                 changed.encode(out);
                 tracing::info!(%principal, %method, role = call.role, generation = changed.generation, "changed a role");
                 self.engine.apps.changed_here().await;
                 Ok(Done::at(changed.generation))
             }
             Call::Principal(call) => {
-                let changed = access::change_principal(store, *call).await?;
+                let changed = control::change_principal(store, *call).await?;
                 changed.encode(out);
                 let generation = changed.generation;
                 tracing::info!(%principal, %method, of = call.principal, generation, "changed the roles of a principal");
@@ -240,9 +234,9 @@ impl Desk {
 
     async fn instances(&self) -> Result<Instances, RpcError> {
         let control = self.engine.apps.control();
-        let generation = control.generation().await.map_err(refusal::of)?;
-        let instances = control.instances().await.map_err(refusal::of)?;
-        Ok(Instances { instances: instances.into_iter().map(views::instance).collect(), generation })
+        let generation = control.generation().await.map_err(control::refused)?;
+        let instances = control.instances().await.map_err(control::refused)?;
+        Ok(Instances { instances: instances.into_iter().map(control::instance).collect(), generation })
     }
 
     fn info(&self) -> Info {

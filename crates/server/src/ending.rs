@@ -6,7 +6,7 @@
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::watch;
 
-use crate::ticket::StopReason;
+use sealwire_engine::ticket::StopReason;
 use sealwire_telemetry::metrics::ExpulsionLabel;
 
 /// One connection's view of both. Cheap to clone.

@@ -15,28 +15,28 @@ use sealwire_store::{Control, StoreError};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use zeroize::Zeroizing;
 
 use crate::accept::{Acceptor, Principals, listen};
-use crate::access::{Decider, first_start};
+use sealwire_engine::access::Decider;
+use sealwire_engine::control::first_start;
+use sealwire_engine::kek::{KekError, read_kek};
 use sealwire_telemetry::{Phase, Telemetry};
 
 use crate::admin::{AdminError, AdminServer};
-use crate::ahead::Ahead;
-use crate::apps::Apps;
-use crate::audit::Audit;
 use crate::certificates::{Certificates, Reload};
-use crate::connection::{self, Failures};
 use crate::control::{ControlServer, Desk};
-use crate::cost;
-use crate::engine::Engine;
-use crate::error::CallFailure;
-use crate::scheduler::Scheduler;
-use crate::stores::{Access, Stores};
-use crate::sweeper::Sweeper;
 use crate::tls::TlsError;
-use crate::tokens::now;
 use sealwire_config::{Config, ControlListen};
+use sealwire_engine::ahead::Ahead;
+use sealwire_engine::apps::Apps;
+use sealwire_engine::audit::Audit;
+use sealwire_engine::cost;
+use sealwire_engine::engine::Engine;
+use sealwire_engine::error::CallFailure;
+use sealwire_engine::scheduler::Scheduler;
+use sealwire_engine::stores::{Access, Stores};
+use sealwire_engine::sweeper::Sweeper;
+use sealwire_engine::tokens::now;
 use sealwire_telemetry::metrics::Served;
 use sealwire_telemetry::traces::Traces;
 
@@ -44,8 +44,8 @@ use sealwire_telemetry::traces::Traces;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The key-encryption key cannot be read.
-    #[error("kek: {0}")]
-    Kek(String),
+    #[error(transparent)]
+    Kek(#[from] KekError),
     /// The apps cannot be loaded.
     #[error("state: {0}")]
     Store(#[from] StoreError),
@@ -116,7 +116,7 @@ impl Server {
     ///
     /// [`StartError`]; nothing is left running.
     pub async fn start_closed(config: &Config) -> Result<Self, StartError> {
-        let kek = kek(&config.kek)?;
+        let kek = read_kek(&config.kek)?;
         Self::start_over(config, kek, Stores::open(config, Access::Serve).await?).await
     }
 
@@ -137,7 +137,7 @@ impl Server {
     ///
     /// [`StartError`]; nothing is left running.
     pub async fn start_with(config: &Config, stores: Stores) -> Result<Self, StartError> {
-        let mut server = Self::start_over(config, kek(&config.kek)?, stores).await?;
+        let mut server = Self::start_over(config, read_kek(&config.kek)?, stores).await?;
         server.open();
         Ok(server)
     }
@@ -200,13 +200,15 @@ impl Server {
             apps: Arc::clone(&apps),
             scheduler,
             tokens: stores.joined(config.limits.token_value_bytes_max, &metrics),
-            turns: connection::Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
+            turns: sealwire_engine::io_fairness::IoFairness::new(
+                tokio::runtime::Handle::current().metrics().num_workers(),
+            ),
             audit,
             traces,
             metrics,
             limits: config.limits.clone(),
             evervault: Arc::new(config.evervault.clone()),
-            failures: Failures::default(),
+            failures: sealwire_engine::failures::Failures::default(),
         });
         state.metrics.watch_served(served(Arc::clone(&apps), &stores));
         let (draining, drains) = watch::channel(false);
@@ -358,27 +360,13 @@ fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> Served + Send + S
     })
 }
 
-/// Reads the key-encryption key. The text is wiped; errors never repeat it.
-pub(crate) fn kek(from: &sealwire_config::Kek) -> Result<Kek, StartError> {
-    let (place, text) = match from {
-        sealwire_config::Kek::File(path) => {
-            (path.display().to_string(), std::fs::read_to_string(path).map_err(|e| e.to_string()))
-        }
-        sealwire_config::Kek::Environment(name) => {
-            (format!("environment variable {name}"), std::env::var(name).map_err(|_| "not set, or not text".to_owned()))
-        }
-    };
-    let text = Zeroizing::new(text.map_err(|error| StartError::Kek(format!("{place}: {error}")))?);
-    Kek::from_hex(&text).map_err(|error| StartError::Kek(format!("{place}: {error}")))
-}
-
 /// The apps of a configuration, to change them where no engine has them open.
 ///
 /// # Errors
 ///
 /// [`StartError::Kek`] or [`StartError::Store`].
 pub async fn open_control(config: &Config) -> Result<(Control, Stores), StartError> {
-    let kek = kek(&config.kek)?;
+    let kek = read_kek(&config.kek)?;
     let stores = Stores::open(config, Access::Change).await?;
     Ok((Control::new(Arc::clone(&stores.control), kek), stores))
 }

@@ -28,7 +28,8 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 
-pub(crate) use files::{Files, exposed_mode};
+pub(crate) use files::Files;
+pub use files::exposed_mode;
 pub(crate) use held::second;
 pub use held::{Held, Stage};
 use sealwire_config::{ControlListen, Tls};

@@ -37,7 +37,7 @@ profile=${SEALWIRE_PROFILE:-release}
 built=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}
 if [ $# -lt 2 ]; then
     cargo build --profile "$profile" --package sealwire-crypto --example evervault_interop
-    cargo build --profile "$profile" --package sealwire-server
+    cargo build --profile "$profile" --package sealwire-cli
     set -- "$built/examples/evervault_interop" "$built/sealwire"
 fi
 "$work/venv/bin/python" "$here/check.py" "$1" "$2" "$work"

@@ -16,7 +16,7 @@ mkdir -p "$work"
 [ "${1:-}" != --set-up ] || exit 0
 if [ $# -lt 1 ]; then
     profile=${SEALWIRE_PROFILE:-release}
-    cargo build --profile "$profile" --package sealwire-server
+    cargo build --profile "$profile" --package sealwire-cli
     set -- "${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}/sealwire"
 fi
 exec "$work/check" "$1" proto/vectors/text-errors.jsonl

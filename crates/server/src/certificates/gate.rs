@@ -20,8 +20,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::pki::{Identity, Principal};
 use crate::tls::ServerTls;
+use sealwire_access::{Identity, Principal};
 use sealwire_telemetry::metrics::{ExpulsionLabel, Metrics};
 
 /// How long chains are judged without a rest, but for the last one.

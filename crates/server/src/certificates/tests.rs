@@ -6,8 +6,8 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::ending::Ending;
-use crate::pki::{Authority, Issued, Leaf, Usage, Validity};
 use crate::tls::tests::{Files as Folder, der, leaf, list, private};
+use sealwire_dev_ca::{Authority, Issued, Leaf, Usage, Validity};
 use sealwire_telemetry::metrics::ExpulsionLabel;
 
 /// In seconds. Paused time passes at once, but for the time that work takes.

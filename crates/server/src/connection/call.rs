@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sealwire_access::{Ask, Permit};
 use sealwire_schedule::Class;
-use sealwire_wire::{Boundary, Call, ErrorCode, Format, reply};
+use sealwire_wire::{Boundary, Call, Format, reply};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -13,17 +13,16 @@ use super::Connection;
 use super::recorded::{Facts, Subject};
 use super::replies::Outgoing;
 use super::request::{Request, Wanted};
-use crate::access;
-use crate::cost::fields_max;
-use crate::engine::{Engine, Located};
-use crate::error::CallFailure;
-use crate::pki::Principal;
-use crate::scheduler::{Offer, Place};
-use crate::ticket::{StopReason, Ticket};
-use crate::tokens::ask::Resumed;
-use crate::tokens::calls::{TOKEN_ANSWER_BYTES, TokensCall, answers_max};
-use crate::work::{Finished, Order, Outcome, Work};
-use sealwire_telemetry::LogThrottle;
+use sealwire_engine::access;
+use sealwire_engine::cost::fields_max;
+use sealwire_engine::engine::{Engine, Located};
+use sealwire_engine::error::CallFailure;
+use sealwire_engine::failures::log_failure;
+use sealwire_engine::scheduler::{Offer, Place};
+use sealwire_engine::ticket::{StopReason, Ticket};
+use sealwire_engine::tokens::ask::Resumed;
+use sealwire_engine::tokens::calls::{TOKEN_ANSWER_BYTES, TokensCall, answers_max};
+use sealwire_engine::work::{Finished, Order, Outcome, Work};
 use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
 use sealwire_telemetry::traces::Traced;
 
@@ -372,32 +371,6 @@ pub(super) fn immediate(
     Ok(out)
 }
 
-/// Failed calls that are said once in a while: a caller may bring them about as fast as it can call.
-#[derive(Debug, Default)]
-pub struct Failures {
-    of_the_engine: LogThrottle,
-    of_the_store: LogThrottle,
-}
-
-/// The level says who must act: our defects are errors, a store that does not answer is a warning, which many calls share;
-/// everything a caller brings on itself is for debugging.
-pub(super) fn log_failure(failures: &Failures, principal: &Principal, msgid: u32, failure: &CallFailure) {
-    let now = std::time::Instant::now();
-    match failure {
-        CallFailure::Internal(_) | CallFailure::Store(_) if failure.code() == ErrorCode::Internal => {
-            match failures.of_the_engine.record(now) {
-                Some(suppressed) => tracing::error!(%principal, msgid, %failure, suppressed, "call failed"),
-                None => tracing::debug!(%principal, msgid, %failure, "call failed"),
-            }
-        }
-        CallFailure::Store(_) | CallFailure::Unknown(_) => match failures.of_the_store.record(now) {
-            Some(suppressed) => tracing::warn!(%principal, msgid, %failure, suppressed, "call failed"),
-            None => tracing::debug!(%principal, msgid, %failure, "call failed"),
-        },
-        _ => tracing::debug!(%principal, msgid, code = %failure.code(), "call failed"),
-    }
-}
-
 /// Counts a call in flight for as long as it lives.
 struct InFlight(Arc<Engine>);
 
@@ -411,30 +384,5 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.metrics.calls_in_flight.dec();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use sealwire_store::StoreError;
-
-    use super::*;
-
-    #[test]
-    fn why_the_store_fails_is_logged_and_not_for_every_call() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
-        let log = log.with_writer(std::sync::Mutex::new(file.reopen().unwrap())).finish();
-        let principal = Principal::from_text("relay").unwrap();
-        let full = || CallFailure::Store(StoreError::Unavailable("no space is left".into()));
-        tracing::subscriber::with_default(log, || {
-            let failures = Failures::default();
-            for failure in [full(), CallFailure::NoApp, full(), CallFailure::Stopped(StopReason::Deadline), full()] {
-                log_failure(&failures, &principal, 1, &failure);
-            }
-            (0..1_000).for_each(|_| log_failure(&failures, &principal, 1, &CallFailure::Internal("a defect")));
-        });
-        let lines = std::fs::read_to_string(file.path()).unwrap();
-        assert_eq!((lines.lines().count(), lines.matches("no space is left").count()), (2, 1), "{lines}");
     }
 }

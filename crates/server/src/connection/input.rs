@@ -8,7 +8,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
-use super::Turns;
+use sealwire_engine::io_fairness::IoFairness;
 
 /// Room for one read, in bytes: a TLS record and some. A connection has this much for itself, and as much for calls
 /// that may not begin yet; what a message takes beyond it counts against its caller's share.
@@ -65,7 +65,7 @@ impl<R: AsyncRead + Unpin> Input<R> {
     /// Reads on and drops what comes until the rest is `written`, and for a moment longer: a peer may read only once it has
     /// sent all it has to say; and to close on unread bytes would make the system reset the connection, and what was just
     /// written might never arrive.
-    pub(super) async fn linger(mut self, turns: &Turns, written: impl Future<Output = ()>) {
+    pub(super) async fn linger(mut self, turns: &IoFairness, written: impl Future<Output = ()>) {
         let drop_all = async {
             while matches!(self.more().await, Ok(1..)) {
                 self.buffer.clear();

@@ -19,11 +19,11 @@ use super::recorded::Refused;
 use super::request::{Request, needs_place};
 use super::{Connection, End};
 use crate::ending::Ending;
-use crate::error::CallFailure;
-use crate::scheduler::Place;
-use crate::ticket::StopReason;
 use arriving::{Arriving, admitted};
 use parked::{Parked, Pauses};
+use sealwire_engine::error::CallFailure;
+use sealwire_engine::scheduler::Place;
+use sealwire_engine::ticket::StopReason;
 use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 
 /// The reading half of a connection.

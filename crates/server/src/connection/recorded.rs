@@ -8,9 +8,9 @@ use sealwire_wire::{Boundary, Call, Method};
 use tokio::time::Instant;
 
 use super::Connection;
-use crate::access::Named;
-use crate::audit::{Recording, kind};
-use crate::ticket::Ticket;
+use sealwire_engine::access::Named;
+use sealwire_engine::audit::{Recording, kind};
+use sealwire_engine::ticket::Ticket;
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
 /// Whom a call is about, as far as it said so: parts of its message.

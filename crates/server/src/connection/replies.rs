@@ -7,8 +7,8 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
-use super::turns::{PIECE_BYTES, Turns};
-use crate::scheduler::Place;
+use sealwire_engine::io_fairness::{IoFairness, PIECE_BYTES};
+use sealwire_engine::scheduler::Place;
 
 /// Replies up to this many bytes are written together, in one TLS record where they fit.
 const BATCH_BYTES: usize = 16 << 10;
@@ -28,7 +28,7 @@ pub(super) async fn write_replies(
     mut write: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
     stall: Duration,
-    turns: &Turns,
+    turns: &IoFairness,
     count: impl Fn(u64),
 ) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH_BYTES);
@@ -63,7 +63,7 @@ async fn write_all(
     write: &mut (impl AsyncWrite + Unpin),
     mut bytes: &[u8],
     stall: Duration,
-    turns: &Turns,
+    turns: &IoFairness,
 ) -> io::Result<()> {
     let patience = stall + Duration::from_secs(bytes.len() as u64 / REPLY_BYTES_PER_S_MIN);
     let all = async {
@@ -98,7 +98,7 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10), &Turns::new(1)).await;
+        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10), &IoFairness::new(1)).await;
         assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
         assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
         drop(ours);

@@ -5,8 +5,8 @@ use sealwire_schedule::Shape;
 use sealwire_wire::{Boundary, Call, Curve, Format, KeyScope, Method, Methods, Outlook};
 use tokio::time::Instant;
 
-use crate::cost::Kind;
-use crate::ticket::TicketGuard;
+use sealwire_engine::cost::Kind;
+use sealwire_engine::ticket::TicketGuard;
 
 /// A call with work, whose message is there.
 pub(super) struct Request {

@@ -13,13 +13,13 @@ use tokio::time::{Instant, advance};
 use super::call::{Todo, begin, prepare_late};
 use super::request::Request;
 use super::*;
-use crate::access::Decider;
-use crate::apps::Apps;
-use crate::audit::Audit;
-use crate::cost;
-use crate::scheduler::Scheduler;
 use sealwire_config::CALL_BYTES;
 use sealwire_config::Config;
+use sealwire_engine::access::Decider;
+use sealwire_engine::apps::Apps;
+use sealwire_engine::audit::Audit;
+use sealwire_engine::cost;
+use sealwire_engine::scheduler::Scheduler;
 use sealwire_telemetry::Telemetry;
 use sealwire_telemetry::traces::Traces;
 
@@ -52,12 +52,12 @@ async fn connection() -> Arc<Connection> {
         decider: Decider::new(&config.access, &apps, &metrics),
         scheduler: Scheduler::start(NonZeroU32::MIN, &config.schedule, cost::calibrate().unwrap(), Arc::new(|| false)),
         tokens: None,
-        turns: Turns::new(1),
+        turns: sealwire_engine::io_fairness::IoFairness::new(1),
         audit: Audit::open(&config.audit, key, apps.instance(), &state).unwrap(),
         traces: Traces::start(&config.traces, apps.instance(), &metrics).unwrap(),
         limits: config.limits.clone(),
         evervault: Arc::default(),
-        failures: Failures::default(),
+        failures: sealwire_engine::failures::Failures::default(),
         metrics,
         apps,
     };

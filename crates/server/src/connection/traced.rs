@@ -5,7 +5,7 @@ use sealwire_wire::Call;
 use super::Connection;
 use super::recorded::{Facts, Refused, Subject};
 use super::request::needs_place;
-use crate::ticket::Ticket;
+use sealwire_engine::ticket::Ticket;
 use sealwire_telemetry::metrics::{CallCode, CallTimes};
 use sealwire_telemetry::traces::{Ended, Traced};
 

@@ -15,8 +15,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::recorded::{Done, Heard, unrecorded};
 use super::{CALL_MAX, DEPTH_MAX, Desk, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
 use crate::ending::Ending;
-use crate::pki::Principal;
-use crate::ticket::StopReason;
+use sealwire_access::Principal;
+use sealwire_engine::ticket::StopReason;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 

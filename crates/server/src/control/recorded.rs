@@ -6,9 +6,9 @@ use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
 use super::Desk;
-use crate::access::Named;
-use crate::audit::{Recording, kind};
-use crate::pki::Principal;
+use sealwire_access::Principal;
+use sealwire_engine::access::Named;
+use sealwire_engine::audit::{Recording, kind};
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
 /// What a call came to.

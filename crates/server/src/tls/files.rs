@@ -119,13 +119,13 @@ fn read(file: &Path) -> io::Result<Content> {
 /// The mode of a file with a private key, if too many may read it. Owner and group may (container platforms mount
 /// secrets as 0440); others nothing, and the group may not write.
 #[cfg(unix)]
-pub(crate) fn exposed_mode(metadata: &std::fs::Metadata) -> Option<u32> {
+pub fn exposed_mode(metadata: &std::fs::Metadata) -> Option<u32> {
     use std::os::unix::fs::PermissionsExt;
     let mode = metadata.permissions().mode() & 0o777;
     (mode & 0o027 != 0).then_some(mode)
 }
 
 #[cfg(not(unix))]
-pub(crate) fn exposed_mode(_: &std::fs::Metadata) -> Option<u32> {
+pub fn exposed_mode(_: &std::fs::Metadata) -> Option<u32> {
     None
 }

@@ -1,8 +1,8 @@
 use super::files::PEM_BYTES_MAX;
 use super::*;
-use crate::pki::{Authority, Issued, Leaf, Name, Usage, Validity};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, NamedGroup, ProtocolVersion, ServerConnection};
+use sealwire_dev_ca::{Authority, Issued, Leaf, Name, Usage, Validity};
 use std::net::IpAddr;
 use tempfile::TempDir;
 
@@ -23,7 +23,13 @@ pub(crate) fn leaf(usage: Usage, name: &str) -> Leaf {
 }
 
 pub(crate) fn private(path: &Path, contents: &str) {
-    crate::pki::write(path, contents.as_bytes(), crate::pki::Access::Owner, crate::pki::Existing::Replace).unwrap();
+    sealwire_dev_ca::write(
+        path,
+        contents.as_bytes(),
+        sealwire_dev_ca::Access::Owner,
+        sealwire_dev_ca::Existing::Replace,
+    )
+    .unwrap();
 }
 
 impl Files {
@@ -162,7 +168,10 @@ fn a_caller_with_a_certificate_gets_tls13_and_post_quantum() {
     assert_eq!(server.alpn_protocol(), None);
     assert_eq!(client.tls13_tickets_received(), 0, "resumption is off");
     let certificate = &server.peer_certificates().unwrap()[0];
-    assert_eq!(crate::pki::Principal::from_certificate(certificate, &Default::default()).unwrap().as_str(), "relay");
+    assert_eq!(
+        sealwire_access::Principal::from_certificate(certificate, &Default::default()).unwrap().as_str(),
+        "relay"
+    );
 }
 
 #[test]
@@ -366,7 +375,7 @@ fn an_authority_of_operators_without_a_list_is_not_that_of_all_callers() {
             address: ([127, 0, 0, 1], 0).into(),
             client_ca: Some(file.clone()),
             client_crl: None,
-            principals: principals.iter().map(|name| (crate::pki::PrincipalKind::Dns, (*name).into())).collect(),
+            principals: principals.iter().map(|name| (sealwire_access::PrincipalKind::Dns, (*name).into())).collect(),
         };
         let loaded = load_control(&files.tls, &control(&[]));
         assert_eq!(loaded.is_ok(), good, "{case}");

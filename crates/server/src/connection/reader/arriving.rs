@@ -12,10 +12,10 @@ use super::super::End;
 use super::super::recorded::Refused;
 use super::super::request::Wanted;
 use super::{Reader, Reading};
-use crate::cost::Kind;
-use crate::error::CallFailure;
-use crate::scheduler::{Offer, Place};
-use crate::ticket::TicketGuard;
+use sealwire_engine::cost::Kind;
+use sealwire_engine::error::CallFailure;
+use sealwire_engine::scheduler::{Offer, Place};
+use sealwire_engine::ticket::TicketGuard;
 use sealwire_telemetry::metrics::MethodLabel;
 
 /// A long message that the scheduler knows while it arrives. Only a document call has a ticket and a seat.

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::super::request::{Request, Wanted};
 use super::Reader;
-use crate::cost::fields_max;
-use crate::error::CallFailure;
-use crate::ticket::StopReason;
+use sealwire_engine::cost::fields_max;
+use sealwire_engine::error::CallFailure;
+use sealwire_engine::ticket::StopReason;
 use sealwire_telemetry::metrics::ClassLabel;
 
 /// Longest time for which a refusal keeps calls from beginning.

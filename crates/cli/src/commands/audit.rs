@@ -1,0 +1,441 @@
+//! `audit`: what is in the audit trail, and whether it is as it was written.
+
+use std::collections::VecDeque;
+use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
+use sealwire_audit::{
+    Anchor, AuditKey, Filter, Follow, HEAD_FILE, Head, HeadSeen, Moment, Move, Moved, Range, Report, Shown, archive,
+    verify,
+};
+use serde_json::json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::{Failure, default_config, folder};
+use sealwire_config::{Config, Environment};
+use sealwire_engine::kek::read_kek;
+
+/// How often `show --follow` looks for more.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
+/// Most records of `--tail`.
+const TAIL_MAX: u64 = 100_000;
+
+/// Arguments of `audit`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Verify an audit trail: find what was changed, removed, moved, added, forged or cut off, and say where
+    ///
+    /// Exit status 0: nothing was. All must be there from record 1 on, or from behind what `audit archive` moved away, unless
+    /// --from says where it begins. With the key-encryption key that the configuration names every record is checked to be
+    /// an engine's; without it only that each follows from the one before.
+    Verify {
+        #[command(flatten)]
+        place: Place,
+        /// First record to verify; its whole file is, and what was before it need not be there
+        #[arg(long, value_name = "SEQ")]
+        from: Option<u64>,
+        /// Last record to verify; then the end of the trail is not asked
+        #[arg(long, value_name = "SEQ")]
+        to: Option<u64>,
+        /// A record that must be there, as `audit head` or a log line named it; may be given again
+        #[arg(long, value_name = "SEQ:HASH")]
+        expect: Vec<Anchor>,
+        /// Do not use the key: only check that each record follows from the one before
+        #[arg(long)]
+        plain: bool,
+        /// Say the result in JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show records, oldest first
+    Show {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        wanted: Wanted,
+        /// Only the last so many
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=TAIL_MAX))]
+        tail: Option<u64>,
+        /// Go on with what is written from now, until Ctrl-C
+        #[arg(long, short)]
+        follow: bool,
+        /// Print the lines as they are
+        #[arg(long)]
+        json: bool,
+    },
+    /// Move complete segments to another folder, so that what is missing in the trail is told from what was archived
+    ///
+    /// What is moved is verified first. A statement under the key stays behind; the other folder is a trail of its own, which verifies by itself
+    /// and takes what is moved later. The engine may run. Killed at any point, it loses nothing: run it again.
+    Archive {
+        #[command(flatten)]
+        place: Place,
+        /// Folder to move to: a new one, or that of earlier moves
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+        /// Only segments whose records are all older: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago [default: all but the last]
+        #[arg(long, value_name = "TIME", value_parser = moment)]
+        before: Option<Moment>,
+        /// Move also what does not verify; `audit verify` says so from then on
+        #[arg(long)]
+        despite_findings: bool,
+        /// Say the result in JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the last record's number and hash, as `audit verify --expect` takes them: keep it where nobody can change it
+    Head {
+        #[command(flatten)]
+        place: Place,
+        /// Say all that the head says, in JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Where the trail is, and its key.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// Folder of the trail [default: `audit.folder` of the configuration]
+    #[arg(value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Configuration file; names the key-encryption key and, without FOLDER, the folder [default: that of `sealwire dev`,
+    /// without FOLDER]
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Which records are shown. All that is said must hold.
+#[derive(Debug, clap::Args)]
+struct Wanted {
+    /// Of this principal, by its whole name
+    #[arg(long, value_name = "NAME")]
+    principal: Option<String>,
+    /// Of this app
+    #[arg(long, value_name = "NAME")]
+    app: Option<String>,
+    /// Of this collection
+    #[arg(long, value_name = "NAME")]
+    collection: Option<String>,
+    /// Of this method, such as decrypt or apps.rotate
+    #[arg(long, value_name = "NAME")]
+    method: Option<String>,
+    /// With this outcome: ok, an error's code, or failed for every error
+    #[arg(long, value_name = "CODE")]
+    outcome: Option<String>,
+    /// Of this kind: call, start, stop, segment, gap, refused, sweep or reload
+    #[arg(long, value_name = "KIND")]
+    event: Option<String>,
+    /// Not before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    since: Option<Moment>,
+    /// Not after this time
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    until: Option<Moment>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Verify { place, from, to, expect, plain, json } => {
+            let (folder, key) = place.find(!plain)?;
+            let report = verified(&folder, key.as_ref(), Range { from: *from, to: *to }, expect)?;
+            if *json {
+                println!("{}", of_report(&folder, &report));
+            } else {
+                say(&folder, &report);
+            }
+            if report.is_sound() { Ok(()) } else { Err(summary(&report).into()) }
+        }
+        Command::Show { place, wanted, tail, follow, json } => {
+            let (folder, _) = place.find(false)?;
+            match show(folder, &wanted.filter(), *tail, *follow, *json) {
+                // Who reads has had enough.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                shown => Ok(shown?),
+            }
+        }
+        Command::Archive { place, to, before, despite_findings, json } => {
+            let (folder, key) = place.find(true)?;
+            let key = key.ok_or("the key is needed: --config names the configuration that has it")?;
+            let (to, despite_findings) = (to.clone(), *despite_findings);
+            archived(&Move { folder, to, before: *before, despite_findings }, &key, *json)
+        }
+        Command::Head { place, json } => {
+            let (folder, key) = place.find(true)?;
+            head(&folder, key.as_ref(), *json)
+        }
+    }
+}
+
+impl Place {
+    /// The folder and, where it is wanted and known, the key.
+    fn find(&self, keyed: bool) -> Result<(PathBuf, Option<AuditKey>), Failure> {
+        let config = match (&self.config, &self.folder) {
+            (None, Some(_)) => None,
+            (file, _) => {
+                if file.is_none() {
+                    folder::refuse_foreign(Path::new(folder::DEFAULT))?;
+                }
+                let file = file.clone().unwrap_or_else(default_config);
+                Some(Config::load(&file, &Environment::of_process())?)
+            }
+        };
+        let folder = self.folder.clone().or_else(|| config.as_ref()?.audit.folder.clone());
+        let folder = folder.ok_or("audit.folder is empty in this configuration: there is no audit trail")?;
+        let key = match config.filter(|_| keyed) {
+            Some(config) => Some(AuditKey::new(read_kek(&config.kek)?.audit_secret())),
+            None => None,
+        };
+        Ok((folder, key))
+    }
+}
+
+impl Wanted {
+    fn filter(&self) -> Filter {
+        Filter {
+            principal: self.principal.clone(),
+            app: self.app.clone(),
+            collection: self.collection.clone(),
+            method: self.method.clone(),
+            outcome: self.outcome.clone(),
+            event: self.event.clone(),
+            since: self.since,
+            until: self.until,
+        }
+    }
+}
+
+/// Reads a time, or how long ago it was.
+fn moment(text: &str) -> Result<Moment, String> {
+    if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
+        return Ok(Moment::of(time.into()));
+    }
+    let wrong = || "must be such as 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d for so long ago".to_owned();
+    let unit = match text.as_bytes().last() {
+        Some(b's') => 1,
+        Some(b'm') => 60,
+        Some(b'h') => 3_600,
+        Some(b'd') => 86_400,
+        _ => return Err(wrong()),
+    };
+    let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    let ago = Duration::from_secs(count.checked_mul(unit).ok_or_else(wrong)?);
+    SystemTime::now().checked_sub(ago).map(Moment::of).ok_or_else(wrong)
+}
+
+fn verified(folder: &Path, key: Option<&AuditKey>, range: Range, expect: &[Anchor]) -> Result<Report, Failure> {
+    let bar = bar("verified");
+    let report = verify(folder, key, range, expect, &mut |done, all| show_progress(&bar, done, all));
+    bar.finish_and_clear();
+    Ok(report?)
+}
+
+fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
+    let bar = bar("verified and moved");
+    let moved = archive(this, key, &mut |done, all| show_progress(&bar, done, all));
+    bar.finish_and_clear();
+    let Moved { segments, bytes, records, findings } = moved?;
+    let (from, to) = (this.folder.display(), this.to.display());
+    if json {
+        let said = json!({
+            "folder": this.folder, "to": this.to, "files": segments, "bytes": bytes, "first": records.map(|records| records.0),
+            "last": records.map(|records| records.1), "findings": findings,
+        });
+        println!("{said}");
+    } else if let Some((first, last)) = records {
+        println!("{from}: records {first} to {last}, {segments} files, {bytes} bytes, are in {to} now");
+        if findings > 0 {
+            println!("{findings} findings in them; `sealwire audit verify` says so from now on");
+        }
+    } else {
+        println!("{from}: nothing to move; the segment that is written always stays");
+    }
+    Ok(())
+}
+
+fn bar(done: &str) -> ProgressBar {
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template(&format!("{{bar:40}} {{bytes}}/{{total_bytes}} {done} ({{eta}})")) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show_progress(bar: &ProgressBar, done: u64, all: u64) {
+    bar.set_length(all);
+    bar.set_position(done);
+}
+
+fn say(folder: &Path, report: &Report) {
+    let Report { first, last, lines, segments, .. } = report;
+    for finding in &report.findings {
+        println!("{finding}");
+    }
+    if report.findings_omitted > 0 {
+        println!("and {} more", report.findings_omitted);
+    }
+    println!("{}: {lines} lines in {segments} files, records {first} to {last}", folder.display());
+    match report.archived {
+        Some(Anchor { seq, hash }) => println!("archived: records up to {seq}:{hash}"),
+        None if !report.from_beginning => println!("what came before record {first} is not here"),
+        None => (),
+    }
+    if !report.keyed {
+        println!("without the key: who rewrote every line is not found out; --config names the key");
+    }
+    match report.head {
+        HeadSeen::NotAsked => println!("the end of the trail was not asked"),
+        HeadSeen::Named { behind } if behind > 0 => {
+            println!("{behind} records behind the head: written since, or by a kill")
+        }
+        HeadSeen::Named { .. } | HeadSeen::Bad => (),
+    }
+    if report.torn_bytes > 0 {
+        println!("{} bytes at the end are no whole line: written now, or torn by a kill", report.torn_bytes);
+    }
+    if report.lost > 0 {
+        println!("{} records were lost when the files could not be written, and their gaps are recorded", report.lost);
+    }
+    println!("last: {}:{}", report.last, report.hash);
+}
+
+fn summary(report: &Report) -> String {
+    let count = report.findings.len() as u64 + report.findings_omitted;
+    format!("the audit trail is not as it was written: {count} findings")
+}
+
+fn of_report(folder: &Path, report: &Report) -> serde_json::Value {
+    let findings: Vec<_> = report
+        .findings
+        .iter()
+        .map(|one| json!({"file": one.file, "line": one.line, "seq": one.seq, "problem": one.problem.to_string()}))
+        .collect();
+    json!({
+        "folder": folder, "sound": report.is_sound(), "keyed": report.keyed, "files": report.segments,
+        "lines": report.lines, "first": report.first, "last": report.last, "hash": report.hash.to_string(),
+        "from_beginning": report.from_beginning, "archived": report.archived.map(|last| last.seq), "lost": report.lost, "starts": report.starts,
+        "torn_bytes": report.torn_bytes, "end_checked": matches!(report.head, HeadSeen::Named { .. }),
+        "findings": findings, "findings_omitted": report.findings_omitted,
+    })
+}
+
+fn show(folder: PathBuf, filter: &Filter, tail: Option<u64>, follow: bool, json: bool) -> io::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut last: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut trail = Follow::new(folder);
+    trail.poll(&mut |line| {
+        let Some(shown) = filter.take(line) else { return Ok(()) };
+        let Some(most) = tail else { return print(&mut out, line, &shown, json) };
+        if last.len() as u64 == most {
+            last.pop_front();
+        }
+        last.push_back(line.to_vec());
+        Ok(())
+    })?;
+    for line in last {
+        if let Some(shown) = filter.take(&line) {
+            print(&mut out, &line, &shown, json)?;
+        }
+    }
+    out.flush()?;
+    if !follow {
+        return Ok(());
+    }
+    loop {
+        std::thread::sleep(FOLLOW_PAUSE);
+        trail.poll(&mut |line| match filter.take(line) {
+            Some(shown) => print(&mut out, line, &shown, json),
+            None => Ok(()),
+        })?;
+        out.flush()?;
+    }
+}
+
+fn print(out: &mut impl Write, line: &[u8], shown: &Shown, json: bool) -> io::Result<()> {
+    if json {
+        out.write_all(line)?;
+        return out.write_all(b"\n");
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    write!(out, "{} {} ", shown.time, shown.seq)?;
+    if shown.event != "call" {
+        write!(out, "{} of engine {}", shown.event, shown.instance)?;
+        if let Some(found) = &shown.found {
+            write!(out, ", trail found {found}")?;
+        }
+        if let Some(lost) = shown.lost {
+            write!(out, ", {lost} records lost: {}", text(&shown.error))?;
+        }
+        if let Some(count) = shown.count {
+            let (principal, method, outcome) = (text(&shown.principal), text(&shown.method), text(&shown.outcome));
+            let (first, last) = (text(&shown.first), text(&shown.last));
+            write!(out, ", {count} more requests of {principal} for {method}: {outcome}, from {first} to {last}")?;
+        }
+        if let Some(what) = &shown.what {
+            write!(out, ", {what}: {}", text(&shown.outcome))?;
+        }
+        return writeln!(out);
+    }
+    write!(out, "{} {} {}", text(&shown.outcome), text(&shown.principal), text(&shown.method))?;
+    if let Some(app) = &shown.app {
+        write!(out, " {app}")?;
+    }
+    if let Some(collection) = &shown.collection {
+        write!(out, "/{collection}")?;
+    }
+    write!(out, ", {} field{}", shown.fields, if shown.fields == 1 { "" } else { "s" })?;
+    if shown.errors > 0 {
+        write!(out, ", {} refused", shown.errors)?;
+    }
+    if let Some(mask) = &shown.mask {
+        write!(out, ", through {mask}")?;
+    }
+    if let Some(reason) = &shown.reason {
+        write!(out, ", because {reason:?}")?;
+    }
+    if let Some(change) = &shown.change {
+        write!(out, ", {}", serde_json::Value::Object(change.clone()))?;
+    }
+    writeln!(out, ", {} us", shown.took_us)
+}
+
+fn head(folder: &Path, key: Option<&AuditKey>, json: bool) -> Result<(), Failure> {
+    let head = Head::read(folder, key).map_err(|error| format!("{} {error}", folder.join(HEAD_FILE).display()))?;
+    if json {
+        let said = json!({
+            "seq": head.seq, "hash": head.hash.to_string(), "file": head.file, "key": head.key, "sealed": key.is_some(),
+        });
+        println!("{said}");
+    } else {
+        println!("{}:{}", head.seq, head.hash);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        assert_eq!(moment("2026-11-22T00:34:24Z"), Ok(Moment::parse(b"2026-11-22T00:34:24.000Z").unwrap()));
+        assert_eq!(moment("2026-11-22T01:34:24.5+01:00"), Ok(Moment::parse(b"2026-11-22T00:34:24.500Z").unwrap()));
+        let hour = moment("1h").unwrap();
+        assert!(Moment::now().since(hour) >= Duration::from_secs(3_600) && hour > moment("2h").unwrap());
+        for wrong in
+            ["", "yesterday", "h", "-1h", "1w", "2026-11-22", "99999999999999999999d", "9999999999999999d", "é"]
+        {
+            assert!(moment(wrong).is_err(), "{wrong}");
+        }
+    }
+}

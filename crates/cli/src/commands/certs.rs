@@ -1,0 +1,156 @@
+//! `certs`: an authority in a folder, and certificates under it.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::Failure;
+use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, SecretPem, Usage, Validity};
+
+/// Base name of an authority's files.
+pub(super) const CA: &str = "ca";
+/// Days an authority made here is valid.
+pub(super) const CA_DAYS: u32 = 3_650;
+/// Days a certificate made here is valid.
+pub(super) const LEAF_DAYS: u32 = 365;
+
+/// Arguments of `certs`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make an authority: ca.pem and ca-key.pem
+    Authority {
+        #[command(flatten)]
+        common: Common,
+        /// Its common name
+        #[arg(long, default_value = "Sealwire")]
+        name: String,
+        /// Days it is valid
+        #[arg(long, default_value_t = CA_DAYS)]
+        days: u32,
+    },
+    /// Issue a certificate for an engine: NAME.pem and NAME-key.pem
+    Server {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        leaf: LeafArgs,
+    },
+    /// Issue a certificate for a caller: NAME.pem and NAME-key.pem
+    Client {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        leaf: LeafArgs,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Folder with the authority, where files are written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    folder: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct LeafArgs {
+    /// Common name, and base name of the files
+    name: String,
+    /// DNS names [default: NAME, if there is no --ip or --uri]
+    #[arg(long, value_name = "NAME")]
+    dns: Vec<String>,
+    /// IP addresses
+    #[arg(long, value_name = "ADDRESS")]
+    ip: Vec<IpAddr>,
+    /// URIs, such as spiffe://example.org/relay; in a client's certificate, what the engine calls it first
+    #[arg(long, value_name = "URI")]
+    uri: Vec<String>,
+    /// Days it is valid
+    #[arg(long, default_value_t = LEAF_DAYS)]
+    days: u32,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Authority { common, name, days } => {
+            let authority = Authority::create(name, Validity::days(*days))?;
+            let (cert, key) = write_pair(&common.folder, CA, authority.cert_pem(), authority.key_pem())?;
+            common.tell(&cert, &key);
+        }
+        Command::Server { common, leaf } => common.issue(leaf, Usage::Server)?,
+        Command::Client { common, leaf } => common.issue(leaf, Usage::Client)?,
+    }
+    Ok(())
+}
+
+impl Common {
+    fn issue(&self, args: &LeafArgs, usage: Usage) -> Result<(), Failure> {
+        if args.name.contains(['/', '\\']) || args.name.starts_with('.') {
+            return Err("a name becomes a file name: no slash, and no dot in front".into());
+        }
+        let mut names: Vec<Name> = args.dns.iter().cloned().map(Name::Dns).collect();
+        if names.is_empty() && args.ip.is_empty() && args.uri.is_empty() {
+            names.push(Name::Dns(args.name.clone()));
+        }
+        names.extend(args.ip.iter().copied().map(Name::Ip));
+        names.extend(args.uri.iter().cloned().map(Name::Uri));
+        let leaf = Leaf { common_name: args.name.clone(), names, usage, validity: Validity::days(args.days) };
+        let (cert, key) = issue(&self.folder, &args.name, &load_authority(&self.folder)?, &leaf)?;
+        self.tell(&cert, &key);
+        Ok(())
+    }
+
+    fn tell(&self, cert: &Path, key: &Path) {
+        let (cert, key) = (cert.display().to_string(), key.display().to_string());
+        if self.json {
+            println!("{}", json!({ "certificate": cert, "key": key }));
+        } else {
+            println!("certificate  {cert}\nkey          {key}");
+        }
+    }
+}
+
+/// The authority in a folder.
+pub(super) fn load_authority(folder: &Path) -> Result<Authority, Failure> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path)
+            .map_err(|error| format!("{}: {error}; `sealwire certs authority` makes one", path.display()))
+    };
+    Ok(Authority::load(&read("ca.pem")?, SecretPem::new(read("ca-key.pem")?))?)
+}
+
+/// Issues a certificate and writes it beside its authority.
+pub(super) fn issue(
+    folder: &Path,
+    name: &str,
+    authority: &Authority,
+    leaf: &Leaf,
+) -> Result<(PathBuf, PathBuf), Failure> {
+    let issued = authority.issue(leaf)?;
+    write_pair(folder, name, &issued.cert_pem, &issued.key_pem)
+}
+
+/// Writes NAME.pem and NAME-key.pem; never over an existing one.
+pub(super) fn write_pair(
+    folder: &Path,
+    name: &str,
+    cert: &str,
+    key: &SecretPem,
+) -> Result<(PathBuf, PathBuf), Failure> {
+    let (cert_path, key_path) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}-key.pem")));
+    // The key first: a certificate without its key would look finished.
+    sealwire_dev_ca::write(&key_path, key.expose().as_bytes(), Access::Owner, Existing::Keep)?;
+    sealwire_dev_ca::write(&cert_path, cert.as_bytes(), Access::Everyone, Existing::Keep)?;
+    Ok((cert_path, key_path))
+}

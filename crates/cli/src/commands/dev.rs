@@ -1,0 +1,193 @@
+//! `dev`: an engine with everything made for you, shown at work on a document.
+//!
+//! Nothing here is special to development but the folder: the engine is the one that `serve` starts, and the
+//! document goes through its own mTLS port.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sealwire_access::Principal;
+use sealwire_client::control::{
+    AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, Page, PrincipalAsk, PrincipalCall, RoleAsk, RoleCall, Scope,
+    TokenFormat,
+};
+use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
+use sealwire_payload::{Limits, json};
+use sealwire_wire::Method;
+
+use super::{Failure, folder, serve};
+use crate::core_dumps;
+use sealwire_server::server::Server;
+
+const SAMPLE: &str = include_str!("sample.json");
+/// What of the sample is sensitive.
+const SELECT: [&str; 3] = ["$.customer", "$.card.number", "$.card.cvc"];
+
+/// Collections of the app.
+const COLLECTIONS: [(&str, Kind, TokenFormat); 2] =
+    [("people", Kind::Random, TokenFormat::Opaque), ("cards", Kind::Deterministic, TokenFormat::Card)];
+
+/// Arguments of `dev`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Folder for the authority, certificates, key-encryption key, configuration and apps
+    #[arg(long, value_name = "DIR", default_value = folder::DEFAULT)]
+    folder: PathBuf,
+    /// Where to take calls [default: as when the folder was made, first 127.0.0.1:7443]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where to serve /live, /ready and /metrics [default: as when the folder was made, first 127.0.0.1:7444]
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<SocketAddr>,
+    /// Where to change apps, keys and collections [default: as when the folder was made, first 127.0.0.1:7445]
+    #[arg(long, value_name = "ADDRESS")]
+    control: Option<SocketAddr>,
+    /// Stop after the demonstration
+    #[arg(long)]
+    demo_only: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let at = folder::Addresses { listen: args.listen, admin: args.admin, control: args.control };
+    let mut config = folder::prepare(&args.folder, &at)?;
+    if config.access.administrators.is_empty() {
+        // A folder from before there were roles.
+        config.access.administrators.extend(Principal::from_text(folder::OPERATOR_NAME));
+    }
+    drop(serve::log(&config)?);
+    core_dumps::forbid_files();
+    let runtime = serve::runtime(&config)?;
+    let ended = runtime.block_on(async {
+        // No client is refused because its role is not there yet.
+        let mut server = Server::start_closed(&config).await?;
+        furnish(&args.folder, &server).await?;
+        server.open();
+        demonstrate(&args.folder, &server).await?;
+        if !args.demo_only {
+            let mut stop = serve::StopSignals::listen()?;
+            invite(&args.folder, &server);
+            stop.next().await;
+            return stop.unless_again(server.shutdown()).await;
+        }
+        server.shutdown().await;
+        Ok(())
+    });
+    if ended.is_err() {
+        // Crypto threads may be in the middle of what nobody waits for any more.
+        runtime.shutdown_background();
+    }
+    ended
+}
+
+/// A client of the folder's engine.
+async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client, Failure> {
+    let file = |name: &str| Pem::File(folder.join(name));
+    let (cert, key) = (file(&format!("{name}.pem")), file(&format!("{name}-key.pem")));
+    Ok(Client::connect(ClientConfig::new(address.to_string(), "localhost", file("ca.pem"), cert, key)).await?)
+}
+
+/// What the client may do.
+const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.* apps=*";
+
+/// Makes the app, its collections and the client's role over the engine's own control listener; what is there stays.
+async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
+    let Some(control) = server.control_address() else {
+        return Err(
+            format!("{} has no control.address, where the app is made", folder.join(folder::CONFIG).display()).into()
+        );
+    };
+    let operator = client(folder, control, folder::OPERATOR).await?;
+    there(operator.change_app(AppCall { app: folder::APP, ask: AppAsk::Create }).await)?;
+    for (collection, kind, format) in COLLECTIONS {
+        let (first, last, scope, expires_s, retention_s) = (None, None, Scope::Collection, None, None);
+        let ask = CollectionAsk::Create { kind, format, first, last, scope, expires_s, retention_s };
+        there(operator.change_collection(CollectionCall { app: folder::APP, collection, ask }).await)?;
+    }
+    let roles = operator.roles(Page { after: None, limit: Some(1_000) }).await?.roles;
+    if roles.iter().all(|role| role.role != folder::CLIENT_ROLE) {
+        let ask = RoleAsk::Set { grants: vec![CLIENT_GRANT] };
+        operator.change_role(RoleCall { role: folder::CLIENT_ROLE, ask }).await?;
+        let ask = PrincipalAsk::Grant { role: folder::CLIENT_ROLE };
+        operator.change_principal(PrincipalCall { principal: folder::CLIENT_NAME, ask }).await?;
+    }
+    Ok(())
+}
+
+/// It was made, now or before.
+fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
+    match made {
+        Ok(_) => Ok(()),
+        Err(Error::Rpc(error)) if error.code == ErrorCode::Conflict => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Encrypts and decrypts the sample through the engine's own port, and shows it.
+async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
+    let address = server.address();
+    let client = client(folder, address, folder::CLIENT).await?;
+    let limits = Limits::default();
+    let payload = json::to_msgpack(SAMPLE.as_bytes(), limits)?;
+    print!("The engine listens on {address} (TLS 1.3, client certificate required)");
+    if let Some(control) = server.control_address() {
+        print!("; its operators change apps on {control}");
+    }
+    println!(". A document:\n");
+    println!("{}", SAMPLE.trim_end());
+
+    let call = Encrypt { select: Some(SELECT.to_vec()), ..Encrypt::new(folder::APP, &payload) };
+    let (sealed, sealing) = timed(client.encrypt(call)).await?;
+    println!("\nThe same, with {} encrypted for app `{}`:\n", SELECT.join(", "), folder::APP);
+    println!("{}", shortened(&text_of(&sealed.payload, limits)?));
+
+    let (opened, opening) = timed(client.decrypt(Decrypt::new(folder::APP, &sealed.payload))).await?;
+    if opened.payload != payload {
+        return Err("the document that came back is not the one that went in".into());
+    }
+    println!("\nDecrypted again: identical, byte for byte.");
+    println!("Encrypting took {} us, decrypting {} us, round trip included.", sealing.as_micros(), opening.as_micros());
+    println!("Everything is in {}: delete it and nothing is left.", folder.display());
+    Ok(())
+}
+
+async fn timed<T, E>(call: impl Future<Output = Result<T, E>>) -> Result<(T, Duration), E> {
+    let start = Instant::now();
+    Ok((call.await?, start.elapsed()))
+}
+
+fn text_of(payload: &[u8], limits: Limits) -> Result<String, Failure> {
+    let mut text = Vec::new();
+    json::from_msgpack(payload, &mut text, true, limits)?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// Cuts the middle out of long envelopes, so that lines stay readable.
+fn shortened(text: &str) -> String {
+    let shorten = |part: &str| match part.strip_prefix("sw1:") {
+        Some(rest) if rest.len() > 40 && rest.is_ascii() => {
+            format!("sw1:{}...{} ({} characters)", &rest[..20], &rest[rest.len() - 12..], part.len())
+        }
+        _ => part.to_owned(),
+    };
+    text.split('"').map(shorten).collect::<Vec<_>>().join("\"")
+}
+
+fn invite(folder: &Path, server: &Server) {
+    let program = std::env::args().next().unwrap_or_else(|| "sealwire".into());
+    let at =
+        if folder == Path::new(folder::DEFAULT) { String::new() } else { format!(" --folder {}", folder.display()) };
+    println!("\nServing until Ctrl-C. From another shell in this folder:\n");
+    println!("  {program} encrypt mine.json{at} --output sealed.json");
+    println!("  {program} decrypt sealed.json{at}");
+    println!("  {program} inspect{at} 'sw1:...'");
+    if server.engine().methods().contains(Method::Tokenize) {
+        println!("  {program} tokenize mine.json{at} --collection people --output tokens.json");
+        println!("  {program} detokenize tokens.json{at} --collection people");
+    }
+    println!("  {program} info{at}");
+    println!("  {program} apps list{at}");
+    println!("  {program} collections list {}{at}", folder::APP);
+    println!("  {program} principals list{at}");
+    println!("  curl http://{}/ready\n", server.admin_address());
+}

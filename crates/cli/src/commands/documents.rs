@@ -1,0 +1,328 @@
+//! `encrypt`, `decrypt` and `rewrap`: a JSON file in, a JSON file out.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal as _, Read as _, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use sealwire_client::{
+    Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Rewrap,
+    Unbound, Unmatched, Writing,
+};
+use sealwire_payload::{Limits, json};
+
+use super::connect::Connect;
+use super::{Failure, folder};
+
+/// What each command takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Common {
+    /// JSON file; `-` reads standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Write here instead of standard output; appears only when complete
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// App whose keys to use
+    #[arg(long, short, default_value = folder::APP)]
+    pub(super) app: String,
+    /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
+    #[arg(long, short, value_name = "PATH")]
+    select: Vec<String>,
+    /// Go on if a path of --select matches nothing, and say which; otherwise that is an error
+    #[arg(long)]
+    allow_unmatched: bool,
+    /// Bind the fields to a place, such as `customers.card.17`; the same is needed to decrypt
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub(super) context: String,
+    /// Why, for whoever looks at it later; a role may demand it
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: Option<String>,
+    /// One line instead of indented text
+    #[arg(long)]
+    compact: bool,
+    #[command(flatten)]
+    pub(super) connect: Connect,
+}
+
+/// Arguments of `encrypt`.
+#[derive(Debug, clap::Args)]
+pub(super) struct EncryptArgs {
+    #[command(flatten)]
+    common: Common,
+    /// r1 is P-256, k1 is secp256k1
+    #[arg(long, value_enum, default_value = "r1")]
+    curve: CurveName,
+    /// How far one ephemeral key reaches: the document, one field, or all calls of the app's present epoch, which
+    /// `sealwire apps set APP --epoch-ms N` allows
+    #[arg(long, value_enum, default_value = "request")]
+    key_scope: ScopeName,
+    /// What to write; evervault-bare is without metadata, so that nothing authenticates what kind of value it is
+    #[arg(long, value_enum)]
+    format: Option<FormatName>,
+    /// Data role that evervault strings carry: 1 to 20 of a-z 0-9 -
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
+}
+
+/// Arguments of `decrypt`.
+#[derive(Debug, clap::Args)]
+pub(super) struct DecryptArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Leave fields that do not open as they are and list them, instead of failing
+    #[arg(long)]
+    report: bool,
+}
+
+/// Arguments of `rewrap`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RewrapArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Curve of the key to move to; r1 is P-256, k1 is secp256k1
+    #[arg(long, value_enum, default_value = "r1")]
+    curve: CurveName,
+    /// What to write, whatever it was
+    #[arg(long, value_enum)]
+    format: Option<FormatName>,
+    /// With --context: open Evervault values too, which are bound to no place, and bind them to it from now on. For
+    /// bringing them in, once: whoever can write the file can have put any value of the app there
+    #[arg(long)]
+    bind_unbound: bool,
+    /// Leave fields that do not open as they are and list them, instead of failing
+    #[arg(long)]
+    report: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CurveName {
+    R1,
+    K1,
+}
+
+impl From<CurveName> for Curve {
+    fn from(name: CurveName) -> Self {
+        match name {
+            CurveName::R1 => Self::R1,
+            CurveName::K1 => Self::K1,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FormatName {
+    Native,
+    Evervault,
+    EvervaultBare,
+}
+
+impl From<FormatName> for Format {
+    fn from(name: FormatName) -> Self {
+        match name {
+            FormatName::Native => Self::Native,
+            FormatName::Evervault => Self::Evervault,
+            FormatName::EvervaultBare => Self::EvervaultBare,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ScopeName {
+    Request,
+    Field,
+    Epoch,
+}
+
+pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
+    let key_scope = match args.key_scope {
+        ScopeName::Request => KeyScope::Request,
+        ScopeName::Field => KeyScope::Field,
+        ScopeName::Epoch => KeyScope::Epoch,
+    };
+    let common = &args.common;
+    common.convert("encrypting", async |payload| {
+        let call = Encrypt {
+            select: common.select(),
+            unmatched: common.unmatched(),
+            context: common.context.as_bytes(),
+            reason: common.reason.as_deref(),
+            writing: Writing {
+                curve: args.curve.into(),
+                key_scope,
+                format: args.format.map(Format::from),
+                role: args.role.as_deref(),
+                ..Writing::default()
+            },
+            ..Encrypt::new(&common.app, payload)
+        };
+        Ok(common.connect.client().await?.encrypt(call).await?)
+    })
+}
+
+pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
+    let common = &args.common;
+    let on_error = if args.report { OnError::Report } else { OnError::Fail };
+    common.convert("decrypting", async |payload| {
+        let call = Decrypt {
+            select: common.select(),
+            unmatched: common.unmatched(),
+            context: common.context.as_bytes(),
+            reason: common.reason.as_deref(),
+            on_error,
+            ..Decrypt::new(&common.app, payload)
+        };
+        Ok(common.connect.client().await?.decrypt(call).await?)
+    })
+}
+
+pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
+    let common = &args.common;
+    let on_error = if args.report { OnError::Report } else { OnError::Fail };
+    common.convert("rewrapping", async |payload| {
+        let call = Rewrap {
+            select: common.select(),
+            unmatched: common.unmatched(),
+            context: common.context.as_bytes(),
+            reason: common.reason.as_deref(),
+            on_error,
+            writing: Writing {
+                curve: args.curve.into(),
+                format: args.format.map(Format::from),
+                unbound: if args.bind_unbound { Unbound::Bind } else { Unbound::Refuse },
+                ..Writing::default()
+            },
+            ..Rewrap::new(&common.app, payload)
+        };
+        Ok(common.connect.client().await?.rewrap(call).await?)
+    })
+}
+
+impl Common {
+    /// A misspelt path would leave its field in the clear.
+    pub(super) fn unmatched(&self) -> Unmatched {
+        if self.select.is_empty() || self.allow_unmatched { Unmatched::Report } else { Unmatched::Fail }
+    }
+
+    pub(super) fn select(&self) -> Option<Vec<&str>> {
+        (!self.select.is_empty()).then(|| self.select.iter().map(String::as_str).collect())
+    }
+
+    pub(super) fn convert(
+        &self,
+        doing: &str,
+        call: impl AsyncFnOnce(&[u8]) -> Result<Document, Failure>,
+    ) -> Result<(), Failure> {
+        let progress = Progress::new();
+        progress.say("reading");
+        let text = read(&self.file)?;
+        let limits = Limits { out_bytes_max: usize::MAX, ..Limits::default() };
+        let payload = json::to_msgpack(&text, limits).map_err(|error| format!("{}: {error}", self.file.display()))?;
+        progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
+        let document = self.connect.run(call(&payload)).map_err(|failure| self.explained(failure))?;
+        progress.say("writing");
+        let mut converted = Vec::new();
+        json::from_msgpack(&document.payload, &mut converted, !self.compact, limits)?;
+        converted.push(b'\n');
+        progress.end();
+        list(&document.errors, document.errors_omitted);
+        for path in document.unmatched.iter().filter_map(|position| self.path(*position)) {
+            eprintln!("{path} matches nothing");
+        }
+        write(self.output.as_deref(), &converted)
+    }
+
+    /// Adds to a refusal what a person would ask next; here with the paths that were asked for.
+    fn explained(&self, failure: Failure) -> Failure {
+        let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return explained(failure) };
+        let position = error.details.iter().find(|detail| detail.key == "unmatched").map(|detail| &detail.value);
+        match position {
+            Some(DetailValue::Number(position)) => {
+                let path = u32::try_from(*position).ok().and_then(|position| self.path(position)).unwrap_or_default();
+                let hint = "correct it, or go on without with --allow-unmatched";
+                format!("--select {path} matches nothing in {}: {hint}", self.file.display()).into()
+            }
+            _ => explained(failure),
+        }
+    }
+
+    fn path(&self, position: u32) -> Option<&str> {
+        self.select.get(usize::try_from(position).ok()?).map(String::as_str)
+    }
+}
+
+/// Adds to a refusal what a person would ask next.
+pub(super) fn explained(failure: Failure) -> Failure {
+    let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return failure };
+    let path = error.details.iter().find(|detail| detail.key == "path").map(|detail| match &detail.value {
+        DetailValue::Text(path) => path.to_string(),
+        DetailValue::Number(number) => number.to_string(),
+    });
+    match (error.code, path) {
+        (ErrorCode::CannotOpen, Some(path)) => {
+            let hint = "another app or context, a disabled key, or altered; --report lists all such fields and opens the others";
+            format!("{path} does not open: {hint}").into()
+        }
+        (ErrorCode::Forbidden, Some(path)) => {
+            format!("{path}: {}; `evervault.open_roles` lists the roles that open", error.message).into()
+        }
+        (ErrorCode::NotFound, _) => format!("{error}; `sealwire apps list` shows which there are").into(),
+        _ => failure,
+    }
+}
+
+fn list(errors: &[FieldError], omitted: u64) {
+    for error in errors {
+        eprintln!("{}: {}", error.path, error.code);
+    }
+    if omitted > 0 {
+        eprintln!("and {omitted} more");
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    let mut text = Vec::new();
+    let read = if file == Path::new("-") {
+        std::io::stdin().lock().read_to_end(&mut text)
+    } else {
+        File::open(file).and_then(|mut file| file.read_to_end(&mut text))
+    };
+    read.map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(text)
+}
+
+fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
+    match output {
+        Some(file) => {
+            Ok(sealwire_dev_ca::write(file, text, sealwire_dev_ca::Access::Owner, sealwire_dev_ca::Existing::Replace)?)
+        }
+        None => {
+            let mut stdout = BufWriter::new(std::io::stdout().lock());
+            Ok(stdout.write_all(text).and_then(|()| stdout.flush())?)
+        }
+    }
+}
+
+/// A moving line on a terminal, shown once the work has taken a moment; nothing elsewhere.
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
+    }
+
+    pub(super) fn say(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
+    pub(super) fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}

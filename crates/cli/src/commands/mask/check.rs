@@ -1,0 +1,221 @@
+//! `mask check`: what rules do to a sample. A job over it with a key that is thrown away, whose output goes nowhere.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sealwire_crypto::TokenSecret;
+use sealwire_mask::{MaskSecret, Masks, RuleText, Rules, Target, Unknown, Value, redact};
+use sealwire_mask_job::{
+    Column, Engine, EngineError, FieldReport, FileJob, Input, Limits, Output, Progress, mask_file,
+};
+use sealwire_msgpack::Reader;
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::show::{self, counted};
+use super::{Holds, RulesFile, run_job};
+use crate::commands::Failure;
+
+/// Arguments of `mask check`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A file as it will be masked, or a part of one; `-` reads standard input
+    #[arg(value_name = "SAMPLE")]
+    sample: PathBuf,
+    #[command(flatten)]
+    rules: RulesFile,
+    #[command(flatten)]
+    holds: Holds,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the rules do to the sample.
+#[derive(Debug, Serialize)]
+struct Explained {
+    /// By path or column, in the order they were met.
+    fields: Vec<Field>,
+    /// Values that their rule's function does not take.
+    unfit: Vec<Unfit>,
+    /// Rules that named nothing in the sample, counted from 1.
+    unused: Vec<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct Field {
+    field: String,
+    /// `masked`, `kept` or `refused`.
+    becomes: &'static str,
+    /// Which rule, counted from 1; absent if none names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<usize>,
+    /// What that rule names: `path $.a`, `column a` or `kind card`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    names: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mask: Option<String>,
+    values: u64,
+    nulls: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Unfit {
+    /// Counted from 1.
+    rule: usize,
+    mask: String,
+    values: u64,
+    /// Of the first of them.
+    why: String,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let rules = args.rules.load()?;
+    let format = args.holds.format(&args.sample)?;
+    let is_pipe = args.sample == Path::new("-");
+    let job = FileJob {
+        input: if is_pipe { Input::Stdin } else { Input::File(args.sample.clone()) },
+        output: Output::Nowhere,
+        format,
+        limits: Limits::default(),
+    };
+    let keeping = keeping(&rules)?;
+    let trial = Arc::new(Trial::new(&keeping)?);
+    let report = run_job(async {
+        Ok(mask_file(job, Arc::new(keeping), Arc::clone(&trial), Arc::<Progress>::default()).await?)
+    })?;
+    let refuses = rules.unknown() == Unknown::Refuse;
+    let fields: Vec<Field> = report.fields.into_iter().map(|field| explained(&rules, refuses, field)).collect();
+    let used = |rule: &usize| fields.iter().any(|field| field.rule == Some(*rule));
+    let unused = (1..=rules.iter().len()).filter(|rule| !used(rule)).collect();
+    let unfit = trial.unfit.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+    let explained = Explained { unused, fields, unfit };
+    if args.json {
+        println!("{}", serde_json::to_string(&explained)?);
+    } else {
+        print(&explained, &rules)?;
+    }
+    verdict(&explained)
+}
+
+/// The same rules, under which what none of them names stays: so that all of it is listed.
+fn keeping(rules: &Rules) -> Result<Rules, Failure> {
+    let text = |rule: &sealwire_mask::Rule| RuleText { target: rule.target.clone(), mask: rule.function.to_string() };
+    let list = |(name, entries): (&str, _)| (name.to_owned(), Iterator::map(entries, str::to_owned).collect());
+    Ok(Rules::new(Unknown::Keep, rules.iter().map(text).collect(), rules.lists().map(list).collect())?)
+}
+
+fn explained(rules: &Rules, refuses: bool, field: FieldReport) -> Field {
+    let rule = field.rule.and_then(|at| rules.get(at));
+    let becomes = match rule {
+        Some(rule) if rule.function.is_keep() => "kept",
+        Some(_) => "masked",
+        // Nulls alone were met: they stay under any rule.
+        None if refuses && field.masked + field.kept > 0 => "refused",
+        None => "kept",
+    };
+    Field {
+        field: field.field,
+        becomes,
+        rule: field.rule.map(|at| at + 1),
+        names: rule.map(|rule| named(&rule.target)),
+        mask: field.function,
+        values: field.masked + field.kept,
+        nulls: field.nulls,
+    }
+}
+
+fn named(target: &Target) -> String {
+    match target {
+        Target::Path(path) => format!("path {path}"),
+        Target::Column(column) => format!("column {column}"),
+        Target::Kind(kind) => format!("kind {}", kind.name()),
+    }
+}
+
+fn print(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
+    let row = |field: &Field| {
+        let (mask, by) = match (&field.mask, field.rule, &field.names) {
+            (Some(mask), Some(rule), Some(names)) => (mask.clone(), format!("rule {rule}, {names}")),
+            _ if field.becomes == "refused" => ("refused".to_owned(), "no rule names it".to_owned()),
+            _ => ("keep".to_owned(), "no rule names it".to_owned()),
+        };
+        vec![field.field.clone(), mask, by, field.values.to_string(), field.nulls.to_string()]
+    };
+    let rows: Vec<_> = explained.fields.iter().map(row).collect();
+    show::print_table(&["FIELD", "MASK", "BECAUSE OF", "VALUES", "NULL"], &rows)?;
+    for Unfit { rule, mask, values, why } in &explained.unfit {
+        println!("rule {rule}: {mask} does not fit {}: {why}", counted(*values, "value"));
+    }
+    for rule in &explained.unused {
+        let target = rules.get(rule - 1).map(|rule| named(&rule.target)).unwrap_or_default();
+        println!("rule {rule} names nothing here: {target}");
+    }
+    Ok(())
+}
+
+/// Whether a job would go through.
+fn verdict(explained: &Explained) -> Result<(), Failure> {
+    let refused = explained.fields.iter().filter(|field| field.becomes == "refused").count();
+    let unfit: u64 = explained.unfit.iter().map(|unfit| unfit.values).sum();
+    match (refused, unfit) {
+        (0, 0) => Ok(()),
+        (0, unfit) => {
+            Err(format!("a job would fail: its function does not fit {}", counted(unfit, "value")).into())
+        }
+        (refused, _) => Err(format!(
+            "a job would fail: no rule names {}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\"",
+            counted(refused as u64, "field")
+        )
+        .into()),
+    }
+}
+
+/// Masks under a key that nobody has, and notes what does not fit.
+struct Trial {
+    masks: Masks,
+    unfit: Mutex<BTreeMap<usize, Unfit>>,
+}
+
+impl Trial {
+    fn new(rules: &Rules) -> Result<Self, Failure> {
+        let secret = TokenSecret::generate()?;
+        let secret = MaskSecret::new(Zeroizing::new(*secret.expose()));
+        Ok(Self { masks: Masks::new(rules, &secret), unfit: Mutex::default() })
+    }
+
+    fn column(&self, column: &Column) -> Result<Vec<u8>, EngineError> {
+        let odd = |_| EngineError::Failed("a batch is not what it says".to_owned());
+        let mut out = Vec::with_capacity(column.values.len());
+        let mut values = Reader::new(&column.values);
+        let mut subjects = column.subjects.as_deref().map(Reader::new);
+        for _ in 0..column.count {
+            let value = Value::read(values.value().map_err(odd)?);
+            let subject = match &mut subjects {
+                Some(subjects) => Value::read(subjects.value().map_err(odd)?),
+                None => None,
+            };
+            let before = out.len();
+            if let Err(unfit) = self.masks.apply(column.rule, value.unwrap_or(Value::Nil), subject, &mut out) {
+                out.truncate(before);
+                redact(value, &mut out);
+                self.note(column.rule, &unfit.to_string());
+            }
+        }
+        Ok(out)
+    }
+
+    fn note(&self, rule: usize, why: &str) {
+        let mask = || self.masks.get(rule).map(|mask| mask.function().to_string()).unwrap_or_default();
+        let mut all = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Unfit { rule: rule + 1, mask: mask(), values: 0, why: why.to_owned() };
+        all.entry(rule).or_insert_with(new).values += 1;
+    }
+}
+
+impl Engine for Trial {
+    async fn mask(&self, columns: Vec<Column>) -> Result<Vec<Vec<u8>>, EngineError> {
+        columns.iter().map(|column| self.column(column)).collect()
+    }
+}

@@ -1,0 +1,199 @@
+//! The engine behind a job: batches of values to the RPC `mask`, and its answers back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
+use sealwire_client::{
+    Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, RpcError, RuleFields, UnknownFields,
+};
+use sealwire_mask::Rules;
+use sealwire_mask_job::{Column, Engine, EngineError, answers, payload, place};
+use tokio::time::{Instant, sleep};
+
+use super::show::Bar;
+use crate::commands::{Failure, chain};
+
+/// Columns in one call: what paths take in all is bounded.
+const COLUMNS_MAX: usize = 25;
+/// Pause where nobody says how long one should be.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A batch that waits longer than this is spoken of.
+const NOTICE: Duration = Duration::from_secs(2);
+
+/// An engine over its client.
+pub(super) struct Remote {
+    client: Client,
+    app: String,
+    reason: Option<String>,
+    rules: Arc<Rules>,
+    /// Of each rule, its function as text.
+    functions: Vec<String>,
+    /// How long a batch waits for an engine that is overloaded, drains or does not answer.
+    patience: Duration,
+    /// Who looks at the job was told that it waits.
+    is_told: AtomicBool,
+    bar: ProgressBar,
+}
+
+impl Remote {
+    /// Connects; says above `bar` when the job waits for the engine.
+    pub(super) async fn connect(args: &super::Engine, rules: &Arc<Rules>, bar: &Bar) -> Result<Self, Failure> {
+        Ok(Self {
+            client: args.connect.client().await?,
+            app: args.app.clone(),
+            reason: args.reason.clone(),
+            functions: rules.iter().map(|rule| rule.function.to_string()).collect(),
+            rules: Arc::clone(rules),
+            patience: Duration::from_secs(args.patience),
+            is_told: AtomicBool::new(false),
+            bar: bar.line(),
+        })
+    }
+
+    async fn call(&self, columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
+        let subject = |rule| self.rules.get(rule).and_then(|rule| rule.function.subject());
+        let (payload, paths) = payload(columns, subject);
+        let rule = |(column, path): (&Column, &'_ String)| (column.rule, path.clone());
+        let named: Vec<(usize, String)> = columns.iter().zip(&paths).map(rule).collect();
+        let rules = named
+            .iter()
+            .map(|(rule, path)| MaskRule { fields: RuleFields::Path(path), mask: &self.functions[*rule] })
+            .collect();
+        let wanted = |name: &str| {
+            named.iter().any(|(rule, _)| self.rules.get(*rule).is_some_and(|rule| rule.function.list() == Some(name)))
+        };
+        let lists = self.rules.lists().filter(|(name, _)| wanted(name));
+        let lists = lists.map(|(name, entries)| MaskList { name, entries: entries.collect() }).collect();
+        // A subject beside a value is nobody's field, and stays.
+        let writing = Masking { rules, unknown: UnknownFields::Keep, lists };
+        let call = Mask { reason: self.reason.as_deref(), writing, ..Mask::new(&self.app, &payload) };
+        let (began, mut has_told) = (Instant::now(), false);
+        loop {
+            let error = match self.client.mask(call.clone()).await {
+                Ok(document) => {
+                    self.tell(false, || "the engine answers again".to_owned());
+                    return answers(&document.payload, columns);
+                }
+                Err(error) => error,
+            };
+            let waited = began.elapsed();
+            let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.patience) else {
+                return Err(failed(&error));
+            };
+            // Once a batch: while some pass and some wait, they would tell each other's news at every try.
+            if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
+                let seconds = self.patience.as_secs();
+                self.tell(true, || {
+                    format!("waiting for the engine, each batch up to {seconds} s (--patience): {}", chain(&error))
+                });
+            }
+            sleep(pause).await;
+        }
+    }
+
+    /// Says once that the job waits, and once that it goes on.
+    fn tell(&self, waits: bool, what: impl FnOnce() -> String) {
+        // Most calls find that there is nothing to say; they need not take turns at one cache line for it.
+        if self.is_told.load(Ordering::Relaxed) != waits && self.is_told.swap(waits, Ordering::Relaxed) != waits {
+            self.bar.suspend(|| eprintln!("{}", what()));
+        }
+    }
+}
+
+impl Engine for Remote {
+    async fn mask(&self, columns: Vec<Column>) -> Result<Vec<Vec<u8>>, EngineError> {
+        let mut all = Vec::with_capacity(columns.len());
+        for (part, columns) in columns.chunks(COLUMNS_MAX).enumerate() {
+            let behind = |error| match error {
+                EngineError::Unfit { column, value, why } => {
+                    EngineError::Unfit { column: part * COLUMNS_MAX + column, value, why }
+                }
+                failed @ EngineError::Failed(_) => failed,
+            };
+            all.extend(self.call(columns).await.map_err(behind)?);
+        }
+        Ok(all)
+    }
+}
+
+/// How long to wait before the same may pass; `None`: it will not.
+fn pause(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Rpc(error) => match error.code {
+            ErrorCode::Overloaded | ErrorCode::Unavailable => {
+                Some(error.retry_after_ms.map_or(PAUSE, |ms| Duration::from_millis(ms.into())))
+            }
+            _ => None,
+        },
+        Error::Connect(_) | Error::Disconnected { .. } => Some(PAUSE),
+        _ => None,
+    }
+}
+
+fn failed(error: &Error) -> EngineError {
+    let unfit = |error: &RpcError| {
+        let path = error.details.iter().find(|detail| detail.key == "path")?;
+        let DetailValue::Text(path) = &path.value else { return None };
+        let (column, value) = place(path)?;
+        Some(EngineError::Unfit { column, value, why: error.message.to_string() })
+    };
+    match error {
+        Error::Rpc(error) if error.code == ErrorCode::BadRequest => {
+            unfit(error).unwrap_or_else(|| EngineError::Failed(error.to_string()))
+        }
+        error => EngineError::Failed(chain(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use sealwire_client::Detail;
+
+    use super::*;
+
+    #[test]
+    fn a_job_waits_out_what_passes_and_nothing_else() {
+        let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
+        let soon = RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(20);
+        for (error, expected) in [
+            (Error::Rpc(soon), Some(Duration::from_millis(20))),
+            (rpc(ErrorCode::Overloaded), Some(PAUSE)),
+            (rpc(ErrorCode::Unavailable), Some(PAUSE)),
+            (Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into())), Some(PAUSE)),
+            (Error::Disconnected { why: "reset".into() }, Some(PAUSE)),
+            (rpc(ErrorCode::BadRequest), None),
+            (rpc(ErrorCode::Forbidden), None),
+            (rpc(ErrorCode::Cancelled), None),
+            (rpc(ErrorCode::Internal), None),
+            (Error::Deadline, None),
+            (Error::Config("none".into()), None),
+        ] {
+            assert_eq!(pause(&error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_names_a_value_is_about_that_value() {
+        let bad = |path: Option<&'static str>| {
+            let error = RpcError::new(ErrorCode::BadRequest, "email does not fit");
+            Error::Rpc(path.map_or(error.clone(), |path| error.with(Detail::text("path", path))))
+        };
+        let unfit = |column, value| EngineError::Unfit { column, value, why: "email does not fit".to_owned() };
+        assert_eq!(failed(&bad(Some("$[2][17]"))), unfit(2, 17));
+        assert_eq!(failed(&bad(Some("$[0][3].value"))), unfit(0, 3));
+        for error in
+            [bad(None), bad(Some("$.a")), Error::Rpc(RpcError::new(ErrorCode::Forbidden, "email does not fit"))]
+        {
+            let found = failed(&error);
+            assert!(
+                matches!(&found, EngineError::Failed(why) if why.contains("email does not fit")),
+                "{error}: {found}"
+            );
+        }
+    }
+}

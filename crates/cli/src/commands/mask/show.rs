@@ -1,0 +1,191 @@
+//! How far a job is, and what it did, for a person or a machine.
+
+use std::io::{IsTerminal as _, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use sealwire_mask_job::{FieldReport, LeakReport, LeakVerdict, Progress};
+
+use super::Done;
+use crate::commands::Failure;
+
+/// How often the line moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A moving line on a terminal; nothing elsewhere.
+pub(super) struct Bar {
+    bar: ProgressBar,
+    /// What the job writes how far it is.
+    pub(super) progress: Arc<Progress>,
+}
+
+impl Bar {
+    pub(super) fn new(doing: &'static str) -> Self {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
+        bar.set_message(doing);
+        let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Self { bar, progress: Arc::default() }
+    }
+
+    /// The line itself, for who has something to say above it.
+    pub(super) fn line(&self) -> ProgressBar {
+        self.bar.clone()
+    }
+
+    /// Shows how far a job is until it ends.
+    pub(super) async fn over<T>(&self, job: impl Future<Output = T>) -> T {
+        let moves = async {
+            loop {
+                self.show();
+                tokio::time::sleep(TICK).await;
+            }
+        };
+        tokio::select! {
+            outcome = job => outcome,
+            () = moves => unreachable!("it moves for ever"),
+        }
+    }
+
+    /// The same for a job that takes a thread.
+    pub(super) fn during<T: Send>(&self, job: impl FnOnce(&Progress) -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let job = scope.spawn(|| job(&self.progress));
+            while !job.is_finished() {
+                self.show();
+                std::thread::sleep(TICK);
+            }
+            job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn show(&self) {
+        let now = self.progress.moment();
+        // By what is known of its end: bytes of a file, rows of a database.
+        let (done, all, unit) = match (now.bytes_all, now.records_all) {
+            (0, 0) => return self.bar.tick(),
+            (0, rows) => (now.records, rows, "{human_pos} of {human_len} rows"),
+            (bytes, _) => (now.bytes, bytes, "{bytes} of {total_bytes}, {bytes_per_sec}"),
+        };
+        if self.bar.length().is_none()
+            && let Ok(style) = ProgressStyle::with_template(&format!("{{msg}} {{wide_bar}} {unit}, {{eta}} left"))
+        {
+            self.bar.set_style(style);
+        }
+        self.bar.set_length(all.max(done));
+        self.bar.set_position(done);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Prints a table: the first column to the left, numbers to the right.
+fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([head[at].len()]).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let head: Vec<String> = head.iter().map(|text| (*text).to_owned()).collect();
+    for row in std::iter::once(&head).chain(rows) {
+        let mut line = String::new();
+        for (at, cell) in row.iter().enumerate() {
+            let is_number = at > 0 && rows.iter().all(|row| row[at].bytes().all(|byte| byte.is_ascii_digit()));
+            let pad = " ".repeat(widths[at] - cell.chars().count());
+            line += &if is_number { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// `1 value`, `2 values`.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+pub(super) fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
+    Ok(table(&mut std::io::stdout().lock(), head, rows)?)
+}
+
+/// What a job did. To standard error where the masked document is on standard output.
+pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Failure> {
+    let (mut stdout, mut stderr) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let out: &mut dyn Write = if to_stderr { &mut stderr } else { &mut stdout };
+    if as_json {
+        writeln!(out, "{}", serde_json::to_string(done)?)?;
+    } else {
+        let report = &done.report;
+        let rows: Vec<_> = report.fields.iter().map(of_field).collect();
+        table(out, &["FIELD", "MASK", "MASKED", "UNCHANGED", "KEPT", "NULL"], &rows)?;
+        let seconds = Duration::from_millis(report.elapsed_ms.max(1)).as_secs_f64();
+        let (records, bytes) = (report.records, report.bytes_in as f64 / 1e6);
+        let memory =
+            report.peak_memory_bytes.map_or(String::new(), |bytes| format!(", {} MB at most", bytes / 1_000_000));
+        writeln!(
+            out,
+            "{}, {bytes:.1} MB in {seconds:.1} s: {:.0} records/s{memory}",
+            counted(records, "record"),
+            records as f64 / seconds
+        )?;
+        if let Some(leaks) = &done.leaks {
+            writeln!(out)?;
+            of_leaks(out, leaks)?;
+        }
+    }
+    passed(done.leaks.as_ref())
+}
+
+fn of_field(field: &FieldReport) -> Vec<String> {
+    let mask = match (&field.function, &field.kind) {
+        (Some(function), Some(kind)) => format!("{function} of {kind}"),
+        (Some(function), None) => function.clone(),
+        (None, _) => "-".to_owned(),
+    };
+    let counts = [field.masked, field.unchanged, field.kept, field.nulls].map(|count| count.to_string());
+    [vec![field.field.clone(), mask], counts.to_vec()].concat()
+}
+
+/// What was found of originals.
+pub(super) fn leaks(report: &LeakReport, as_json: bool) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        writeln!(out, "{}", serde_json::to_string(report)?)?;
+    } else {
+        of_leaks(&mut out, report)?;
+    }
+    passed(Some(report))
+}
+
+fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
+    let rows: Vec<_> = report
+        .fields
+        .iter()
+        .map(|field| {
+            let verdict = match field.verdict {
+                LeakVerdict::Clean => "clean".to_owned(),
+                LeakVerdict::Leak if field.elsewhere.is_empty() => "LEAK".to_owned(),
+                LeakVerdict::Leak => format!("LEAK into {}", field.elsewhere.join(", ")),
+                LeakVerdict::NotChecked => "not checked: too few values".to_owned(),
+            };
+            let counts = [field.originals, field.found_in_field, field.found_elsewhere].map(|count| count.to_string());
+            [vec![field.field.clone(), field.function.clone()], counts.to_vec(), vec![verdict]].concat()
+        })
+        .collect();
+    table(out, &["FIELD", "MASK", "ORIGINALS", "IN FIELD", "ELSEWHERE", "VERDICT"], &rows)
+}
+
+fn passed(report: Option<&LeakReport>) -> Result<(), Failure> {
+    match report {
+        Some(report) if !report.passed => {
+            let leaking = report.fields.iter().filter(|field| field.verdict == LeakVerdict::Leak).count();
+            let fields = counted(leaking as u64, "field");
+            Err(format!("originals were found in the output, of {fields}: do not hand it on").into())
+        }
+        _ => Ok(()),
+    }
+}

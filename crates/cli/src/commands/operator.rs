@@ -1,0 +1,232 @@
+//! Where apps, keys and collections are changed: at an engine's control listener, or in a file of apps.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sealwire_client::{Client, Error, ErrorCode};
+use sealwire_store::{Control, FileStore};
+use sealwire_wire::RpcError;
+use sealwire_wire::control::{
+    AppAsk, AppCall, AppChanged, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Page,
+    PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged, Roles,
+};
+
+use super::connect::Connect;
+use super::{ConfigArgs, Failure};
+use sealwire_engine::control;
+use sealwire_engine::kek::read_kek;
+
+/// Entries asked for at once.
+const PAGE: u32 = 1_000;
+
+/// Where to work, and how to print.
+#[derive(Debug, clap::Args)]
+pub(super) struct Place {
+    /// Change this file of apps instead of calling an engine: what engines with `state.mode` "stateless" read. Its keys are
+    /// sealed under the key-encryption key that the configuration names
+    #[arg(long, value_name = "FILE", conflicts_with = "connect")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    pub(super) at: At,
+}
+
+/// An engine's control listener, and how to print.
+#[derive(Debug, clap::Args)]
+pub(super) struct At {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// One of the two.
+pub(super) enum Desk {
+    /// An engine.
+    Engine(Client),
+    /// A file.
+    File(Control),
+}
+
+impl Place {
+    /// Runs calls, at the engine or on the file.
+    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Desk) -> Result<T, Failure>) -> Result<T, Failure> {
+        let Some(file) = &self.file else {
+            return self.at.run(async |client| calls(Desk::Engine(client)).await);
+        };
+        let kek = read_kek(&self.config.load()?.kek)?;
+        let control = Control::new(Arc::new(FileStore::open(file)?), kek);
+        self.at.connect.run(async {
+            // Engines only read the file: what is past its time goes when somebody changes it.
+            control.maintain(unix_s()?).await?;
+            calls(Desk::File(control)).await
+        })
+    }
+}
+
+impl At {
+    /// Runs calls at the engine.
+    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.connect.run(async { calls(self.connect.operator().await?).await }).map_err(explained)
+    }
+}
+
+impl Desk {
+    /// Every app.
+    pub(super) async fn apps(&self) -> Result<Vec<sealwire_wire::control::App>, Failure> {
+        every(async |page| {
+            let Apps { apps, next, .. } = match self {
+                Self::Engine(client) => client.apps(page).await?,
+                Self::File(control) => control::apps(control, page).await?,
+            };
+            Ok((apps, next))
+        })
+        .await
+    }
+
+    /// Changes an app.
+    pub(super) async fn change_app(&self, app: &str, ask: AppAsk<'_>) -> Result<AppChanged, Failure> {
+        let call = AppCall { app, ask };
+        Ok(match self {
+            Self::Engine(client) => client.change_app(call).await?,
+            Self::File(control) => control::change_app(control, call).await?,
+        })
+    }
+
+    /// Every collection of an app.
+    pub(super) async fn collections(&self, app: &str) -> Result<Vec<sealwire_wire::control::Collection>, Failure> {
+        every(async |page| {
+            let Collections { collections, next, .. } = match self {
+                Self::Engine(client) => client.collections(app, page).await?,
+                Self::File(control) => control::collections(control, app, page).await?,
+            };
+            Ok((collections, next))
+        })
+        .await
+    }
+
+    /// Changes a collection.
+    pub(super) async fn change_collection(&self, call: CollectionCall<'_>) -> Result<CollectionChanged, Failure> {
+        Ok(match self {
+            Self::Engine(client) => client.change_collection(call).await?,
+            Self::File(control) => control::change_collection(control, call).await?,
+        })
+    }
+}
+
+/// Who may do what.
+impl Desk {
+    /// Every role.
+    pub(super) async fn roles(&self) -> Result<Vec<sealwire_wire::control::Role>, Failure> {
+        every(async |page| {
+            let Roles { roles, next, .. } = match self {
+                Self::Engine(client) => client.roles(page).await?,
+                Self::File(control) => control::roles(&**control.store(), page).await?,
+            };
+            Ok((roles, next))
+        })
+        .await
+    }
+
+    /// Makes, changes or removes a role.
+    pub(super) async fn change_role(&self, call: RoleCall<'_>) -> Result<RoleChanged, Failure> {
+        Ok(match self {
+            Self::Engine(client) => client.change_role(call).await?,
+            Self::File(control) => control::change_role(&**control.store(), &call).await?,
+        })
+    }
+
+    /// Every principal that has a role.
+    pub(super) async fn principals(&self) -> Result<Vec<sealwire_wire::control::Principal>, Failure> {
+        every(async |page| {
+            let Principals { principals, next, .. } = match self {
+                Self::Engine(client) => client.principals(page).await?,
+                Self::File(control) => control::principals(&**control.store(), page).await?,
+            };
+            Ok((principals, next))
+        })
+        .await
+    }
+
+    /// Gives a role to a principal, or takes it away.
+    pub(super) async fn change_principal(&self, call: PrincipalCall<'_>) -> Result<PrincipalChanged, Failure> {
+        Ok(match self {
+            Self::Engine(client) => client.change_principal(call).await?,
+            Self::File(control) => control::change_principal(&**control.store(), call).await?,
+        })
+    }
+
+    /// Whether a principal may do something.
+    pub(super) async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Failure> {
+        Ok(match self {
+            Self::Engine(client) => client.check(call).await?,
+            Self::File(control) => control::check(&**control.store(), &call).await?,
+        })
+    }
+}
+
+/// A list, page by page: `ask` gives one, and where the next begins.
+async fn every<T>(ask: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>) -> Result<Vec<T>, Failure> {
+    let (mut all, mut after): (Vec<T>, Option<String>) = (Vec::new(), None);
+    loop {
+        let (page, next) = ask(Page { after: after.as_deref(), limit: Some(PAGE) }).await?;
+        all.extend(page);
+        after = next;
+        if after.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+pub(super) fn unix_s() -> Result<u64, Failure> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())
+}
+
+/// How often an export begins anew because something was changed meanwhile.
+const EXPORTS_MAX: u32 = 10;
+
+/// All records of one generation.
+pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
+    for _ in 0..EXPORTS_MAX {
+        let mut all = client.export(Page { after: None, limit: Some(PAGE) }).await?;
+        while let Some(after) = all.next.take() {
+            let page = client.export(Page { after: Some(&after), limit: Some(PAGE) }).await?;
+            if page.generation != all.generation {
+                all.next = Some(after);
+                break;
+            }
+            all.records.extend(page.records);
+            all.next = page.next;
+        }
+        if all.next.is_none() {
+            return Ok(all);
+        }
+    }
+    Err("the apps are being changed all the time; try again".into())
+}
+
+/// Adds to a refusal what a person would do next.
+fn explained(failure: Failure) -> Failure {
+    match failure.downcast_ref::<Error>() {
+        Some(Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, .. })) => {
+            let text = format!("{message}; --cert and --key name an operator's certificate");
+            match failure.downcast_ref::<Error>() {
+                // A role is missing, which another certificate may have.
+                Some(Error::Rpc(error)) if !error.details.is_empty() => {
+                    format!("{text}, and `sealwire principals grant` gives it a role").into()
+                }
+                _ => text.into(),
+            }
+        }
+        Some(Error::Rpc(error)) if error.code == ErrorCode::NotFound && error.message.starts_with("no method") => {
+            format!("{error}: is that the control listener (control.address)?").into()
+        }
+        Some(error @ (Error::Disconnected { .. } | Error::Deadline)) => {
+            format!("{error}; a change may have been made: look with `list` before you repeat it").into()
+        }
+        _ => failure,
+    }
+}

@@ -1,0 +1,176 @@
+//! `serve` and `check-config`: the engine from a configuration file.
+
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use sealwire_store::{Control, StoreError};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use super::{ConfigArgs, Failure, chain};
+pub(super) use crate::core_dumps::forbid as no_core_dumps;
+use crate::systemd::Supervisor;
+use sealwire_config::{Config, LogFormat, Mode};
+use sealwire_engine::kek::read_kek;
+use sealwire_engine::stores::{Access, Stores};
+use sealwire_server::server::{Server, StartError};
+use sealwire_telemetry::panics;
+
+/// Threads beside the crypto threads that may block: file reads, name look-ups.
+const SPARE_BLOCKING_THREADS: usize = 8;
+
+/// Arguments of `serve` and `check-config`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let config = args.config.load()?;
+    let log = log(&config)?;
+    no_core_dumps();
+    let runtime = runtime(&config)?;
+    let ended = runtime.block_on(async {
+        let supervisor = Supervisor::of_process();
+        // Before anything takes time: until it is there, SIGHUP ends the process.
+        let mut hangups = signal(SignalKind::hangup())?;
+        let server = Server::start(&config).await?;
+        let mut stop = StopSignals::listen()?;
+        let serving = format!("takes calls on {}", server.address());
+        supervisor.ready(&serving);
+        let _alive = supervisor.live();
+        loop {
+            tokio::select! {
+                () = stop.next() => break,
+                _ = hangups.recv() => {
+                    supervisor.reloading();
+                    tokio::select! {
+                        () = stop.next() => break,
+                        () = reload(args, &server, &log) => supervisor.ready(&serving),
+                    }
+                }
+            }
+        }
+        supervisor.stopping();
+        stop.unless_again(server.shutdown()).await
+    });
+    if ended.is_err() {
+        // Crypto threads may be in the middle of what nobody waits for any more.
+        runtime.shutdown_background();
+    }
+    ended
+}
+
+/// Takes over what the configuration says now and needs no restart: all of that, or nothing where something is wrong.
+async fn reload(args: &Args, server: &Server, log: &LogFilter) {
+    let reloaded = async {
+        let config = args.config.load().map_err(|error| chain(&*error))?;
+        let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
+        let left = server.reload(&config).await.map_err(|error| chain(&error))?;
+        log(filter);
+        Ok::<_, String>(left)
+    };
+    match reloaded.await {
+        Ok(left) if left.is_empty() => tracing::info!("configuration reloaded"),
+        Ok(left) => {
+            tracing::warn!(takes_a_restart = left.join(", "), "configuration reloaded but for what takes a restart");
+        }
+        Err(why) => tracing::warn!(why, "nothing is reloaded; `sealwire check-config` says when it is mended"),
+    }
+}
+
+pub(super) fn check(args: &Args) -> Result<(), Failure> {
+    let config = args.config.load()?;
+    no_core_dumps();
+    let tls = sealwire_server::tls::load(&config.tls, config.control.as_ref())?;
+    let apps = if config.state.mode == Mode::Postgres {
+        // To ask it would be to bring its schema forward.
+        "its database is not asked".to_owned()
+    } else {
+        match runtime(&config)?.block_on(count_apps(&config)) {
+            Ok(count) => format!("{count} apps"),
+            Err(StartError::Store(StoreError::InUse { .. })) => "its apps are in use".to_owned(),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    println!("{} is good: {apps}", args.config.config.display());
+    for held in &tls.held {
+        println!("  {held}");
+    }
+    Ok(())
+}
+
+/// Loads every app as an engine would, and makes nothing that is not there.
+async fn count_apps(config: &Config) -> Result<usize, StartError> {
+    let kek = read_kek(&config.kek)?;
+    if config.state.mode == Mode::Embedded && !config.state.folder.exists() {
+        return Ok(0);
+    }
+    let stores = Stores::open(config, Access::Serve).await?;
+    let loaded = Control::new(Arc::clone(&stores.control), kek).load().await;
+    stores.close().await;
+    Ok(loaded?.apps.len())
+}
+
+/// A runtime with the threads that the configuration names.
+pub(super) fn runtime(config: &Config) -> Result<Runtime, Failure> {
+    let cores = available_parallelism().map_or(1, usize::from);
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(config.network.threads_on(cores))
+        .max_blocking_threads(config.crypto.threads_on(cores) + SPARE_BLOCKING_THREADS)
+        .thread_name("sealwire")
+        .enable_all()
+        .build()?;
+    Ok(runtime)
+}
+
+/// Puts another filter in the place of the log's.
+pub(super) type LogFilter = Box<dyn Fn(Targets)>;
+
+/// Sends log lines to standard error, as the configuration says.
+pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
+    let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    match config.log.format {
+        LogFormat::Human => tracing_subscriber::registry().with(filter).with(lines.with_ansi(false)).try_init()?,
+        LogFormat::Json => tracing_subscriber::registry().with(filter).with(lines.json()).try_init()?,
+    }
+    panics::log();
+    // It fails only where the log has ended, and there is nobody to tell.
+    Ok(Box::new(move |filter| drop(handle.reload(filter))))
+}
+
+/// SIGTERM and SIGINT.
+pub(super) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// From now on they do not end the process by themselves.
+    pub(super) fn listen() -> Result<Self, Failure> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for one of them.
+    pub(super) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => (),
+            _ = self.interrupt.recv() => (),
+        }
+    }
+
+    /// Waits for the end of a drain, or for a second signal: whoever sends one has waited long enough.
+    pub(super) async fn unless_again(&mut self, drained: impl Future<Output = ()>) -> Result<(), Failure> {
+        tokio::select! {
+            () = drained => Ok(()),
+            () = self.next() => Err("stopped by a second signal: calls that were running are lost".into()),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Files with secrets, and who may read or change them; and room where something is written.
+
+use std::fs::Metadata;
+use std::path::Path;
+
+use super::Report;
+use sealwire_config::{Config, Kek, Mode};
+use sealwire_server::tls::exposed_mode;
+
+const CHECK: &str = "files";
+
+/// Looks at the modes of everything that holds a secret.
+pub(super) fn modes(report: &mut Report, config: &Config) {
+    let tls_key = [("tls.key", config.tls.key.as_path())];
+    let kek = match &config.kek {
+        Kek::File(file) => Some(("kek.file", file.as_path())),
+        Kek::Environment(_) => None,
+    };
+    let postgres = [
+        ("postgres.password_file", &config.postgres.password_file),
+        ("postgres.client_key", &config.postgres.client_key),
+    ];
+    let postgres = postgres.into_iter().filter_map(|(key, file)| Some((key, file.as_deref()?)));
+    let postgres = postgres.filter(|_| config.state.mode == Mode::Postgres);
+    let mut looked = 0;
+    for (key, file) in tls_key.into_iter().chain(kek).chain(postgres) {
+        // One that is missing is said by whoever needs it.
+        let Ok(metadata) = std::fs::metadata(file) else { continue };
+        looked += 1;
+        if let Some(mode) = exposed_mode(&metadata) {
+            report.wrong(
+                CHECK,
+                format!("{key}: {} has mode {mode:03o}", file.display()),
+                "every user of this machine can read it, or its group can change it",
+                format!("run `chmod 600 {}`", file.display()),
+            );
+        }
+    }
+    let kept = match config.state.mode {
+        Mode::Stateless => Some(("state.file", config.state.file.as_path())),
+        Mode::Embedded => Some(("state.folder", config.state.folder.as_path())),
+        Mode::Postgres => None,
+    };
+    if let Some((key, path)) = kept
+        && let Ok(metadata) = std::fs::metadata(path)
+        && let Some(mode) = written_by_others(&metadata)
+    {
+        report.wrong(
+            CHECK,
+            format!("{key}: {} has mode {mode:03o}", path.display()),
+            "other users can put an older or another state there, and nothing in it would show that",
+            format!("run `chmod o-w,g-w {}`", path.display()),
+        );
+    }
+    report.good(CHECK, format!("{looked} files with secrets were looked at"));
+}
+
+/// The mode, if somebody beside the owner may write.
+fn written_by_others(metadata: &Metadata) -> Option<u32> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = metadata.permissions().mode() & 0o777;
+    (mode & 0o022 != 0).then_some(mode)
+}
+
+/// Whether there is room where the engine writes.
+pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static str) {
+    const CHECK: &str = "disk";
+    /// Below this the store soon fails: its journal alone takes 64 MiB.
+    const BYTES_MIN: u64 = 256 << 20;
+    /// Below this somebody should look.
+    const BYTES_FEW: u64 = 2 << 30;
+    /// Of a hundred files there may be, those left.
+    const FILES_FEW: u64 = 5;
+    let Ok(disk) = rustix::fs::statvfs(folder) else {
+        return report.warn(
+            CHECK,
+            format!("{key}: nothing is said of the room at {}", folder.display()),
+            why,
+            "look at it with `df`",
+        );
+    };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let what = format!("{key}: {} MiB are free at {}", free >> 20, folder.display());
+    let remedy = "make room, or move the folder to a larger disk";
+    if free < BYTES_MIN {
+        report.wrong(CHECK, what, why, remedy);
+    } else if free < BYTES_FEW {
+        report.warn(CHECK, what, why, remedy);
+    } else {
+        report.good(CHECK, what);
+    }
+    // Some file systems have no fixed number of files and say 0.
+    if disk.f_files > 0 && disk.f_favail < disk.f_files / 100 * FILES_FEW {
+        let what = format!("{key}: {} of {} files are left at {}", disk.f_favail, disk.f_files, folder.display());
+        report.warn(
+            CHECK,
+            what,
+            "without files to be had it is a full disk",
+            "remove files there; `df -i` counts them",
+        );
+    }
+}

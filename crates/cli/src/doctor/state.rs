@@ -1,0 +1,232 @@
+//! The key-encryption key, and where state rests: whether it is there, opens, and keeps what it acknowledges.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_audit::AuditKey;
+use sealwire_store::{Control, ControlStore, Examined, StoreError, examine_postgres};
+
+use super::{Report, audit, files};
+use sealwire_config::{AccessMode, Config, Mode};
+use sealwire_engine::kek::read_kek;
+use sealwire_engine::stores::{Access, Stores, postgres_options};
+
+/// A database further away than this makes every call on a token slow.
+const LATENCY_MS_MANY: u128 = 20;
+/// A clock that is off by more than this expires tokens visibly early or late.
+const CLOCK_S_MANY: f64 = 5.0;
+
+pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: bool) {
+    const CHECK: &str = "key-encryption key";
+    let kek = match read_kek(&config.kek) {
+        Ok(kek) => kek,
+        Err(error) => {
+            let remedy = "put 64 hexadecimal digits there (32 random bytes), or the key that the state was made under";
+            report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
+            audit::examine(report, config, None);
+            place(report, config, engine_runs).await;
+            return;
+        }
+    };
+    audit::examine(report, config, Some(&AuditKey::new(kek.audit_secret())));
+    report.good(CHECK, "it is there, and has the form of one");
+    if !place(report, config, engine_runs).await {
+        return;
+    }
+    match Stores::open(config, Access::Serve).await {
+        Ok(stores) => {
+            let loaded = Control::new(Arc::clone(&stores.control), kek).load().await;
+            roles(report, config, &*stores.control).await;
+            stores.close().await;
+            match loaded {
+                Ok(state) => report.good("state", format!("{} apps are there, and their keys open", state.apps.len())),
+                Err(error) => refused(report, &error),
+            }
+        }
+        Err(StoreError::InUse { process, .. }) if engine_runs => {
+            let by = process.map_or_else(String::new, |id| format!(", process {id}"));
+            report.good("state", format!("the folder is in use by the engine that runs{by}"));
+        }
+        Err(error) => refused(report, &error),
+    }
+}
+
+/// Whether anybody may call.
+async fn roles(report: &mut Report, config: &Config, store: &dyn ControlStore) {
+    const CHECK: &str = "roles";
+    match config.access.mode {
+        AccessMode::Off => report.warn(
+            CHECK,
+            "access.mode is \"off\"",
+            "whoever has a certificate of tls.client_ca may use every app",
+            "give callers their roles under \"observe\", then \"enforce\": docs/operations.md",
+        ),
+        AccessMode::Observe => report.warn(
+            CHECK,
+            "access.mode is \"observe\"",
+            "calls that no role grants pass",
+            "set \"enforce\" once sealwire_access_denied_total stands still",
+        ),
+        AccessMode::Enforce => match store.singles(None, 1).await {
+            Ok(page) if page.records.is_empty() && config.access.administrators.is_empty() => report.wrong(
+                CHECK,
+                "nobody has a role, and access.administrators is empty",
+                "every call but `health`, `info` and `inspect` is refused",
+                "name an operator in access.administrators; the next start makes it administrator",
+            ),
+            Ok(page) if page.records.is_empty() => {
+                report.good(CHECK, "nobody has one yet; the next start makes the administrators");
+            }
+            Ok(_) => report.good(CHECK, "principals have roles"),
+            // Said of the state already.
+            Err(_) => (),
+        },
+    }
+}
+
+fn refused(report: &mut Report, error: &StoreError) {
+    let (why, remedy) = match error {
+        StoreError::WrongKek { .. } => (
+            "the engine does not start: no key of that app can be opened",
+            "find the key-encryption key that the state was made under; without it nothing sealed can be opened again",
+        ),
+        StoreError::InUse { .. } => {
+            ("the engine does not start", "stop whoever has it, or give this engine another folder")
+        }
+        StoreError::Damaged { .. } => ("the engine does not start", "restore it from a backup: docs/operations.md"),
+        StoreError::Newer { .. } => ("the engine does not start", "upgrade the program on this machine"),
+        _ => ("the engine does not start", "mend what is named, with the user and from the folder that the engine has"),
+    };
+    report.wrong("state", error.to_string(), why, remedy);
+}
+
+/// Another user's engine could not use what we would write there.
+fn is_ours(report: &mut Report, folder: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let owner = std::fs::metadata(folder).map(|metadata| metadata.uid());
+    if owner.as_ref().is_ok_and(|owner| *owner == rustix::process::geteuid().as_raw()) {
+        return true;
+    }
+    report.warn(
+        "state",
+        format!("state.folder: {} belongs to another user, and was not opened", folder.display()),
+        "whether the key-encryption key opens it is not known",
+        "run this as the user of the engine: `sudo -u sealwire sealwire doctor`",
+    );
+    false
+}
+
+/// Looks at where state rests. Gives whether it can be opened without changing anything there.
+async fn place(report: &mut Report, config: &Config, engine_runs: bool) -> bool {
+    match config.state.mode {
+        Mode::Stateless => true,
+        Mode::Embedded => embedded(report, &config.state.folder, engine_runs),
+        Mode::Postgres => match examine_postgres(postgres_options(&config.postgres)).await {
+            Ok(found) => {
+                database(report, &found, Duration::from_millis(config.postgres.timeout_ms), needed(config));
+                found.schema == found.schema_known
+            }
+            Err(error) => {
+                report.wrong(
+                    "database",
+                    error.to_string(),
+                    "the engine does not start without it, and a running one fails every call on a token",
+                    "mend what is named; `psql` with the same user from this machine shows the same",
+                );
+                false
+            }
+        },
+    }
+}
+
+fn embedded(report: &mut Report, folder: &Path, engine_runs: bool) -> bool {
+    let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    files::room(report, "state.folder", there, "a full disk fails every write of a token");
+    if !engine_runs && rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_err() {
+        report.wrong(
+            "state",
+            format!("state.folder: {} cannot be written by this user", there.display()),
+            "the engine keeps apps, keys and tokens there",
+            "make it with the engine's user as owner, mode 0700, or run this as that user",
+        );
+        return false;
+    }
+    if !folder.exists() {
+        report.good("state", format!("{} is made at the first start", folder.display()));
+        return false;
+    }
+    engine_runs || is_ours(report, folder)
+}
+
+/// Connections that one engine has.
+fn needed(config: &Config) -> u32 {
+    // One for control state, one for what is slow, one that hears of changes.
+    u32::try_from(config.postgres.writers + config.postgres.readers + 3).unwrap_or(u32::MAX)
+}
+
+fn database(report: &mut Report, found: &Examined, timeout: Duration, needed: u32) {
+    const CHECK: &str = "database";
+    let Examined { version, schema, schema_known, latency, .. } = found;
+    let over = if found.tls { "over TLS" } else { "without TLS, over a socket or loopback" };
+    report.good(CHECK, format!("PostgreSQL {version} answers {over} in {:.1} ms", latency.as_secs_f64() * 1e3));
+    match *schema {
+        0 if found.may_create => report.good(CHECK, "it has no schema yet; the first start makes it"),
+        0 => report.wrong(
+            CHECK,
+            "it has no schema, and this user may not make one",
+            "the engine does not start",
+            "GRANT CREATE ON DATABASE to that user, at least for the first start",
+        ),
+        _ if schema < schema_known => {
+            report.good(CHECK, format!("its schema is version {schema}; the next start brings it to {schema_known}"));
+        }
+        _ => report.good(CHECK, format!("its schema is version {schema}")),
+    }
+    let lost = "what was acknowledged is lost when the machine of the database fails";
+    if !found.fsync {
+        report.wrong(CHECK, "fsync is off", lost, "set fsync = on in postgresql.conf and restart it");
+    }
+    if !found.full_page_writes {
+        let remedy = "set full_page_writes = on in postgresql.conf, unless the disk writes pages whole";
+        report.warn(CHECK, "full_page_writes is off", "a page half-written in a crash damages the database", remedy);
+    }
+    match &*found.synchronous_commit {
+        "off" => report.good(CHECK, "synchronous_commit is off there; sessions of the engine set it on"),
+        other => report.good(CHECK, format!("synchronous_commit is {other}")),
+    }
+    if latency.as_millis() > LATENCY_MS_MANY {
+        report.warn(
+            CHECK,
+            format!("a round trip takes {} ms", latency.as_millis()),
+            "every call on a token takes at least one",
+            "put the engine and the database closer together",
+        );
+    }
+    if *latency > timeout / 4 {
+        report.wrong(
+            CHECK,
+            "a round trip takes more than a quarter of postgres.timeout_ms",
+            "calls on tokens end as `unavailable` whenever it is a little slower",
+            "a larger postgres.timeout_ms, or a database that is nearer",
+        );
+    }
+    let free = found.connections_max.saturating_sub(found.connections);
+    if free < needed {
+        report.warn(
+            CHECK,
+            format!("{free} of {} connections are free there, and an engine takes {needed}", found.connections_max),
+            "an engine that gets none of a kind does not answer calls that need it",
+            "raise max_connections there, or lower postgres.writers and postgres.readers",
+        );
+    }
+    if found.clock_ahead_s.abs() > CLOCK_S_MANY {
+        let way = if found.clock_ahead_s > 0.0 { "ahead of" } else { "behind" };
+        report.warn(
+            "clock",
+            format!("the database's is {:.0} s {way} this machine's", found.clock_ahead_s.abs()),
+            "tokens expire, and engines are taken for dead, at the wrong time",
+            "keep both right by NTP: `timedatectl`",
+        );
+    }
+}

@@ -1,0 +1,366 @@
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use rcgen::{CertificateParams, CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, SerialNumber};
+use sealwire_crypto::{AppId, Curve, Kek};
+use sealwire_testkit::{Options, Postgres};
+use tempfile::TempDir;
+use time::OffsetDateTime;
+
+use super::*;
+use sealwire_dev_ca::{Authority, Leaf, Name, Usage, Validity};
+use sealwire_server::server::{Server, open_control};
+
+/// A deployment in a folder of its own, with nothing wrong.
+struct Deployment {
+    folder: TempDir,
+    authority: Authority,
+    config: String,
+}
+
+impl Deployment {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create("doctor", Validity::days(900)).unwrap();
+        // Ports that nobody has while the deployment is made; each test has its own.
+        let config = "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n\
+                      [access]\nadministrators = [\"operator\"]\n[audit]\nfolder = \"audit\"\n\
+                      [schedule]\nmemory_mib = 700\n";
+        let config = config.to_owned();
+        let deployment = Self { folder, authority, config };
+        fs::create_dir(deployment.path("tls")).unwrap();
+        deployment.write("tls/client-ca.pem", deployment.authority.cert_pem());
+        deployment.certify(Validity::days(400));
+        deployment.write("kek.key", &Kek::generate_hex().unwrap());
+        fs::create_dir(deployment.path("state")).unwrap();
+        fs::set_permissions(deployment.path("state"), fs::Permissions::from_mode(0o700)).unwrap();
+        deployment
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file that its owner alone may read.
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+        self.mode(name, 0o600);
+    }
+
+    fn mode(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn certify(&self, validity: Validity) {
+        let names = vec![Name::Dns("localhost".into())];
+        let leaf = Leaf { common_name: "server".into(), names, usage: Usage::Server, validity };
+        let issued = self.authority.issue(&leaf).unwrap();
+        self.write("tls/server.pem", &issued.cert_pem);
+        self.write("tls/server-key.pem", issued.key_pem.expose());
+    }
+
+    /// A certificate and a list as an authority of somebody else's makes them, with what ours refuses to issue.
+    fn self_made(&self, change: impl FnOnce(&mut CertificateParams)) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        change(&mut params);
+        self.write("tls/server.pem", &params.self_signed(&key).unwrap().pem());
+        self.write("tls/server-key.pem", &key.serialize_pem());
+    }
+
+    fn revoke_nobody(&self, next_update: OffsetDateTime) {
+        let ca_key = KeyPair::from_pem(self.authority.key_pem().expose()).unwrap();
+        let issuer = Issuer::from_ca_cert_pem(self.authority.cert_pem(), ca_key).unwrap();
+        let list = CertificateRevocationListParams {
+            this_update: next_update - time::Duration::days(10),
+            next_update,
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        self.write("tls/crl.pem", &list.signed_by(&issuer).unwrap().pem().unwrap());
+    }
+
+    async fn examine(&self) -> Report {
+        self.write("sealwire.toml", &self.config);
+        examine(&self.path("sealwire.toml"), &Environment::default()).await
+    }
+
+    /// Must find this, as bad as that.
+    async fn finds(&self, level: Level, check: &str, says: &str) {
+        let report = self.examine().await;
+        let found = report.findings.iter().find(|it| it.check == check && it.level == level && it.what.contains(says));
+        let found = found.unwrap_or_else(|| panic!("no {level:?} of {check} with {says:?} in {:#?}", report.findings));
+        if level != Level::Good {
+            assert!(!found.why.is_empty() && !found.remedy.is_empty(), "{found:?}");
+        }
+        assert!(report.worst() >= level);
+    }
+}
+
+/// What the machine that runs the tests may lack, and the deployment does not.
+const OF_THE_MACHINE: [&str; 5] = ["processor", "swap", "disk", "memory", "file descriptors"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_good_deployment_has_nothing_wrong() {
+    let deployment = Deployment::new();
+    let report = deployment.examine().await;
+    let bad: Vec<_> = report.findings.iter().filter(|it| it.level != Level::Good).collect();
+    assert!(bad.iter().all(|it| OF_THE_MACHINE.contains(&it.check)), "{bad:#?}");
+    deployment.finds(Level::Good, "state", "0 apps are there").await;
+    deployment.finds(Level::Good, "roles", "the next start makes the administrators").await;
+    deployment.finds(Level::Good, "audit trail", "is made at the first start").await;
+    deployment.finds(Level::Good, "core dumps", "switches its own off").await;
+    deployment.finds(Level::Good, "entropy", "seeded").await;
+}
+
+/// Breaks one thing of a good deployment.
+type Break = fn(&mut Deployment);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_broken_is_found() {
+    use Level::{Warning, Wrong};
+    let cases: &[(Break, Level, &str, &str)] = &[
+        (|d| d.config.push_str("depht_max = 1\n"), Wrong, "configuration", "schedule.depht_max: unknown key"),
+        (|d| d.config.push_str("slice_us = 1\n[log]\nformat = \"xml\"\n"), Wrong, "configuration", "log.format"),
+        (|d| fs::remove_file(d.path("tls/server.pem")).unwrap(), Wrong, "certificates", "tls.certificate"),
+        (|d| d.write("tls/server-key.pem", "nothing"), Wrong, "certificates", "tls.key"),
+        (|d| d.mode("tls/server-key.pem", 0o644), Wrong, "files", "tls.key"),
+        (|d| d.mode("kek.key", 0o640), Level::Good, "files", "2 files"),
+        (|d| d.mode("kek.key", 0o664), Wrong, "files", "kek.file"),
+        (|d| d.mode("state", 0o777), Wrong, "files", "state.folder"),
+        (|d| d.config = d.config.replace("folder = \"audit\"", ""), Warning, "audit trail", "no records are kept"),
+        (
+            |d| {
+                fs::create_dir(d.path("audit")).unwrap();
+                d.write("audit/audit-0000000000000001.jsonl", "");
+            },
+            Wrong,
+            "audit trail",
+            "head.json is missing",
+        ),
+        (
+            |d| {
+                fs::create_dir(d.path("audit")).unwrap();
+                d.write("audit/head.json", "{}");
+            },
+            Wrong,
+            "audit trail",
+            "head.json is damaged",
+        ),
+        (|d| d.config = d.config.replace("[\"operator\"]", "[]"), Wrong, "roles", "nobody has a role"),
+        (|d| d.config = d.config.replace("[access]", "[access]\nmode = \"off\""), Warning, "roles", "is \"off\""),
+        (
+            |d| d.config = d.config.replace("[access]", "[access]\nmode = \"observe\""),
+            Warning,
+            "roles",
+            "is \"observe\"",
+        ),
+        (|d| d.certify(Validity::days(5)), Warning, "certificates", "ends in"),
+        (
+            |d| {
+                let now = OffsetDateTime::now_utc();
+                let day = time::Duration::days(1);
+                // Its authority holds from an hour ago; one made by hand may be over.
+                d.self_made(|params| (params.not_before, params.not_after) = (now - day * 3, now - day));
+            },
+            Wrong,
+            "certificates",
+            "ended on",
+        ),
+        (
+            |d| {
+                let now = OffsetDateTime::now_utc();
+                d.self_made(|params| params.not_before = now + time::Duration::days(2));
+            },
+            Wrong,
+            "certificates",
+            "does not hold before",
+        ),
+        (|d| d.self_made(|_| {}), Wrong, "certificates", "names no host"),
+        (
+            |d| {
+                let names = vec![Name::Dns("client".into())];
+                let leaf = Leaf { common_name: "x".into(), names, usage: Usage::Client, validity: Validity::days(90) };
+                let issued = d.authority.issue(&leaf).unwrap();
+                d.write("tls/server.pem", &issued.cert_pem);
+                d.write("tls/server-key.pem", issued.key_pem.expose());
+            },
+            Wrong,
+            "certificates",
+            "is not for servers",
+        ),
+        (
+            |d| {
+                let other = Authority::create("other", Validity::days(90)).unwrap();
+                let leaf = fs::read_to_string(d.path("tls/server.pem")).unwrap();
+                d.write("tls/server.pem", &(leaf + other.cert_pem()));
+            },
+            Wrong,
+            "certificates",
+            "did not issue it",
+        ),
+        (
+            |d| {
+                let leaf = fs::read_to_string(d.path("tls/server.pem")).unwrap();
+                d.write("tls/client-ca.pem", &leaf);
+            },
+            Wrong,
+            "certificates",
+            "may not issue certificates",
+        ),
+        (
+            |d| {
+                d.revoke_nobody(OffsetDateTime::now_utc() - time::Duration::days(1));
+                d.config.push_str("[tls]\nclient_crl = \"tls/crl.pem\"\n");
+            },
+            Warning,
+            "certificates",
+            "should have been replaced",
+        ),
+        (
+            |d| {
+                d.revoke_nobody(OffsetDateTime::now_utc() + time::Duration::days(9));
+                d.config.push_str("[tls]\nclient_crl = \"tls/crl.pem\"\n");
+            },
+            Level::Good,
+            "certificates",
+            "is 1 days old",
+        ),
+        (
+            |d| {
+                d.revoke_nobody(OffsetDateTime::now_utc() + time::Duration::days(9));
+                let other = Authority::create("other", Validity::days(90)).unwrap();
+                d.write("tls/client-ca.pem", &format!("{}{}", d.authority.cert_pem(), other.cert_pem()));
+                d.config.push_str("[tls]\nclient_crl = \"tls/crl.pem\"\n");
+            },
+            Wrong,
+            "certificates",
+            "has no list of",
+        ),
+        (|d| fs::remove_file(d.path("kek.key")).unwrap(), Wrong, "key-encryption key", "kek.key"),
+        (|d| d.write("kek.key", "abc"), Wrong, "key-encryption key", "kek.key"),
+        (
+            |d| {
+                fs::create_dir_all(d.path("state/database/keyspaces/0")).unwrap();
+                fs::write(d.path("state/database/keyspaces/0/current"), "not what this program writes").unwrap();
+            },
+            Wrong,
+            "state",
+            "damaged",
+        ),
+        (|d| fs::remove_dir(d.path("state")).unwrap(), Level::Good, "state", "made at the first start"),
+        (|d| d.config.push_str("[state]\nmode = \"stateless\"\nfile = \"none.json\"\n"), Wrong, "state", "none.json"),
+        (
+            |d| {
+                let lower = |limit: rustix::process::Rlimit| rustix::process::Rlimit {
+                    current: Some(limit.maximum.map_or(8_192, |most| most.min(8_192))),
+                    ..limit
+                };
+                let resource = rustix::process::Resource::Nofile;
+                rustix::process::setrlimit(resource, lower(rustix::process::getrlimit(resource))).unwrap();
+                d.config.push_str("[limits]\nconnections_max = 65536\n");
+            },
+            Warning,
+            "file descriptors",
+            "needs 65792",
+        ),
+        (
+            |d| d.config = d.config.replace("memory_mib = 700", "memory_mib = 1_048_576"),
+            Wrong,
+            "memory",
+            "schedule.memory_mib lets calls hold 1048576",
+        ),
+        (
+            |d| d.config = d.config.replacen("127.0.0.1:0", "192.0.2.1:7443", 1),
+            Wrong,
+            "ports",
+            "listen.address: this machine has no address",
+        ),
+        (
+            |d| d.config = d.config.replace("[admin]\naddress = \"127.0.0.1:0", "[admin]\naddress = \"0.0.0.0:0"),
+            Warning,
+            "ports",
+            "every address",
+        ),
+        (
+            |d| {
+                d.config.push_str(
+                    "[state]\nmode = \"postgres\"\n[postgres]\nurl = \"postgres://u@127.0.0.1:1/d\"\ntls = \"off\"\n",
+                )
+            },
+            Wrong,
+            "database",
+            "127.0.0.1:1",
+        ),
+    ];
+    for (case, (break_it, level, check, says)) in cases.iter().enumerate() {
+        let mut deployment = Deployment::new();
+        break_it(&mut deployment);
+        println!("case {case}: {check}: {says}");
+        deployment.finds(*level, check, says).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_another_program_has_is_told_from_an_engine_that_runs() {
+    let mut deployment = Deployment::new();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("[listen]\naddress = \"{}\"", other.local_addr().unwrap());
+    deployment.config = deployment.config.replace("[listen]\naddress = \"127.0.0.1:0\"", &taken);
+    deployment.finds(Level::Wrong, "ports", "not by an engine that answers").await;
+
+    let deployment = Deployment::new();
+    deployment.write("sealwire.toml", &deployment.config);
+    let load = |config: &str| Config::parse(config, &Environment::default(), deployment.folder.path()).unwrap();
+    let server = Server::start(&load(&deployment.config)).await.unwrap();
+    let running =
+        format!("[listen]\naddress = \"{}\"\n[admin]\naddress = \"{}\"\n", server.address(), server.admin_address());
+    let deployment = Deployment { config: running, ..deployment };
+    deployment.finds(Level::Good, "engine", "is ready").await;
+    deployment.finds(Level::Good, "ports", "is taken, and an engine runs here").await;
+    deployment.finds(Level::Good, "state", "in use by the engine that runs").await;
+    deployment.finds(Level::Good, "file descriptors", "the engine that runs may open").await;
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_does_not_open_the_state_is_found() {
+    let deployment = Deployment::new();
+    let config = Config::parse(&deployment.config, &Environment::default(), deployment.folder.path()).unwrap();
+    let (control, stores) = open_control(&config).await.unwrap();
+    control.create(&AppId::new("shop").unwrap(), &[Curve::P256]).await.unwrap();
+    stores.close().await;
+    deployment.finds(Level::Good, "state", "1 apps are there, and their keys open").await;
+    deployment.write("kek.key", &Kek::generate_hex().unwrap());
+    deployment.finds(Level::Wrong, "state", "does not open the keys of app shop").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_says_what_it_would_lose() {
+    let server = Postgres::start(Options { fsync: false, ..Options::default() }.set("max_connections", "12")).unwrap();
+    let database = server.database().unwrap();
+    let mut deployment = Deployment::new();
+    deployment.write("password", server.password());
+    deployment.config.push_str(&format!(
+        "[state]\nmode = \"postgres\"\n[postgres]\nurl = \"{}\"\npassword_file = \"password\"\n",
+        database.socket_url()
+    ));
+    deployment.finds(Level::Good, "database", "it has no schema yet").await;
+    deployment.finds(Level::Wrong, "database", "fsync is off").await;
+    deployment.mode("password", 0o644);
+    deployment.finds(Level::Wrong, "files", "postgres.password_file").await;
+    deployment.mode("password", 0o600);
+    let config = Config::parse(&deployment.config, &Environment::default(), deployment.folder.path()).unwrap();
+    open_control(&config).await.unwrap().1.close().await;
+    deployment.finds(Level::Good, "database", "its schema is version 3").await;
+    deployment.finds(Level::Good, "state", "0 apps are there").await;
+    let many = deployment.config.clone() + "writers = 30\n";
+    let deployment = Deployment { config: many, ..deployment };
+    deployment.finds(Level::Warning, "database", "connections are free there, and an engine takes 35").await;
+    deployment.write("password", "wrong");
+    deployment.finds(Level::Wrong, "database", "postgres.password_file").await;
+}

@@ -1,0 +1,187 @@
+//! Tells the service manager where in its life the process is: the datagrams of sd_notify(3), which systemd, and others
+//! after it, read from the socket that `NOTIFY_SOCKET` names.
+//!
+//! Nothing here can fail the engine: without a manager nothing is sent, and a datagram that does not arrive is a word in
+//! the log. A manager that asks for a watchdog hears from a network thread, so an engine whose network threads are stuck
+//! is restarted.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+/// The service manager of this process, if it has one.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    manager: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<Duration>,
+}
+
+impl Supervisor {
+    /// The one that the environment names.
+    pub(crate) fn of_process() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let text = |name| variable(name)?.into_string().ok();
+        let for_us = text("WATCHDOG_PID").is_none_or(|pid| pid == std::process::id().to_string());
+        let watchdog = text("WATCHDOG_USEC").filter(|_| for_us).and_then(|micros| micros.parse().ok());
+        Self::at(variable("NOTIFY_SOCKET").as_deref(), watchdog.map(Duration::from_micros))
+    }
+
+    /// The one at that socket: a path, or `@` and a name that is no file. It waits no longer than `watchdog` for a sign
+    /// of life.
+    pub(crate) fn at(socket: Option<&OsStr>, watchdog: Option<Duration>) -> Self {
+        let open = |name| Ok::<_, io::Error>((UnixDatagram::unbound()?, address(name)?));
+        let manager = socket.and_then(|name| match open(name) {
+            Ok((socket, address)) => socket.set_nonblocking(true).ok().map(|()| (socket, address)),
+            Err(error) => {
+                tracing::warn!(%error, "NOTIFY_SOCKET: the service manager cannot be told");
+                None
+            }
+        });
+        // A manager that waits for nothing in particular is told nothing.
+        Self { watchdog: watchdog.filter(|longest| manager.is_some() && !longest.is_zero()), manager }
+    }
+
+    /// The engine takes calls.
+    pub(crate) fn ready(&self, status: &str) {
+        self.say(&format!("READY=1\nSTATUS={}", line(status)));
+    }
+
+    /// Files are being read again; [`Supervisor::ready`] says that it is over.
+    pub(crate) fn reloading(&self) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    }
+
+    /// The engine drains.
+    pub(crate) fn stopping(&self) {
+        self.say("STOPPING=1\nSTATUS=draining");
+    }
+
+    /// Gives a sign of life twice in the time that the manager waits for one, until the task is dropped or aborted.
+    /// Needs a runtime. `None`: nobody waits for any.
+    #[must_use]
+    pub(crate) fn live(&self) -> Option<Alive> {
+        let period = self.watchdog? / 2;
+        let (socket, address) = self.manager.as_ref()?;
+        let (socket, address) = (socket.try_clone().ok()?, address.clone());
+        let task = tokio::spawn(async move {
+            loop {
+                let _ = socket.send_to_addr(b"WATCHDOG=1", &address);
+                tokio::time::sleep(period).await;
+            }
+        });
+        Some(Alive(task.abort_handle()))
+    }
+
+    fn say(&self, what: &str) {
+        let Some((socket, address)) = &self.manager else { return };
+        if let Err(error) = socket.send_to_addr(what.as_bytes(), address) {
+            tracing::warn!(%error, "NOTIFY_SOCKET: the service manager was not told");
+        }
+    }
+}
+
+/// Signs of life, as long as it is kept.
+#[derive(Debug)]
+pub(crate) struct Alive(AbortHandle);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes().strip_prefix(b"@") {
+        #[cfg(target_os = "linux")]
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt as _;
+            SocketAddr::from_abstract_name(name)
+        }
+        #[cfg(not(target_os = "linux"))]
+        Some(_) => Err(io::ErrorKind::Unsupported.into()),
+        None => SocketAddr::from_pathname(name),
+    }
+}
+
+/// A status has one line.
+fn line(text: &str) -> String {
+    text.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(manager: &UnixDatagram) -> String {
+        let mut datagram = [0; 512];
+        let bytes = manager.recv(&mut datagram).unwrap();
+        String::from_utf8(datagram[..bytes].to_vec()).unwrap()
+    }
+
+    fn manager(folder: &tempfile::TempDir) -> (UnixDatagram, std::path::PathBuf) {
+        let path = folder.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        (socket, path)
+    }
+
+    #[test]
+    fn a_manager_hears_of_every_phase() {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, path) = manager(&folder);
+        let supervisor = Supervisor::at(Some(path.as_os_str()), None);
+        supervisor.ready("takes calls\non 127.0.0.1:1");
+        assert_eq!(heard(&socket), "READY=1\nSTATUS=takes calls on 127.0.0.1:1");
+        supervisor.reloading();
+        let said = heard(&socket);
+        let micros = said.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
+        assert!(micros.parse::<u64>().unwrap() > 0, "{said}");
+        supervisor.stopping();
+        assert_eq!(heard(&socket), "STOPPING=1\nSTATUS=draining");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_manager_may_listen_on_a_name_that_is_no_file() {
+        use std::os::linux::net::SocketAddrExt as _;
+        let name = format!("sealwire-test-{}", std::process::id());
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Supervisor::at(Some(OsStr::new(&format!("@{name}"))), None).stopping();
+        assert_eq!(heard(&socket), "STOPPING=1\nSTATUS=draining");
+    }
+
+    #[tokio::test]
+    async fn a_watchdog_hears_signs_of_life_until_they_are_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, path) = manager(&folder);
+        let supervisor = Supervisor::at(Some(path.as_os_str()), Some(Duration::from_millis(20)));
+        let alive = supervisor.live().unwrap();
+        let socket = tokio::task::spawn_blocking(move || {
+            for _ in 0..3 {
+                assert_eq!(heard(&socket), "WATCHDOG=1");
+            }
+            socket
+        });
+        let socket = socket.await.unwrap();
+        drop(alive);
+        assert!(Supervisor::at(Some(path.as_os_str()), None).live().is_none(), "nobody waits");
+        drop(socket);
+    }
+
+    #[test]
+    fn nobody_listening_is_no_failure() {
+        for socket in [None, Some("/nowhere/notify"), Some("@sealwire-nobody"), Some(&*"x".repeat(500))] {
+            let supervisor = Supervisor::at(socket.map(OsStr::new), Some(Duration::from_secs(1)));
+            supervisor.ready("");
+            supervisor.stopping();
+        }
+        assert!(Supervisor::at(None, Some(Duration::from_secs(1))).live().is_none());
+    }
+}

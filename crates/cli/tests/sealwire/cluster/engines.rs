@@ -1,0 +1,287 @@
+//! Engines as processes, a database, an authority, and clients of both listeners.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sealwire_client::control::{AppAsk, AppCall, CollectionAsk, CollectionCall, Kind, Scope, TokenFormat};
+use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
+use sealwire_crypto::Kek;
+use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
+use sealwire_testkit::{Database, Postgres, free_ports};
+use tempfile::TempDir;
+
+/// The app that [`Cluster::furnish`] makes.
+pub(crate) const APP: &str = "shop";
+/// Its collection of random tokens.
+pub(crate) const RANDOM: &str = "people";
+/// Its collection of deterministic tokens.
+pub(crate) const DETERMINISTIC: &str = "cards";
+/// Seconds after which a wait for an event has failed. A guard against hangs: no promise of speed.
+pub(crate) const HANG_S: u64 = 300;
+
+/// What engines on one database share.
+pub(crate) struct Cluster<'a> {
+    pub(crate) database: Database<'a>,
+    authority: Authority,
+    folder: TempDir,
+    poll_s: u32,
+    timeout_ms: u32,
+    log_filter: &'static str,
+    access: &'static str,
+    more: &'static str,
+}
+
+/// One engine.
+pub(crate) struct Engine {
+    pub(crate) address: SocketAddr,
+    pub(crate) control: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) config: PathBuf,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl<'a> Cluster<'a> {
+    pub(crate) fn new(postgres: &'a Postgres) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create("cluster", Validity::days(10)).unwrap();
+        let issued = authority.issue(&leaf(Usage::Server, "engine")).unwrap();
+        fs::write(folder.path().join("ca.pem"), authority.cert_pem()).unwrap();
+        fs::write(folder.path().join("server.pem"), &issued.cert_pem).unwrap();
+        private(&folder.path().join("server-key.pem"), issued.key_pem.expose());
+        private(&folder.path().join("kek.key"), &Kek::generate_hex().unwrap());
+        private(&folder.path().join("password"), postgres.password());
+        let database = postgres.database().unwrap();
+        Self { database, authority, folder, poll_s: 30, timeout_ms: 2_000, log_filter: "info", access: "off", more: "" }
+    }
+
+    pub(crate) fn poll_s(mut self, poll_s: u32) -> Self {
+        self.poll_s = poll_s;
+        self
+    }
+
+    pub(crate) fn log_filter(mut self, filter: &'static str) -> Self {
+        self.log_filter = filter;
+        self
+    }
+
+    /// Has engines refuse what no role grants; `operator` is an administrator.
+    pub(crate) fn enforcing(mut self) -> Self {
+        self.access = "enforce";
+        self
+    }
+
+    /// Lets engines sweep all the time, and record it.
+    pub(crate) fn sweeping(mut self) -> Self {
+        self.more = "[sweep]\ninterval_s = 1\nrows_per_s = 1000000\n[audit]\nfolder = \"audit\"\n";
+        self
+    }
+
+    /// An engine on the database, ready.
+    pub(crate) fn engine(&self, name: &str) -> Engine {
+        self.engine_on(name, &self.database.socket_url(), "")
+    }
+
+    /// An engine that reaches the database by `url` over TLS, at one of `servers`; ready.
+    pub(crate) fn engine_over_tls(&self, name: &str, url: &str, servers: &[&Postgres]) -> Engine {
+        let authorities = servers.iter().map(|server| fs::read_to_string(&server.certificates().ca).unwrap());
+        fs::write(self.folder.path().join("database-ca.pem"), authorities.collect::<String>()).unwrap();
+        self.engine_on(name, url, "ca = \"../database-ca.pem\"\n")
+    }
+
+    /// An engine that keeps its state in a folder of its own, ready.
+    pub(crate) fn engine_embedded(&self, name: &str) -> Engine {
+        self.engine_with(name, "mode = \"embedded\"\nfolder = \"state\"")
+    }
+
+    fn engine_on(&self, name: &str, url: &str, postgres: &str) -> Engine {
+        let mut text = format!("mode = \"postgres\"\npoll_s = {}\n[postgres]\nurl = \"{url}\"\n", self.poll_s);
+        writeln!(text, "password_file = \"../password\"\ntimeout_ms = {}\n{postgres}", self.timeout_ms).unwrap();
+        self.engine_with(name, &text)
+    }
+
+    fn engine_with(&self, name: &str, state: &str) -> Engine {
+        let [address, control, admin] = free_ports::<3>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let folder = self.folder.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        let mut text = String::new();
+        writeln!(text, "[listen]\naddress = \"{address}\"\n[admin]\naddress = \"{admin}\"").unwrap();
+        writeln!(text, "[control]\naddress = \"{control}\"\nprincipals = [\"operator\"]").unwrap();
+        writeln!(text, "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\"").unwrap();
+        writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"").unwrap();
+        writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();
+        writeln!(text, "{}[state]\n{state}", self.more).unwrap();
+        // Admission is in time: no request is rejected because the machine is slow.
+        writeln!(text, "[limits]\ndeadline_ms_default = 600000\n[schedule]\nwait_max_ms = 3600000").unwrap();
+        writeln!(text, "[crypto]\nthreads = 1\ntables = 0\n[log]\nfilter = \"{}\"", self.log_filter).unwrap();
+        let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));
+        fs::write(&config, text).unwrap();
+        let mut engine = Engine { address, control, admin, config, log, child: None };
+        engine.start();
+        engine
+    }
+
+    /// A client of the data listeners of `engines`.
+    pub(crate) fn client(&self, engines: &[&Engine]) -> Client {
+        self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", |_| ())
+    }
+
+    /// The same, changed.
+    pub(crate) fn client_with(&self, engines: &[&Engine], change: impl FnOnce(&mut ClientConfig)) -> Client {
+        self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", change)
+    }
+
+    /// A client of an engine's control listener.
+    pub(crate) fn operator(&self, engine: &Engine) -> Client {
+        self.client_at(&[engine.control], "operator", |config| config.connections = 1)
+    }
+
+    fn client_at(&self, addresses: &[SocketAddr], name: &str, change: impl FnOnce(&mut ClientConfig)) -> Client {
+        let Issued { cert_pem, key_pem, .. } = self.authority.issue(&leaf(Usage::Client, name)).unwrap();
+        let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
+        let (ca, cert, key) = (bytes(self.authority.cert_pem()), bytes(&cert_pem), bytes(key_pem.expose()));
+        let mut config = ClientConfig::new(addresses[0].to_string(), "localhost", ca, cert, key);
+        for address in &addresses[1..] {
+            config.endpoints.push(Endpoint::new(address.to_string(), "localhost"));
+        }
+        change(&mut config);
+        Client::lazy(config).unwrap()
+    }
+
+    /// Makes the app and its collections.
+    pub(crate) async fn furnish(&self, engine: &Engine) {
+        let operator = self.operator(engine);
+        operator.change_app(AppCall { app: APP, ask: AppAsk::Create }).await.unwrap();
+        for (collection, kind) in [(RANDOM, Kind::Random), (DETERMINISTIC, Kind::Deterministic)] {
+            self.collection(engine, collection, kind, TokenFormat::Opaque).await;
+        }
+    }
+
+    /// Waits until all of `engines` serve what the first of them serves.
+    pub(crate) async fn agree(&self, engines: &[&Engine]) {
+        let generation = self.client(&engines[..1]).info().await.unwrap().generation;
+        for engine in engines {
+            let client = self.client(&[engine]);
+            let follows = async || (client.info().await.unwrap().generation >= generation).then_some(());
+            until("an engine to follow", follows).await;
+        }
+    }
+
+    /// Makes a collection of the app.
+    pub(crate) async fn collection(&self, engine: &Engine, name: &str, kind: Kind, format: TokenFormat) {
+        let scope = Scope::Collection;
+        let ask =
+            CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None };
+        let call = CollectionCall { app: APP, collection: name, ask };
+        self.operator(engine).change_collection(call).await.unwrap();
+    }
+}
+
+impl Engine {
+    /// Starts it, and returns when it is ready.
+    pub(crate) fn start(&mut self) {
+        self.launch();
+        let end = Instant::now() + Duration::from_secs(HANG_S);
+        while self.ready() != Some(200) {
+            let ended = self.child.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < end, "not ready: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts it, whatever becomes of it.
+    pub(crate) fn launch(&mut self) {
+        let log = File::options().create(true).append(true).open(&self.log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
+        command.args(["serve", "--config"]).arg(&self.config).stdin(Stdio::null());
+        self.child = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM, which must drain and exit 0.
+    pub(crate) fn stop(&mut self) {
+        self.signal("TERM");
+        assert!(self.child.take().unwrap().wait().unwrap().success(), "{}", self.log());
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    /// The status of `/ready`; `None` when nobody answers.
+    pub(crate) fn ready(&self) -> Option<u16> {
+        self.status("/ready")
+    }
+
+    /// The status of a path of the health listener.
+    pub(crate) fn status(&self, path: &str) -> Option<u16> {
+        self.page(path)?.split_whitespace().nth(1)?.parse().ok()
+    }
+
+    /// A path of the health listener, with the head of its answer.
+    pub(crate) fn page(&self, path: &str) -> Option<String> {
+        use std::io::{Read as _, Write as _};
+        let patience = Duration::from_secs(HANG_S);
+        let mut stream = std::net::TcpStream::connect_timeout(&self.admin, patience).ok()?;
+        stream.set_read_timeout(Some(patience)).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// All that it has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn leaf(usage: Usage, name: &str) -> Leaf {
+    let host = if usage == Usage::Server { "localhost" } else { name };
+    let names = vec![Name::Dns(host.into()), Name::Ip(IpAddr::from([127, 0, 0, 1]))];
+    Leaf { common_name: name.into(), names, usage, validity: Validity::days(1) }
+}
+
+fn private(path: &Path, contents: &str) {
+    sealwire_dev_ca::write(path, contents.as_bytes(), Access::Owner, Existing::Replace).unwrap();
+}
+
+/// Waits until `check` returns something. Fails when it hangs.
+pub(crate) async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(HANG_S);
+    loop {
+        if let Some(found) = check().await {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what} does not come");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Runs a test on a runtime of its own.
+pub(crate) fn run(body: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(body);
+}

@@ -1,0 +1,495 @@
+//! Who may do what, seen from outside: every operation under every kind of certificate and role, and the end of a role.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use sealwire_access::PrincipalKind;
+use sealwire_access::{
+    Binding, Grant, Names, Operation, Operations, Principal, Role, RoleName, principal_key, role_key,
+};
+use sealwire_client::control::{
+    AppAsk, AppCall, CheckCall, CollectionAsk, CollectionCall, Control, Kind, Page, PrincipalAsk, PrincipalCall,
+    RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
+};
+use sealwire_client::{
+    Client, ClientConfig, Curve, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask, MaskRule,
+    Masking, Minting, Pem, Rewrap, RpcError, RuleFields, Sweep, TokenMap, Tokenize, Within,
+};
+use sealwire_config::{AccessMode, Config, ControlListen};
+use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
+use sealwire_store::{Commit, ControlStore};
+use sealwire_wire::{Ask, Call, TokensCall, request};
+use tokio::time::Instant;
+
+use crate::e2e::audit::records;
+use crate::e2e::certificates::revoke;
+use crate::e2e::harness::{APP, Harness, fields, leaf, rpc_error, run};
+use crate::e2e::raw::{Heard, Raw};
+
+pub(crate) const NOBODY: &str = "nobody";
+pub(crate) const FULL: &str = "full";
+const ELSEWHERE: &str = "elsewhere";
+
+pub(crate) fn enforcing(config: &mut Config) {
+    config.access.mode = AccessMode::Enforce;
+    let name = |name: &str| (PrincipalKind::Dns, name.to_owned());
+    let principals = [NOBODY, FULL, ELSEWHERE].map(name).into();
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    config.control = Some(ControlListen { address, client_ca: None, client_crl: None, principals });
+}
+
+async fn put(store: &dyn ControlStore, key: &str, record: Vec<u8>) {
+    let base = store.generation().await.unwrap();
+    assert!(matches!(store.commit(base, key, Some(&record)).await.unwrap(), Commit::Done(_)));
+}
+
+/// Gives a caller a role of its own that grants every operation on those apps.
+pub(crate) async fn everything_on(store: &dyn ControlStore, caller: &str, apps: &str) {
+    let grant = Grant {
+        operations: Operations::DATA.and(Operations::CONTROL),
+        apps: Names::of([apps]).unwrap(),
+        ..Grant::on_all(Operations::NONE)
+    };
+    let role = Role::new(caller, vec![grant]).unwrap();
+    put(store, &role_key(role.name()), role.to_record()).await;
+    let principal = Principal::from_text(caller).unwrap();
+    let binding = Binding { principal: principal.clone(), roles: vec![RoleName::new(caller).unwrap()] };
+    put(store, &principal_key(&principal), binding.to_record()).await;
+}
+
+/// A server that enforces: `full` may do everything, `elsewhere` everything on another app, `nobody` nothing.
+pub(crate) async fn start() -> Harness {
+    Harness::prepared(enforcing, async |control| {
+        everything_on(&**control.store(), FULL, "*").await;
+        everything_on(&**control.store(), ELSEWHERE, "elsewhere").await;
+    })
+    .await
+}
+
+/// Makes a role of these grants and gives it to a caller.
+pub(crate) async fn grant_role(operator: &Client, caller: &str, role: &str, grants: &[&str]) {
+    operator.change_role(RoleCall { role, ask: RoleAsk::Set { grants: grants.to_vec() } }).await.unwrap();
+    operator.change_principal(principal(caller, PrincipalAsk::Grant { role })).await.unwrap();
+}
+
+/// Puts a role into the store past everything that looks at it, and waits until the engine serves it.
+pub(crate) async fn put_role_record(harness: &Harness, role: &str, grant: &str) {
+    let role = Role::new(role, vec![Grant::from_text(grant).unwrap()]).unwrap();
+    harness.change(async |control, _| put(&**control.store(), &role_key(role.name()), role.to_record()).await).await;
+}
+
+/// A call of that operation on [`APP`] and its collection `people`, as bytes.
+fn message(operation: Operation) -> Vec<u8> {
+    let (mut out, nil) = (Vec::new(), &[0xc0][..]);
+    let app = |ask| Control::App(AppCall { app: APP, ask });
+    let collection = |ask| Control::Collection(CollectionCall { app: APP, collection: "people", ask });
+    let role = |ask| Control::Role(RoleCall { role: "spare", ask });
+    let principal = |ask| Control::Principal(PrincipalCall { principal: "spare.internal", ask });
+    let tokens = |ask| Call::Tokens(TokensCall { map: TokenMap::new(APP, "people"), ask });
+    let key = None;
+    let call = match operation {
+        Operation::Encrypt => {
+            request::encrypt(&mut out, 1, &Encrypt::new(APP, nil));
+            return out;
+        }
+        Operation::Decrypt => {
+            request::decrypt(&mut out, 1, &Decrypt::new(APP, nil));
+            return out;
+        }
+        Operation::Rewrap => {
+            request::rewrap(&mut out, 1, &Rewrap::new(APP, nil));
+            return out;
+        }
+        Operation::Tokenize => {
+            let writing = Minting { collection: "people", ..Minting::default() };
+            request::tokenize(&mut out, 1, &Tokenize { writing, ..Tokenize::new(APP, nil) });
+            return out;
+        }
+        Operation::Detokenize => {
+            let writing = Within { collection: "people" };
+            request::detokenize(&mut out, 1, &Detokenize { writing, ..Detokenize::new(APP, nil) });
+            return out;
+        }
+        Operation::Mask => {
+            let rules = vec![MaskRule { fields: RuleFields::Path("$"), mask: "redact" }];
+            let writing = Masking { rules, ..Masking::default() };
+            request::mask(&mut out, 1, &Mask { writing, ..Mask::new(APP, nil) });
+            return out;
+        }
+        Operation::TokensGet => tokens(Ask::Get(vec!["tok"])),
+        Operation::TokensFind => tokens(Ask::Find { value: nil, context: b"" }),
+        Operation::TokensList => tokens(Ask::List(Listing::default())),
+        Operation::TokensDelete => tokens(Ask::Delete(vec!["tok"])),
+        Operation::TokensExpire => tokens(Ask::Expire { tokens: vec!["tok"], expires_s: None }),
+        Operation::TokensArchive => tokens(Ask::Archive(Sweep::default())),
+        Operation::TokensPrune => tokens(Ask::Prune(Sweep::default())),
+        Operation::AppsList => Call::Control(Control::Apps(Page::default())),
+        Operation::AppsCreate => Call::Control(app(AppAsk::Create)),
+        Operation::AppsRotate => Call::Control(app(AppAsk::Rotate { kind: RotateKind::R1 })),
+        Operation::AppsImport => {
+            Call::Control(app(AppAsk::Import { curve: Curve::R1, private_key: Secret("no key"), seals: false }))
+        }
+        Operation::AppsDisable => Call::Control(app(AppAsk::Disable { key })),
+        Operation::AppsEnable => Call::Control(app(AppAsk::Enable { key })),
+        Operation::AppsDelete => Call::Control(app(AppAsk::Delete { key, delay_s: None })),
+        Operation::AppsRestore => Call::Control(app(AppAsk::Restore { key })),
+        Operation::AppsSet => Call::Control(app(AppAsk::Set { format: None, epoch_ms: None })),
+        Operation::AppsExport => Call::Control(Control::Export(Page::default())),
+        Operation::CollectionsList => Call::Control(Control::Collections { app: APP, page: Page::default() }),
+        Operation::CollectionsCreate => {
+            let (kind, format, scope) = (Kind::Deterministic, TokenFormat::Opaque, Scope::Collection);
+            Call::Control(collection(CollectionAsk::Create {
+                kind,
+                format,
+                first: None,
+                last: None,
+                scope,
+                expires_s: None,
+                retention_s: None,
+            }))
+        }
+        Operation::CollectionsSet => {
+            Call::Control(collection(CollectionAsk::Set { expires_s: Some(None), retention_s: None }))
+        }
+        Operation::CollectionsDelete => Call::Control(collection(CollectionAsk::Delete)),
+        Operation::InstancesList => Call::Control(Control::Instances),
+        Operation::RolesList => Call::Control(Control::Roles(Page::default())),
+        Operation::RolesSet => Call::Control(role(RoleAsk::Set { grants: vec!["encrypt apps=shop"] })),
+        Operation::RolesDelete => Call::Control(role(RoleAsk::Delete)),
+        Operation::PrincipalsList => Call::Control(Control::Principals(Page::default())),
+        Operation::PrincipalsGrant => Call::Control(principal(PrincipalAsk::Grant { role: "administrator" })),
+        Operation::PrincipalsRevoke => Call::Control(principal(PrincipalAsk::Revoke { role: None })),
+        Operation::PrincipalsCheck => {
+            Call::Control(Control::Check(CheckCall { principal: FULL, operation: "encrypt", ..CheckCall::default() }))
+        }
+    };
+    match call {
+        Call::Control(call) => request::control(&mut out, 1, &call),
+        Call::Tokens(call) => request::tokens(&mut out, 1, &call),
+        other => panic!("{other:?}"),
+    }
+    out
+}
+
+/// What a call ends with whose caller may make it, where that is not a result: what it is about is not there, or is.
+fn permitted(operation: Operation) -> Option<ErrorCode> {
+    match operation {
+        Operation::AppsCreate => Some(ErrorCode::Conflict),
+        Operation::AppsImport => Some(ErrorCode::BadRequest),
+        // The collection is made by a later row.
+        operation if operation.has_collection() && Operations::DATA.contains(operation) => Some(ErrorCode::NotFound),
+        _ => None,
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    /// No connection, or one that is closed without a word.
+    Out,
+    Result,
+    Refused(ErrorCode, Option<String>),
+}
+
+async fn outcome(harness: &Harness, operation: Operation, identity: Option<&Issued>) -> Outcome {
+    let is_control = Operations::CONTROL.contains(operation);
+    let address = if is_control { harness.control_address() } else { harness.address };
+    let Ok(mut raw) = Raw::connect(address, harness.authority.cert_pem(), identity).await else { return Outcome::Out };
+    let _ = raw.try_send(&message(operation)).await;
+    match raw.hear().await {
+        Heard::End => Outcome::Out,
+        Heard::Reply(1, Ok(_)) => Outcome::Result,
+        Heard::Reply(1, Err(error)) => Outcome::Refused(error.code, missing(&error)),
+        other => panic!("{operation}: {other:?}"),
+    }
+}
+
+fn missing(error: &RpcError) -> Option<String> {
+    text(error, "missing")
+}
+
+fn text(error: &RpcError, key: &str) -> Option<String> {
+    error.details.iter().find(|detail| detail.key == key).map(|detail| match &detail.value {
+        DetailValue::Text(text) => text.to_string(),
+        DetailValue::Number(_) => panic!("{error}"),
+    })
+}
+
+#[test]
+fn every_operation_under_every_certificate_and_role() {
+    run(async {
+        let mut harness = start().await;
+        let stranger = Authority::create("e2e", Validity::days(1)).unwrap();
+        let stranger = stranger.issue(&leaf(Usage::Client, FULL)).unwrap();
+        let expired = harness.expired_caller();
+        let [nobody, full, elsewhere, revoked] =
+            [NOBODY, FULL, ELSEWHERE, FULL].map(|name| harness.another_caller(name));
+        revoke(&mut harness, &[&revoked]).await;
+        let forbidden = |missing: &str| Outcome::Refused(ErrorCode::Forbidden, Some(missing.to_owned()));
+        for operation in Operation::ALL {
+            let with_role = match permitted(operation) {
+                Some(code) => Outcome::Refused(code, None),
+                None => Outcome::Result,
+            };
+            for (case, identity, expected) in [
+                ("no certificate", None, Outcome::Out),
+                ("another authority's", Some(&stranger), Outcome::Out),
+                ("expired", Some(&expired), Outcome::Out),
+                ("revoked", Some(&revoked), Outcome::Out),
+                ("without a role", Some(&nobody), forbidden("role")),
+                ("with a role on another app", Some(&elsewhere), forbidden("app")),
+                ("with a role", Some(&full), with_role),
+            ] {
+                assert_eq!(outcome(&harness, operation, identity).await, expected, "{operation} {case}");
+            }
+            let series =
+                |missing| format!("sealwire_access_denied_total{{operation=\"{operation}\",missing=\"{missing}\"}}");
+            for missing in ["role", "app"] {
+                assert_eq!(harness.metric(&series(missing)).await, 1.0, "{operation}");
+            }
+        }
+    });
+}
+
+pub(crate) async fn connect(harness: &Harness, address: SocketAddr, name: &str) -> Client {
+    let identity = harness.another_caller(name);
+    let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
+    let (ca, cert) = (bytes(harness.authority.cert_pem()), bytes(&identity.cert_pem));
+    let config = ClientConfig::new(address.to_string(), "localhost", ca, cert, bytes(identity.key_pem.expose()));
+    Client::connect(ClientConfig { connections: 1, attempts_max: 1, ..config }).await.unwrap()
+}
+
+fn principal<'a>(principal: &'a str, ask: PrincipalAsk<'a>) -> PrincipalCall<'a> {
+    PrincipalCall { principal, ask }
+}
+
+#[test]
+fn no_call_after_the_answer_to_a_revocation_succeeds() {
+    run(async {
+        let harness = Arc::new(start().await);
+        let operator = connect(&harness, harness.control_address(), FULL).await;
+        let ask = RoleAsk::Set { grants: vec!["encrypt apps=shop"] };
+        operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
+        for round in 0..20 {
+            operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "relay" })).await.unwrap();
+            let (over, passes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+            let mut callers = tokio::task::JoinSet::new();
+            for _ in 0..4 {
+                let client = connect(&harness, harness.address, NOBODY).await;
+                let (over, passes) = (Arc::clone(&over), Arc::clone(&passes));
+                callers.spawn(async move {
+                    let (payload, mut calls) = (fields(1), Vec::new());
+                    // One more once it is over, so that there is one.
+                    let mut last = false;
+                    while !last {
+                        last = over.load(Ordering::SeqCst);
+                        let began = Instant::now();
+                        let passed = match client.encrypt(Encrypt::new(APP, &payload)).await {
+                            Ok(_) => true,
+                            Err(Error::Rpc(error)) if error.code == ErrorCode::Forbidden => false,
+                            Err(other) => panic!("{other}"),
+                        };
+                        passes.fetch_add(usize::from(passed), Ordering::SeqCst);
+                        calls.push((began, passed));
+                    }
+                    calls
+                });
+            }
+            while passes.load(Ordering::SeqCst) < 16 {
+                tokio::task::yield_now().await;
+            }
+            // By the principal, and by the role.
+            if round % 2 == 0 {
+                operator
+                    .change_principal(principal(NOBODY, PrincipalAsk::Revoke { role: Some("relay") }))
+                    .await
+                    .unwrap();
+            } else {
+                let ask = RoleAsk::Set { grants: vec!["decrypt apps=shop"] };
+                operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
+            }
+            let answered = Instant::now();
+            over.store(true, Ordering::SeqCst);
+            let calls = callers.join_all().await.concat();
+            let after: Vec<_> = calls.iter().filter(|(began, _)| *began > answered).collect();
+            assert!(!after.is_empty() && after.iter().all(|(_, passed)| !passed), "round {round}: {after:?}");
+            let ask = RoleAsk::Set { grants: vec!["encrypt apps=shop"] };
+            operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_is_not_granted_looks_the_same_whether_it_is_there_or_not() {
+    run(async {
+        let harness = start().await;
+        let client = connect(&harness, harness.address, ELSEWHERE).await;
+        let payload = fields(1);
+        let there = rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
+        let not_there = rpc_error(client.encrypt(Encrypt::new("shap", &payload)).await);
+        assert_eq!(there.message.replace(APP, "shap"), not_there.message);
+        assert_eq!((there.code, there.details), (not_there.code, not_there.details));
+        // On what is granted the truth is told.
+        let granted = rpc_error(client.encrypt(Encrypt::new("elsewhere", &payload)).await);
+        assert_eq!(granted.code, ErrorCode::NotFound);
+    });
+}
+
+#[test]
+fn a_role_may_demand_a_reason() {
+    run(async {
+        let harness = start().await;
+        let operator = connect(&harness, harness.control_address(), FULL).await;
+        let ask = RoleAsk::Set { grants: vec!["encrypt apps=shop reason"] };
+        operator.change_role(RoleCall { role: "support", ask }).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "support" })).await.unwrap();
+        let client = connect(&harness, harness.address, NOBODY).await;
+        let payload = fields(1);
+        let refused = rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
+        assert_eq!((refused.code, missing(&refused).as_deref()), (ErrorCode::Forbidden, Some("reason")));
+        client.encrypt(Encrypt { reason: Some("ticket 7"), ..Encrypt::new(APP, &payload) }).await.unwrap();
+        let check = CheckCall { principal: NOBODY, operation: "encrypt", app: Some(APP), ..CheckCall::default() };
+        let checked = operator.check(check).await.unwrap();
+        assert_eq!(
+            (checked.permitted, checked.missing.as_deref()),
+            (false, Some("encrypt on app shop needs a reason"))
+        );
+        let checked = operator.check(CheckCall { reason: Some("why"), ..check }).await.unwrap();
+        assert_eq!((checked.permitted, checked.role.as_deref()), (true, Some("support")));
+    });
+}
+
+#[test]
+fn a_role_may_grant_so_many_fields_an_hour() {
+    run(async {
+        let harness = start().await;
+        let operator = connect(&harness, harness.control_address(), FULL).await;
+        let grants = vec!["encrypt apps=shop hourly=1000", "decrypt apps=shop mask=hash hourly=10"];
+        operator.change_role(RoleCall { role: "guesser", ask: RoleAsk::Set { grants } }).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "guesser" })).await.unwrap();
+        let client = connect(&harness, harness.address, NOBODY).await;
+        let sealed = client.encrypt(Encrypt::new(APP, &fields(4))).await.unwrap().payload;
+        let many = client.encrypt(Encrypt::new(APP, &fields(11))).await.unwrap().payload;
+        let guess = async |payload: &[u8]| client.decrypt(Decrypt::new(APP, payload)).await;
+        assert_eq!(rpc_error(guess(&many).await).code, ErrorCode::TooLarge);
+        let mut passed = 0;
+        let refused = loop {
+            match guess(&sealed).await {
+                Ok(_) => passed += 1,
+                refused => break rpc_error(refused),
+            }
+        };
+        assert!((1..=2).contains(&passed), "{passed}");
+        assert_eq!((refused.code, text(&refused, "reason").as_deref()), (ErrorCode::Overloaded, Some("hourly")));
+        assert!(refused.retry_after_ms.unwrap() > 60_000, "{refused:?}");
+        // Others are none the worse for it, nor is what is counted apart.
+        connect(&harness, harness.address, FULL).await.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
+        client.encrypt(Encrypt::new(APP, &fields(4))).await.unwrap();
+    });
+}
+
+#[test]
+fn what_was_decided_and_why_is_in_the_audit_trail() {
+    run(async {
+        let mut harness = Harness::prepared(
+            |config| {
+                enforcing(config);
+                config.audit.folder = Some(config.state.folder.with_file_name("audit"));
+            },
+            async |control| everything_on(&**control.store(), FULL, "*").await,
+        )
+        .await;
+        let operator = connect(&harness, harness.control_address(), FULL).await;
+        let grants = ["encrypt apps=shop reason", "decrypt apps=shop"];
+        operator.change_role(RoleCall { role: "relay", ask: RoleAsk::Set { grants: grants.into() } }).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalAsk::Grant { role: "relay" })).await.unwrap();
+        let (client, payload) = (connect(&harness, harness.address, NOBODY).await, fields(1));
+        rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
+        client.encrypt(Encrypt { reason: Some("ticket 7"), ..Encrypt::new(APP, &payload) }).await.unwrap();
+        operator.change_principal(principal(NOBODY, PrincipalAsk::Revoke { role: None })).await.unwrap();
+        harness.take_server().shutdown().await;
+
+        let said: Vec<_> = records(harness.config.audit.folder.as_ref().unwrap())
+            .into_iter()
+            .filter(|record| record.event == "call")
+            .map(|call| {
+                let change = call.change.map(|change| serde_json::Value::from(change).to_string());
+                format!(
+                    "{} {} {} {} {}",
+                    call.principal.unwrap(),
+                    call.method.unwrap(),
+                    call.outcome.unwrap(),
+                    call.reason.unwrap_or_default(),
+                    change.unwrap_or_default()
+                )
+            })
+            .collect();
+        let expected = [
+            r#"full roles.set ok  {"grants":["encrypt apps=shop reason","decrypt apps=shop"],"role":"relay"}"#,
+            r#"full principals.grant ok  {"principal":"nobody","role":"relay"}"#,
+            "nobody encrypt forbidden  ",
+            "nobody encrypt ok ticket 7 ",
+            r#"full principals.revoke ok  {"principal":"nobody","role":null}"#,
+        ];
+        assert_eq!(said, expected);
+    });
+}
+
+#[test]
+fn observing_refuses_nothing_and_counts() {
+    run(async {
+        let harness = Harness::with(|config| config.access.mode = AccessMode::Observe).await;
+        harness.client().await.encrypt(Encrypt::new(APP, &fields(1))).await.unwrap();
+        let series = "sealwire_access_denied_total{operation=\"encrypt\",missing=\"role\"}";
+        assert_eq!(harness.metric(series).await, 1.0);
+    });
+}
+
+/// Bytes that a message of `message_bytes` announces, of which a part is sent.
+const ANNOUNCED_BYTES: u32 = 8 << 20;
+const SENT_BYTES: usize = 1 << 20;
+
+/// The beginning of a request: its head, and params that hold one long string.
+fn long_beginning(msgid: u8, method: &str) -> Vec<u8> {
+    let mut out = vec![0x94, 0, msgid];
+    sealwire_msgpack::write::str(&mut out, method);
+    out.extend_from_slice(b"\x91\x82\xa3app\xa4shop\xa7payload\xdb");
+    out.extend_from_slice(&ANNOUNCED_BYTES.to_be_bytes());
+    out.resize(SENT_BYTES, b'a');
+    out
+}
+
+#[test]
+fn a_principal_without_a_role_holds_no_memory_with_long_messages() {
+    run(async {
+        let harness = start().await;
+        for method in ["encrypt", "decrypt", "tokens.get", "inspect", "explode"] {
+            // Each connection begins a message and does not end it.
+            let mut connections = Vec::new();
+            for msgid in 1..=4 {
+                let mut raw = harness.raw_as(Some(&harness.another_caller(NOBODY))).await.unwrap();
+                raw.send(&long_beginning(msgid, method)).await;
+                let heard = tokio::select! {
+                    heard = raw.hear() => heard,
+                    _ = harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > (SENT_BYTES / 2) as f64) => {
+                        panic!("{method}: memory is held before it is known who may")
+                    }
+                };
+                let Heard::Reply(answered, Err(error)) = heard else { panic!("{method}: {heard:?}") };
+                assert_eq!((answered, error.code), (u32::from(msgid), ErrorCode::Forbidden), "{method}");
+                connections.push(raw);
+            }
+            harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
+            // The rest is dropped, and the connection lives.
+            for mut raw in connections {
+                let sent = long_beginning(1, method).iter().position(|byte| *byte == 0xdb).unwrap() + 5;
+                raw.send(&vec![b'a'; ANNOUNCED_BYTES as usize - (SENT_BYTES - sent)]).await;
+                raw.is_alive().await;
+            }
+        }
+        // A principal with a role can send as much.
+        let mut raw = harness.raw_as(Some(&harness.another_caller(FULL))).await.unwrap();
+        raw.send(&long_beginning(1, "encrypt")).await;
+        harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > (SENT_BYTES / 2) as f64).await;
+    });
+}

@@ -1,0 +1,381 @@
+//! A server to try things on: certificates, an app, a client, metrics. One per test.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
+use sealwire_config::{AccessMode, Config, Kek as KekFrom, Mode};
+use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
+use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
+use sealwire_engine::engine::Engine;
+use sealwire_engine::stores::{Access as Opened, Stores};
+use sealwire_msgpack::write;
+use sealwire_server::server::{Server, open_control};
+use sealwire_store::{CollectionName, Control, Rules, Settings, TokenStore};
+use tempfile::TempDir;
+use time::OffsetDateTime;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::e2e::hold::CryptoHold;
+use crate::e2e::raw::Raw;
+
+/// The app that every server of this suite has.
+pub(crate) const APP: &str = "shop";
+
+/// Longest wait for an event that must come. It turns a hang into a failure and says nothing about speed: a machine ten
+/// times slower than usual, with its cores taken by others, stays far below it.
+pub(crate) const HANG: Duration = Duration::from_secs(300);
+
+/// Held by a test that measures the memory of this process.
+static MEMORY: RwLock<()> = RwLock::new(());
+
+/// Runs one test on a runtime of its own. Fails the test when it hangs.
+pub(crate) fn run(body: impl Future<Output = ()>) {
+    // A poisoned lock is another test's failure.
+    let _memory = MEMORY.read().unwrap_or_else(PoisonError::into_inner);
+    run_unlocked(body);
+}
+
+/// The same for a test that measures the memory of this process, so that no other test of this suite takes any.
+pub(crate) fn run_measuring_memory(body: impl Future<Output = ()>) {
+    let _memory = MEMORY.write().unwrap_or_else(PoisonError::into_inner);
+    run_unlocked(body);
+}
+
+fn run_unlocked(body: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let done = runtime.block_on(async { timeout(2 * HANG, body).await });
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    assert!(done.is_ok(), "the test hangs");
+}
+
+/// A certificate for one end. A server is found under `localhost`, a caller is known by its name.
+pub(crate) fn leaf(usage: Usage, name: &str) -> Leaf {
+    let host = if usage == Usage::Server { "localhost" } else { name };
+    Leaf {
+        common_name: name.into(),
+        names: vec![Name::Dns(host.into()), Name::Ip(IpAddr::from([127, 0, 0, 1]))],
+        usage,
+        validity: Validity::days(1),
+    }
+}
+
+/// A server on loopback with its files in a folder that goes with it.
+pub(crate) struct Harness {
+    pub(crate) authority: Authority,
+    pub(crate) config: Config,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    server: Option<Server>,
+    client: Issued,
+    _folder: TempDir,
+}
+
+impl Harness {
+    /// A server with the defaults.
+    pub(crate) async fn start() -> Self {
+        Self::with(|_| ()).await
+    }
+
+    /// A server whose configuration is changed first.
+    pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::prepared(change, async |_| ()).await
+    }
+
+    /// The same, whose store is changed too, once its app is there.
+    pub(crate) async fn prepared(change: impl FnOnce(&mut Config), prepare: impl AsyncFnOnce(&Control)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create("e2e", Validity::days(10)).unwrap();
+        let mut config = Config::defaults(folder.path());
+        config.listen.address = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.admin.address = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.crypto.threads = 2;
+        // Who may do what is the concern of `access.rs`.
+        config.access.mode = AccessMode::Off;
+        // A table of multiples for each key takes longer to make than most tests take; `documents` has tables.
+        config.crypto.tables = 0;
+        // Admission is in time: no test but those of overload may depend on what a slow machine predicts.
+        config.limits.deadline_ms_default = config.limits.deadline_ms_max;
+        config.schedule.wait_max_ms = 3_600_000;
+        change(&mut config);
+
+        let issued = authority.issue(&leaf(Usage::Server, "engine")).unwrap();
+        let KekFrom::File(kek) = &config.kek else { panic!("the default is a file") };
+        for file in [&config.tls.certificate, &config.tls.key, &config.tls.client_ca, kek] {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        }
+        std::fs::write(&config.tls.certificate, &issued.cert_pem).unwrap();
+        private(&config.tls.key, issued.key_pem.expose());
+        std::fs::write(&config.tls.client_ca, authority.cert_pem()).unwrap();
+        private(kek, &Kek::generate_hex().unwrap());
+        let mut harness = Self {
+            client: authority.issue(&leaf(Usage::Client, "relay")).unwrap(),
+            authority,
+            address: config.listen.address,
+            admin: config.admin.address,
+            config,
+            server: None,
+            _folder: folder,
+        };
+        let (control, stores) = open_control(&harness.config).await.unwrap();
+        control.create(&shop(), &Curve::ALL).await.unwrap();
+        prepare(&control).await;
+        stores.close().await;
+        let server = Server::start(&harness.config).await.unwrap();
+        (harness.address, harness.admin) = (server.address(), server.admin_address());
+        harness.server = Some(server);
+        harness
+    }
+
+    /// The apps of the engine's store: a file is changed as another process does it, any other through the engine.
+    pub(crate) async fn control(&self) -> Control {
+        match &self.server {
+            Some(server) if self.config.state.mode != Mode::Stateless => server.engine().apps.control().clone(),
+            _ => open_control(&self.config).await.unwrap().0,
+        }
+    }
+
+    /// Makes an app, which the engine comes to serve.
+    pub(crate) async fn create_app(&self, name: &str) {
+        self.control().await.create(&AppId::new(name).unwrap(), &Curve::ALL).await.unwrap();
+    }
+
+    /// The same, and waits until the engine serves it.
+    pub(crate) async fn serve_app(&self, name: &str) {
+        let app = AppId::new(name).unwrap();
+        self.change(async |control, _| control.create(&app, &Curve::ALL).await.unwrap()).await;
+    }
+
+    /// Changes the app, and waits until the engine serves the change.
+    pub(crate) async fn change<T>(&self, change: impl AsyncFnOnce(&Control, &AppId) -> T) -> T {
+        let control = self.control().await;
+        let changed = change(&control, &shop()).await;
+        let generation = control.generation().await.unwrap();
+        let client = self.client().await;
+        let end = Instant::now() + HANG;
+        while client.info().await.unwrap().generation < generation {
+            assert!(Instant::now() < end, "the change is not served");
+            sleep(Duration::from_millis(20)).await;
+        }
+        changed
+    }
+
+    /// Makes a collection, and waits until the engine serves it.
+    pub(crate) async fn create_collection(&self, app: &str, name: &str, rules: Rules) {
+        let (app, name) = (AppId::new(app).unwrap(), CollectionName::new(name).unwrap());
+        self.change(async |control, _| control.create_collection(&app, &name, rules).await.unwrap()).await;
+    }
+
+    /// Starts another server on what the last one left.
+    pub(crate) async fn restart(&mut self) {
+        let server = Server::start(&self.config).await.unwrap();
+        (self.address, self.admin) = (server.address(), server.admin_address());
+        self.server = Some(server);
+    }
+
+    /// Takes the server down and starts another one, whose token store is another or acts otherwise.
+    pub(crate) async fn restart_with(&mut self, change: impl FnOnce(Arc<dyn TokenStore>) -> Arc<dyn TokenStore>) {
+        if let Some(server) = self.server.take() {
+            server.shutdown().await;
+        }
+        let mut stores = Stores::open(&self.config, Opened::Serve).await.unwrap();
+        stores.tokens = stores.tokens.take().map(change);
+        let server = Server::start_with(&self.config, stores).await.unwrap();
+        (self.address, self.admin) = (server.address(), server.admin_address());
+        self.server = Some(server);
+    }
+
+    /// Sets how long the app's epochs last; 0 forbids them.
+    pub(crate) async fn set_epoch(&self, ms: u32) {
+        let set = move |settings: &mut Settings| settings.epoch = EpochLifetime::from_ms(ms).ok();
+        self.change(async |control, app| control.configure(app, set).await.unwrap()).await;
+    }
+
+    /// Has the server take over the configuration and the files as they are now.
+    pub(crate) async fn reload(&self) {
+        self.server.as_ref().unwrap().reload(&self.config).await.unwrap();
+    }
+
+    /// What the server's connections share.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        self.server.as_ref().unwrap().engine()
+    }
+
+    /// Occupies every crypto thread.
+    pub(crate) async fn hold_crypto(&self) -> CryptoHold {
+        CryptoHold::start(self.engine(), self.crypto_threads()).await
+    }
+
+    /// How many crypto threads the server has.
+    pub(crate) fn crypto_threads(&self) -> usize {
+        self.config.crypto.threads_on(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// Where the server takes control calls.
+    pub(crate) fn control_address(&self) -> SocketAddr {
+        self.server.as_ref().unwrap().control_address().unwrap()
+    }
+
+    /// Takes the server out, to shut it down.
+    pub(crate) fn take_server(&mut self) -> Server {
+        self.server.take().unwrap()
+    }
+
+    /// A client with one connection that tries every call once, so that each answer is seen.
+    pub(crate) async fn client(&self) -> Client {
+        let config = ClientConfig { connections: 1, attempts_max: 1, ..self.client_config() };
+        Client::connect(config).await.unwrap()
+    }
+
+    /// What a relay would link.
+    pub(crate) fn client_config(&self) -> ClientConfig {
+        let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
+        ClientConfig::new(
+            self.address.to_string(),
+            "localhost",
+            bytes(self.authority.cert_pem()),
+            bytes(&self.client.cert_pem),
+            bytes(self.client.key_pem.expose()),
+        )
+    }
+
+    /// A connection for arbitrary bytes, under the usual certificate.
+    pub(crate) async fn raw(&self) -> Raw {
+        self.raw_as(Some(&self.client)).await.unwrap()
+    }
+
+    /// The same under another certificate, or none.
+    pub(crate) async fn raw_as(&self, identity: Option<&Issued>) -> std::io::Result<Raw> {
+        Raw::connect(self.address, self.authority.cert_pem(), identity).await
+    }
+
+    /// A certificate of the server's authority for another caller.
+    pub(crate) fn another_caller(&self, name: &str) -> Issued {
+        self.authority.issue(&leaf(Usage::Client, name)).unwrap()
+    }
+
+    /// A certificate that ended an hour ago.
+    pub(crate) fn expired_caller(&self) -> Issued {
+        let now = OffsetDateTime::now_utc();
+        let validity =
+            Validity { not_before: now - time::Duration::hours(3), not_after: now - time::Duration::hours(1) };
+        self.authority.issue(&Leaf { validity, ..leaf(Usage::Client, "late") }).unwrap()
+    }
+
+    /// One series of `/metrics`, by its text up to the value.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        let (status, text) = http_get(self.admin, "/metrics").await;
+        assert_eq!(status, 200);
+        let line = text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
+        line.unwrap_or_else(|| panic!("{series} is not in\n{text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Waits until a series is what it should be. Fails when it never is.
+    pub(crate) async fn metric_becomes(&self, series: &str, holds: impl Fn(f64) -> bool) -> f64 {
+        let end = Instant::now() + HANG;
+        let mut pause = Duration::from_millis(2);
+        loop {
+            let value = self.metric(series).await;
+            if holds(value) {
+                return value;
+            }
+            assert!(Instant::now() < end, "{series} stays {value}");
+            // All series are written out each time, which is work for the cores that the test waits for.
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(80));
+        }
+    }
+
+    /// Waits until the server holds nothing for any call.
+    pub(crate) async fn settles(&self) {
+        self.metric_becomes("sealwire_calls_in_flight", |calls| calls == 0.0).await;
+        self.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
+    }
+}
+
+/// Has the apps in a file, which several servers can share.
+pub(crate) fn stateless(config: &mut Config) {
+    config.state.mode = Mode::Stateless;
+}
+
+/// Gives the app a key that was made elsewhere, on both curves.
+pub(crate) async fn import(control: &Control, scalar: &[u8; 32], seals: bool) {
+    for curve in Curve::ALL {
+        let pair = KeyPair::from_scalar(curve, scalar).unwrap();
+        control.import(&shop(), pair, seals).await.unwrap();
+    }
+}
+
+/// The name of [`APP`].
+pub(crate) fn shop() -> AppId {
+    AppId::new(APP).unwrap()
+}
+
+pub(crate) fn private(path: &std::path::Path, contents: &str) {
+    sealwire_dev_ca::write(path, contents.as_bytes(), Access::Owner, Existing::Replace).unwrap();
+}
+
+/// One HTTP request on a connection of its own: status and body.
+pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// A document: an array of that many strings of 16 bytes.
+pub(crate) fn fields(count: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::array_len(&mut out, count);
+    for field in 0..count {
+        write::str(&mut out, &format!("plain-{field:010}"));
+    }
+    out
+}
+
+/// The error that the server answered a client with.
+pub(crate) fn rpc_error<T: std::fmt::Debug>(outcome: Result<T, Error>) -> RpcError {
+    match outcome {
+        Err(Error::Rpc(error)) => error,
+        other => panic!("expected an answer with an error, got {other:?}"),
+    }
+}
+
+/// The code that the server answered a client with.
+pub(crate) fn code<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ErrorCode {
+    rpc_error(outcome).code
+}
+
+/// Numbers that look random and are the same in every run.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// From 0 to `below - 1`.
+    pub(crate) fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below
+    }
+}
+
+/// Shares a harness between tasks.
+pub(crate) type Shared = Arc<Harness>;
+
+/// Resident memory of this process, which holds the server, in MiB.
+pub(crate) fn resident_mib() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
+    pages / 256
+}

@@ -1,0 +1,190 @@
+//! Work that occupies crypto threads until a test releases it, so that no test depends on how long real work takes.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use sealwire_access::Principal;
+use sealwire_engine::budget::ConnectionBytes;
+use sealwire_engine::cost::{Allowance, Kind};
+use sealwire_engine::engine::Engine;
+use sealwire_engine::scheduler::{Offer, Place};
+use sealwire_engine::work::{Slice, Slices};
+use sealwire_schedule::Shape;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// Occupies every crypto thread until it is dropped. Requests that arrive meanwhile wait in the scheduler.
+pub(crate) struct CryptoHold {
+    engine: Arc<Engine>,
+    blocked: Vec<Blocked>,
+}
+
+/// One thread that is held. The thread goes on when the sender is dropped.
+struct Blocked {
+    _place: Place,
+    _release: mpsc::Sender<()>,
+}
+
+impl CryptoHold {
+    /// Returns when each of `threads` threads is held.
+    pub(crate) async fn start(engine: &Arc<Engine>, threads: usize) -> Self {
+        let mut blocked = Vec::new();
+        for _ in 0..threads {
+            let (thread, started) = block(engine);
+            started.await.unwrap();
+            blocked.push(thread);
+        }
+        Self { engine: Arc::clone(engine), blocked }
+    }
+
+    /// Lets the only crypto thread run one slice of a large request that waits, then holds the thread again.
+    ///
+    /// The request must be of a client named `relay`. Small work goes before large work, and one pick in 16 goes to the oldest request: this hands the thread from one
+    /// blocker to the next until that pick has come.
+    pub(crate) async fn run_one_slice(&mut self) {
+        let before = self.large_work_left();
+        assert!(before > 0, "no large request waits");
+        while self.large_work_left() >= before {
+            let (thread, started) = block(&self.engine);
+            self.blocked.clear();
+            started.await.unwrap();
+            self.blocked.push(thread);
+        }
+    }
+
+    /// Nanoseconds of admitted work in all size classes but the smallest, to which the blockers belong.
+    fn large_work_left(&self) -> u64 {
+        self.engine.scheduler.gauges().backlog[1..].iter().sum()
+    }
+}
+
+struct Blocker {
+    started: Option<oneshot::Sender<()>>,
+    release: mpsc::Receiver<()>,
+}
+
+impl Slices for Blocker {
+    fn kind(&self) -> Kind {
+        Kind::LOOK
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::default()
+    }
+
+    fn field_bytes(&self) -> u64 {
+        0
+    }
+
+    fn has_begun(&self) -> bool {
+        true
+    }
+
+    fn slice(&mut self, _: &Allowance) -> Slice {
+        if let Some(started) = self.started.take() {
+            let _ = started.send(());
+        }
+        // An error: the hold was dropped.
+        let _ = self.release.recv();
+        Slice { done: Shape::default(), more: false }
+    }
+
+    fn deliver(self: Box<Self>) {}
+}
+
+fn block(engine: &Engine) -> (Blocked, oneshot::Receiver<()>) {
+    let mut place = offer(engine, Shape::default());
+    assert!(!place.waits(), "a blocker has to wait for admission");
+    let ((start, started), (release, released)) = (oneshot::channel(), mpsc::channel());
+    place.submit(Box::new(Blocker { started: Some(start), release: released }));
+    (Blocked { _place: place, _release: release }, started)
+}
+
+/// Admission under the name that clients of the harness have.
+fn offer(engine: &Engine, shape: Shape) -> Place {
+    let principal = Principal::from_text("relay").unwrap();
+    let since = std::time::Instant::now();
+    let offer = Offer { principal: &principal, kind: Kind::LOOK, shape, bytes: 0, since, deadline: None, whole: true };
+    engine.scheduler.offer(&offer, &ConnectionBytes::new(usize::MAX)).unwrap()
+}
+
+/// Requests of the largest size class that keep crypto threads busy in slices and end only when this is dropped.
+pub(crate) struct EndlessWork {
+    stop: Arc<AtomicBool>,
+    slices: Arc<AtomicU64>,
+    _requests: JoinSet<()>,
+}
+
+impl EndlessWork {
+    /// Returns once `running` slices run at once.
+    pub(crate) async fn start(engine: &Arc<Engine>, requests: usize, running: u32) -> Self {
+        let (stop, slices, mut tasks) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), JoinSet::new());
+        for _ in 0..requests {
+            let mut place = offer(engine, Spinning::SHAPE);
+            let work = Spinning { stop: Arc::clone(&stop), slices: Arc::clone(&slices) };
+            tasks.spawn(async move {
+                place.admitted().await;
+                place.submit(Box::new(work));
+                pending::<()>().await;
+            });
+        }
+        while slices.load(Ordering::Relaxed) == 0 || engine.scheduler.gauges().running < running {
+            sleep(Duration::from_millis(1)).await;
+        }
+        Self { stop, slices, _requests: tasks }
+    }
+
+    /// Slices run so far.
+    pub(crate) fn slices(&self) -> u64 {
+        self.slices.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for EndlessWork {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Spinning {
+    stop: Arc<AtomicBool>,
+    slices: Arc<AtomicU64>,
+}
+
+impl Spinning {
+    /// An hour or more by any estimate.
+    const SHAPE: Shape = Shape { calls: 1, keys: 0, fields: 1 << 48, bytes: 0 };
+}
+
+impl Slices for Spinning {
+    fn kind(&self) -> Kind {
+        Kind::LOOK
+    }
+
+    fn shape(&self) -> Shape {
+        Self::SHAPE
+    }
+
+    fn field_bytes(&self) -> u64 {
+        16
+    }
+
+    fn has_begun(&self) -> bool {
+        self.slices.load(Ordering::Relaxed) > 0
+    }
+
+    fn slice(&mut self, allowance: &Allowance) -> Slice {
+        for _ in 0..20_000 {
+            std::hint::spin_loop();
+        }
+        self.slices.fetch_add(1, Ordering::Relaxed);
+        let done = Shape { fields: allowance.fields as u64, ..Shape::default() };
+        Slice { done, more: !self.stop.load(Ordering::Relaxed) }
+    }
+
+    fn deliver(self: Box<Self>) {}
+}

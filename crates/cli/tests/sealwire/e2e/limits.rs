@@ -1,0 +1,394 @@
+//! Every bound holds, and hits only whoever runs into it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealwire_client::Error;
+use sealwire_crypto::Format;
+use sealwire_dev_ca::Issued;
+use sealwire_store::{CollectionKind, Rules, Scope};
+use sealwire_wire::{Detail, Encrypt, ErrorCode, RpcError, TokenMap};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::e2e::harness::{
+    APP, HANG, Harness, Shared, code, fields, resident_mib, rpc_error, run, run_measuring_memory,
+};
+use crate::e2e::raw::{Heard, Raw, encrypt, health, heavy};
+
+fn is_short_of_memory(error: &RpcError) {
+    assert_eq!(error.code, ErrorCode::Overloaded);
+    assert!(error.retry_after_ms.is_some());
+    assert_eq!(error.details[0], Detail::text("reason", "memory"));
+}
+
+/// A connection that is served, which may take some tries: a place is free a moment after its connection is gone.
+async fn served(harness: &Harness, caller: &Issued) -> Raw {
+    let end = Instant::now() + HANG;
+    loop {
+        if let Ok(mut raw) = harness.raw_as(Some(caller)).await
+            && raw.try_send(&health(1)).await.is_ok()
+            && matches!(raw.hear().await, Heard::Reply(1, Ok(_)))
+        {
+            return raw;
+        }
+        assert!(Instant::now() < end, "it is not served");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn a_principal_whose_requests_are_rejected_is_read_slowly_and_no_other() {
+    run(async {
+        let harness = Harness::with(|config| config.limits.rejected_per_s_max = 100).await;
+        let relay = harness.client().await;
+        let stranger = harness.another_caller("stranger");
+        let mut connections = [served(&harness, &stranger).await, served(&harness, &stranger).await];
+        assert!(harness.metric("sealwire_read_pauses_total").await < 1.0);
+        // Methods that do not exist, on two connections of one principal.
+        let unknown = [0x94, 0, 7, 0xa3, b'f', b'o', b'o', 0x91, 0x80].repeat(150);
+        for flood in &mut connections {
+            flood.send(&unknown).await;
+        }
+        for _ in 0..100 {
+            relay.encrypt(Encrypt::new(APP, &fields(1))).await.unwrap();
+        }
+        for flood in &mut connections {
+            for _ in 0..150 {
+                assert!(matches!(flood.hear().await, Heard::Reply(7, Err(_))), "late, and none is lost");
+            }
+        }
+        // A pause is as long as at most the other connection's 150 requests: there were some on each.
+        assert!(harness.metric("sealwire_read_pauses_total").await >= 2.0);
+    });
+}
+
+#[test]
+fn a_flood_that_is_never_read_is_bounded_and_cut() {
+    run(async {
+        let harness: Shared = Arc::new(
+            Harness::with(|config| {
+                config.limits.in_flight_per_connection_max = 8;
+                config.limits.write_stall_ms_max = 1_000;
+            })
+            .await,
+        );
+        let client = harness.client().await;
+        let mut flood = harness.raw().await;
+        let flooding = tokio::spawn(async move {
+            let call = encrypt(1, &Encrypt::new(APP, &fields(500)));
+            for sent in 0_u32.. {
+                // The same call under ever new msgids, which have five bytes each.
+                let fresh = [&call[..2], &[0xce], &(sent + (1 << 20)).to_be_bytes(), &call[3..]].concat();
+                if flood.try_send(&fresh).await.is_err() {
+                    return sent;
+                }
+            }
+            0
+        });
+        let (mut calls_max, mut bytes_max) = (0.0_f64, 0.0_f64);
+        for _ in 0..50 {
+            calls_max = calls_max.max(harness.metric("sealwire_calls_in_flight").await);
+            bytes_max = bytes_max.max(harness.metric("sealwire_bytes_in_flight").await);
+            client.encrypt(Encrypt::new(APP, &fields(10))).await.unwrap();
+        }
+        let sent = flooding.await.unwrap();
+        println!("{sent} calls taken, {calls_max} and {bytes_max} bytes at most in flight");
+        // A call of 500 fields sets aside 70 KB. One more message may be on its way in, and one call is the client's.
+        assert!(calls_max <= 9.0 && bytes_max < 10.0 * 100_000.0, "{calls_max} {bytes_max}");
+        harness.settles().await;
+        harness.metric_becomes("sealwire_connections_open", |open| open == 1.0).await;
+        client.health().await.unwrap();
+    });
+}
+
+#[test]
+fn a_flood_of_refused_messages_is_bounded_and_cut() {
+    run(async {
+        let harness = Harness::with(|config| config.limits.write_stall_ms_max = 1_000).await;
+        let client = harness.client().await;
+        // Calls that are refused while they arrive hold no place; their answers must not pile up either.
+        let bad = [&b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k"[..], &[0x91; 100], &[0x01]].concat().repeat(500);
+        let mut flood = harness.raw().await;
+        let flooding = tokio::spawn(async move { while flood.try_send(&bad).await.is_ok() {} });
+        timeout(HANG, flooding).await.expect("not cut").unwrap();
+        harness.metric_becomes("sealwire_connections_open", |open| open == 1.0).await;
+        client.health().await.unwrap();
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_reply_that_nobody_reads_ends_the_connection() {
+    run(async {
+        let harness = Harness::with(|config| config.limits.write_stall_ms_max = 500).await;
+        let mut raw = harness.raw().await;
+        raw.send(&encrypt(1, &Encrypt::new(APP, &fields(100_000)))).await;
+        harness.metric_becomes("sealwire_connections_open", |open| open == 0.0).await;
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_message_that_dribbles_in_ends_the_connection() {
+    run(async {
+        let harness = Harness::with(|config| config.limits.message_ms_max = 400).await;
+        let mut raw = harness.raw().await;
+        // Each byte comes within the limit, and all of them would take much longer than it.
+        let mut bytes = encrypt(1, &Encrypt::new(APP, &fields(1_000))).into_iter();
+        let heard = loop {
+            let _ = raw.try_send(&[bytes.next().expect("the message arrived in full")]).await;
+            if let Ok(heard) = timeout(Duration::from_millis(20), raw.hear()).await {
+                break heard;
+            }
+        };
+        let Heard::Notice(notice) = heard else { panic!("{heard:?}") };
+        assert_eq!(notice.code, ErrorCode::DeadlineExceeded);
+        assert_eq!(raw.hear().await, Heard::End);
+        harness.settles().await;
+
+        // The same bound holds for the rest of a message that is refused.
+        let mut raw = harness.raw().await;
+        raw.send(&[&b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k"[..], &[0x91; 100]].concat()).await;
+        assert_eq!(raw.answer(7).await.unwrap_err().code, ErrorCode::TooLarge);
+        assert_eq!(raw.ends().await.map(|notice| notice.code), Some(ErrorCode::DeadlineExceeded));
+    });
+}
+
+#[test]
+fn too_many_bytes_are_answered_overloaded_and_others_are_served() {
+    run(async {
+        const MIB: usize = 1 << 20;
+        let harness = Harness::with(|config| {
+            config.crypto.threads = 1;
+            config.limits.message_bytes_max = MIB;
+            config.limits.reply_bytes_max = 6 * MIB;
+            config.limits.bytes_per_connection_max = 7 * MIB;
+            config.schedule.memory_mib = 14;
+            config.limits.check().unwrap();
+        })
+        .await;
+        let client = harness.client().await;
+        let mut busy = harness.raw().await;
+        let hold = harness.hold_crypto().await;
+        // Its reply is bounded by reply_bytes_max, so about 6.9 of the caller's 7 MiB are taken.
+        busy.send(&heavy(1, 55_000)).await;
+        harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 6.5 * MIB as f64).await;
+        let second = fields(5_000);
+        is_short_of_memory(&rpc_error(client.encrypt(Encrypt::new(APP, &second)).await));
+        // A longer one is refused while it arrives; its connection and the calls behind it live on.
+        let long = fields(50_000);
+        let mut raw = harness.raw().await;
+        for _ in 0..3 {
+            let mut all = encrypt(7, &Encrypt::new(APP, &long));
+            all.extend_from_slice(&health(8));
+            raw.send(&all).await;
+            is_short_of_memory(&raw.answer(7).await.unwrap_err());
+            raw.answer(8).await.unwrap();
+        }
+        assert!(harness.metric("sealwire_refusals_total{reason=\"memory\"}").await >= 4.0);
+        // A notice that is too long for now is dropped; it has no answer.
+        raw.send(&[&b"\x93\x02\xa6cancel\x91\xc6\x00\x0a\x00\x00"[..], &vec![0; 10 << 16]].concat()).await;
+        raw.is_alive().await;
+        client.health().await.unwrap();
+        assert!(harness.metric("sealwire_bytes_in_flight").await <= 7.0 * MIB as f64);
+        // Another caller has a share of its own.
+        drop(hold);
+        let mut other = harness.raw_as(Some(&harness.another_caller("billing"))).await.unwrap();
+        other.send(&encrypt(1, &Encrypt::new(APP, &second))).await;
+        other.answer(1).await.unwrap();
+        drop(busy);
+        harness.settles().await;
+        client.encrypt(Encrypt::new(APP, &second)).await.unwrap();
+    });
+}
+
+#[test]
+fn small_messages_in_pieces_are_served_while_no_byte_is_left() {
+    run(async {
+        const KIB: usize = 1 << 10;
+        let harness = Harness::with(|config| {
+            config.limits.message_bytes_max = 256 * KIB;
+            config.limits.reply_bytes_max = 256 * KIB;
+            config.limits.bytes_per_connection_max = 512 * KIB;
+            config.schedule.memory_mib = 1;
+            config.limits.check().unwrap();
+        })
+        .await;
+        // Messages that never end take all but 14 KiB of their caller's half.
+        let mut fillers = Vec::new();
+        for _ in 0..3 {
+            let mut filler = harness.raw().await;
+            let head =
+                [&b"\x94\x00\x07\xa7encrypt\x91\x81\xa7payload\xc6"[..], &(250_u32 << 10).to_be_bytes()].concat();
+            filler.send(&[head, vec![0; 166_000]].concat()).await;
+            fillers.push(filler);
+        }
+        harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 510_000.0).await;
+        let mut raw = harness.raw().await;
+        for at in 1..health(3).len() {
+            for half in [&health(3)[..at], &health(3)[at..]] {
+                raw.send(half).await;
+                sleep(Duration::from_millis(5)).await;
+            }
+            raw.answer(3).await.unwrap();
+        }
+        let refused = harness.client().await.encrypt(Encrypt::new(APP, &fields(400))).await;
+        is_short_of_memory(&rpc_error(refused));
+        assert!(harness.metric("sealwire_bytes_in_flight").await <= (512 * KIB) as f64);
+        drop(fillers);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn an_idle_connection_keeps_no_memory_of_large_messages() {
+    run_measuring_memory(async {
+        let harness = Harness::start().await;
+        // Refused once whole, so that nothing else in the server holds on to it.
+        let large =
+            [&b"\x94\x00\x07\xa7inspect\x91\x81\xa8envelope\xc6\x02\x80\x00\x00"[..], &vec![0x33; 40 << 20]].concat();
+        let mut peers = Vec::new();
+        for _ in 0..6 {
+            peers.push(harness.raw().await);
+        }
+        let before = resident_mib();
+        for raw in &mut peers {
+            raw.send(&large).await;
+            assert_eq!(raw.answer(7).await.unwrap_err().code, ErrorCode::BadRequest);
+        }
+        let grown = resident_mib().saturating_sub(before);
+        println!("six idle connections after 40 MiB each: {grown} MiB grown from {before}");
+        assert!(grown < 80, "{grown} MiB");
+        drop(peers);
+    });
+}
+
+#[test]
+fn no_more_connections_than_allowed() {
+    run(async {
+        let harness = Harness::with(|config| {
+            config.limits.connections_max = 3;
+            config.limits.connections_per_principal_max = 2;
+            config.limits.handshakes_max = 3;
+        })
+        .await;
+        let (mut first, mut second) = (harness.raw().await, harness.raw().await);
+        first.is_alive().await;
+        second.is_alive().await;
+        // A third of the same caller is turned away; another caller has its own share.
+        let mut third = harness.raw().await;
+        let _ = third.try_send(&health(1)).await;
+        assert_eq!(third.hear().await, Heard::End);
+        harness.metric_becomes("sealwire_connections_total{outcome=\"principal_refused\"}", |n| n == 1.0).await;
+        let mut fourth = served(&harness, &harness.another_caller("billing")).await;
+        // Now all places are taken, whoever asks.
+        let refused = "sealwire_connections_total{outcome=\"refused\"}";
+        let before = harness.metric(refused).await;
+        let another = harness.another_caller("reports");
+        assert!(harness.raw_as(Some(&another)).await.is_err());
+        harness.metric_becomes(refused, |n| n == before + 1.0).await;
+        drop(first);
+        harness.metric_becomes("sealwire_connections_open", |open| open == 2.0).await;
+        served(&harness, &another).await;
+        second.is_alive().await;
+        fourth.is_alive().await;
+    });
+}
+
+#[test]
+fn a_silent_connection_is_closed_and_a_waiting_one_is_not() {
+    run(async {
+        let harness = Harness::with(|config| {
+            config.crypto.threads = 1;
+            config.limits.idle_ms_max = 1_000;
+        })
+        .await;
+        let hold = harness.hold_crypto().await;
+        // On a machine that stands still, a connection may be silent for too long before its request is there.
+        let mut waiting = loop {
+            let mut raw = harness.raw().await;
+            let _ = raw.try_send(&heavy(1, 10)).await;
+            let in_flight = harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 1.0);
+            tokio::select! {
+                biased;
+                _ = in_flight => break raw,
+                heard = raw.hear() => assert!(matches!(heard, Heard::Notice(_) | Heard::End), "{heard:?}"),
+            }
+        };
+        // Silent for all of the limit, while the other one waits for longer.
+        let mut silent = harness.raw().await;
+        assert_eq!(silent.ends().await.map(|notice| notice.code), Some(ErrorCode::DeadlineExceeded));
+        drop(hold);
+        waiting.answer(1).await.unwrap();
+    });
+}
+
+#[test]
+fn a_handshake_has_its_time() {
+    run(async {
+        let harness = Harness::with(|config| {
+            config.limits.handshake_ms_max = 1_000;
+            config.limits.handshakes_max = 2;
+        })
+        .await;
+        // More silent peers than there are places: whoever comes behind them waits, and then is served.
+        let mut silent = Vec::new();
+        for _ in 0..4 {
+            silent.push(TcpStream::connect(harness.address).await.unwrap());
+        }
+        served(&harness, &harness.another_caller("patient")).await;
+        for stream in &mut silent {
+            let read = timeout(HANG, stream.read(&mut [0; 16])).await.expect("still open");
+            assert!(matches!(read, Ok(0) | Err(_)));
+        }
+        harness.metric_becomes("sealwire_connections_total{outcome=\"tls_timeout\"}", |n| n >= 4.0).await;
+    });
+}
+
+#[test]
+fn a_reply_over_its_bound_is_refused_by_name() {
+    run(async {
+        let harness = Harness::with(|config| {
+            config.limits.message_bytes_max = 64 << 10;
+            config.limits.reply_bytes_max = 64 << 10;
+        })
+        .await;
+        let client = harness.client().await;
+        let refused = rpc_error(client.encrypt(Encrypt::new(APP, &fields(3_000))).await);
+        assert_eq!(refused.code, ErrorCode::TooLarge);
+        assert!(refused.details.contains(&Detail::text("limit", "reply_bytes_max")), "{refused:?}");
+        client.encrypt(Encrypt::new(APP, &fields(400))).await.unwrap();
+        let long = fields(6_000);
+        match client.encrypt(Encrypt::new(APP, &long)).await {
+            Err(Error::Rpc(error)) => assert!(error.details.contains(&Detail::text("limit", "message_bytes_max"))),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(code(client.encrypt(Encrypt::new("nobody", &[1])).await), ErrorCode::NotFound);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_long_call_on_tokens_is_counted_once() {
+    run(async {
+        // A caller alone has 512 KiB. The call takes 2 KiB for each token in the answer, and twice its message.
+        let harness = Harness::with(|config| config.schedule.memory_mib = 1).await;
+        let rules = Rules {
+            kind: CollectionKind::Random,
+            format: Format::Opaque,
+            scope: Scope::Collection,
+            expires_s: None,
+            retention_s: None,
+        };
+        harness.create_collection(APP, "cards", rules).await;
+        let client = harness.client().await;
+        let token = "t".repeat(1_024);
+        let map = TokenMap::new(APP, "cards");
+        let found = client.tokens_get(map, &[&*token; 115]).await.unwrap();
+        assert!(found.tokens.len() == 115 && found.tokens.iter().all(Option::is_none));
+        is_short_of_memory(&rpc_error(client.tokens_get(map, &[&*token; 140]).await));
+        harness.settles().await;
+    });
+}

@@ -1,0 +1,156 @@
+//! Sealing, opening and rewrapping allocate per document, never per field: 20 fields cost as much as 2,000. A call that is not
+//! traced allocates nothing for that.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use allocation_counter::measure;
+use sealwire_config::{self, Config, Endpoint};
+use sealwire_crypto::evervault::{self, Form};
+use sealwire_crypto::{
+    AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
+};
+use sealwire_engine::faults::{Faults, FieldFault};
+use sealwire_engine::masks::sight::Shown;
+use sealwire_engine::reader::{Evervault, Reader};
+use sealwire_engine::transform::{OpenFields, RewrapFields, SealFields, ShowFields};
+use sealwire_engine::writer::Writer;
+use sealwire_msgpack::write;
+use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
+use sealwire_telemetry::traces::Traces;
+use sealwire_wire::{Call, Encrypt, OnError};
+
+/// An app with an old and a new key.
+fn app() -> Arc<AppKeys> {
+    let version = |number| KeyVersion::new(number, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
+    Arc::new(AppKeys::new(AppId::new("shop").unwrap(), vec![version(1), version(2)]).unwrap())
+}
+
+fn version(keys: &AppKeys, number: u32) -> Arc<KeyVersion> {
+    Arc::clone(keys.versions().iter().find(|version| version.number == number).unwrap())
+}
+
+fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> Writer {
+    let sealer = Sealer::new(keys.app(), version(keys, number), KeyScope::Request, encoding, b"ctx").unwrap();
+    Writer::Native(sealer.into())
+}
+
+fn evervault_sealer(keys: &AppKeys, number: u32) -> Writer {
+    let form = Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
+    let sealer = evervault::Sealer::new(version(keys, number), KeyScope::Request, &form).unwrap();
+    Writer::Evervault(sealer.into())
+}
+
+fn sealing(writer: Writer) -> SealFields {
+    SealFields { writer, ticket: Arc::default(), faults: Faults::new(OnError::Fail, 10, 10) }
+}
+
+/// One that shares the key of the epoch.
+fn sharing(keys: &AppKeys, encoding: Encoding) -> Writer {
+    let (newest, lifetime) =
+        (keys.newest(Curve::P256).unwrap(), EpochLifetime::from_ms(EpochLifetime::MS_MAX).unwrap());
+    let sealer = Sealer::in_epoch(keys.app(), Arc::clone(newest), lifetime, Instant::now, encoding, b"ctx").unwrap();
+    Writer::Native(sealer.into())
+}
+
+fn opening(keys: &Arc<AppKeys>) -> OpenFields {
+    let native = Opener::new(Arc::clone(keys), b"ctx");
+    let evervault = Evervault::new(Arc::clone(keys), Arc::default());
+    OpenFields {
+        reader: Reader::new(native, evervault, 64).into(),
+        ticket: Arc::default(),
+        faults: Faults::new(OnError::Fail, 10, 10),
+    }
+}
+
+fn showing(keys: &Arc<AppKeys>) -> ShowFields {
+    ShowFields { open: opening(keys), shown: Shown::clear() }
+}
+
+fn document(fields: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::array_len(&mut out, fields);
+    for field in 0..fields {
+        match field % 3 {
+            0 => write::str(&mut out, "4111111111111111"),
+            1 => write::bin(&mut out, b"0123456789"),
+            _ => write::uint(&mut out, u64::from(field)),
+        }
+    }
+    out
+}
+
+/// The document after the transform, and the allocations that took.
+fn walk(input: &[u8], containers: Containers, mut transform: impl Transform<Error = FieldFault>) -> (Vec<u8>, u64) {
+    let mut out = Vec::with_capacity(input.len() * 20);
+    let everything = Arc::new(Selection::everything());
+    let counted = measure(|| {
+        let mut walk = Walk::new(everything, containers, Limits::default());
+        while walk.advance(input, &mut out, &mut transform, Budget::fields(100)) == Ok(Progress::More) {}
+    });
+    (out, counted.count_total)
+}
+
+#[test]
+fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
+    let keys = app();
+    for (read, written) in [(Encoding::Text, Encoding::Binary), (Encoding::Binary, Encoding::Text)] {
+        let allocations = [20, 2_000].map(|fields| {
+            let plain = document(fields);
+            let seal = sealing(sealer(&keys, 1, read));
+            let (sealed, own) = walk(&plain, Containers::Whole, seal);
+            let (_, shared) = walk(&plain, Containers::Whole, sealing(sharing(&keys, read)));
+            let rewrap = RewrapFields { open: opening(&keys), writer: sealer(&keys, 2, written) };
+            let (moved, rewrapping) = walk(&sealed, Containers::Descend, rewrap);
+            let (opened, open) = walk(&moved, Containers::Descend, showing(&keys));
+            assert!(opened == plain && moved != sealed);
+            [own, shared, rewrapping, open]
+        });
+        assert_eq!(allocations[0], allocations[1]);
+    }
+}
+
+#[test]
+fn nor_do_evervault_strings_cost_more_of_them() {
+    let keys = app();
+    let allocations = [20, 2_000].map(|fields| {
+        let plain = document(fields);
+        let (sealed, sealing) = walk(&plain, Containers::Whole, sealing(evervault_sealer(&keys, 1)));
+        let (opened, open) = walk(&sealed, Containers::Descend, showing(&keys));
+        assert!(opened == plain && sealed != plain);
+        [sealing, open]
+    });
+    assert_eq!(allocations[0], allocations[1]);
+}
+
+/// Times are printed and judged by nobody.
+#[test]
+fn a_call_that_is_not_traced_allocates_nothing_for_that() {
+    let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let mut config = Config::defaults(Path::new("")).traces;
+    let traces = |config: &sealwire_config::Traces| Traces::start(config, "test".into(), &Arc::default()).unwrap();
+    let off = traces(&config);
+    config.endpoint = Endpoint::parse("http://127.0.0.1:1/v1/traces");
+    let on = traces(&config);
+    config.ratio_ppm = 1;
+    let by_chance = traces(&config);
+    for (name, traces, traceparent) in [
+        ("off", &off, None),
+        ("off", &off, Some(sampled)),
+        ("on", &on, None),
+        ("on", &on, Some(unsampled)),
+        ("by chance", &by_chance, None),
+    ] {
+        let call = Call::Encrypt(Encrypt { traceparent, ..Encrypt::new("shop", &[0xc0]) });
+        let (mut kept, begun) = (0, Instant::now());
+        let count = measure(|| kept = (0..100_000).filter(|_| traces.sample(black_box(&call)).is_some()).count());
+        println!("{name}, {traceparent:?}: {} ns", begun.elapsed().as_nanos() / 100_000);
+        // One in a million by chance.
+        assert!(count.count_total == 0 && kept < 100, "{name}: {} allocations, {kept} kept", count.count_total);
+    }
+    let call = Call::Encrypt(Encrypt { traceparent: Some(sampled), ..Encrypt::new("shop", &[0xc0]) });
+    assert!(on.sample(&call).is_some());
+}

@@ -1,0 +1,206 @@
+//! Who may make which call: the decision that every data and control call passes, over the policy cache.
+//!
+//! A decision needs what the principal may do, which is its roles (one record, read when it is first asked for) and what
+//! they grant (records that the engine holds, with the apps). Both are of one generation, or the look-up is made again.
+//! The cache is purged whenever another generation is served and after every change that was made here, so that no call
+//! that begins after the answer to a change is judged by what was before it.
+
+mod ask;
+mod hourly;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sealwire_access::{
+    Ask, Binding, Cache, CacheBounds, Decision, Denied, Grants, Identity, LoadError, Loader, Mode, Permit, Principal,
+    principal_key,
+};
+use tokio::time::Instant;
+
+use crate::apps::Apps;
+use crate::error::CallFailure;
+pub use ask::{Named, of_call, of_control};
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::metrics::{Metrics, RefusalReason};
+
+/// Look-ups at once: the control connection of a store takes them one after the other anyway.
+const LOADS_MAX: usize = 16;
+/// Principals that are looked up or wait for it.
+const WAITING_MAX: usize = 4_096;
+/// How long a look-up may take.
+const LOAD_MAX: Duration = Duration::from_secs(5);
+/// How often one is made again because something changed meanwhile.
+const TRIES_MAX: u32 = 16;
+
+/// What principals may do, by principal.
+type Policies = Cache<Principal, Grants, Bindings>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Decider {
+    mode: Mode,
+    identity: Identity,
+    /// Of no use where nothing is looked at.
+    policies: Option<Arc<Policies>>,
+    metrics: Arc<Metrics>,
+    observed: LogThrottle,
+    hourly: hourly::Hourly,
+}
+
+impl Decider {
+    /// Over the apps, whose every load purges what is kept here.
+    pub fn new(config: &sealwire_config::Access, apps: &Arc<Apps>, metrics: &Arc<Metrics>) -> Self {
+        let bounds = CacheBounds {
+            entries: config.cache_entries,
+            time: Duration::from_secs(config.cache_s),
+            negative_time: Duration::from_secs(config.cache_negative_s),
+            stale: Duration::from_secs(config.stale_s),
+            loads: LOADS_MAX,
+            waiting: WAITING_MAX,
+            load_time: LOAD_MAX,
+        };
+        let policies = (config.mode != Mode::Off).then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
+        if let Some(policies) = &policies {
+            let purged = Arc::clone(policies);
+            apps.after_each_load(Box::new(move || purged.purge()));
+            let watched = Arc::clone(policies);
+            metrics.access.watch(Box::new(move || watched.stats()));
+        }
+        let (mode, identity, metrics) = (config.mode, config.identity, Arc::clone(metrics));
+        Self { mode, identity, policies, metrics, observed: LogThrottle::default(), hourly: hourly::Hourly::default() }
+    }
+
+    /// Which name of a certificate counts.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The decision on a call, if it can be made without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Denied`].
+    pub fn decide_now<'a>(
+        &self,
+        principal: &Principal,
+        ask: Ask<'a>,
+        now: Instant,
+    ) -> Option<Result<Permit<'a>, CallFailure>> {
+        let grants = match &self.policies {
+            Some(policies) => policies.hit(principal, now)?,
+            None => None,
+        };
+        Some(self.judge(principal, grants.as_deref(), ask))
+    }
+
+    /// The decision on a call, once what the principal may do is known. Safe to drop midway.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Denied`], or [`CallFailure::Unknown`] where the store does not answer.
+    pub async fn decide<'a>(&self, principal: &Principal, ask: Ask<'a>) -> Result<Permit<'a>, CallFailure> {
+        let grants = match &self.policies {
+            Some(policies) => policies.get(principal).await,
+            None => Ok(None),
+        };
+        match grants {
+            Ok(grants) => self.judge(principal, grants.as_deref(), ask),
+            Err(error) => match self.mode.unknown(ask) {
+                Some(permit) => {
+                    self.metrics.access.unknown(ask.operation());
+                    self.observe(principal, &error);
+                    Ok(permit)
+                }
+                None => {
+                    self.metrics.access.unknown(ask.operation());
+                    Err(CallFailure::Unknown(error))
+                }
+            },
+        }
+    }
+
+    /// Checks that a principal has a role, before much memory is held for a message of which it is not known yet what it
+    /// asks for. Safe to drop midway.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::LongWithoutRole`], or [`CallFailure::Unknown`] where the store does not answer.
+    pub async fn has_role(&self, principal: &Principal) -> Result<(), CallFailure> {
+        let Some(policies) = self.policies.as_ref().filter(|_| self.mode == Mode::Enforce) else { return Ok(()) };
+        match policies.get(principal).await {
+            Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => Err(CallFailure::LongWithoutRole),
+            Ok(_) => Ok(()),
+            Err(error) => Err(CallFailure::Unknown(error)),
+        }
+    }
+
+    /// Takes the fields of a call from what its principal has in an hour, if its permit is by the hour.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Spent`] and [`CallFailure::BeyondHourly`].
+    pub fn spend(&self, principal: &Principal, permit: &Permit<'_>, fields: u64) -> Result<(), CallFailure> {
+        let spent = self.hourly.take(principal, permit, fields, Instant::now());
+        if spent.is_err() {
+            self.metrics.refused(RefusalReason::Hourly);
+        }
+        spent
+    }
+
+    fn judge<'a>(
+        &self,
+        principal: &Principal,
+        grants: Option<&Grants>,
+        ask: Ask<'a>,
+    ) -> Result<Permit<'a>, CallFailure> {
+        let decided = self.mode.decide(grants, ask);
+        let denied = match &decided {
+            Ok(Decision { observed, .. }) => observed.as_ref(),
+            Err(denied) => Some(denied),
+        };
+        if let Some(Denied { operation, missing, .. }) = denied {
+            self.metrics.access.denied(*operation, *missing);
+        }
+        let Decision { permit, observed } = decided?;
+        if let Some(denied) = observed {
+            self.observe(principal, &denied);
+        }
+        Ok(permit)
+    }
+
+    fn observe(&self, principal: &Principal, why: &dyn std::fmt::Display) {
+        if let Some(suppressed) = self.observed.record(std::time::Instant::now()) {
+            tracing::warn!(%principal, %why, suppressed, "would be refused if access.mode were \"enforce\"");
+        }
+    }
+}
+
+/// Where the cache learns what a principal may do.
+struct Bindings(Weak<Apps>);
+
+impl Loader<Principal, Grants> for Bindings {
+    async fn load(&self, principal: Principal) -> Result<Option<Grants>, LoadError> {
+        let apps = self.0.upgrade().ok_or_else(|| LoadError::failed("the engine has ended"))?;
+        let key = principal_key(&principal);
+        for _ in 0..TRIES_MAX {
+            let (generation, record) = apps.control().store().read(&key).await.map_err(LoadError::failed)?;
+            let (served, roles) = apps.roles();
+            if generation != served {
+                // Of two generations together something could come that never was.
+                if generation > served {
+                    apps.refresh().await.map_err(LoadError::failed)?;
+                }
+                continue;
+            }
+            let Some(record) = record else { return Ok(None) };
+            let binding = Binding::from_record(&key, &record);
+            let binding = binding.map_err(|error| LoadError::failed(format_args!("{key}: {error}")))?;
+            let named = binding.roles.iter().filter_map(|role| roles.get(role.as_str()).cloned());
+            return Ok(Some(Grants::of(named)));
+        }
+        Err(LoadError::failed("who may do what is being changed all the time"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! What a call has to be permitted: one place where methods become operations.
+
+use std::sync::LazyLock;
+
+use sealwire_access::{Ask, Operation};
+use sealwire_wire::control::Control;
+use sealwire_wire::{Call, Method};
+
+/// By method. `health`, `info` and `inspect` have none: they tell nothing of apps, keys or tokens.
+static OPERATIONS: LazyLock<[Option<Operation>; Method::ALL.len()]> =
+    LazyLock::new(|| Method::ALL.map(|method| Operation::from_name(method.name())));
+
+fn operation(method: Method) -> Option<Operation> {
+    OPERATIONS[method as usize]
+}
+
+/// What a call names, in its own words: what is decided on, and what is recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Named<'a> {
+    /// The app.
+    pub app: Option<&'a str>,
+    /// The collection.
+    pub collection: Option<&'a str>,
+    /// The reason that the client gave.
+    pub reason: Option<&'a str>,
+}
+
+impl<'a> Named<'a> {
+    /// Returns what a data call names.
+    pub fn by_call(call: &Call<'a>) -> Self {
+        let (app, collection, reason) = match call {
+            Call::Encrypt(call) | Call::Rewrap(call) => (call.app, None, call.reason),
+            Call::Decrypt(call) => (call.app, None, call.reason),
+            Call::Tokenize(call) => (call.app, Some(call.writing.collection), call.reason),
+            Call::Detokenize(call) => (call.app, Some(call.writing.collection), call.reason),
+            Call::Mask(call) => (call.app, None, call.reason),
+            Call::Tokens(call) => (call.map.app, Some(call.map.collection), call.map.reason),
+            Call::Control(call) => return Self::by_control(call),
+            Call::Inspect(_) | Call::Info | Call::Health => return Self::default(),
+        };
+        Self { app: Some(app), collection, reason }
+    }
+
+    /// Returns what a control call names.
+    pub fn by_control(call: &Control<'a>) -> Self {
+        let (app, collection) = match call {
+            Control::App(call) => (Some(call.app), None),
+            Control::Collections { app, .. } => (Some(*app), None),
+            Control::Collection(call) => (Some(call.app), Some(call.collection)),
+            // The question names an app too, which it is not about.
+            Control::Apps(_)
+            | Control::Export(_)
+            | Control::Instances
+            | Control::Roles(_)
+            | Control::Role(_)
+            | Control::Principals(_)
+            | Control::Principal(_)
+            | Control::Check(_) => (None, None),
+        };
+        Self { app, collection, reason: None }
+    }
+
+    fn ask(self, method: Method) -> Option<Ask<'a>> {
+        Some(Ask::new(operation(method)?, self.app, self.collection).because(self.reason))
+    }
+}
+
+/// What a data call has to be permitted; `None`: nothing.
+pub fn of_call<'a>(call: &Call<'a>) -> Option<Ask<'a>> {
+    Named::by_call(call).ask(call.method())
+}
+
+/// What a control call has to be permitted. `None` is for no method that there is.
+pub fn of_control<'a>(call: &Control<'a>) -> Option<Ask<'a>> {
+    Named::by_control(call).ask(call.method())
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_access::Operations;
+    use sealwire_wire::Methods;
+
+    use super::*;
+
+    #[test]
+    fn every_method_but_three_is_an_operation_of_its_plane() {
+        let free = [Method::Inspect, Method::Info, Method::Health];
+        let mut methods = 0;
+        for method in Method::ALL {
+            assert_eq!(operation(method).is_none(), free.contains(&method), "{method}");
+            if let Some(operation) = operation(method) {
+                assert_eq!(Operations::CONTROL.contains(operation), Methods::CONTROL.contains(method), "{method}");
+                assert_eq!(operation.name(), method.name());
+                methods += 1;
+            }
+        }
+        assert_eq!(methods, Operation::ALL.len());
+    }
+}

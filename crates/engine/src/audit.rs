@@ -1,0 +1,214 @@
+//! The audit trail as calls and operators meet it: opened with the engine, waited for with a limit, and spoken of in log,
+//! metrics and readiness.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sealwire_audit::{AuditKey, Event, JournalError, Notice, Observer, Options, Record, Trail, TrailOptions, Written};
+
+use crate::error::CallFailure;
+use crate::sweeper::Swept;
+use sealwire_access::PrincipalKind;
+use sealwire_telemetry::LogThrottle;
+use sealwire_telemetry::{Condition, Telemetry};
+
+/// How long a call waits for its record. A disk that hangs is as good as none.
+const WRITE_MAX: Duration = Duration::from_secs(5);
+/// Period of recording counts of rejected requests and of reading the free space.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long a record waits for others, where no call waits for it.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// The trail, if there is one.
+#[derive(Debug, Default)]
+pub struct Audit(Option<Arc<Trail>>);
+
+impl Audit {
+    /// Opens the trail that a configuration names, if it names one, and records the start.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be used.
+    pub fn open(
+        config: &sealwire_config::Audit,
+        key: AuditKey,
+        instance: String,
+        state: &Arc<Telemetry>,
+    ) -> Result<Self, JournalError> {
+        let Some(folder) = config.folder.clone() else { return Ok(Self(None)) };
+        let options = TrailOptions {
+            journal: Options {
+                folder,
+                segment_bytes: config.segment_mib << 20,
+                segment_age: Duration::from_secs(config.segment_hours * 3_600),
+                folder_bytes_max: Some(config.folder_mib_max << 20).filter(|bytes| *bytes > 0),
+                sync: config.sync,
+                instance,
+            },
+            on_failure: config.on_failure,
+            queue_records: config.queue_records,
+            queue_bytes: config.queue_mib << 20,
+            reserve_bytes: config.reserve_mib << 20,
+            gather: GATHER,
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        let watch = Watch { state: Arc::clone(state), failures: LogThrottle::default() };
+        let trail = Arc::new(Trail::open(options, key, Arc::new(watch))?);
+        if !trail.found().is_sound() {
+            tracing::error!(
+                found = trail.found().name(),
+                "the audit trail is not as it was left; `sealwire audit verify` says where"
+            );
+        }
+        if trail.torn_bytes() > 0 {
+            tracing::warn!(bytes = trail.torn_bytes(), "the end of the audit trail was torn and is set aside");
+        }
+        let probe = Arc::clone(&trail);
+        state.metrics.watch_audit(Box::new(move || probe.state()));
+        Ok(Self(Some(trail)))
+    }
+
+    /// Whether records are kept.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Fails where a call that begins now could not be recorded, and calls are not to go on without.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Audit`].
+    pub fn ready(&self) -> Result<(), CallFailure> {
+        match &self.0 {
+            Some(trail) if trail.rejects() => Err(CallFailure::Audit),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the record of a call. What comes back says when that may be answered.
+    pub fn record(&self, record: &Record<'_>) -> Recording {
+        Recording(self.0.as_ref().map(|trail| trail.record(record)))
+    }
+
+    /// Takes the record of a request that was refused before any work: of a flood, most are only counted.
+    pub fn refused(&self, record: &Record<'_>) -> Recording {
+        Recording(self.0.as_ref().map(|trail| trail.refused(record)))
+    }
+
+    /// Records from time to time what was only counted, until dropped.
+    pub async fn settle(&self) {
+        let Some(trail) = &self.0 else { return };
+        loop {
+            tokio::time::sleep(SETTLE).await;
+            let trail = Arc::clone(trail);
+            // A disk may take its time to say how much room it has.
+            let _ = tokio::task::spawn_blocking(move || trail.settle(Instant::now())).await;
+        }
+    }
+
+    /// Records that something was read again.
+    pub fn reloaded(&self, what: &str, outcome: &str) {
+        if let Some(trail) = &self.0 {
+            drop(trail.event(&Event::Reload { what, outcome }));
+        }
+    }
+
+    /// Records rows that the engine changed by itself.
+    pub fn swept(&self, swept: &Swept) {
+        if let Some(trail) = &self.0 {
+            drop(trail.event(&Event::Sweep {
+                action: swept.action.name(),
+                app: swept.app.as_deref(),
+                collection: swept.collection.as_deref(),
+                app_number: swept.map.app.into(),
+                collection_number: swept.map.collection.into(),
+                rows: swept.rows,
+            }));
+        }
+    }
+
+    /// Records the stop, and returns when everything is written. Waits for the disk.
+    pub fn close(&self) {
+        if let Some(trail) = &self.0 {
+            trail.close();
+        }
+    }
+}
+
+/// A record on its way.
+#[must_use]
+pub struct Recording(Option<Written>);
+
+impl Recording {
+    /// Nothing is recorded.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// Whether the call may be answered; `None`: not known yet.
+    pub fn now(&self) -> Option<Result<(), CallFailure>> {
+        match &self.0 {
+            None => Some(Ok(())),
+            Some(written) => written.now().map(|outcome| outcome.map_err(|_| CallFailure::Audit)),
+        }
+    }
+
+    /// Waits until the call may be answered.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Audit`]: not with what it came to, because its record is lost, or not known to be written in time.
+    pub async fn kept(self) -> Result<(), CallFailure> {
+        if let Some(known) = self.now() {
+            return known;
+        }
+        let Some(written) = self.0 else { return Ok(()) };
+        match tokio::time::timeout(WRITE_MAX, written).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(CallFailure::Audit),
+        }
+    }
+}
+
+/// The name of a principal's kind in records.
+pub const fn kind(kind: PrincipalKind) -> &'static str {
+    match kind {
+        PrincipalKind::Spiffe => "spiffe",
+        PrincipalKind::Dns => "dns",
+        PrincipalKind::CommonName => "common_name",
+    }
+}
+
+/// Speaks of what happens to the files.
+struct Watch {
+    state: Arc<Telemetry>,
+    failures: LogThrottle,
+}
+
+impl Observer for Watch {
+    fn notice(&self, notice: &Notice<'_>) {
+        let Telemetry { readiness, metrics, .. } = &*self.state;
+        match notice {
+            Notice::Wrote { records, took } => metrics.audited(*records, *took),
+            Notice::Began { file, head } => {
+                tracing::info!(file, head, "an audit segment begins; keep its head elsewhere")
+            }
+            Notice::Failing { error, lost } => {
+                readiness.set(Condition::Audit, false);
+                if let Some(suppressed) = self.failures.record(Instant::now()) {
+                    tracing::error!(%error, lost, suppressed, "the audit trail cannot be written");
+                }
+            }
+            Notice::Recovered { lost } => {
+                readiness.set(Condition::Audit, true);
+                tracing::warn!(lost, "the audit trail is written again; the gap is recorded");
+            }
+            Notice::Stopped { head, lost: 0 } => {
+                tracing::info!(head, "the audit trail is closed; keep its head elsewhere")
+            }
+            Notice::Stopped { head, lost } => {
+                tracing::error!(head, lost, "the audit trail is closed with records lost")
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Control operations: apps, keys, collections, roles and the principals that have them, changed in a store.
+//!
+//! The control listener runs them for an engine; the command line also runs them on a file.
+
+mod apps;
+mod bootstrap;
+mod refusal;
+mod roles;
+mod views;
+
+pub use apps::{apps, change_app, change_collection, collections, export};
+pub use bootstrap::first_start;
+pub use refusal::of as refused;
+pub use roles::{change_principal, change_role, check, principals, roles};
+pub use views::instance;

@@ -1,0 +1,49 @@
+//! What an operator learns of a store that says no.
+
+use sealwire_store::StoreError;
+use sealwire_wire::{ErrorCode, RpcError};
+
+use sealwire_telemetry::LogThrottle;
+
+/// Pause until a store may answer again, and until other instances have heard of a change.
+const RETRY_MS: u32 = 1_000;
+
+/// Operators may know what is wrong in full, so the text is the store's; it names no secret.
+pub fn of(error: StoreError) -> RpcError {
+    let code = match &error {
+        StoreError::Exists { .. }
+        | StoreError::CollectionExists { .. }
+        | StoreError::KeyTaken { .. }
+        | StoreError::Deleted { .. }
+        | StoreError::Conflict { .. } => ErrorCode::Conflict,
+        StoreError::NoApp { .. }
+        | StoreError::NoKey { .. }
+        | StoreError::NoTokenKey { .. }
+        | StoreError::NoCollection { .. } => ErrorCode::NotFound,
+        StoreError::Invalid(_) | StoreError::TimeOutOfRange { .. } => ErrorCode::BadRequest,
+        StoreError::ReadOnly => ErrorCode::Forbidden,
+        StoreError::Unavailable(_) | StoreError::InUse { .. } => ErrorCode::Unavailable,
+        StoreError::Io { .. }
+        | StoreError::Setting { .. }
+        | StoreError::Newer { .. }
+        | StoreError::Damaged { .. }
+        | StoreError::WrongKek { .. }
+        | StoreError::Crypto(_) => {
+            static THROTTLE: LogThrottle = LogThrottle::new();
+            if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {
+                tracing::error!(%error, suppressed, "a control call failed");
+            }
+            ErrorCode::Internal
+        }
+    };
+    let passes = matches!(error, StoreError::Conflict { .. }) || code == ErrorCode::Unavailable;
+    let pause = passes.then_some(RETRY_MS);
+    let mut answer = RpcError::new(code, error.to_string());
+    answer.retry_after_ms = pause;
+    answer
+}
+
+/// What a caller got wrong.
+pub(crate) fn bad(message: impl std::fmt::Display) -> RpcError {
+    RpcError::new(ErrorCode::BadRequest, message.to_string())
+}

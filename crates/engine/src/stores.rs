@@ -1,0 +1,126 @@
+//! The stores of a configuration, opened: where control state rests, and where tokens do, if this engine keeps any.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sealwire_store::embedded::Options;
+use sealwire_store::{
+    Coalescer, ControlStore, EmbeddedStore, FileStore, Lanes, Observer, PostgresOptions, PostgresStore, StoreError,
+    ThrottleBounds, TokenStore, WriteThrottle,
+};
+
+use crate::tokens::ask::{ROW_BYTES, Tokens};
+use sealwire_config::{Config, Mode, Postgres};
+use sealwire_telemetry::metrics::Metrics;
+
+/// One writer task owns the store; reads are as many as there are threads to hand them to.
+const EMBEDDED_LANES: Lanes = Lanes { writers: 1, readers: 2 };
+
+/// What an engine keeps its state in.
+pub struct Stores {
+    /// Apps, keys and collections.
+    pub control: Arc<dyn ControlStore>,
+    /// The rows of token maps; `None`: this engine keeps no tokens.
+    pub tokens: Option<Arc<dyn TokenStore>>,
+    /// How many writes and look-ups of tokens it does at once.
+    lanes: Lanes,
+    embedded: Option<Arc<EmbeddedStore>>,
+    postgres: Option<Arc<PostgresStore>>,
+}
+
+/// Opens what lies on disk, off the network threads.
+async fn blocking<T: Send + 'static>(
+    open: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let failed = |_| StoreError::Unavailable("opening it ended early".into());
+    tokio::task::spawn_blocking(open).await.map_err(failed)?
+}
+
+/// What the opener wants of the control state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As an engine has it: a file is only read.
+    Serve,
+    /// To change it.
+    Change,
+}
+
+impl Stores {
+    /// Opens what a configuration names.
+    ///
+    /// # Errors
+    ///
+    /// What the store says.
+    pub async fn open(config: &Config, access: Access) -> Result<Self, StoreError> {
+        let state = config.state.clone();
+        match state.mode {
+            Mode::Stateless => {
+                let open = move || match access {
+                    Access::Serve => FileStore::open_read_only(&state.file),
+                    Access::Change => FileStore::open(&state.file),
+                };
+                let control = Arc::new(blocking(open).await?);
+                Ok(Self { control, tokens: None, lanes: EMBEDDED_LANES, embedded: None, postgres: None })
+            }
+            Mode::Embedded => {
+                let store = Arc::new(blocking(move || EmbeddedStore::open(&state.folder, &Options::default())).await?);
+                let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
+                Ok(Self { control, tokens: Some(tokens), lanes: EMBEDDED_LANES, embedded: Some(store), postgres: None })
+            }
+            Mode::Postgres => {
+                let store = Arc::new(PostgresStore::connect(postgres_options(&config.postgres)).await?);
+                let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
+                let lanes = Lanes { writers: config.postgres.writers, readers: config.postgres.readers };
+                Ok(Self { control, tokens: Some(tokens), lanes, embedded: None, postgres: Some(store) })
+            }
+        }
+    }
+
+    /// The token store as calls use it: what they ask goes together, and they write as fast as it keeps up.
+    /// No value is longer than that.
+    pub fn joined(&self, value_bytes_max: usize, metrics: &Arc<Metrics>) -> Option<Tokens> {
+        let store = Arc::clone(self.tokens.as_ref()?);
+        let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(metrics);
+        let throttle = WriteThrottle::new(ThrottleBounds::new(self.lanes));
+        let row_bytes_max = value_bytes_max.saturating_add(ROW_BYTES);
+        let store = Coalescer::for_rows(store, self.lanes, row_bytes_max, observer);
+        Some(Tokens::new(store, throttle, row_bytes_max, Arc::clone(metrics)))
+    }
+
+    /// Counts connections to a database: those that are there, and those that are not.
+    pub fn links(&self) -> impl Fn() -> (usize, usize) + Send + Sync + 'static {
+        // Weak: who looks at it does not keep it open.
+        let postgres = self.postgres.as_ref().map(Arc::downgrade);
+        move || postgres.as_ref().and_then(Weak::upgrade).map_or((0, 0), |store| store.links())
+    }
+
+    /// Gives up what is held, so that another process can have it when this returns.
+    pub async fn close(&self) {
+        if let Some(store) = &self.embedded {
+            store.close().await;
+        }
+    }
+}
+
+/// What the database is asked with.
+pub fn postgres_options(from: &Postgres) -> PostgresOptions {
+    let password = std::env::var(Postgres::PASSWORD).ok().filter(|_| from.password_file.is_none());
+    PostgresOptions {
+        password,
+        password_file: from.password_file.clone(),
+        ca: from.ca.clone(),
+        client_certificate: from.client_certificate.clone(),
+        client_key: from.client_key.clone(),
+        tls: from.tls,
+        writers: from.writers,
+        readers: from.readers,
+        timeout: Duration::from_millis(from.timeout_ms),
+        ..PostgresOptions::new(&*from.url)
+    }
+}
+
+impl std::fmt::Debug for Stores {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stores").field("tokens", &self.tokens.is_some()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,145 @@
+//! The same to many on the crypto threads, in slices.
+
+use std::sync::Arc;
+
+use sealwire_schedule::Shape;
+use tokio::sync::oneshot;
+
+use crate::cost::{Allowance, Kind};
+use crate::error::CallFailure;
+use crate::scheduler::Place;
+use crate::ticket::Ticket;
+use crate::work::{Slice, Slices};
+
+/// What is done to each.
+type Step<I, O> = Box<dyn FnMut(I) -> O + Send>;
+
+struct Each<I, O> {
+    kind: Kind,
+    left: std::vec::IntoIter<I>,
+    done: Vec<O>,
+    begun: bool,
+    ticket: Arc<Ticket>,
+    step: Step<I, O>,
+    finished: oneshot::Sender<Result<Vec<O>, CallFailure>>,
+}
+
+/// Does `step` to every item on the crypto threads, under the place of a call that was admitted. When the future is
+/// dropped, what runs ends with its slice.
+///
+/// # Errors
+///
+/// [`CallFailure::Stopped`] as the ticket says; [`CallFailure::Internal`] when a step panics.
+pub async fn each<I: Send + 'static, O: Send + 'static>(
+    place: &mut Place,
+    kind: Kind,
+    ticket: &Arc<Ticket>,
+    items: Vec<I>,
+    step: impl FnMut(I) -> O + Send + 'static,
+) -> Result<Vec<O>, CallFailure> {
+    let (finished, ends) = oneshot::channel();
+    let done = Vec::with_capacity(items.len());
+    let (left, ticket, step) = (items.into_iter(), Arc::clone(ticket), Box::new(step));
+    place.submit(Box::new(Each { kind, left, done, begun: false, ticket, step, finished }));
+    ends.await.map_err(|_| CallFailure::Internal("the work panicked"))?
+}
+
+impl<I: Send, O: Send> Slices for Each<I, O> {
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn shape(&self) -> Shape {
+        self.kind.done(true, self.left.len() as u64, 0, 0)
+    }
+
+    fn field_bytes(&self) -> u64 {
+        0
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    fn slice(&mut self, allowance: &Allowance) -> Slice {
+        let first = !std::mem::replace(&mut self.begun, true);
+        let before = self.done.len();
+        let stopped = self.ticket.stop_reason();
+        if stopped.is_none() {
+            self.done.extend(self.left.by_ref().take(allowance.fields).map(&mut self.step));
+        }
+        let done = self.kind.done(first, (self.done.len() - before) as u64, 0, 0);
+        let more = stopped.is_none() && self.left.len() > 0;
+        Slice { done, more }
+    }
+
+    fn deliver(self: Box<Self>) {
+        let stopped = self.ticket.stop_reason().filter(|_| self.left.len() > 0);
+        // Nobody listens any more when the call was stopped.
+        let _ = self.finished.send(stopped.map_or(Ok(self.done), |reason| Err(CallFailure::Stopped(reason))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::budget::ConnectionBytes;
+    use crate::cost::calibrate;
+    use crate::scheduler::{Offer, Scheduler};
+    use crate::ticket::StopReason;
+    use sealwire_access::Principal;
+    use sealwire_config::Config;
+
+    fn place() -> (Scheduler, Place) {
+        let spare = Arc::new(|| false);
+        let threads = NonZeroU32::new(2).unwrap();
+        let config = Config::defaults(Path::new("nowhere")).schedule;
+        let scheduler = Scheduler::start(threads, &config, calibrate().unwrap(), spare);
+        let principal = Principal::from_text("relay").unwrap();
+        let offer = Offer {
+            principal: &principal,
+            kind: Kind::LOOK,
+            shape: Kind::LOOK.shape(100, 0),
+            bytes: 0,
+            since: std::time::Instant::now(),
+            deadline: None,
+            whole: true,
+        };
+        let place = scheduler.offer(&offer, &ConnectionBytes::new(1 << 20)).unwrap();
+        (scheduler, place)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_call_may_go_on_the_moment_it_hears_of_its_work() {
+        let (scheduler, mut place) = place();
+        for round in 0..5_000_u64 {
+            let numbers = (0..round % 3).collect();
+            let doubled = each(&mut place, Kind::LOOK, &Arc::default(), numbers, |number| number * 2).await.unwrap();
+            assert_eq!(doubled, (0..round % 3).map(|number| number * 2).collect::<Vec<_>>());
+        }
+        drop(place);
+        assert_eq!(scheduler.gauges().calls, 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_stopped_ends_within_a_slice_and_what_panics_fails() {
+        let (_scheduler, mut place) = place();
+        let ticket = Arc::new(crate::ticket::Ticket::default());
+        let stops = Arc::clone(&ticket);
+        let step = move |at: u64| {
+            std::thread::sleep(Duration::from_micros(10));
+            if at == 50 {
+                stops.stop(StopReason::Cancel);
+            }
+            assert!(at < 100_000, "it goes on and on");
+        };
+        let stopped = each(&mut place, Kind::LOOK, &ticket, (0..1_000_000).collect(), step).await;
+        assert!(matches!(stopped, Err(CallFailure::Stopped(StopReason::Cancel))));
+        let panicked = each(&mut place, Kind::LOOK, &Arc::default(), vec![()], |()| panic!("on purpose")).await;
+        assert!(matches!(panicked, Err(CallFailure::Internal(_))));
+    }
+}
