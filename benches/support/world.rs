@@ -64,7 +64,7 @@ impl World {
         let server = engine.block_on(Server::start(&config)).expect("starts");
         let callers = Builder::new_multi_thread().worker_threads(1).thread_name("caller").enable_all().build();
         let file = |name| Pem::File(folder.path().join(name));
-        let address = server.address().to_string();
+        let address = server.address().expect("a data listener").to_string();
         let mut client =
             ClientConfig::new(address, "localhost", file("ca.pem"), file("client.pem"), file("client.key"));
         client.deadline = Duration::from_secs(120);
@@ -133,7 +133,7 @@ pub fn engine_runtime(network_threads: usize) -> Runtime {
 #[must_use]
 pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
     let mut config = Config::defaults(folder);
-    config.listen.address = "127.0.0.1:0".parse().expect("an address");
+    config.listen.address = Some("127.0.0.1:0".parse().expect("an address"));
     config.admin.address = "127.0.0.1:0".parse().expect("an address");
     let write = |path: &Path, text: &str| {
         std::fs::create_dir_all(path.parent().expect("in the folder")).expect("a folder");

@@ -161,7 +161,7 @@ pub(crate) fn serve(folder: &Path) -> io::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = world::engine_runtime(config.network.threads_on(cores));
     let server = runtime.block_on(Server::start(&config)).map_err(io::Error::other)?;
-    writeln!(io::stdout(), "{} {}", server.address(), server.admin_address())?;
+    writeln!(io::stdout(), "{} {}", server.address().expect("a data listener"), server.admin_address())?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     runtime.block_on(server.shutdown());
     Ok(())

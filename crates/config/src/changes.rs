@@ -78,7 +78,7 @@ mod tests {
             (|c| c.control = None, &["control"]),
             (|c| control(c).principals.push((PrincipalKind::Dns, "operator".into())), &["control"]),
             (|c| c.access.stale_s = 60, &["access"]),
-            (|c| c.listen.address.set_port(1), &["listen"]),
+            (|c| c.listen.address = None, &["listen"]),
             (|c| c.audit.sync = true, &["audit"]),
             (|c| c.traces.ratio_ppm = 1, &["traces"]),
             (|c| (c.limits.depth_max, c.crypto.threads) = (9, 9), &["crypto", "limits"]),

@@ -139,8 +139,8 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "listen",
         doc: "Where callers connect.",
         keys: keys!("listen":
-            "address", Kind::Address, Literal::Text("127.0.0.1:7443"),
-                "Address and port for MessagePack-RPC over mutual TLS. Loopback until you say otherwise.";
+            "address", Kind::OptionalAddress, Literal::Text("127.0.0.1:7443"),
+                "Address and port for MessagePack-RPC over mutual TLS. Loopback until you say otherwise. \"\": this engine has no data\nlistener and serves `[control]` alone.";
         ),
     },
     Section {

@@ -73,8 +73,8 @@ pub struct Config {
 /// `[listen]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Address of the RPC listener. Port 0 lets the system choose.
-    pub address: SocketAddr,
+    /// Address of the data listener; `None`: this engine has none. Port 0 lets the system choose.
+    pub address: Option<SocketAddr>,
 }
 
 /// `[admin]`.
@@ -525,7 +525,7 @@ impl Config {
         let (file, variable) = (folder.join(values.text("kek", "file")), values.text("kek", "variable"));
         let format = values.text("log", "format");
         Self {
-            listen: Listen { address: address(values, "listen") },
+            listen: Listen { address: optional_address(values, "listen") },
             admin: Admin { address: address(values, "admin") },
             control: control(values, folder),
             access: Access::take(values),
@@ -592,9 +592,9 @@ impl Config {
                 rule: "must not be empty unless that is an authority of its own: any caller could change the keys",
             });
         }
-        let others = [("listen.address", self.listen.address), ("admin.address", self.admin.address)];
+        let others = [("listen.address", self.listen.address), ("admin.address", Some(self.admin.address))];
         for (other, address) in others {
-            if control.address == address && address.port() != 0 {
+            if Some(control.address) == address && control.address.port() != 0 {
                 let rule = "must differ: the control methods have a port of their own";
                 problems.push(Problem::Conflict { key: "control.address".into(), other: other.into(), rule });
             }
@@ -612,7 +612,14 @@ impl Config {
                        caller alone gets a half",
             });
         }
-        if self.listen.address == self.admin.address && self.listen.address.port() != 0 {
+        if self.listen.address.is_none() && self.control.is_none() {
+            problems.push(Problem::Conflict {
+                key: "listen.address".into(),
+                other: "control.address".into(),
+                rule: "must not be empty when that is empty too: this engine would listen nowhere",
+            });
+        }
+        if self.listen.address == Some(self.admin.address) && self.admin.address.port() != 0 {
             problems.push(Problem::Conflict {
                 key: "admin.address".into(),
                 other: "listen.address".into(),
@@ -644,7 +651,7 @@ fn control(values: &mut Values, folder: &Path) -> Option<ControlListen> {
     let client_ca = values.optional_path("control", "client_ca", folder);
     let client_crl = values.optional_path("control", "client_crl", folder);
     let principals = values.list("control", "principals").iter().filter_map(|name| keys::caller(name)).collect();
-    let address = values.text("control", "address").parse().ok()?;
+    let address = optional_address(values, "control")?;
     Some(ControlListen { address, client_ca, client_crl, principals })
 }
 
@@ -653,8 +660,12 @@ fn weights(list: &[String]) -> HashMap<Caller, u32> {
 }
 
 fn address(values: &mut Values, section: &'static str) -> SocketAddr {
-    let text = values.text(section, "address");
-    text.parse().unwrap_or_else(|_| unreachable!("{section}.address was checked"))
+    optional_address(values, section).unwrap_or_else(|| unreachable!("{section}.address was checked"))
+}
+
+/// Takes an address that was checked. `None` if it is empty.
+fn optional_address(values: &mut Values, section: &'static str) -> Option<SocketAddr> {
+    values.text(section, "address").parse().ok()
 }
 
 fn read_file(text: &str, values: &mut Values, problems: &mut Vec<Problem>) -> Result<(), ConfigError> {

@@ -85,7 +85,7 @@ fn the_environment_overrides_every_key() {
 fn the_environment_wins_over_the_file() {
     let text = "[listen]\naddress = \"127.0.0.1:1\"\n[limits]\ndepth_max = 10\n";
     let config = parse(text, &[("SEALWIRE_LISTEN_ADDRESS", "127.0.0.1:2")]).unwrap();
-    assert_eq!(config.listen.address.port(), 2);
+    assert_eq!(config.listen.address.unwrap().port(), 2);
     assert_eq!(config.limits.depth_max, 10);
 }
 
@@ -182,6 +182,7 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[evervault]\nopen_roles = \"*\"", "evervault.open_roles: must be a list of roles of 1 to 64 bytes"),
         ("[evervault]\nopen_roles = [\"\"]", "evervault.open_roles: must be a list of roles of 1 to 64 bytes"),
         ("[evervault]\nlegacy = 1", "evervault.legacy: must be true or false (line 2)"),
+        ("[listen]\naddress = \"\"", "listen.address: must not be empty when that is empty too"),
         ("[listen]\naddress = [1]", "listen.address: must be text, a whole number, true or false"),
         ("[listen]\naddress = \"127.0.0.1:7444\"", "admin.address: must differ"),
         ("[control]\naddress = \"nowhere\"", "control.address: must be an IP address and a port"),

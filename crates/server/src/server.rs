@@ -12,6 +12,7 @@ use std::time::Duration;
 use sealwire_audit::{AuditKey, JournalError};
 use sealwire_crypto::{Kek, OpenedSchedules};
 use sealwire_store::{Control, StoreError};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -76,10 +77,20 @@ pub enum StartError {
     Admin(#[from] AdminError),
 }
 
+/// The data listener.
+#[derive(Debug)]
+struct DataListener {
+    address: SocketAddr,
+    /// Starts to accept connections. Dropped instead if the engine ends before.
+    open: Option<oneshot::Sender<()>>,
+    accepting: JoinHandle<()>,
+}
+
 /// A running engine.
 #[derive(Debug)]
 pub struct Server {
-    address: SocketAddr,
+    /// `None`: this engine serves control requests alone.
+    data: Option<DataListener>,
     admin: AdminServer,
     control: Option<ControlServer>,
     state: Arc<Telemetry>,
@@ -88,9 +99,6 @@ pub struct Server {
     draining: watch::Sender<bool>,
     config: Config,
     certificates: Reload,
-    /// Held until calls are welcome.
-    closed: Option<oneshot::Sender<()>>,
-    accepting: JoinHandle<()>,
     watching: [JoinHandle<()>; 5],
     /// Ends by itself when the engine drains.
     sweeping: Option<JoinHandle<()>>,
@@ -122,13 +130,17 @@ impl Server {
 
     /// Takes calls from now on.
     pub fn open(&mut self) {
-        if let Some(closed) = self.closed.take() {
-            // Before the first connection is taken: whoever gets an answer finds it ready.
-            self.state.readiness.enter(Phase::Ready);
-            let _ = closed.send(());
-            let (admin, generation) = (self.admin.address(), self.engine.apps.generation());
-            tracing::info!(address = %self.address, %admin, generation, "ready");
+        if self.state.readiness.phase() != Phase::Starting {
+            return;
         }
+        // Before the first connection is accepted: a client that gets a response finds the engine ready.
+        self.state.readiness.enter(Phase::Ready);
+        if let Some(open) = self.data.as_mut().and_then(|data| data.open.take()) {
+            let _ = open.send(());
+        }
+        let (admin, generation) = (self.admin.address(), self.engine.apps.generation());
+        let [address, control] = [self.address(), self.control_address()].map(|at| at.map(tracing::field::display));
+        tracing::info!(address, control, %admin, generation, "ready");
     }
 
     /// The same over stores that are open already.
@@ -147,7 +159,7 @@ impl Server {
             .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.opened_key_s)));
         let audit_key = AuditKey::new(kek.audit_secret());
         let control = Control::new(Arc::clone(&stores.control), kek);
-        let apps = Arc::new(Apps::load(control, config.listen.address.to_string(), opened).await?);
+        let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
         let begun = async {
             if first_start(&config.access, &**apps.control().store()).await? {
                 apps.changed_here().await;
@@ -172,9 +184,7 @@ impl Server {
     ) -> Result<Self, StartError> {
         let state = Arc::new(Telemetry::default());
         let (certificates, reload) = Certificates::load(config, &state)?;
-        let bind = |source| StartError::Bind { key: "listen.address", address: config.listen.address, source };
-        let listener = listen(config.listen.address).map_err(bind)?;
-        let address = listener.local_addr().map_err(bind)?;
+        let listener = config.listen.address.map(bind_data).transpose()?;
         let control = match (&config.control, certificates.control_gate()) {
             (Some(control), Some(gate)) => Some((ControlServer::bind(control)?, gate, control.principals.clone())),
             _ => None,
@@ -213,22 +223,25 @@ impl Server {
         state.metrics.watch_served(served(Arc::clone(&apps), &stores));
         let (draining, drains) = watch::channel(false);
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
-        let acceptor = Acceptor {
-            listener,
-            gate: certificates.data_gate(),
-            engine: Arc::clone(&engine),
-            service: Arc::clone(&engine),
-            connections: Arc::clone(&connections),
-            handshakes: Arc::new(Semaphore::new(config.limits.handshakes_max)),
-            per_principal_max: config.limits.connections_per_principal_max,
-            principals: Arc::<Principals>::default(),
-            drains,
-        };
-        let (closed, opened) = oneshot::channel();
-        let accepting = tokio::spawn(async move {
-            if opened.await.is_ok() {
-                acceptor.run().await;
-            }
+        let data = listener.map(|(listener, address)| {
+            let acceptor = Acceptor {
+                listener,
+                gate: certificates.data_gate(),
+                engine: Arc::clone(&engine),
+                service: Arc::clone(&engine),
+                connections: Arc::clone(&connections),
+                handshakes: Arc::new(Semaphore::new(config.limits.handshakes_max)),
+                per_principal_max: config.limits.connections_per_principal_max,
+                principals: Arc::<Principals>::default(),
+                drains,
+            };
+            let (open, opened) = oneshot::channel();
+            let accepting = tokio::spawn(async move {
+                if opened.await.is_ok() {
+                    acceptor.run().await;
+                }
+            });
+            DataListener { address, open: Some(open), accepting }
         });
         let control = control.map(|(bound, gate, callers)| {
             ControlServer::start(bound, gate, Desk::new(Arc::clone(&engine), callers), draining.subscribe())
@@ -240,7 +253,7 @@ impl Server {
                 Sweeper::new(control, tokens, apps.instance(), config.sweep, ledger, now, draining.subscribe());
             tokio::spawn(sweeper.run())
         });
-        apps.listens(address.to_string());
+        apps.listens(shown(data.as_ref().map(|data| data.address)));
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let watching = tokio::spawn(apps.watch(config.state.poll(), Arc::clone(&state)));
@@ -249,7 +262,7 @@ impl Server {
         let recorder = Arc::clone(&engine);
         let settling = tokio::spawn(async move { recorder.audit.settle().await });
         Ok(Self {
-            address,
+            data,
             admin,
             control,
             state,
@@ -258,17 +271,15 @@ impl Server {
             draining,
             config: config.clone(),
             certificates: reload,
-            closed: Some(closed),
-            accepting,
             watching: [watching, aging, following, keeping, settling],
             sweeping,
             connections,
         })
     }
 
-    /// Where calls are taken, with the port the system chose.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Returns the address of the data listener, if there is one, with the port that the system chose.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.data.as_ref().map(|data| data.address)
     }
 
     /// Where `/live`, `/ready` and `/metrics` are served.
@@ -309,8 +320,10 @@ impl Server {
         self.state.readiness.enter(Phase::Draining);
         tracing::info!("draining");
         let _ = self.draining.send(true);
-        drop(self.closed);
-        let _ = self.accepting.await;
+        if let Some(DataListener { open, accepting, .. }) = self.data {
+            drop(open);
+            let _ = accepting.await;
+        }
         self.watching.iter().for_each(JoinHandle::abort);
         if let Some(sweeping) = self.sweeping {
             // The sweeper finishes its batch and records the rows that were removed.
@@ -358,6 +371,19 @@ fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> Served + Send + S
         });
         Served { generation, apps: count, opened, links: links() }
     })
+}
+
+/// Binds the data listener. Returns it with its address.
+fn bind_data(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let bind = |source| StartError::Bind { key: "listen.address", address, source };
+    let listener = listen(address).map_err(bind)?;
+    let address = listener.local_addr().map_err(bind)?;
+    Ok((listener, address))
+}
+
+/// Prints the address of an instance; one without a data listener has an empty one.
+fn shown(address: Option<SocketAddr>) -> String {
+    address.map(|address| address.to_string()).unwrap_or_default()
 }
 
 /// The apps of a configuration, to change them where no engine has them open.

@@ -40,7 +40,7 @@ impl Connect {
     /// Connects as a caller, and calls once to know that it works.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         self.trust_folder()?;
-        let addresses = self.addresses(|config| Some(config.listen.address), "--connect")?;
+        let addresses = self.addresses(|config| config.listen.address, "--connect")?;
         let named = |error: Error| -> Failure { format!("{}: {}", addresses.join(", "), super::chain(&error)).into() };
         Client::connect(self.config(&addresses, folder::CLIENT)).await.map_err(named)
     }

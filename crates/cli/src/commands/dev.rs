@@ -125,7 +125,7 @@ fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
 
 /// Encrypts and decrypts the sample through the engine's own port, and shows it.
 async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
-    let address = server.address();
+    let address = server.address().ok_or("listen.address is empty: the demonstration needs a data listener")?;
     let client = client(folder, address, folder::CLIENT).await?;
     let limits = Limits::default();
     let payload = json::to_msgpack(SAMPLE.as_bytes(), limits)?;

@@ -107,7 +107,7 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
         sealwire_dev_ca::write(&folder.join(CONFIG), text.as_bytes(), Access::Owner, Existing::Keep)?;
     }
     let mut config = Config::load(&folder.join(CONFIG), &Environment::of_process())?;
-    config.listen.address = at.listen.unwrap_or(config.listen.address);
+    config.listen.address = at.listen.or(config.listen.address);
     config.admin.address = at.admin.unwrap_or(config.admin.address);
     if let Some(listens) = &mut config.control {
         listens.address = at.control.unwrap_or(listens.address);

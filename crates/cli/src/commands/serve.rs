@@ -41,7 +41,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let mut hangups = signal(SignalKind::hangup())?;
         let server = Server::start(&config).await?;
         let mut stop = StopSignals::listen()?;
-        let serving = format!("takes calls on {}", server.address());
+        let serving = match (server.address(), server.control_address()) {
+            (Some(address), _) => format!("takes calls on {address}"),
+            (None, Some(control)) => format!("takes control calls on {control}"),
+            (None, None) => "listens nowhere".to_owned(),
+        };
         supervisor.ready(&serving);
         let _alive = supervisor.live();
         loop {

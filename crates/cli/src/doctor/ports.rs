@@ -13,9 +13,13 @@ pub(super) fn examine(report: &mut Report, config: &Config, engine: Option<&Engi
     if let Some(engine) = engine {
         running(report, config, engine);
     }
-    let control = config.control.as_ref().map(|control| ("control.address", control.address));
-    let addresses = [("listen.address", config.listen.address), ("admin.address", config.admin.address)];
-    for (key, address) in addresses.into_iter().chain(control) {
+    let control = config.control.as_ref().map(|control| control.address);
+    let addresses = [
+        ("listen.address", config.listen.address),
+        ("admin.address", Some(config.admin.address)),
+        ("control.address", control),
+    ];
+    for (key, address) in addresses.into_iter().filter_map(|(key, address)| Some((key, address?))) {
         listen(report, key, address, engine.is_some());
         if address.ip().is_unspecified() && key != "listen.address" {
             report.warn(

@@ -317,8 +317,11 @@ async fn a_port_that_another_program_has_is_told_from_an_engine_that_runs() {
     deployment.write("sealwire.toml", &deployment.config);
     let load = |config: &str| Config::parse(config, &Environment::default(), deployment.folder.path()).unwrap();
     let server = Server::start(&load(&deployment.config)).await.unwrap();
-    let running =
-        format!("[listen]\naddress = \"{}\"\n[admin]\naddress = \"{}\"\n", server.address(), server.admin_address());
+    let running = format!(
+        "[listen]\naddress = \"{}\"\n[admin]\naddress = \"{}\"\n",
+        server.address().unwrap(),
+        server.admin_address()
+    );
     let deployment = Deployment { config: running, ..deployment };
     deployment.finds(Level::Good, "engine", "is ready").await;
     deployment.finds(Level::Good, "ports", "is taken, and an engine runs here").await;

@@ -112,7 +112,7 @@ impl Engine {
         config.access.mode = AccessMode::Off;
         // A busy machine must not reject calls here.
         config.schedule.wait_max_ms = 3_600_000;
-        config.listen.address = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.listen.address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.admin.address = SocketAddr::from(([127, 0, 0, 1], 0));
         config.tls.certificate = folder.path().join("server.pem");
         config.tls.key = folder.path().join("server-key.pem");
@@ -132,7 +132,7 @@ impl Engine {
             stores.close().await;
             Server::start(&config).await.unwrap()
         });
-        let address = server.address().to_string();
+        let address = server.address().unwrap().to_string();
         Self { runtime, server: Some(server), address, folder }
     }
 }

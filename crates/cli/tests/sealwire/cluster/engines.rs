@@ -98,19 +98,40 @@ impl<'a> Cluster<'a> {
         self.engine_with(name, "mode = \"embedded\"\nfolder = \"state\"")
     }
 
+    /// An engine on the database without a data listener, ready.
+    pub(crate) fn engine_of_control_alone(&self, name: &str) -> Engine {
+        self.engine_listening(name, &self.postgres(&self.database.socket_url(), ""), false, true)
+    }
+
+    /// An engine on the database without a control listener, ready.
+    pub(crate) fn engine_of_data_alone(&self, name: &str) -> Engine {
+        self.engine_listening(name, &self.postgres(&self.database.socket_url(), ""), true, false)
+    }
+
     fn engine_on(&self, name: &str, url: &str, postgres: &str) -> Engine {
+        self.engine_with(name, &self.postgres(url, postgres))
+    }
+
+    /// The state section of an engine on a database, with `more` about the database.
+    fn postgres(&self, url: &str, postgres: &str) -> String {
         let mut text = format!("mode = \"postgres\"\npoll_s = {}\n[postgres]\nurl = \"{url}\"\n", self.poll_s);
         writeln!(text, "password_file = \"../password\"\ntimeout_ms = {}\n{postgres}", self.timeout_ms).unwrap();
-        self.engine_with(name, &text)
+        text
     }
 
     fn engine_with(&self, name: &str, state: &str) -> Engine {
+        self.engine_listening(name, state, true, true)
+    }
+
+    fn engine_listening(&self, name: &str, state: &str, data: bool, changes: bool) -> Engine {
         let [address, control, admin] = free_ports::<3>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder).unwrap();
         let mut text = String::new();
-        writeln!(text, "[listen]\naddress = \"{address}\"\n[admin]\naddress = \"{admin}\"").unwrap();
-        writeln!(text, "[control]\naddress = \"{control}\"\nprincipals = [\"operator\"]").unwrap();
+        let listens = |on: bool, at: SocketAddr| if on { at.to_string() } else { String::new() };
+        let (listen, control_listen) = (listens(data, address), listens(changes, control));
+        writeln!(text, "[listen]\naddress = \"{listen}\"\n[admin]\naddress = \"{admin}\"").unwrap();
+        writeln!(text, "[control]\naddress = \"{control_listen}\"\nprincipals = [\"operator\"]").unwrap();
         writeln!(text, "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\"").unwrap();
         writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"").unwrap();
         writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();

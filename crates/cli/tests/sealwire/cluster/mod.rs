@@ -10,4 +10,5 @@ mod kills;
 mod ledger;
 mod loss;
 mod moving;
+mod planes;
 mod sweeps;

@@ -91,7 +91,7 @@ impl Harness {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("e2e", Validity::days(10)).unwrap();
         let mut config = Config::defaults(folder.path());
-        config.listen.address = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.listen.address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.admin.address = SocketAddr::from(([127, 0, 0, 1], 0));
         config.crypto.threads = 2;
         // Who may do what is the concern of `access.rs`.
@@ -115,7 +115,7 @@ impl Harness {
         let mut harness = Self {
             client: authority.issue(&leaf(Usage::Client, "relay")).unwrap(),
             authority,
-            address: config.listen.address,
+            address: config.listen.address.unwrap(),
             admin: config.admin.address,
             config,
             server: None,
@@ -126,7 +126,7 @@ impl Harness {
         prepare(&control).await;
         stores.close().await;
         let server = Server::start(&harness.config).await.unwrap();
-        (harness.address, harness.admin) = (server.address(), server.admin_address());
+        (harness.address, harness.admin) = (server.address().unwrap(), server.admin_address());
         harness.server = Some(server);
         harness
     }
@@ -173,7 +173,7 @@ impl Harness {
     /// Starts another server on what the last one left.
     pub(crate) async fn restart(&mut self) {
         let server = Server::start(&self.config).await.unwrap();
-        (self.address, self.admin) = (server.address(), server.admin_address());
+        (self.address, self.admin) = (server.address().unwrap(), server.admin_address());
         self.server = Some(server);
     }
 
@@ -185,7 +185,7 @@ impl Harness {
         let mut stores = Stores::open(&self.config, Opened::Serve).await.unwrap();
         stores.tokens = stores.tokens.take().map(change);
         let server = Server::start_with(&self.config, stores).await.unwrap();
-        (self.address, self.admin) = (server.address(), server.admin_address());
+        (self.address, self.admin) = (server.address().unwrap(), server.admin_address());
         self.server = Some(server);
     }
 

@@ -63,7 +63,7 @@ fn an_engine_that_starts_closed_takes_calls_once_it_is_opened() {
         let mut harness = Harness::start().await;
         harness.take_server().shutdown().await;
         let mut server = Server::start_closed(&harness.config).await.unwrap();
-        (harness.address, harness.admin) = (server.address(), server.admin_address());
+        (harness.address, harness.admin) = (server.address().unwrap(), server.admin_address());
         assert_eq!(http_get(harness.admin, "/ready").await.0, 503);
         let mut connecting = std::pin::pin!(harness.raw());
         let early = tokio::time::timeout(Duration::from_millis(200), &mut connecting).await;

@@ -39,7 +39,7 @@ async fn three() -> (Harness, Vec<Server>) {
 }
 
 async fn client_of(harness: &Harness, server: &Server) -> Client {
-    let endpoints = vec![Endpoint::new(server.address().to_string(), "localhost")];
+    let endpoints = vec![Endpoint::new(server.address().unwrap().to_string(), "localhost")];
     let config = ClientConfig { endpoints, connections: 1, attempts_max: 1, ..harness.client_config() };
     Client::connect(config).await.unwrap()
 }
@@ -101,7 +101,10 @@ fn engines_are_replaced_one_by_one_without_a_failed_call() {
     run(async {
         let (harness, mut servers) = three().await;
         let endpoints = |servers: &[Server]| {
-            servers.iter().map(|server| Endpoint::new(server.address().to_string(), "localhost")).collect::<Vec<_>>()
+            servers
+                .iter()
+                .map(|server| Endpoint::new(server.address().unwrap().to_string(), "localhost"))
+                .collect::<Vec<_>>()
         };
         // The same addresses again, so that the client finds the new ones.
         let config = ClientConfig { endpoints: endpoints(&servers), ..harness.client_config() };

@@ -74,7 +74,7 @@ fn calls_go_to_the_engine_that_has_room() {
         // The pauses are so short that every second call may begin with a refusal, and the free engine too may still
         // hold the last reply when the next call arrives.
         let mut config = ClientConfig { retry_percent: 100, attempts_max: 100, ..full.client_config() };
-        config.endpoints.push(Endpoint::new(free.address().to_string(), "localhost"));
+        config.endpoints.push(Endpoint::new(free.address().unwrap().to_string(), "localhost"));
         let client = Client::connect(config).await.unwrap();
         let filler = fill(&full).await;
         let payload = large();

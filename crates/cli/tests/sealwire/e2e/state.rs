@@ -201,7 +201,7 @@ fn what_is_kept_in_a_folder_is_there_after_a_restart() {
         seal(&harness.client().await).await;
         first.shutdown().await;
         let again = Server::start(&harness.config).await.unwrap();
-        harness.address = again.address();
+        harness.address = again.address().unwrap();
         let client = harness.client().await;
         assert_eq!(client.info().await.unwrap().generation, 2);
         assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);

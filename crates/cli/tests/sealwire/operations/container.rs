@@ -52,8 +52,8 @@ fn the_container_file_names_what_there_is() {
     }
     let config = Config::parse("", &Environment::from_pairs(variables), Path::new("/etc/sealwire")).unwrap();
     let ports: BTreeSet<u16> = arguments("EXPOSE ").iter().map(|port| port.parse().unwrap()).collect();
-    assert_eq!(ports, BTreeSet::from([config.listen.address.port()]));
-    assert!(config.listen.address.ip().is_unspecified(), "nobody would reach it");
+    assert_eq!(ports, BTreeSet::from([config.listen.address.unwrap().port()]));
+    assert!(config.listen.address.unwrap().ip().is_unspecified(), "nobody would reach it");
     // Metrics and health ask nobody who they are.
     assert!(config.admin.address.ip().is_loopback());
     let owned = all.iter().find(|line| line.starts_with("COPY") && line.contains("--chown=nonroot")).unwrap();
