@@ -11,11 +11,11 @@ use sealwire_benches::document::{FIELD_BYTES, app_keys, document};
 use sealwire_benches::floor::{Aes, TAG_BYTES};
 use sealwire_crypto::evervault;
 use sealwire_crypto::{AppKeys, Curve, Encoding, KeyScope, Opener, Sealer};
-use sealwire_engine::faults::Faults;
-use sealwire_engine::masks::sight::Shown;
-use sealwire_engine::reader::{Evervault, Reader};
-use sealwire_engine::transform::{OpenFields, SealFields, ShowFields};
-use sealwire_engine::writer::Writer;
+use sealwire_engine::field_errors::FieldErrors;
+use sealwire_engine::field_opener::{Evervault, FieldOpener};
+use sealwire_engine::field_ops::{OpenFields, SealFields, ShowFields};
+use sealwire_engine::field_sealer::FieldSealer;
+use sealwire_engine::masks::disclosure::Disclosure;
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
 use sealwire_wire::OnError;
@@ -142,13 +142,13 @@ fn sealing(keys: &AppKeys, form: Form) -> SealFields {
     let newest = Arc::clone(keys.newest(Curve::P256).expect("there is a key"));
     let writer = match form {
         Form::Native(encoding) => Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"")
-            .map(|sealer| Writer::Native(sealer.into())),
+            .map(|sealer| FieldSealer::Native(sealer.into())),
         Form::Evervault => {
             let form = evervault::Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
-            evervault::Sealer::new(newest, KeyScope::Request, &form).map(|sealer| Writer::Evervault(sealer.into()))
+            evervault::Sealer::new(newest, KeyScope::Request, &form).map(|sealer| FieldSealer::Evervault(sealer.into()))
         }
     };
-    let faults = Faults::new(OnError::Fail, 0, 0);
+    let faults = FieldErrors::new(OnError::Fail, 0, 0);
     SealFields { writer: writer.expect("makes a sealer"), ticket: Arc::default(), faults }
 }
 
@@ -210,11 +210,11 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     let native = Opener::new(Arc::clone(keys), b"");
                     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
                     let open = OpenFields {
-                        reader: Reader::new(native, evervault, 64).into(),
+                        reader: FieldOpener::new(native, evervault, 64).into(),
                         ticket: Arc::default(),
-                        faults: Faults::new(OnError::Fail, 0, fields as u64),
+                        faults: FieldErrors::new(OnError::Fail, 0, fields as u64),
                     };
-                    let mut show = ShowFields { open, shown: Shown::clear() };
+                    let mut show = ShowFields { open, shown: Disclosure::clear() };
                     run(&everything, Containers::Descend, sealed, &mut out, &mut show);
                     assert_eq!(out.len(), input.len());
                     out

@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion};
-use sealwire_schedule::{Call, Core, Knobs, Slice, Time, Verdict, Work};
+use sealwire_schedule::{Call, Core, Cost, Knobs, Slice, Time, Verdict};
 
 /// Tenants, and calls of each.
 const LOADS: [(u32, u32); 3] = [(1, 1), (20, 10), (1_000, 3)];
-const SLICE: Work = Work::from_nanos(50_000);
+const SLICE: Cost = Cost::from_nanos(50_000);
 
 pub(crate) fn benches(criterion: &mut Criterion) {
     slices(criterion);
@@ -19,7 +19,7 @@ fn core() -> Core<u32, (), u32> {
     Core::new(Knobs { wait_max: Duration::MAX, ..Knobs::new(NonZeroU32::MIN.saturating_add(1)) })
 }
 
-fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Work) {
+fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Cost) {
     let (since, deadline) = (Time::default(), Time::NEVER);
     let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
     let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing holds it back") };
@@ -30,7 +30,7 @@ fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Work) {
 fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
     let mut core = core();
     for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
-        begin(&mut core, Time::default(), tenant, Work::from_nanos(3_600_000_000_000));
+        begin(&mut core, Time::default(), tenant, Cost::from_nanos(3_600_000_000_000));
     }
     core
 }

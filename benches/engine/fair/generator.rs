@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sealwire_benches::stats::{Random, Summary};
 use sealwire_benches::thread_cpu;
-use sealwire_msgpack::Reader;
+use sealwire_msgpack::TokenReader;
 use sealwire_wire::{DetailValue, Document, ErrorCode, Reply, RpcError};
 
 use crate::fair::child::{Engine, Folder};
@@ -457,7 +457,7 @@ enum Verdict {
 /// Checks one answer: a reply with as many values as it should have, or an error that load may cause.
 fn judge(message: &[u8], values: u64, frame: &Frame) -> Result<Verdict, String> {
     // The scanner has walked the result, so a good one is not walked again.
-    let mut head = Reader::new(message);
+    let mut head = TokenReader::new(message);
     let kind = head.array_len().and_then(|_| head.u64()).and_then(|_| head.u32());
     kind.map_err(|error| error.to_string())?;
     if head.take_nil() {

@@ -9,12 +9,12 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::chain::Link;
+use crate::checkpoint::{HEAD_FILE, Head};
 use crate::files::{self, Segment};
-use crate::head::{HEAD_FILE, Head};
 use crate::key::AuditKey;
-use crate::moment::Moment;
 use crate::note::{self, NoteError};
 use crate::segment::Header;
+use crate::timestamp::Moment;
 use crate::verify::{Anchor, Problem, Range, VerifyError, verify};
 
 /// The statement's name in the folder.

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crate::archive::{ARCHIVED_FILE, Archived};
 use crate::chain::{Digest, Link};
+use crate::checkpoint::{HEAD_FILE, Head};
 use crate::files::{self, Segment};
-use crate::head::{HEAD_FILE, Head};
 use crate::json;
 use crate::key::{AuditKey, same};
-use crate::moment::Moment;
 use crate::note::NoteError;
 use crate::record::begin;
 use crate::segment::{Header, Lines};
+use crate::timestamp::Moment;
 use crate::verify::TRIES_MAX;
 
 /// What is kept of the buffer of a large group.

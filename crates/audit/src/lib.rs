@@ -8,27 +8,27 @@
 
 mod archive;
 mod chain;
+mod checkpoint;
 mod files;
-mod head;
 mod journal;
 mod json;
 mod key;
-mod moment;
 mod note;
 mod record;
 mod segment;
 mod show;
+mod timestamp;
 mod trail;
 mod verify;
 
 pub use archive::{ARCHIVED_FILE, ArchiveError, Archived, Move, Moved, archive};
 pub use chain::{Digest, LINE_BYTES_MAX, Line};
-pub use head::{HEAD_FILE, Head};
+pub use checkpoint::{HEAD_FILE, Head};
 pub use journal::{Found, Journal, JournalError, Options};
 pub use key::AuditKey;
-pub use moment::Moment;
 pub use note::NoteError;
 pub use record::{Change, Event, RECORD_BYTES_MAX, Record};
 pub use show::{Filter, Follow, Shown};
+pub use timestamp::Moment;
 pub use trail::{Gone, Notice, Observer, OnFailure, State, Trail, TrailOptions, Written};
 pub use verify::{Anchor, Finding, HeadSeen, Problem, Range, Report, VerifyError, verify};

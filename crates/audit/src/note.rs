@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::chain::{Digest, SEQ_MAX};
-use crate::head::Head;
+use crate::checkpoint::Head;
 use crate::json;
 use crate::key::{AuditKey, MAC_BYTES, same};
 

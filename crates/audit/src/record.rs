@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::json;
-use crate::moment::Moment;
+use crate::timestamp::Moment;
 
 /// The longest record that is written, without its seal. What is longer in it is cut: see [`Record`].
 pub const RECORD_BYTES_MAX: usize = 48 << 10;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::chain::{Digest, LINE_BYTES_MAX, Line, Link, SEQ_MAX};
 use crate::json;
-use crate::moment::Moment;
+use crate::timestamp::Moment;
 
 /// What the first record of a segment says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, Segment};
-use crate::moment::Moment;
 use crate::segment::Lines;
+use crate::timestamp::Moment;
 
 /// Which records. Everything that is set must hold.
 #[derive(Clone, Debug, Default)]

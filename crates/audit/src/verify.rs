@@ -15,8 +15,8 @@ use std::str::FromStr;
 
 use crate::archive::Archived;
 use crate::chain::Digest;
+use crate::checkpoint::Head;
 use crate::files::{self, Segment};
-use crate::head::Head;
 use crate::key::AuditKey;
 use crate::note::NoteError;
 use crate::segment::Lines;

@@ -4,11 +4,11 @@
 //! wrong key and its line. An error never repeats a value: a secret pasted into the wrong key must not reach a log.
 //! Order: default, then file, then environment. Nothing is read from the process except what [`Environment`] holds.
 
-mod changes;
 mod error;
 pub mod keys;
 mod limits;
-mod reference;
+mod reload;
+mod template;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -507,12 +507,12 @@ impl Config {
 
     /// A commented file with every key at its default: what `sealwire reference` prints.
     pub fn reference() -> String {
-        reference::text()
+        template::text()
     }
 
     /// The same for people to read: what `sealwire reference --markdown` prints, and `docs/configuration.md` holds.
     pub fn reference_markdown() -> String {
-        reference::markdown()
+        template::markdown()
     }
 
     /// Every default, with paths relative to `folder`.

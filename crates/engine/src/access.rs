@@ -5,8 +5,8 @@
 //! The cache is purged whenever another generation is served and after every change that was made here, so that no call
 //! that begins after the answer to a change is judged by what was before it.
 
-mod ask;
 mod hourly;
+mod operation;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::apps::Apps;
 use crate::error::CallFailure;
-pub use ask::{Named, of_call, of_control};
+pub use operation::{Target, of_call, of_control};
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{Metrics, RefusalReason};
 
@@ -37,7 +37,7 @@ type Policies = Cache<Principal, Grants, Bindings>;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Decider {
+pub struct Authorizer {
     mode: Mode,
     identity: Identity,
     /// Of no use where nothing is looked at.
@@ -47,7 +47,7 @@ pub struct Decider {
     hourly: hourly::Hourly,
 }
 
-impl Decider {
+impl Authorizer {
     /// Over the apps, whose every load purges what is kept here.
     pub fn new(config: &sealwire_config::Access, apps: &Arc<Apps>, metrics: &Arc<Metrics>) -> Self {
         let bounds = CacheBounds {

@@ -20,7 +20,7 @@ use sealwire_store::{self as store, App, AppState, Control, Instance, Scope, Sta
 use tokio::sync::Notify;
 
 use crate::error::CallFailure;
-use crate::masks::sight::{RoleMasks, Shown};
+use crate::masks::disclosure::{Disclosure, RoleMasks};
 use crate::tokens::Collection;
 use sealwire_telemetry::{Condition, Telemetry};
 
@@ -58,19 +58,19 @@ pub type Roles = Arc<HashMap<Box<str>, Arc<Role>>>;
 
 /// An app as calls use it.
 #[derive(Debug)]
-pub struct Served {
+pub struct CachedApp {
     app: App,
     collections: HashMap<Box<str>, Arc<Collection>>,
     masks: RoleMasks,
 }
 
-impl Served {
+impl CachedApp {
     /// How the permit of a call lets its values be given.
     ///
     /// # Errors
     ///
     /// [`CallFailure::RoleMask`].
-    pub fn shown(&self, permit: &Permit<'_>) -> Result<Shown, CallFailure> {
+    pub fn shown(&self, permit: &Permit<'_>) -> Result<Disclosure, CallFailure> {
         self.masks.shown(permit, &self.app.token_keys)
     }
 
@@ -80,7 +80,7 @@ impl Served {
     }
 }
 
-impl Deref for Served {
+impl Deref for CachedApp {
     type Target = App;
 
     fn deref(&self) -> &App {
@@ -88,7 +88,7 @@ impl Deref for Served {
     }
 }
 
-impl From<App> for Served {
+impl From<App> for CachedApp {
     fn from(app: App) -> Self {
         let collection = |found: &store::Collection| Collection {
             keys: Arc::clone(&app.token_keys),
@@ -108,7 +108,7 @@ impl From<App> for Served {
 #[derive(Default)]
 struct Table {
     generation: u64,
-    apps: HashMap<Box<str>, Arc<Served>>,
+    apps: HashMap<Box<str>, Arc<CachedApp>>,
     removal_unix_s: Option<u64>,
     roles: Roles,
 }
@@ -164,7 +164,7 @@ impl Apps {
     }
 
     /// The app of that name, if there is one, and the generation this is true of.
-    pub fn find(&self, name: &str) -> (u64, Option<Arc<Served>>) {
+    pub fn find(&self, name: &str) -> (u64, Option<Arc<CachedApp>>) {
         let table = self.table();
         (table.generation, table.apps.get(name).cloned())
     }
@@ -379,7 +379,7 @@ impl Table {
                     app.token_keys = Arc::clone(&old.token_keys);
                 }
             }
-            (name, Arc::new(Served::from(app)))
+            (name, Arc::new(CachedApp::from(app)))
         };
         let apps = state.apps.into_iter().map(serve).collect();
         let roles = Arc::new(roles(&state.access));

@@ -7,7 +7,7 @@ mod calibrate;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use sealwire_schedule::{CostModel, Shape, Work as Cost};
+use sealwire_schedule::{Cost, CostModel, Shape};
 use sealwire_wire::{Curve, KeyScope, Method, Methods};
 
 pub use calibrate::calibrate;
@@ -24,7 +24,7 @@ pub fn fields_max(leaves: u64) -> u64 {
 
 /// What is done to fields. One kind has one price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct OperationKind {
     operation: Operation,
     curve: Curve,
     scope: KeyScope,
@@ -47,7 +47,7 @@ enum Operation {
     Mask,
 }
 
-impl Kind {
+impl OperationKind {
     /// Those with curves and scopes.
     const OF_ENVELOPES: usize = 18;
     const COUNT: usize = Self::OF_ENVELOPES + 5;
@@ -151,23 +151,23 @@ impl Allowance {
 
 /// The prices.
 #[derive(Clone, Debug)]
-pub struct Costs([CostModel; Kind::COUNT]);
+pub struct Costs([CostModel; OperationKind::COUNT]);
 
 impl Costs {
     /// The work in `shape`.
-    pub fn estimate(&self, kind: Kind, shape: Shape) -> Cost {
+    pub fn estimate(&self, kind: OperationKind, shape: Shape) -> Cost {
         self.0[kind.index()].estimate(shape)
     }
 
     /// The work in a whole call of `shape`, with what comes behind the store's answer.
-    pub fn whole(&self, kind: Kind, shape: Shape) -> Cost {
+    pub fn whole(&self, kind: OperationKind, shape: Shape) -> Cost {
         let behind = kind.behind().map_or(0, |kind| self.estimate(kind, shape).as_nanos());
         Cost::from_nanos(self.estimate(kind, shape).as_nanos().saturating_add(behind))
     }
 
     /// What `budget` is enough for, in a call whose fields take `field_bytes` each. `begun`: its first slice is over,
     /// and with it the making of its key.
-    pub fn allowance(&self, kind: Kind, budget: Cost, field_bytes: u64, begun: bool) -> Allowance {
+    pub fn allowance(&self, kind: OperationKind, budget: Cost, field_bytes: u64, begun: bool) -> Allowance {
         let model = &self.0[kind.index()];
         let head = if begun { 0 } else { model.estimate(kind.done(true, 0, 0, 0)).as_nanos() };
         let fields_budget = Cost::from_nanos(budget.as_nanos().saturating_sub(head));
@@ -180,7 +180,7 @@ impl Costs {
     }
 
     /// Learns that `done` took so much CPU.
-    pub fn observe(&mut self, kind: Kind, done: Shape, took: Duration) {
+    pub fn observe(&mut self, kind: OperationKind, done: Shape, took: Duration) {
         self.0[kind.index()].observe(done, took);
     }
 }
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_own_place() {
-        let mut indexes: Vec<_> = Kind::all().map(Kind::index).collect();
+        let mut indexes: Vec<_> = OperationKind::all().map(OperationKind::index).collect();
         indexes.sort_unstable();
-        assert_eq!(indexes, (0..Kind::COUNT).collect::<Vec<_>>());
+        assert_eq!(indexes, (0..OperationKind::COUNT).collect::<Vec<_>>());
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
             (Method::Rewrap, KeyScope::Field, 97),
             (Method::Rewrap, KeyScope::Epoch, 1),
         ] {
-            let kind = Kind::of(method, Curve::R1, scope);
+            let kind = OperationKind::of(method, Curve::R1, scope);
             let shape = kind.shape(100, 2_000);
             assert_eq!(shape, Shape { calls: 1, keys, fields: 96, bytes: 2_000 }, "{method:?} {scope:?}");
         }
@@ -230,11 +230,14 @@ mod tests {
     #[test]
     fn a_call_on_tokens_costs_both_of_its_walks() {
         let mut costs = costs();
-        let of = |method| Kind::of(method, Curve::K1, KeyScope::Field);
+        let of = |method| OperationKind::of(method, Curve::K1, KeyScope::Field);
         let (mint, look) = (of(Method::Tokenize), of(Method::Detokenize));
-        assert_eq!((look, of(Method::TokensGet), look.behind()), (Kind::LOOK, Kind::LOOK, Some(Kind::REVEAL)));
+        assert_eq!(
+            (look, of(Method::TokensGet), look.behind()),
+            (OperationKind::LOOK, OperationKind::LOOK, Some(OperationKind::REVEAL))
+        );
         let behind = mint.behind().unwrap();
-        assert_eq!((behind.behind(), Kind::REVEAL.behind(), of(Method::Encrypt).behind()), (None, None, None));
+        assert_eq!((behind.behind(), OperationKind::REVEAL.behind(), of(Method::Encrypt).behind()), (None, None, None));
         let shape = mint.shape(104, 1_000);
         assert_eq!(shape, Shape { calls: 1, keys: 0, fields: 100, bytes: 1_000 });
         assert_eq!(costs.estimate(mint, shape).as_nanos(), 25_500);
@@ -249,7 +252,7 @@ mod tests {
     #[test]
     fn a_slice_is_as_much_as_its_budget_buys_and_at_least_a_field() {
         let (costs, slice) = (costs(), Cost::from_nanos(100_000));
-        let of = |scope| Kind::of(Method::Encrypt, Curve::K1, scope);
+        let of = |scope| OperationKind::of(Method::Encrypt, Curve::K1, scope);
         for (scope, begun, field_bytes, fields, agreements) in [
             (KeyScope::Request, true, 0, 500, 2),
             (KeyScope::Request, true, 600, 200, 2),

@@ -12,25 +12,25 @@ use sealwire_wire::{
     self as wire, Call, DocumentCall, Info, Inspect, Inspection, Methods, Tokenize, Unmatched, Writing,
 };
 
-use crate::access::Decider;
-use crate::apps::{Apps, Served};
+use crate::access::Authorizer;
+use crate::apps::{Apps, CachedApp};
 use crate::audit::Audit;
 use crate::cost::fields_max;
 use crate::error::CallFailure;
 use crate::failures::Failures;
-use crate::faults::Faults;
+use crate::field_errors::FieldErrors;
+use crate::field_opener::{Evervault, FieldOpener};
+use crate::field_sealer::FieldSealer;
 use crate::inspect;
 use crate::io_fairness::IoFairness;
-use crate::masks::{self, Wanted};
-use crate::reader::{Evervault, Reader};
+use crate::job::{MakeWriter, Reading, Task};
+use crate::masks::{self, MaskSpec};
 use crate::scheduler::Scheduler;
 use crate::sweeper::{Ledger, Swept};
-use crate::tokens::ask::{FRAME_BYTES, Tokens};
-use crate::tokens::look::Looking;
-use crate::tokens::mint::{Minting, TOKEN_BYTES};
+use crate::tokens::detokenize::DetokenizeSpec;
+use crate::tokens::store_io::{FRAME_BYTES, Tokens};
+use crate::tokens::tokenize::{TOKEN_BYTES, TokenizeSpec};
 use crate::tokens::{self, Bounds, Collection};
-use crate::work::{MakeWriter, Reading, Task};
-use crate::writer::Writer;
 use sealwire_config::Limits;
 use sealwire_telemetry::metrics::Metrics;
 use sealwire_telemetry::metrics::{SweepAction, SweepOutcome};
@@ -50,7 +50,7 @@ pub struct Engine {
     /// The apps and their keys.
     pub apps: Arc<Apps>,
     /// Who may do what.
-    pub decider: Decider,
+    pub decider: Authorizer,
     /// The crypto threads, and who may use them.
     pub scheduler: Scheduler,
     /// The turns of network threads.
@@ -112,7 +112,7 @@ pub struct Located {
     /// The collection.
     pub collection: Arc<Collection>,
     /// Its app.
-    app: Arc<Served>,
+    app: Arc<CachedApp>,
 }
 
 impl Engine {
@@ -134,7 +134,7 @@ impl Engine {
                 let located = self.locate(permit, call.min_generation)?;
                 let (collection, context) = (Arc::clone(&located.collection), call.context.into());
                 let shown = located.app.shown(permit)?;
-                let looking = Looking { collection, context, bounds: self.token_bounds(), shown };
+                let looking = DetokenizeSpec { collection, context, bounds: self.token_bounds(), shown };
                 let beside = looking.entry_bytes(fields);
                 plan_on_tokens(frame, call, &located, Task::Detokenize(looking, call.on_error), beside)
             }
@@ -156,7 +156,7 @@ impl Engine {
                 Ok(Plan { growth_bytes: growth, ..plan? })
             }
             Call::Mask(call) => {
-                let wanted = Wanted::of(&call.writing)?;
+                let wanted = MaskSpec::of(&call.writing)?;
                 let growth = wanted.growth(fields, call.payload.len());
                 let plan = self.plan_on(permit, frame, call, None, |app, _| {
                     let keys = Arc::clone(&app.token_keys);
@@ -179,7 +179,7 @@ impl Engine {
         frame: &Bytes,
         call: &DocumentCall<'_, W>,
         writing: Option<&Writing<'_>>,
-        task: impl FnOnce(&Served, wire::Format) -> Result<Task, CallFailure>,
+        task: impl FnOnce(&CachedApp, wire::Format) -> Result<Task, CallFailure>,
     ) -> Result<Plan, CallFailure> {
         let (generation, app) = self.find(permit, call.min_generation)?;
         let format = match writing {
@@ -201,7 +201,7 @@ impl Engine {
         })
     }
 
-    fn minting(&self, collection: Arc<Collection>, call: &Tokenize<'_>) -> Result<Minting, CallFailure> {
+    fn minting(&self, collection: Arc<Collection>, call: &Tokenize<'_>) -> Result<TokenizeSpec, CallFailure> {
         collection.keys.newest().ok_or(CallFailure::NoTokenKey)?;
         if collection.is_shared() && !call.context.is_empty() {
             // It would bind nothing, and who says one believes that it does.
@@ -213,7 +213,7 @@ impl Engine {
         let mut tags: Vec<String> = writing.tags.iter().map(|tag| (*tag).to_owned()).collect();
         tags.sort_unstable();
         tags.dedup();
-        Ok(Minting {
+        Ok(TokenizeSpec {
             context: call.context.into(),
             tags,
             expires: writing.expires_s.or(collection.expires_s).map(|seconds| created.saturating_add(seconds)),
@@ -255,12 +255,12 @@ impl Engine {
         let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&self.evervault))
             .keeping(self.apps.opened().cloned())
             .refusing(native_only);
-        let reader = Reader::new(native, evervault, self.limits.depth_max as usize);
+        let reader = FieldOpener::new(native, evervault, self.limits.depth_max as usize);
         Reading { reader: Box::new(reader), on_error: call.on_error }
     }
 
     /// The app that is permitted, and the generation this is true of.
-    fn find(&self, permit: &Permit<'_>, min_generation: Option<u64>) -> Result<(u64, Arc<Served>), CallFailure> {
+    fn find(&self, permit: &Permit<'_>, min_generation: Option<u64>) -> Result<(u64, Arc<CachedApp>), CallFailure> {
         let (have, app) = self.apps.find(permit.app().ok_or(CallFailure::NoApp)?);
         if min_generation.is_some_and(|wanted| wanted > have) {
             self.apps.look();
@@ -288,7 +288,7 @@ impl Engine {
     /// is written; before the call is decoded, the native one stands for it.
     pub fn reply_bytes(&self, method: wire::Method, format: wire::Format, message_bytes: usize, leaves: u64) -> usize {
         let may_list = method != wire::Method::Encrypt || format != wire::Format::Native;
-        let faults = if may_list { Faults::bytes(self.limits.errors_reported_max, leaves) } else { 0 };
+        let faults = if may_list { FieldErrors::bytes(self.limits.errors_reported_max, leaves) } else { 0 };
         let mut leaves = usize::try_from(leaves).unwrap_or(usize::MAX);
         if method == wire::Method::Tokenize {
             leaves = leaves.min(self.limits.tokens_per_call_max);
@@ -394,7 +394,9 @@ fn writer(app: &App, call: &DocumentCall<'_, Writing<'_>>, format: wire::Format)
         let rule = "must be \"request\" or \"field\" in this format";
         let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
         let newest = newest()?;
-        return Ok(Box::new(move || Ok(Writer::Evervault(Box::new(evervault::Sealer::new(newest, scope, &form)?)))));
+        return Ok(Box::new(move || {
+            Ok(FieldSealer::Evervault(Box::new(evervault::Sealer::new(newest, scope, &form)?)))
+        }));
     }
     let encoding = match writing.encoding {
         wire::Encoding::Text => crypto::Encoding::Text,
@@ -405,13 +407,13 @@ fn writer(app: &App, call: &DocumentCall<'_, Writing<'_>>, format: wire::Format)
     Ok(match own {
         Some(scope) => Box::new(move || {
             let sealer = crypto::Sealer::new(keys.app(), newest, scope, encoding, &context)?;
-            Ok(Writer::Native(sealer.into()))
+            Ok(FieldSealer::Native(sealer.into()))
         }),
         None => {
             let lifetime = app.settings.epoch.ok_or(CallFailure::NoEpoch)?;
             Box::new(move || {
                 let sealer = crypto::Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, encoding, &context)?;
-                Ok(Writer::Native(sealer.into()))
+                Ok(FieldSealer::Native(sealer.into()))
             })
         }
     })
@@ -456,10 +458,10 @@ fn selection(paths: Option<&[&str]>) -> Result<Selection, CallFailure> {
 mod tests {
     use sealwire_crypto::evervault::{Form, Role};
     use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion};
-    use sealwire_msgpack::Reader as Tokens;
+    use sealwire_msgpack::TokenReader;
 
     use super::*;
-    use crate::faults::Refusal;
+    use crate::field_errors::Refusal;
 
     fn keys() -> Arc<AppKeys> {
         let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap());
@@ -505,10 +507,10 @@ mod tests {
     #[test]
     fn no_sealed_leaf_is_longer_than_what_is_set_aside_for_it() {
         let keys = keys();
-        let evervault = |form| Writer::Evervault(evervault_sealer(&keys, Curve::P256, form));
+        let evervault = |form| FieldSealer::Evervault(evervault_sealer(&keys, Curve::P256, form));
         let role = "r".repeat(20);
         let writers = [
-            (wire::Format::Native, Writer::Native(native_sealer(&keys, Encoding::Text)), false),
+            (wire::Format::Native, FieldSealer::Native(native_sealer(&keys, Encoding::Text)), false),
             (wire::Format::Evervault, evervault(&with_metadata(Some(&role))), true),
             (wire::Format::Evervault, evervault(&with_metadata(None)), false),
             (wire::Format::EvervaultBare, evervault(&Form::Plain), false),
@@ -532,21 +534,21 @@ mod tests {
     fn no_leaf_that_is_sealed_again_is_longer_than_what_is_set_aside_for_it() {
         let keys = keys();
         let longest = "r".repeat(80);
-        let mut sources: Vec<(&str, Writer)> = vec![
-            ("native text", Writer::Native(native_sealer(&keys, Encoding::Text))),
-            ("native binary", Writer::Native(native_sealer(&keys, Encoding::Binary))),
+        let mut sources: Vec<(&str, FieldSealer)> = vec![
+            ("native text", FieldSealer::Native(native_sealer(&keys, Encoding::Text))),
+            ("native binary", FieldSealer::Native(native_sealer(&keys, Encoding::Binary))),
         ];
-        let evervault = |curve, form: &Form| Writer::Evervault(evervault_sealer(&keys, curve, form));
+        let evervault = |curve, form: &Form| FieldSealer::Evervault(evervault_sealer(&keys, curve, form));
         for curve in Curve::ALL {
             let mut with_role = evervault_sealer(&keys, curve, &with_metadata(None));
             assert!(with_role.carry_role(Some(&longest)));
-            sources.push(("with the longest role", Writer::Evervault(with_role)));
+            sources.push(("with the longest role", FieldSealer::Evervault(with_role)));
             sources.push(("without a role", evervault(curve, &with_metadata(None))));
             sources.push(("bare", evervault(curve, &Form::Plain)));
         }
         let rules = sealwire_config::Evervault { legacy: false, open_roles: vec!["*".into()] };
         let native = crypto::Opener::new(Arc::clone(&keys), b"");
-        let mut reader = Reader::new(native, Evervault::new(Arc::clone(&keys), Arc::new(rules)), 64);
+        let mut reader = FieldOpener::new(native, Evervault::new(Arc::clone(&keys), Arc::new(rules)), 64);
         for (source, writer) in &mut sources {
             for (datatype, plaintext, _) in leaves() {
                 let mut sent = Vec::new();
@@ -555,13 +557,13 @@ mod tests {
                     continue;
                 }
                 let targets = [
-                    (wire::Format::Native, Writer::Native(native_sealer(&keys, Encoding::Text))),
+                    (wire::Format::Native, FieldSealer::Native(native_sealer(&keys, Encoding::Text))),
                     (wire::Format::Evervault, evervault(Curve::P256, &with_metadata(None))),
                     (wire::Format::Evervault, evervault(Curve::Secp256k1, &with_metadata(None))),
                     (wire::Format::EvervaultBare, evervault(Curve::P256, &Form::Plain)),
                 ];
                 for (format, mut target) in targets {
-                    let found = reader.open(Tokens::new(&sent).token().unwrap()).unwrap().unwrap();
+                    let found = reader.open(TokenReader::new(&sent).token().unwrap()).unwrap().unwrap();
                     let mut out = Vec::new();
                     assert_eq!(target.rewrite(&found, &mut out), Ok(()), "{source} {datatype:?}");
                     let room = document_bytes_max(wire::Method::Rewrap, format, sent.len(), 1);

@@ -11,8 +11,8 @@ use sealwire_schedule::{Reason, Refusal};
 use sealwire_store::{self as store, StoreError};
 use sealwire_wire::{CallError, Detail, ErrorCode, OverloadReason, RpcError, ScanError};
 
-use crate::faults;
-use crate::ticket::StopReason;
+use crate::cancel_token::StopReason;
+use crate::field_errors;
 
 /// Time to stay away when a call that had begun finds no more memory: the core, which could tell better, was not asked.
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
@@ -135,7 +135,7 @@ pub enum CallFailure {
     #[error("{refusal}")]
     Field {
         /// Why.
-        refusal: faults::Refusal,
+        refusal: field_errors::Refusal,
         /// Where it is in the payload.
         path: String,
     },
@@ -292,8 +292,8 @@ mod tests {
             assert_eq!((answer.code, &*answer.message), (code, message));
         };
         let field = |refusal| CallFailure::Field { refusal, path: "$.a".into() };
-        check(field(faults::Refusal::CannotOpen), ErrorCode::CannotOpen, "cannot open");
-        check(field(faults::Refusal::Role), ErrorCode::Forbidden, "a data role of the value forbids it");
+        check(field(field_errors::Refusal::CannotOpen), ErrorCode::CannotOpen, "cannot open");
+        check(field(field_errors::Refusal::Role), ErrorCode::Forbidden, "a data role of the value forbids it");
         check(CallFailure::Internal("the provider broke"), ErrorCode::Internal, "internal error");
         check(CallFailure::Stopped(StopReason::Deadline), ErrorCode::DeadlineExceeded, "deadline exceeded");
         check(CallFailure::Stopped(StopReason::Drain), ErrorCode::Unavailable, "the server is shutting down");
@@ -305,7 +305,7 @@ mod tests {
         check(CallFailure::Stopped(StopReason::Disconnect), ErrorCode::Cancelled, "cancelled");
         let damaged = StoreError::Damaged { place: "tokens".into(), what: "a row".into() };
         check(CallFailure::Store(damaged), ErrorCode::Internal, "internal error");
-        check(field(faults::Refusal::NoToken), ErrorCode::NotFound, "no such token");
+        check(field(field_errors::Refusal::NoToken), ErrorCode::NotFound, "no such token");
         let unknown = CallFailure::Unknown(LoadError::failed("10.0.0.1 does not answer"));
         check(unknown, ErrorCode::Unavailable, "what this principal may do cannot be looked up now");
         check(CallFailure::NoApp, ErrorCode::NotFound, "no app of that name");

@@ -37,7 +37,7 @@ mod tests {
     use sealwire_store::StoreError;
 
     use super::*;
-    use crate::ticket::StopReason;
+    use crate::cancel_token::StopReason;
 
     #[test]
     fn why_the_store_fails_is_logged_and_not_for_every_call() {

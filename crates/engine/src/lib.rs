@@ -4,26 +4,26 @@
 //! works on them.
 
 pub mod access;
-pub mod ahead;
 pub mod apps;
 pub mod audit;
-pub mod budget;
+pub mod cancel_token;
+pub mod connection_memory;
 pub mod control;
 pub mod cost;
 pub mod engine;
 pub mod error;
 pub mod failures;
-pub mod faults;
+pub mod field_errors;
+pub mod field_opener;
+pub mod field_ops;
+pub mod field_sealer;
 pub mod inspect;
 pub mod io_fairness;
+pub mod job;
 pub mod kek;
+pub mod key_warmer;
 pub mod masks;
-pub mod reader;
 pub mod scheduler;
 pub mod stores;
 pub mod sweeper;
-pub mod ticket;
 pub mod tokens;
-pub mod transform;
-pub mod work;
-pub mod writer;

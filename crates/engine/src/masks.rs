@@ -9,8 +9,8 @@
 //! | `fields.rs` | one field of `mask` |
 //! | `sight.rs` | what becomes of a value that was opened: shown, or masked for its caller's role |
 
+pub mod disclosure;
 pub mod fields;
-pub mod sight;
 
 use sealwire_mask::{Function, Kind, MaskSecret, Masks, RuleText, Rules, Target, Unknown};
 use sealwire_wire::{MaskRule, Masking, RuleFields, UnknownFields};
@@ -19,13 +19,13 @@ use crate::error::CallFailure;
 
 /// A call's rules and lists as they came, on their way to a crypto thread.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct MaskSpec {
     unknown: Unknown,
     rules: Vec<RuleText>,
     lists: Vec<(String, Vec<String>)>,
 }
 
-impl Wanted {
+impl MaskSpec {
     /// Takes them out of the message.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ mod tests {
         ] {
             let target = Target::Path("$".to_owned());
             let rule = RuleText { target, mask: mask.to_owned() };
-            let wanted = Wanted { unknown: Unknown::Keep, rules: vec![rule], lists: lists.clone() };
+            let wanted = MaskSpec { unknown: Unknown::Keep, rules: vec![rule], lists: lists.clone() };
             let room = |bytes| wanted.growth(1, bytes) + bytes;
             let rooms: Vec<_> = values.iter().map(|value| room(value.len() + 1)).collect();
             let masks = wanted.into_masks(&super::secret(&keys)).unwrap_or_else(|error| panic!("{mask}: {error}"));

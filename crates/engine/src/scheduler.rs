@@ -4,7 +4,7 @@
 //! next. They never wait on I/O, and network threads never do a slice. The lock is held for a few hundred
 //! nanoseconds at a time: nothing is run, dropped or woken under it.
 //!
-//! A call is in the books from [`Scheduler::offer`] until its [`Place`] is dropped, whatever becomes of it.
+//! A call is in the books from [`Scheduler::offer`] until its [`AdmissionPermit`] is dropped, whatever becomes of it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sealwire_schedule::{Call, Class, Core, Expiry, Gauges, Id, Knobs, Refusal, Shape, Time, Verdict, Work as Cost};
+use sealwire_schedule::{Call, Class, Core, Cost, Expiry, Gauges, Id, Knobs, Refusal, Shape, Time, Verdict};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use crate::budget::{ConnectionBytes, Held};
-use crate::cost::{Allowance, Costs, Kind, thread_cpu};
-use crate::work::{Slice, Slices};
+use crate::connection_memory::{ConnectionMemory, Reservation};
+use crate::cost::{Allowance, Costs, OperationKind, thread_cpu};
+use crate::job::{Slice, Slices};
 use sealwire_access::{Principal, PrincipalKind};
 use sealwire_config::CALL_BYTES;
 
@@ -54,11 +54,11 @@ struct State {
 
 /// What is known of a call before it is worked on.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer<'a> {
+pub struct AdmissionRequest<'a> {
     /// Whose it is.
     pub principal: &'a Principal,
     /// What is to be done.
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// To how much.
     pub shape: Shape,
     /// Bytes it will hold, as far as known.
@@ -67,16 +67,16 @@ pub struct Offer<'a> {
     pub since: Instant,
     /// When its answer is of no more use.
     pub deadline: Option<Instant>,
-    /// Its message is complete; else that is said later, by [`Place::reckon`].
+    /// Its message is complete; else that is said later, by [`AdmissionPermit::reckon`].
     pub whole: bool,
 }
 
 /// A call in the books. Dropping it ends the call, in whatever state it is, and gives back what it holds: at once, or
 /// when the slice that runs is done.
-pub struct Place {
+pub struct AdmissionPermit {
     scheduler: Scheduler,
     id: Id,
-    held: Held,
+    held: Reservation,
     /// Resolves when the call may go on; `None` once it may.
     admitted: Option<oneshot::Receiver<()>>,
     /// What all of it costs, and what of that comes before the store is asked.
@@ -96,7 +96,7 @@ struct Turn {
 /// A slice that is over.
 struct Ran {
     id: Id,
-    kind: Kind,
+    kind: OperationKind,
     done: Shape,
     /// CPU it took, if it was timed.
     took: Option<Duration>,
@@ -135,7 +135,11 @@ impl Scheduler {
     /// # Errors
     ///
     /// The call is refused; the refusal says for how long to stay away.
-    pub fn offer(&self, offer: &Offer<'_>, connection: &Arc<ConnectionBytes>) -> Result<Place, Refusal> {
+    pub fn offer(
+        &self,
+        offer: &AdmissionRequest<'_>,
+        connection: &Arc<ConnectionMemory>,
+    ) -> Result<AdmissionPermit, Refusal> {
         let shared = &self.0.0;
         let weight = shared.weight(offer.principal);
         let bytes = offer.bytes.saturating_add(CALL_BYTES);
@@ -155,12 +159,12 @@ impl Scheduler {
             Verdict::Admitted { id, predicted } | Verdict::Waiting { id, predicted } => (id, predicted),
             Verdict::Refused(refusal) => return Err(refusal),
         };
-        let held = Held::new(connection, bytes);
-        Ok(Place { scheduler: self.clone(), id, held, admitted, estimate, predicted, begun: false })
+        let held = Reservation::new(connection, bytes);
+        Ok(AdmissionPermit { scheduler: self.clone(), id, held, admitted, estimate, predicted, begun: false })
     }
 
     /// What a call would cost that was not offered yet.
-    pub fn estimate(&self, kind: Kind, shape: Shape) -> Cost {
+    pub fn estimate(&self, kind: OperationKind, shape: Shape) -> Cost {
         self.0.0.lock().costs.whole(kind, shape)
     }
 
@@ -181,7 +185,7 @@ impl Scheduler {
     }
 }
 
-impl Place {
+impl AdmissionPermit {
     /// Waits until the call may go on. Safe to drop midway.
     pub async fn admitted(&mut self) {
         if let Some(admitted) = &mut self.admitted {
@@ -207,8 +211,8 @@ impl Place {
     }
 
     /// The end of the call's wait for admission and for a crypto thread.
-    pub fn patience(&self) -> Patience {
-        Patience { scheduler: self.scheduler.clone(), id: self.id }
+    pub fn patience(&self) -> WaitBound {
+        WaitBound { scheduler: self.scheduler.clone(), id: self.id }
     }
 
     /// What the call is estimated to cost.
@@ -227,14 +231,14 @@ impl Place {
     }
 
     /// Corrects the estimate while the message arrives.
-    pub fn correct(&mut self, kind: Kind, shape: Shape) {
+    pub fn correct(&mut self, kind: OperationKind, shape: Shape) {
         let mut state = self.scheduler.0.0.lock();
         self.estimate = state.estimate(kind, shape);
         state.core.correct(self.id, self.estimate.0);
     }
 
     /// Corrects the estimate, now that the whole message is there. A thread with nothing to do admits it.
-    pub fn reckon(&mut self, kind: Kind, shape: Shape) {
+    pub fn reckon(&mut self, kind: OperationKind, shape: Shape) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
         self.estimate = state.estimate(kind, shape);
@@ -280,12 +284,12 @@ impl Place {
 
 /// The end of a call's wait. It needs no crypto thread, so it comes when none of them gets on.
 #[derive(Debug)]
-pub struct Patience {
+pub struct WaitBound {
     scheduler: Scheduler,
     id: Id,
 }
 
-impl Patience {
+impl WaitBound {
     /// Resolves when the call has waited for twice its bound and is refused for that; never if it begins. Safe to drop
     /// midway.
     pub async fn ended(self) -> Refusal {
@@ -314,12 +318,12 @@ impl Patience {
 
 impl State {
     /// What a call costs, and what of that comes first.
-    fn estimate(&self, kind: Kind, shape: Shape) -> (Cost, Cost) {
+    fn estimate(&self, kind: OperationKind, shape: Shape) -> (Cost, Cost) {
         (self.costs.whole(kind, shape), self.costs.estimate(kind, shape))
     }
 }
 
-impl Drop for Place {
+impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
@@ -455,8 +459,11 @@ impl fmt::Debug for Scheduler {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for AdmissionPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").field("id", &self.id).field("bytes", &self.held.bytes()).finish_non_exhaustive()
+        f.debug_struct("AdmissionPermit")
+            .field("id", &self.id)
+            .field("bytes", &self.held.bytes())
+            .finish_non_exhaustive()
     }
 }

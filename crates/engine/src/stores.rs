@@ -9,7 +9,7 @@ use sealwire_store::{
     ThrottleBounds, TokenStore, WriteThrottle,
 };
 
-use crate::tokens::ask::{ROW_BYTES, Tokens};
+use crate::tokens::store_io::{ROW_BYTES, Tokens};
 use sealwire_config::{Config, Mode, Postgres};
 use sealwire_telemetry::metrics::Metrics;
 

@@ -13,12 +13,12 @@
 //! | `turns.rs` | which app's call is next at the store for what is long and rare |
 //! | `each.rs` | the same to many on the crypto threads, in slices |
 
-pub mod ask;
-pub mod calls;
-pub mod each;
-pub mod look;
-pub mod mint;
-pub mod turns;
+pub mod batch;
+pub mod detokenize;
+pub mod fair_semaphore;
+pub mod methods;
+pub mod store_io;
+pub mod tokenize;
 
 use std::ops::Deref;
 use std::sync::Arc;

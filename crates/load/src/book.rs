@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-use sealwire_msgpack::{Malformed, Reader, Token};
+use sealwire_msgpack::{Malformed, Token, TokenReader};
 use sealwire_wire::{Boundary, Document, ErrorCode, Head, Reply, RpcError};
 
 use crate::calls::Calls;
@@ -197,7 +197,7 @@ impl Book {
     /// Whether a message is a result of the right shape, or what error it carries.
     fn judge(&mut self, call: &Pending, values: u64, message: &[u8]) -> Result<(), RpcError> {
         // The scanner has walked all of it: a good one is not walked again.
-        let mut head = Reader::new(message);
+        let mut head = TokenReader::new(message);
         let is_result = head.array_len().and_then(|_| head.u64()).and_then(|_| head.u32()).is_ok() && head.take_nil();
         if is_result {
             let kind = &self.kinds[call.kind as usize];
@@ -277,7 +277,7 @@ fn payload(message: &[u8]) -> Result<&[u8], Malformed> {
 
 /// Whether a document of [`frames::document`] came back in its shape, each field changed and each key as it was.
 fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
-    let (mut plain, mut other) = (Reader::new(plain), Reader::new(other));
+    let (mut plain, mut other) = (TokenReader::new(plain), TokenReader::new(other));
     let mut is_field = false;
     while !plain.is_at_end() {
         let (sent, came) = (plain.token()?, other.token()?);

@@ -1,6 +1,6 @@
 //! Documents, and the calls made of them: encoded once, of which only the msgid is written anew for each send.
 
-use sealwire_msgpack::{Reader, write};
+use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire as wire;
 use sealwire_wire::{Decrypt, Detokenize, Encrypt, Minting, Tokenize, Within, Writing, request};
 
@@ -37,7 +37,7 @@ pub(crate) fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Ve
 
 /// How many values are in a document, itself included.
 pub(crate) fn values(document: &[u8]) -> u64 {
-    let mut reader = Reader::new(document);
+    let mut reader = TokenReader::new(document);
     let mut count = 0;
     while !reader.is_at_end() {
         if reader.token().is_err() {

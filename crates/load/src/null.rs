@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustls::ServerConfig;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use sealwire_msgpack::{Malformed, Reader, Token, write};
+use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire::{Boundary, ErrorCode, ErrorFormat, Head, Info, Method, PROTOCOL, RpcError, Scanner, reply};
 
 use crate::fault::Fault;
@@ -158,7 +158,7 @@ impl Null {
     /// Makes the answers of a document that is new: what it is sealed to, and itself from that. Makes nothing where there is no room.
     fn make(&mut self, plain: &[u8]) {
         let mut sealed = Vec::new();
-        let (mut reader, mut field) = (Reader::new(plain), 0);
+        let (mut reader, mut field) = (TokenReader::new(plain), 0);
         let is_made = seal(&mut reader, &mut sealed, self.made.wrapping_add(1), &mut field).is_ok();
         let Some(room) = self.room.checked_sub(2 * (plain.len() + sealed.len())).filter(|_| is_made) else { return };
         self.room = room;
@@ -182,7 +182,7 @@ fn result(payload: &[u8]) -> Vec<u8> {
 }
 
 /// Copies a value; each leaf becomes a text as long as its envelope would be, and like no other. As deep as the scanner let it.
-fn seal(reader: &mut Reader<'_>, out: &mut Vec<u8>, document: u32, field: &mut u32) -> Result<(), Malformed> {
+fn seal(reader: &mut TokenReader<'_>, out: &mut Vec<u8>, document: u32, field: &mut u32) -> Result<(), Malformed> {
     let begin = reader.position();
     let bytes = match reader.token()? {
         Token::Map(pairs) => {

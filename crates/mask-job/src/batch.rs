@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 
 use crate::engine::{Column, EngineError};
 use crate::limits::Limits;
@@ -103,7 +103,7 @@ impl Answers {
             return Err(odd());
         }
         for (&(rule, count), answer) in asked.iter().zip(answers) {
-            let mut reader = Reader::new(&answer);
+            let mut reader = TokenReader::new(&answer);
             for _ in 0..count {
                 match reader.token() {
                     Ok(Token::Array(_) | Token::Map(_)) | Err(_) => return Err(odd()),
@@ -121,8 +121,8 @@ impl Answers {
         Ok(())
     }
 
-    fn readers(&self) -> Vec<(usize, Reader<'_>)> {
-        self.rules.iter().map(|(rule, run)| (*rule, Reader::new(run))).collect()
+    fn readers(&self) -> Vec<(usize, TokenReader<'_>)> {
+        self.rules.iter().map(|(rule, run)| (*rule, TokenReader::new(run))).collect()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 use thiserror::Error;
 
 /// The key beside a subject in the map of two that stands for a value with its subject.
@@ -61,7 +61,7 @@ pub fn payload<'r>(columns: &[Column], subject_key: impl Fn(usize) -> Option<&'r
             (Some(subjects), Some(key)) => {
                 // A subject of the same name as the value's own key would make the map ambiguous.
                 let own_key = value_key(key);
-                let (mut values, mut subjects) = (Reader::new(&column.values), Reader::new(subjects));
+                let (mut values, mut subjects) = (TokenReader::new(&column.values), TokenReader::new(subjects));
                 for _ in 0..column.count {
                     write::map_len(&mut out, 2);
                     write::str(&mut out, key);
@@ -90,7 +90,7 @@ fn value_key(subject: &str) -> &'static str {
 /// [`EngineError::Failed`] when it has not the shape of what was sent.
 pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
     let odd = |_| EngineError::Failed("the engine's answer has not the shape of what was sent".to_owned());
-    let mut reader = Reader::new(document);
+    let mut reader = TokenReader::new(document);
     let mut all = Vec::with_capacity(columns.len());
     if reader.array_len().map_err(odd)? as usize != columns.len() {
         return Err(odd(sealwire_msgpack::Malformed::Truncated));

@@ -1,6 +1,6 @@
 //! A value as functions see it: a leaf of a document or a cell of a table.
 
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 
 /// One value to be masked. Borrowed; its `Debug` shows it, so it belongs in no log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +46,7 @@ impl<'a> Value<'a> {
     /// The value that MessagePack bytes begin with; `None` as for [`Value::of`], and for bytes that are none.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
-        Self::of(Reader::new(bytes).token().ok()?)
+        Self::of(TokenReader::new(bytes).token().ok()?)
     }
 
     /// Appends it as MessagePack, in its shortest encoding.

@@ -1,14 +1,14 @@
 //! One encoding for each value, so that equal values hash alike.
 
-use crate::{Malformed, Reader, Token, write};
+use crate::{Malformed, Token, TokenReader, write};
 
 /// Appends a value as it is hashed: integers, lengths and extensions in their shortest encoding, 32-bit floats as 64-bit ones. Everything
 /// else is as it came: the order of a map's keys, the bits of a float, and 5 is not 5.0. At most twice as long as it was.
 ///
 /// # Errors
-/// As [`Reader::token`]; `out` keeps what was appended before the error.
+/// As [`TokenReader::token`]; `out` keeps what was appended before the error.
 pub fn canonical(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
-    let mut reader = Reader::new(value);
+    let mut reader = TokenReader::new(value);
     let mut pending: u64 = 1;
     while pending > 0 {
         let token = reader.token()?;
@@ -90,7 +90,7 @@ mod tests {
         fn it_is_short_enough_and_its_own(bytes: Vec<u8>) {
             let mut out = Vec::new();
             if canonical(&bytes, &mut out).is_ok() {
-                let mut reader = Reader::new(&bytes);
+                let mut reader = TokenReader::new(&bytes);
                 let len = reader.value().unwrap().len();
                 prop_assert!(out.len() <= 2 * len);
                 prop_assert_eq!(of(&out), out);

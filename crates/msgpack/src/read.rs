@@ -2,7 +2,7 @@
 //!
 //! Refuses only what is not MessagePack; strings are handed out unchecked unless a method says `utf8`, and integers
 //! may be longer encoded than needed, since peers do that. Every error leaves the reader at the first byte of the
-//! value that caused it, so [`Reader::position`] is the offset to report.
+//! value that caused it, so [`TokenReader::position`] is the offset to report.
 
 use thiserror::Error;
 
@@ -87,12 +87,12 @@ pub enum Malformed {
 
 /// A cursor over MessagePack bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
+pub struct TokenReader<'a> {
     input: &'a [u8],
     position: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TokenReader<'a> {
     /// Reads from the first byte of `input`.
     #[inline]
     pub const fn new(input: &'a [u8]) -> Self {
@@ -133,16 +133,16 @@ impl<'a> Reader<'a> {
     /// Reads the next token without moving.
     ///
     /// # Errors
-    /// As [`Reader::token`].
+    /// As [`TokenReader::token`].
     #[inline]
     pub fn peek(&self) -> Result<Token<'a>, Malformed> {
-        Reader::at(self.input, self.position).token()
+        TokenReader::at(self.input, self.position).token()
     }
 
     /// Moves behind one whole value, however deep, in constant memory. Strings inside are not checked.
     ///
     /// # Errors
-    /// As [`Reader::token`]; the position is then unchanged.
+    /// As [`TokenReader::token`]; the position is then unchanged.
     pub fn skip_value(&mut self) -> Result<(), Malformed> {
         let mut ahead = *self;
         let mut pending: u64 = 1;
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
     /// The raw bytes of one whole value, header and children included. Strings inside are not checked.
     ///
     /// # Errors
-    /// As [`Reader::token`]; the position is then unchanged.
+    /// As [`TokenReader::token`]; the position is then unchanged.
     pub fn value(&mut self) -> Result<&'a [u8], Malformed> {
         let start = self.position;
         self.skip_value()?;
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
     /// A string.
     ///
     /// # Errors
-    /// [`Malformed::NotUtf8`], [`Malformed::Expected`] for any other kind, or as [`Reader::token`]; the position is
+    /// [`Malformed::NotUtf8`], [`Malformed::Expected`] for any other kind, or as [`TokenReader::token`]; the position is
     /// unchanged on each.
     #[inline]
     pub fn str_utf8(&mut self) -> Result<&'a str, Malformed> {
@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
     /// Binary.
     ///
     /// # Errors
-    /// As [`Reader::bool`].
+    /// As [`TokenReader::bool`].
     pub fn bin(&mut self) -> Result<&'a [u8], Malformed> {
         self.typed("binary", |token| match token {
             Token::Bin(bytes) => Some(bytes),
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
     /// A boolean.
     ///
     /// # Errors
-    /// [`Malformed::Expected`] for any other value, or as [`Reader::token`]; the position is unchanged on each.
+    /// [`Malformed::Expected`] for any other value, or as [`TokenReader::token`]; the position is unchanged on each.
     pub fn bool(&mut self) -> Result<bool, Malformed> {
         self.typed("a boolean", |token| match token {
             Token::Bool(value) => Some(value),
@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
     /// An integer in `0..=u64::MAX`, in any encoding.
     ///
     /// # Errors
-    /// As [`Reader::bool`].
+    /// As [`TokenReader::bool`].
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         self.typed("a non-negative integer", |token| match token {
             Token::Uint(value) => Some(value),
@@ -217,7 +217,7 @@ impl<'a> Reader<'a> {
     /// An integer in `0..=u32::MAX`, in any encoding.
     ///
     /// # Errors
-    /// As [`Reader::bool`].
+    /// As [`TokenReader::bool`].
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         self.typed("an integer from 0 to 4294967295", |token| match token {
             Token::Uint(value) => u32::try_from(value).ok(),
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
     /// An integer in `i64::MIN..=i64::MAX`, in any encoding.
     ///
     /// # Errors
-    /// As [`Reader::bool`].
+    /// As [`TokenReader::bool`].
     pub fn i64(&mut self) -> Result<i64, Malformed> {
         self.typed("a 64-bit signed integer", |token| match token {
             Token::Uint(value) => i64::try_from(value).ok(),
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
     /// An array's header: the count of values that follow.
     ///
     /// # Errors
-    /// As [`Reader::bool`].
+    /// As [`TokenReader::bool`].
     pub fn array_len(&mut self) -> Result<u32, Malformed> {
         self.typed("an array", |token| match token {
             Token::Array(len) => Some(len),
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
     /// A map's header: the count of pairs that follow.
     ///
     /// # Errors
-    /// As [`Reader::bool`].
+    /// As [`TokenReader::bool`].
     pub fn map_len(&mut self) -> Result<u32, Malformed> {
         self.typed("a map", |token| match token {
             Token::Map(len) => Some(len),
@@ -363,14 +363,14 @@ mod tests {
     use super::*;
 
     fn check(bytes: &[u8], expected: Result<Token<'_>, Malformed>) {
-        let mut reader = Reader::new(bytes);
+        let mut reader = TokenReader::new(bytes);
         // Bits, not `==`, so that NaN and -0.0 count as what they are.
         assert_eq!(format!("{:?}", reader.token()), format!("{expected:?}"), "{bytes:02x?}");
         let position = if expected.is_ok() { bytes.len() } else { 0 };
         assert_eq!(reader.position(), position, "{bytes:02x?}");
         if expected.is_ok() {
             for len in 0..bytes.len() {
-                assert_eq!(Reader::new(&bytes[..len]).token(), Err(Malformed::Truncated), "{bytes:02x?}");
+                assert_eq!(TokenReader::new(&bytes[..len]).token(), Err(Malformed::Truncated), "{bytes:02x?}");
             }
         }
     }
@@ -425,7 +425,7 @@ mod tests {
     fn float_bits_survive() {
         for bits in [0x7ff8_0000_0000_0001, 0xfff0_0000_0000_0001, 1, 0x8000_0000_0000_0000_u64] {
             let bytes = [&[0xcb][..], &bits.to_be_bytes()].concat();
-            let Ok(Token::F64(value)) = Reader::new(&bytes).token() else {
+            let Ok(Token::F64(value)) = TokenReader::new(&bytes).token() else {
                 panic!("{bits:x} is no float");
             };
             assert_eq!(value.to_bits(), bits);
@@ -436,10 +436,10 @@ mod tests {
     fn typed_readers_say_what_they_expected() {
         fn check<T: std::fmt::Debug + PartialEq>(
             bytes: &[u8],
-            read: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+            read: impl FnOnce(&mut TokenReader<'_>) -> Result<T, Malformed>,
             expected: Result<T, &str>,
         ) {
-            let mut reader = Reader::new(bytes);
+            let mut reader = TokenReader::new(bytes);
             let found = read(&mut reader).map_err(|e| e.to_string());
             assert_eq!(found, expected.map_err(str::to_owned), "{bytes:02x?}");
             assert_eq!(reader.position() == 0, found.is_err(), "{bytes:02x?}");
@@ -478,29 +478,29 @@ mod tests {
 
     #[test]
     fn take_nil_takes_only_nil() {
-        let mut reader = Reader::new(&[0xc0, 0xc2]);
+        let mut reader = TokenReader::new(&[0xc0, 0xc2]);
         assert!(reader.take_nil());
         assert!(!reader.take_nil());
         assert_eq!(reader.position(), 1);
-        assert!(!Reader::new(&[]).take_nil());
-        assert!(Reader::at(&[0xc0], 7).token().is_err());
+        assert!(!TokenReader::new(&[]).take_nil());
+        assert!(TokenReader::at(&[0xc0], 7).token().is_err());
     }
 
     #[test]
     fn value_is_one_whole_value_however_deep() {
         let mut deep = vec![0x91; 1_000_000];
         deep.push(0xc0);
-        let mut reader = Reader::new(&deep);
+        let mut reader = TokenReader::new(&deep);
         assert_eq!(reader.value().map(<[u8]>::len), Ok(deep.len()));
         assert!(reader.is_at_end());
 
         let bytes = [0x82, 0x92, 1, 2, 0xa1, b'a', 0xc0, 0x80, 0x05];
-        let mut reader = Reader::new(&bytes);
+        let mut reader = TokenReader::new(&bytes);
         assert_eq!(reader.value(), Ok(&bytes[..8]));
         assert_eq!(reader.u64(), Ok(5));
 
         for broken in [&[0x92, 1][..], &[0x81, 1], &[0x92, 1, 0xc1], &[0xdf, 255, 255, 255, 255, 1]] {
-            let mut reader = Reader::new(broken);
+            let mut reader = TokenReader::new(broken);
             assert!(reader.value().is_err(), "{broken:02x?}");
             assert_eq!(reader.position(), 0, "{broken:02x?}");
         }
@@ -510,7 +510,7 @@ mod tests {
     fn markers_are_those_of_rmp() {
         for byte in 0..=u8::MAX {
             let bytes = [&[byte][..], &[0; 17]].concat();
-            let kind = Reader::new(&bytes).token().map(|token| token.kind());
+            let kind = TokenReader::new(&bytes).token().map(|token| token.kind());
             let expected = match Marker::from_u8(byte) {
                 Marker::Null => Ok("nil"),
                 Marker::True | Marker::False => Ok("a boolean"),
@@ -536,10 +536,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_read_or_fail_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let mut reader = Reader::new(&bytes);
+            let mut reader = TokenReader::new(&bytes);
             while reader.token().is_ok() {}
             prop_assert!(reader.position() <= bytes.len());
-            let mut reader = Reader::new(&bytes);
+            let mut reader = TokenReader::new(&bytes);
             while reader.skip_value().is_ok() {}
             prop_assert!(reader.position() <= bytes.len());
         }
@@ -549,7 +549,7 @@ mod tests {
             value in any::<(u64, i64, bool, String, Vec<Option<i32>>, std::collections::BTreeMap<String, u16>)>(),
         ) {
             let bytes = rmp_serde::to_vec(&value).expect("serializes");
-            let mut reader = Reader::new(&bytes);
+            let mut reader = TokenReader::new(&bytes);
             prop_assert_eq!(reader.array_len(), Ok(6));
             prop_assert_eq!(reader.u64(), Ok(value.0));
             prop_assert_eq!(reader.i64(), Ok(value.1));

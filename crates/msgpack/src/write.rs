@@ -138,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Reader, Token};
+    use crate::{Token, TokenReader};
 
     fn check(append: impl FnOnce(&mut Vec<u8>), expected: &[u8]) {
         let mut out = vec![0xaa];
@@ -214,7 +214,7 @@ mod tests {
             str(&mut out, &text);
             bin(&mut out, &bytes);
             ext(&mut out, kind, &bytes);
-            let mut reader = Reader::new(&out);
+            let mut reader = TokenReader::new(&out);
             prop_assert_eq!(reader.u64(), Ok(unsigned));
             prop_assert_eq!(reader.i64(), Ok(signed));
             let Ok(Token::F32(value)) = reader.token() else { panic!("no f32") };

@@ -1,6 +1,6 @@
 //! What stands beside a field, for whoever needs more than the field itself.
 
-use sealwire_msgpack::{Reader, Token};
+use sealwire_msgpack::{Token, TokenReader};
 
 use crate::Path;
 
@@ -35,7 +35,7 @@ impl<'a> EnclosingMap<'a> {
     /// Offset in the document of the first value under `key` that ends within `bytes_max` of the map's first byte.
     pub fn find(&self, key: &str, bytes_max: usize) -> Option<usize> {
         let end = self.start.saturating_add(bytes_max).min(self.input.len());
-        let mut reader = Reader::at(self.input.get(..end)?, self.start);
+        let mut reader = TokenReader::at(self.input.get(..end)?, self.start);
         let pairs = reader.map_len().ok()?;
         for _ in 0..pairs {
             let is_key = reader.peek().ok()? == Token::Str(key.as_bytes());

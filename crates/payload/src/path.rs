@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 
-use sealwire_msgpack::{Reader, Token};
+use sealwire_msgpack::{Token, TokenReader};
 
 use crate::frame::Frame;
 use crate::select::is_bare_name;
@@ -69,7 +69,7 @@ impl Write for Prefix {
 }
 
 fn write_key(f: &mut impl Write, input: &[u8], key_at: usize, key_bytes_max: usize) -> fmt::Result {
-    let mut reader = Reader::at(input, key_at);
+    let mut reader = TokenReader::at(input, key_at);
     match reader.token() {
         // One byte more than is wanted, so that a cut key fills what it is written to.
         Ok(Token::Str(bytes)) => {
@@ -81,7 +81,7 @@ fn write_key(f: &mut impl Write, input: &[u8], key_at: usize, key_bytes_max: usi
         Ok(Token::Bool(key)) => write!(f, "[key:{key}]"),
         Ok(Token::Nil) => f.write_str("[key:nil]"),
         _ => {
-            let raw = Reader::at(input, key_at).value().unwrap_or_default();
+            let raw = TokenReader::at(input, key_at).value().unwrap_or_default();
             f.write_str("[key:0x")?;
             for byte in raw.iter().take(KEY_BYTES_SHOWN) {
                 write!(f, "{byte:02x}")?;

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use sealwire_msgpack::{Malformed, Reader, Token};
+use sealwire_msgpack::{Malformed, Token, TokenReader};
 use thiserror::Error;
 
 use crate::Path;
@@ -325,7 +325,7 @@ impl<T: Transform> Pass<'_, T> {
 #[inline(always)] // As the token itself.
 fn read<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkError<E>> {
     let malformed = |source| WalkError::Malformed { at: *position, source };
-    let mut reader = Reader::at(input, *position);
+    let mut reader = TokenReader::at(input, *position);
     let token = reader.token().map_err(malformed)?;
     if let Token::Str(bytes) = token
         // Most strings are ASCII, and asking that first takes a third off the cost of a short one.

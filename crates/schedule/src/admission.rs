@@ -50,7 +50,7 @@ use crate::arena::Id;
 use crate::class::{CLASSES, Class};
 use crate::fading::Fading;
 use crate::knobs::{Knobs, Tuning};
-use crate::units::{Time, Work, nanos};
+use crate::units::{Cost, Time, nanos};
 
 /// Why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -259,7 +259,7 @@ impl Lanes {
         self.offered.fade(offer.now, rules);
         self.refused.fade(offer.now, rules);
         let faded = (-(nanos(offer.now.since(since)) as f64) / rules.window).exp();
-        self.refused.add(offer.class.index(), Work::from_nanos((offer.work.as_nanos() as f64 * faded) as u64));
+        self.refused.add(offer.class.index(), Cost::from_nanos((offer.work.as_nanos() as f64 * faded) as u64));
         self.refusal(Reason::Backlog, offer, rules)
     }
 
@@ -302,7 +302,7 @@ impl Lanes {
         fraction(class.index()) < worst.min(rules.worst_max * all).min(1.0 - fits / self.offered.sum())
     }
 
-    fn forecast(&self, class: Class, work: Work, rate: Rate, rules: &Rules) -> Forecast {
+    fn forecast(&self, class: Class, work: Cost, rate: Rate, rules: &Rules) -> Forecast {
         let k = class.index();
         let work = work.as_nanos() as f64;
         let up_to = |sums: &[u64; CLASSES]| sums[..=k].iter().sum::<u64>() as f64 / rate.tenant;
@@ -315,25 +315,25 @@ impl Lanes {
     }
 
     /// The bound on the wait of a call that is known to be here already.
-    pub(crate) fn bound(&self, class: Class, work: Work, rate: Rate, rules: &Rules) -> Duration {
+    pub(crate) fn bound(&self, class: Class, work: Cost, rate: Rate, rules: &Rules) -> Duration {
         rules.bound(&self.forecast(class, work, rate, rules), rate)
     }
 
     /// Counts work as admitted. It leaves by [`Self::progress`].
-    pub(crate) fn admit(&mut self, class: Class, work: Work, now: Time, rules: &Rules) {
+    pub(crate) fn admit(&mut self, class: Class, work: Cost, now: Time, rules: &Rules) {
         self.admitted.fade(now, rules);
         self.admitted.add(class.index(), work);
         self.backlog[class.index()] += work.as_nanos();
     }
 
     /// Admitted work went from one remainder to another.
-    pub(crate) fn progress(&mut self, (from, left): (Class, Work), (to, now_left): (Class, Work)) {
+    pub(crate) fn progress(&mut self, (from, left): (Class, Cost), (to, now_left): (Class, Cost)) {
         self.backlog[from.index()] -= left.as_nanos();
         self.backlog[to.index()] += now_left.as_nanos();
     }
 
     /// What was admitted is reckoned otherwise now.
-    pub(crate) fn correct(&mut self, (from, work): (Class, Work), (to, now_work): (Class, Work)) {
+    pub(crate) fn correct(&mut self, (from, work): (Class, Cost), (to, now_work): (Class, Cost)) {
         self.admitted.correct((from.index(), work), (to.index(), now_work));
     }
 
@@ -347,13 +347,13 @@ impl Lanes {
         self.held.iter().sum()
     }
 
-    pub(crate) fn wait(&mut self, class: Class, work: Work, id: Id) {
+    pub(crate) fn wait(&mut self, class: Class, work: Cost, id: Id) {
         self.held[class.index()] += work.as_nanos();
         self.waiting[class.index()].insert(id);
     }
 
     /// A call waits no more, whether admitted or gone.
-    pub(crate) fn leave(&mut self, class: Class, work: Work, id: Id) {
+    pub(crate) fn leave(&mut self, class: Class, work: Cost, id: Id) {
         self.held[class.index()] -= work.as_nanos();
         self.waiting[class.index()].remove(&id);
     }
@@ -369,7 +369,7 @@ impl Lanes {
 
     /// Whether the oldest of `class`, of `work`, may be admitted now that `done` nanoseconds of the tenant's work are
     /// done. Ask once with what was done and, after each that was admitted, with zero.
-    pub(crate) fn may_admit(&mut self, class: Class, work: Work, done: u64, rate: Rate, rules: &Rules) -> bool {
+    pub(crate) fn may_admit(&mut self, class: Class, work: Cost, done: u64, rate: Rate, rules: &Rules) -> bool {
         let ahead = self.backlog[..=class.index()].iter().sum::<u64>() as f64 / rate.tenant;
         let (min, max) = rules.thresholds(work.as_nanos() as f64 / rate.tenant, rate);
         let credit = &mut self.credit[class.index()];
@@ -417,7 +417,7 @@ pub(crate) struct Rate {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub(crate) class: Class,
-    pub(crate) work: Work,
+    pub(crate) work: Cost,
     pub(crate) rate: Rate,
     pub(crate) deadline: Time,
     pub(crate) now: Time,

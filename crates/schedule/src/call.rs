@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::admission::Refusal;
 use crate::arena::Id;
 use crate::class::CLASSES;
-use crate::units::{Time, Work};
+use crate::units::{Cost, Time};
 
 /// What a call's head tells.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct Call<'a, K> {
     /// long enough to be forgotten.
     pub weight: u32,
     /// What it will cost ([`CostModel::estimate`](crate::CostModel::estimate)); at least 1 ns and at most an hour.
-    pub cost: Work,
+    pub cost: Cost,
     /// Bytes it will hold, request and reply.
     pub bytes: u64,
     /// When its wait began, which has a bound: now, or earlier if it was kept before it was offered.
@@ -60,7 +60,7 @@ pub struct Slice<T> {
     /// Its work.
     pub work: T,
     /// How much of it to do.
-    pub budget: Work,
+    pub budget: Cost,
 }
 
 /// What [`Core::expire`](crate::Core::expire) found.
@@ -86,7 +86,7 @@ pub struct Closed<T> {
     /// Its work, to be dropped outside the lock, unless that runs or there is none.
     pub work: Option<T>,
     /// What need not be done any more: nothing if the call is done. Of a call that runs the whole slice is taken off.
-    pub left: Work,
+    pub left: Cost,
 }
 
 /// What there is to see. Arrays are by class, smallest first.

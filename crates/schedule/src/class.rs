@@ -5,7 +5,7 @@
 //! their share. A factor of 4 costs the small and medium at most 12 % of p99 against a factor of 2, 10 costs 21 %.
 
 use crate::knobs::Tuning;
-use crate::units::Work;
+use crate::units::Cost;
 
 /// How many classes there are.
 pub(crate) const CLASSES: usize = 8;
@@ -27,12 +27,12 @@ impl Class {
     }
 
     /// The class of a call that costs so much.
-    pub fn of_cost(cost: Work) -> Self {
+    pub fn of_cost(cost: Cost) -> Self {
         Self::of(cost, Tuning::default().class_first)
     }
 
     /// The class of `left`, where class 0 reaches up to `first` (0.1 ms, except in tests).
-    pub(crate) fn of(left: Work, first: Work) -> Self {
+    pub(crate) fn of(left: Cost, first: Cost) -> Self {
         let mut bound = first.as_nanos();
         let mut class = 0;
         while left.as_nanos() > bound && (class as usize) < CLASSES - 1 {
@@ -53,7 +53,7 @@ mod tests {
         let millis = [(103, 6), (409, 6), (410, 7), (10_000_000, 7)];
         let millis = millis.map(|(left, class)| (left * 1_000, class));
         for (left, class) in micros.into_iter().chain(millis) {
-            assert_eq!(Class::of(Work::from_nanos(left * 1_000), Work::from_nanos(100_000)).0, class, "{left} us");
+            assert_eq!(Class::of(Cost::from_nanos(left * 1_000), Cost::from_nanos(100_000)).0, class, "{left} us");
         }
     }
 }

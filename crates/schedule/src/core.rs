@@ -19,17 +19,17 @@ use crate::knobs::{Knobs, Order, Tuning};
 use crate::share::Memory;
 use crate::speed::Speed;
 use crate::tenant::{ReadyPlaces, Tenant};
-use crate::units::{Time, Work};
+use crate::units::{Cost, Time};
 
 /// What a call may cost: at least something, so that it counts; at most an hour, so that sums of a million do not
 /// overflow.
-const COST: RangeInclusive<Work> = Work::from_nanos(1)..=Work::from_nanos(3_600_000_000_000);
+const COST: RangeInclusive<Cost> = Cost::from_nanos(1)..=Cost::from_nanos(3_600_000_000_000);
 
 struct Entry<W, T> {
     tenant: Id,
     class: Class,
-    left: Work,
-    spent: Work,
+    left: Cost,
+    spent: Cost,
     bytes: u64,
     /// All of it is there.
     whole: bool,
@@ -59,9 +59,9 @@ enum Stage<W, T> {
 pub struct Core<K, W, T> {
     workers: u32,
     order: Order,
-    slice: Work,
-    slice_of_more: Work,
-    class_first: Work,
+    slice: Cost,
+    slice_of_more: Cost,
+    class_first: Cost,
     guard: u32,
     expires_after: u32,
     rules: Rules,
@@ -95,7 +95,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let mut tuning = *tuning;
         if knobs.order == Order::Arrival {
             // Of one class and one tenant the oldest is next, and its slice has no end.
-            tuning.class_first = Work::from_nanos(u64::MAX);
+            tuning.class_first = Cost::from_nanos(u64::MAX);
             knobs.slice = *COST.end();
             tuning.slice_parts = 1;
             knobs.wait_max = Duration::MAX;
@@ -105,8 +105,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         Self {
             workers: knobs.workers.get(),
             order: knobs.order,
-            slice: knobs.slice.max(Work::from_nanos(1)),
-            slice_of_more: Work::from_nanos((knobs.slice.as_nanos() / tuning.slice_parts).max(1)),
+            slice: knobs.slice.max(Cost::from_nanos(1)),
+            slice_of_more: Cost::from_nanos((knobs.slice.as_nanos() / tuning.slice_parts).max(1)),
             class_first: tuning.class_first,
             guard: tuning.guard,
             expires_after: tuning.expires_after,
@@ -162,7 +162,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let stage = if at_once { Stage::Admitted } else { Stage::Waiting(wake()) };
         let (bytes, whole, since) = (call.bytes, call.whole, call.since);
         let expires = self.expiry(since, bound);
-        let entry = Entry { tenant, class, left: work, spent: Work::default(), bytes, whole, since, expires, stage };
+        let entry = Entry { tenant, class, left: work, spent: Cost::default(), bytes, whole, since, expires, stage };
         let id = self.entries.insert(entry);
         if at_once {
             self.admit(now, id);
@@ -185,7 +185,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// it waits, or once it is admitted. After it is submitted it changes nothing.
     ///
     /// A worker that has nothing to do may admit it.
-    pub fn reckon(&mut self, now: Time, id: Id, cost: Work) {
+    pub fn reckon(&mut self, now: Time, id: Id, cost: Cost) {
         self.correct(id, cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.whole) else { return };
         entry.whole = true;
@@ -207,7 +207,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// Puts right what a call costs while its body arrives, waiting or admitted. After it is submitted it changes nothing.
-    pub fn correct(&mut self, id: Id, cost: Work) {
+    pub fn correct(&mut self, id: Id, cost: Cost) {
         let after = self.measured(cost);
         let Some(entry) = self.entries.get_mut(id) else { return };
         let (tenant, before) = (entry.tenant, (entry.class, entry.left));
@@ -231,7 +231,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
 
     /// Hands over the work of an admitted call, and what it costs now that all of it is known. Given back when the call
     /// is closed, or not admitted.
-    pub fn submit(&mut self, id: Id, cost: Work, work: T) -> Result<(), T> {
+    pub fn submit(&mut self, id: Id, cost: Cost, work: T) -> Result<(), T> {
         self.correct(id, cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Admitted)) else {
             return Err(work);
@@ -291,7 +291,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// A call that needs more than it was estimated at is taken to need as much again as it had.
     ///
     /// Given back is what nobody wants any more: work whose call was closed meanwhile.
-    pub fn done(&mut self, now: Time, id: Id, spent: Work, unfinished: Option<T>) -> Option<T> {
+    pub fn done(&mut self, now: Time, id: Id, spent: Cost, unfinished: Option<T>) -> Option<T> {
         let Some(entry) = self.entries.get_mut(id) else { return unfinished };
         let closing = match entry.stage {
             Stage::Running => false,
@@ -304,13 +304,13 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let owner = &mut self.tenants[tenant];
         self.turns.charge(&mut owner.account, entry.class, spent);
         let before = (entry.class, entry.left);
-        entry.spent = Work::from_nanos(entry.spent.as_nanos().saturating_add(spent.as_nanos())).min(*COST.end());
+        entry.spent = Cost::from_nanos(entry.spent.as_nanos().saturating_add(spent.as_nanos())).min(*COST.end());
         let mut unwanted = None;
         match unfinished {
             Some(work) if !closing => {
-                entry.left = Work::from_nanos(entry.left.as_nanos().saturating_sub(spent.as_nanos()));
-                if entry.left == Work::default() {
-                    entry.left = entry.spent.max(Work::from_nanos(1));
+                entry.left = Cost::from_nanos(entry.left.as_nanos().saturating_sub(spent.as_nanos()));
+                if entry.left == Cost::default() {
+                    entry.left = entry.spent.max(Cost::from_nanos(1));
                 }
                 entry.class = Class::of(entry.left, self.class_first);
                 entry.stage = Stage::Ready(work);
@@ -319,7 +319,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             unfinished => {
                 unwanted = unfinished;
-                (entry.class, entry.left) = (Class::default(), Work::default());
+                (entry.class, entry.left) = (Class::default(), Cost::default());
                 entry.stage = Stage::Done;
             }
         }
@@ -341,12 +341,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// Goes on with a call whose work was done: since then it waited for something other than a worker, counted as no
     /// work and stood in nobody's way. It was offered with all it costs, so it is not judged again. `cost` is what there is
     /// to do from here. The work is given back when the call is closed, or not done.
-    pub fn resume(&mut self, now: Time, id: Id, cost: Work, work: T) -> Result<(), T> {
+    pub fn resume(&mut self, now: Time, id: Id, cost: Cost, work: T) -> Result<(), T> {
         let (class, left) = self.measured(cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Done)) else {
             return Err(work);
         };
-        (entry.class, entry.left, entry.spent) = (class, left, Work::default());
+        (entry.class, entry.left, entry.spent) = (class, left, Cost::default());
         entry.stage = Stage::Admitted;
         self.admit(now, id);
         self.submit(id, cost, work)
@@ -378,7 +378,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             Stage::Running => {
                 entry.stage = Stage::Closing;
-                let left = Work::from_nanos(left.as_nanos().saturating_sub(self.budget(left).as_nanos()));
+                let left = Cost::from_nanos(left.as_nanos().saturating_sub(self.budget(left).as_nanos()));
                 return Some(Closed { work: None, left });
             }
             Stage::Closing => {
@@ -388,7 +388,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             Stage::Done => (),
         }
         self.retire(id);
-        self.promote_from(now, tenant, Work::default());
+        self.promote_from(now, tenant, Cost::default());
         self.fill(now);
         self.settle(tenant);
         Some(Closed { work, left })
@@ -475,12 +475,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
 
     /// How much of a call runs before the next pick. What fits a slice runs whole, to be out of the way; of more it is a
     /// part, so that what is small waits less for it.
-    fn budget(&self, left: Work) -> Work {
+    fn budget(&self, left: Cost) -> Cost {
         if left <= self.slice { self.slice } else { self.slice_of_more }
     }
 
     /// What is reckoned of a call that costs so much.
-    fn measured(&self, cost: Work) -> (Class, Work) {
+    fn measured(&self, cost: Cost) -> (Class, Cost) {
         let work = cost.clamp(*COST.start(), *COST.end());
         (Class::of(work, self.class_first), work)
     }
@@ -537,7 +537,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// A call of a tenant went from one remainder to another.
-    fn progress(&mut self, tenant: Id, from: (Class, Work), to: (Class, Work)) {
+    fn progress(&mut self, tenant: Id, from: (Class, Cost), to: (Class, Cost)) {
         self.gauges.backlog[from.0.index()] -= from.1.as_nanos();
         self.gauges.backlog[to.0.index()] += to.1.as_nanos();
         self.tenants[tenant].lanes.progress(from, to);
@@ -595,7 +595,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// Admits of a tenant's calls that wait what `done` makes room for.
-    fn promote_from(&mut self, now: Time, tenant: Id, done: Work) {
+    fn promote_from(&mut self, now: Time, tenant: Id, done: Cost) {
         if !self.tenants[tenant].lanes.any_waits() {
             return;
         }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::units::{Work, nanos};
+use crate::units::{Cost, nanos};
 
 /// How far observation may carry a coefficient from where calibration put it, either way.
 const DRIFT_MAX: f64 = 4.0;
@@ -65,12 +65,12 @@ impl CostModel {
     }
 
     /// The work in `shape`.
-    pub fn estimate(&self, shape: Shape) -> Work {
-        Work::from_nanos(self.nanos(shape) as u64)
+    pub fn estimate(&self, shape: Shape) -> Cost {
+        Cost::from_nanos(self.nanos(shape) as u64)
     }
 
     /// How many fields fit `budget`, at least one. A field brings `keys` (0 or 1) key agreements and `bytes` bytes.
-    pub fn fields_in(&self, budget: Work, keys: u64, bytes: u64) -> u64 {
+    pub fn fields_in(&self, budget: Cost, keys: u64, bytes: u64) -> u64 {
         let each = self.nanos(Shape { calls: 0, keys, fields: 1, bytes });
         ((budget.as_nanos() as f64 / each) as u64).max(1)
     }
@@ -113,7 +113,7 @@ mod tests {
         let request = Shape { calls: 1, keys: 1, fields: 1_000, bytes: 20_000 };
         assert_eq!(model.estimate(request).as_nanos(), 5_000 + 50_000 + 200_000 + 10_000);
         assert_eq!(model.estimate(Shape { keys: 1_000, ..request }).as_nanos(), 5_000 + 50_000_000 + 200_000 + 10_000);
-        let slice = Work::from_nanos(100_000);
+        let slice = Cost::from_nanos(100_000);
         for ((keys, bytes), fit) in [((0, 0), 500), ((0, 600), 200), ((1, 20), 1), ((1, 1 << 40), 1)] {
             assert_eq!(model.fields_in(slice, keys, bytes), fit, "{keys} keys, {bytes} bytes");
         }

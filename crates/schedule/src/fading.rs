@@ -2,7 +2,7 @@
 
 use crate::admission::Rules;
 use crate::class::CLASSES;
-use crate::units::{Time, Work, nanos};
+use crate::units::{Cost, Time, nanos};
 
 /// `N` sums, faded exponentially until one point in time.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +26,12 @@ impl<const N: usize> Fading<N> {
         }
     }
 
-    pub(crate) fn add(&mut self, index: usize, work: Work) {
+    pub(crate) fn add(&mut self, index: usize, work: Cost) {
         self.sums[index] += work.as_nanos() as f64;
     }
 
     /// What was added is reckoned otherwise now. It may have faded, so that more is taken away than is left of it.
-    pub(crate) fn correct(&mut self, (from, work): (usize, Work), (to, now_work): (usize, Work)) {
+    pub(crate) fn correct(&mut self, (from, work): (usize, Cost), (to, now_work): (usize, Cost)) {
         self.sums[from] = (self.sums[from] - work.as_nanos() as f64).max(0.0);
         self.add(to, now_work);
     }

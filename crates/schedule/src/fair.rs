@@ -23,7 +23,7 @@ use crate::arena::Id;
 use crate::class::{CLASSES, Class};
 use crate::heap::{Heap, Places};
 use crate::knobs::Tuning;
-use crate::units::Work;
+use crate::units::Cost;
 
 /// One tenant's standing.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ impl Turns {
     }
 
     /// Counts `work` that a tenant with work got in `class`.
-    pub(crate) fn charge(&mut self, account: &mut Account, class: Class, work: Work) {
+    pub(crate) fn charge(&mut self, account: &mut Account, class: Class, work: Cost) {
         let total = work.as_nanos() + self.carry;
         let weights = self.weights.max(1);
         self.now += total / weights;

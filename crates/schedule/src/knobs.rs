@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::units::Work;
+use crate::units::Cost;
 
 /// In which order calls run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Knobs {
     pub workers: NonZeroU32,
     /// What a call with no more than that left does at once; of one with more, a half. Shorter: small calls wait less.
     /// Longer: fewer picks. 50 to 250 us; default 100 us.
-    pub slice: Work,
+    pub slice: Cost,
     /// Predicted wait at which a call of ordinary size is refused; from a quarter of it on calls are delayed. Whatever
     /// was predicted, such a call is refused once it has waited for twice as long. A quarter of what callers wait;
     /// default 250 ms.
@@ -39,7 +39,7 @@ impl Knobs {
     pub fn new(workers: NonZeroU32) -> Self {
         Self {
             workers,
-            slice: Work::from_nanos(100_000),
+            slice: Cost::from_nanos(100_000),
             wait_max: Duration::from_millis(250),
             memory_bytes_max: 256 << 20,
             order: Order::Fair,
@@ -51,7 +51,7 @@ impl Knobs {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// Class 0 reaches up to this much work.
-    pub(crate) class_first: Work,
+    pub(crate) class_first: Cost,
     /// Of a call that does not fit a slice, one of so many parts of a slice runs at a time.
     pub(crate) slice_parts: u64,
     /// Every so many picks the oldest call of the least served tenant runs instead. 4 costs the small 45 % of p99 at
@@ -93,7 +93,7 @@ impl Default for Tuning {
     fn default() -> Self {
         const MS: u64 = 1_000_000;
         Self {
-            class_first: Work::from_nanos(MS / 10),
+            class_first: Cost::from_nanos(MS / 10),
             slice_parts: 2,
             guard: 16,
             credit_max: 20 * MS,

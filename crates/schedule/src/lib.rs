@@ -8,12 +8,12 @@
 //!
 //! ```
 //! use std::num::NonZeroU32;
-//! use sealwire_schedule::{Call, Core, Knobs, Slice, Time, Verdict, Work};
+//! use sealwire_schedule::{Call, Core, Knobs, Slice, Time, Verdict, Cost};
 //!
 //! let mut core = Core::<&str, (), &str>::new(Knobs::new(NonZeroU32::MIN));
 //! let now = Time::from_nanos(0);
 //! // From a call's head, before its body is read.
-//! let cost = Work::from_nanos(150_000);
+//! let cost = Cost::from_nanos(150_000);
 //! let (since, deadline) = (now, Time::NEVER);
 //! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, whole: false };
 //! let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing else is there") };
@@ -22,7 +22,7 @@
 //! let Some(Slice { id, work, budget }) = core.pick(now) else { panic!("there is one") };
 //! assert_eq!(core.done(now, id, budget, Some(work)), None); // 100 us done, 50 us left
 //! let Some(Slice { id, .. }) = core.pick(now) else { panic!("and again") };
-//! assert_eq!(core.done(now, id, Work::from_nanos(50_000), None), None);
+//! assert_eq!(core.done(now, id, Cost::from_nanos(50_000), None), None);
 //! assert!(core.promoted().is_none(), "nobody waited for this");
 //! // With its reply written, or whenever nobody wants it any more.
 //! core.close(now, id);
@@ -65,4 +65,4 @@ pub use call::{Call, Closed, Expiry, Gauges, Slice, Verdict};
 pub use class::Class;
 pub use cost::{Coefficients, CostModel, Shape};
 pub use knobs::{Knobs, Order};
-pub use units::{Time, Work};
+pub use units::{Cost, Time};

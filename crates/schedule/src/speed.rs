@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use crate::arena::Id;
-use crate::units::{Time, Work, nanos};
+use crate::units::{Cost, Time, nanos};
 
 /// Slowest and fastest speed that is believed, in ns of work per ns.
 const RATE: std::ops::RangeInclusive<f64> = 1.0 / 1_024.0..=8.0;
@@ -33,7 +33,7 @@ pub(crate) struct Speed {
 struct Running {
     id: Id,
     since: Time,
-    budget: Work,
+    budget: Cost,
 }
 
 impl Speed {
@@ -43,12 +43,12 @@ impl Speed {
     }
 
     /// Counts a slice of `budget` as running.
-    pub(crate) fn begin(&mut self, id: Id, since: Time, budget: Work) {
+    pub(crate) fn begin(&mut self, id: Id, since: Time, budget: Cost) {
         self.running.push(Running { id, since, budget });
     }
 
     /// Learns that the slice of a call is over and did `work`.
-    pub(crate) fn end(&mut self, id: Id, now: Time, work: Work) {
+    pub(crate) fn end(&mut self, id: Id, now: Time, work: Cost) {
         let Some(at) = self.running.iter().position(|running| running.id == id) else { return };
         let span = now.since(self.running.swap_remove(at).since);
         self.rate = self.after(work.as_nanos() as f64, span);
@@ -87,7 +87,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn slices(speed: &mut Speed, id: Id, now: &mut u64, micros: u64, span_ms: u64) {
-        let slice = Work::from_nanos(100_000);
+        let slice = Cost::from_nanos(100_000);
         for _ in 0..span_ms * 1_000 / micros.max(1) {
             speed.begin(id, Time::from_nanos(*now), slice);
             *now += micros * 1_000;
@@ -119,7 +119,7 @@ mod tests {
         let mut arena = Arena::new();
         let mut speed = Speed::new(1e8, 2);
         for _ in 0..2 {
-            speed.begin(arena.insert(()), Time::default(), Work::from_nanos(100_000));
+            speed.begin(arena.insert(()), Time::default(), Cost::from_nanos(100_000));
         }
         for (millis, rate) in [(0, 1.0), (100, 0.33), (500, 0.09), (3_000, 0.016), (100_000_000, 1.0 / 1_024.0)] {
             let now = speed.rate_at(Time::from_nanos(millis * MS));

@@ -38,9 +38,9 @@ impl std::ops::Add<Duration> for Time {
 
 /// CPU work: the nanoseconds it takes one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Work(u64);
+pub struct Cost(u64);
 
-impl Work {
+impl Cost {
     /// Work of so many nanoseconds of one worker.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)

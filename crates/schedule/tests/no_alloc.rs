@@ -3,14 +3,14 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use sealwire_schedule::{Call, Core, Knobs, Slice, Time, Verdict, Work};
+use sealwire_schedule::{Call, Core, Cost, Knobs, Slice, Time, Verdict};
 
 /// `tenants` with `calls` each, of 10 s of work.
 fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
     let knobs = Knobs { wait_max: Duration::from_secs(1 << 30), ..Knobs::new(NonZeroU32::MIN.saturating_add(1)) };
     let mut core = Core::new(knobs);
     for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
-        let cost = Work::from_nanos(10_000_000_000);
+        let cost = Cost::from_nanos(10_000_000_000);
         let (since, deadline) = (Time::default(), Time::NEVER);
         let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
         let Verdict::Admitted { id, .. } = core.offer(Time::default(), &call, || ()) else {

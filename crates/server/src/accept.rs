@@ -12,9 +12,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::certificates::Gate;
+use crate::certificates::ConnectionRegistry;
 use crate::connection::{self, Pace};
-use crate::ending::Ending;
+use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
 use sealwire_engine::engine::Engine;
 use sealwire_telemetry::LogThrottle;
@@ -46,13 +46,13 @@ pub struct Peer {
 /// What becomes of a connection whose caller has a name.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
     /// Serves it to its end.
-    fn serve<S>(self, peer: Peer, stream: S, ending: Ending) -> impl Future<Output = ()> + Send
+    fn serve<S>(self, peer: Peer, stream: S, ending: Shutdown) -> impl Future<Output = ()> + Send
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
 }
 
 impl Serve for Arc<Engine> {
-    async fn serve<S>(self, peer: Peer, stream: S, ending: Ending)
+    async fn serve<S>(self, peer: Peer, stream: S, ending: Shutdown)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
@@ -64,7 +64,7 @@ impl Serve for Arc<Engine> {
 pub(crate) struct Acceptor<T> {
     pub(crate) listener: TcpListener,
     /// What handshakes are made under, and who has come in.
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) gate: Arc<ConnectionRegistry>,
     pub(crate) engine: Arc<Engine>,
     /// Who serves them.
     pub(crate) service: T,
@@ -148,7 +148,7 @@ impl<T: Serve> Acceptor<T> {
             metrics.connection(ConnectionOutcome::Accepted);
             let _open = Open::new(&metrics);
             let peer = Peer { principal, pace: Arc::clone(&entry.pace) };
-            service.serve(peer, stream, Ending::new(drains, caller.expelled())).await;
+            service.serve(peer, stream, Shutdown::new(drains, caller.expelled())).await;
         });
     }
 }

@@ -3,12 +3,12 @@
 //! One task does all of it, by one path: at an operator's word, and whenever the files have changed and then held still for
 //! [`SETTLE`], since a key and its certificate, or a bundle, may be written piece by piece. What does not load changes
 //! nothing: what was in service stays, the log says once why, a metric shows it. What loads is what every handshake
-//! is made under from then on, and who is connected is judged by it: a [`Gate`] of each listener sees to that.
+//! is made under from then on, and who is connected is judged by it: a [`ConnectionRegistry`] of each listener sees to that.
 //!
 //! A caller that is revoked or not vouched for any more has no call begin later than `tls.watch_s`, [`SETTLE`] twice, and two
 //! milliseconds for each certificate in use after the files say so; one whose certificate ends, a second after that.
 
-mod gate;
+mod connection_registry;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use time::OffsetDateTime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use crate::tls::{self, Files, Held, Loaded, Stage, TlsError, second};
-pub(crate) use gate::Gate;
+use crate::tls::{self, CertificateInfo, Files, Loaded, Stage, TlsError, second};
+pub(crate) use connection_registry::ConnectionRegistry;
 use sealwire_config::{Config, ControlListen, Tls};
 use sealwire_telemetry::metrics::{CertificateLabel, Metrics, ReloadLabel};
 use sealwire_telemetry::{Condition, Telemetry};
@@ -50,11 +50,11 @@ pub(crate) struct Reload(mpsc::Sender<Asked>);
 pub(crate) struct Certificates {
     tls: Tls,
     control: Option<ControlListen>,
-    data_gate: Arc<Gate>,
-    control_gate: Option<Arc<Gate>>,
+    data_gate: Arc<ConnectionRegistry>,
+    control_gate: Option<Arc<ConnectionRegistry>>,
     admin: Arc<Telemetry>,
     in_service: [u8; 32],
-    held: Vec<Held>,
+    held: Vec<CertificateInfo>,
     /// What the log knows of ends.
     said: HashMap<(CertificateLabel, [u8; 32]), Stage>,
     /// The files that did not load, and why.
@@ -77,8 +77,8 @@ impl Certificates {
         let mut certificates = Self {
             tls,
             control,
-            data_gate: Gate::new(data, metrics()),
-            control_gate: of_control.map(|tls| Gate::new(tls, metrics())),
+            data_gate: ConnectionRegistry::new(data, metrics()),
+            control_gate: of_control.map(|tls| ConnectionRegistry::new(tls, metrics())),
             admin: Arc::clone(admin),
             in_service: files.digest(),
             held: Vec::new(),
@@ -91,12 +91,12 @@ impl Certificates {
     }
 
     /// The gate of the listener of documents and tokens.
-    pub(crate) fn data_gate(&self) -> Arc<Gate> {
+    pub(crate) fn data_gate(&self) -> Arc<ConnectionRegistry> {
         Arc::clone(&self.data_gate)
     }
 
     /// The gate of the control listener, if there is one.
-    pub(crate) fn control_gate(&self) -> Option<Arc<Gate>> {
+    pub(crate) fn control_gate(&self) -> Option<Arc<ConnectionRegistry>> {
         self.control_gate.clone()
     }
 
@@ -218,7 +218,7 @@ impl Certificates {
     }
 
     /// These are in service now.
-    fn hold(&mut self, held: Vec<Held>) {
+    fn hold(&mut self, held: Vec<CertificateInfo>) {
         for one in held.iter().take(LOGGED_MAX) {
             tracing::info!(
                 key = one.key(),

@@ -12,14 +12,14 @@
 //! Nothing waits for ever: a message has a time to arrive in full, a reply to be taken, a call to be answered, an
 //! idle connection to stay. When the connection goes, every call on it is stopped.
 
+mod audit;
 mod call;
 mod input;
 mod pace;
 mod reader;
-mod recorded;
 mod replies;
 mod request;
-mod traced;
+mod span;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,17 +31,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
 use crate::accept::Peer;
-use crate::ending::Ending;
+use crate::shutdown::Shutdown;
+use audit::Refused;
 pub use pace::Pace;
 use reader::Reader;
-use recorded::Refused;
 use replies::{Outgoing, write_replies};
 use sealwire_access::Principal;
-use sealwire_engine::budget::ConnectionBytes;
+use sealwire_engine::cancel_token::{CancelTokens, StopReason};
+use sealwire_engine::connection_memory::ConnectionMemory;
 use sealwire_engine::engine::Engine;
 use sealwire_engine::error::CallFailure;
 use sealwire_engine::failures::log_failure;
-use sealwire_engine::ticket::{StopReason, Tickets};
 use sealwire_telemetry::metrics::CallReport;
 
 /// What the calls of one connection share.
@@ -50,8 +50,8 @@ struct Connection {
     principal: Principal,
     /// Paces requests that never reach the scheduler.
     pace: Arc<Pace>,
-    tickets: Tickets,
-    bytes: Arc<ConnectionBytes>,
+    tickets: CancelTokens,
+    bytes: Arc<ConnectionMemory>,
     /// Seats for calls on this connection; a seat is held until its reply is written.
     seats: Arc<Semaphore>,
     replies: mpsc::Sender<Outgoing>,
@@ -77,7 +77,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     engine: Arc<Engine>,
     Peer { principal, pace }: Peer,
     stream: S,
-    ending: Ending,
+    ending: Shutdown,
 ) {
     let limits = engine.limits.clone();
     let (read, write) = tokio::io::split(stream);
@@ -85,8 +85,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let connection = Arc::new(Connection {
         principal,
         pace,
-        tickets: Tickets::default(),
-        bytes: ConnectionBytes::new(limits.bytes_per_connection_max),
+        tickets: CancelTokens::default(),
+        bytes: ConnectionMemory::new(limits.bytes_per_connection_max),
         seats: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         recordings: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         replies,
@@ -142,7 +142,7 @@ const fn is_fault_of_sender(code: ErrorCode) -> bool {
 }
 
 /// Stops every call when the connection ends, however it ends.
-struct StopOnDrop(Tickets);
+struct StopOnDrop(CancelTokens);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
@@ -152,7 +152,7 @@ impl Drop for StopOnDrop {
 
 impl Connection {
     /// Once the end has begun, lets calls finish for a time, then stops the rest. Returns when every reply is written.
-    async fn drain(&self, mut ending: Ending) {
+    async fn drain(&self, mut ending: Shutdown) {
         let reason = ending.begun().await;
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX);

@@ -7,10 +7,10 @@
 //!
 //! A change runs to its end once it has begun, also when its caller goes away or stops waiting; a drain waits for it.
 
+mod audit;
 mod connection;
-mod recorded;
 
-use recorded::Done;
+use audit::Applied;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::accept::{Acceptor, Peer, Principals, Serve, listen};
-use crate::certificates::Gate;
-use crate::ending::Ending;
+use crate::certificates::ConnectionRegistry;
 use crate::server::StartError;
+use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
 use sealwire_config::{Caller, ControlListen};
 use sealwire_engine::engine::Engine;
@@ -84,7 +84,12 @@ impl ControlServer {
     }
 
     /// Takes connections until the engine drains.
-    pub(crate) fn start(bound: Bound, gate: Arc<Gate>, desk: Desk, drains: watch::Receiver<bool>) -> Self {
+    pub(crate) fn start(
+        bound: Bound,
+        gate: Arc<ConnectionRegistry>,
+        desk: ControlService,
+        drains: watch::Receiver<bool>,
+    ) -> Self {
         let Bound { listener, address } = bound;
         let (connections, calls) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::clone(&desk.calls));
         let acceptor = Acceptor {
@@ -116,7 +121,7 @@ impl ControlServer {
 
 /// What control connections share.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct ControlService {
     /// What serves the apps, keys and collections.
     engine: Arc<Engine>,
     /// Who may call; empty: whoever the authority has given a certificate.
@@ -129,7 +134,7 @@ pub(crate) struct Desk {
     stranger: LogThrottle,
 }
 
-impl Desk {
+impl ControlService {
     /// Of an engine, for those callers; empty: for whoever the authority has given a certificate.
     pub(crate) fn new(engine: Arc<Engine>, callers: Vec<Caller>) -> Self {
         let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
@@ -142,7 +147,7 @@ impl Desk {
     }
 
     /// Decides on a call and answers it: appends its result.
-    async fn answer(&self, principal: &Principal, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Done, RpcError> {
+    async fn answer(&self, principal: &Principal, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Applied, RpcError> {
         let asked = access::of_control(call);
         let asked = asked.ok_or_else(|| RpcError::new(ErrorCode::Internal, "a control call without an operation"))?;
         let permit = self.engine.decider.decide(principal, asked).await.map_err(|failure| failure.answer())?;
@@ -155,44 +160,44 @@ impl Desk {
         principal: &Principal,
         call: &Call<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Done, RpcError> {
+    ) -> Result<Applied, RpcError> {
         let (state, method) = (self.engine.apps.control(), permit.operation());
         let store = &**state.store();
         match call {
             Call::Apps(page) => {
                 let found = control::apps(state, *page).await?;
                 found.encode(out);
-                Ok(Done::at(found.generation))
+                Ok(Applied::at(found.generation))
             }
             Call::Export(page) => {
                 let found = control::export(state, *page).await?;
                 found.encode(out);
-                Ok(Done::at(found.generation))
+                Ok(Applied::at(found.generation))
             }
             Call::Collections { app, page } => {
                 let found = control::collections(state, app, *page).await?;
                 found.encode(out);
-                Ok(Done::at(found.generation))
+                Ok(Applied::at(found.generation))
             }
             Call::Instances => {
                 let found = self.instances().await?;
                 found.encode(out);
-                Ok(Done::at(found.generation))
+                Ok(Applied::at(found.generation))
             }
             Call::Roles(page) => {
                 let found = control::roles(store, *page).await?;
                 found.encode(out);
-                Ok(Done::at(found.generation))
+                Ok(Applied::at(found.generation))
             }
             Call::Principals(page) => {
                 let found = control::principals(store, *page).await?;
                 found.encode(out);
-                Ok(Done::at(found.generation))
+                Ok(Applied::at(found.generation))
             }
             Call::Check(call) => {
                 let found = control::check(store, call).await?;
                 found.encode(out);
-                Ok(Done::at(found.generation))
+                Ok(Applied::at(found.generation))
             }
             Call::App(call) => {
                 let changed = control::change_app(state, *call).await?;
@@ -202,7 +207,7 @@ impl Desk {
                     "changed an app"
                 );
                 self.engine.apps.changed_here().await;
-                Ok(Done { generation: changed.generation, key: changed.key })
+                Ok(Applied { generation: changed.generation, key: changed.key })
             }
             Call::Collection(call) => {
                 let changed = control::change_collection(state, *call).await?;
@@ -212,14 +217,14 @@ impl Desk {
                     generation = changed.generation, "changed a collection"
                 );
                 self.engine.apps.changed_here().await;
-                Ok(Done::at(changed.generation))
+                Ok(Applied::at(changed.generation))
             }
             Call::Role(call) => {
                 let changed = control::change_role(store, call).await?;
                 changed.encode(out);
                 tracing::info!(%principal, %method, role = call.role, generation = changed.generation, "changed a role");
                 self.engine.apps.changed_here().await;
-                Ok(Done::at(changed.generation))
+                Ok(Applied::at(changed.generation))
             }
             Call::Principal(call) => {
                 let changed = control::change_principal(store, *call).await?;
@@ -227,7 +232,7 @@ impl Desk {
                 let generation = changed.generation;
                 tracing::info!(%principal, %method, of = call.principal, generation, "changed the roles of a principal");
                 self.engine.apps.changed_here().await;
-                Ok(Done::at(generation))
+                Ok(Applied::at(generation))
             }
         }
     }
@@ -252,8 +257,8 @@ impl Desk {
     }
 }
 
-impl Serve for Arc<Desk> {
-    async fn serve<S>(self, peer: Peer, stream: S, ending: Ending)
+impl Serve for Arc<ControlService> {
+    async fn serve<S>(self, peer: Peer, stream: S, ending: Shutdown)
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {

@@ -7,6 +7,6 @@ pub mod admin;
 mod certificates;
 pub mod connection;
 mod control;
-pub mod ending;
 pub mod server;
+pub mod shutdown;
 pub mod tls;

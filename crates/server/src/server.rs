@@ -18,22 +18,22 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::accept::{Acceptor, Principals, listen};
-use sealwire_engine::access::Decider;
+use sealwire_engine::access::Authorizer;
 use sealwire_engine::control::first_start;
 use sealwire_engine::kek::{KekError, read_kek};
 use sealwire_telemetry::{Phase, Telemetry};
 
 use crate::admin::{AdminError, AdminServer};
 use crate::certificates::{Certificates, Reload};
-use crate::control::{ControlServer, Desk};
+use crate::control::{ControlServer, ControlService};
 use crate::tls::TlsError;
 use sealwire_config::{Config, ControlListen};
-use sealwire_engine::ahead::Ahead;
 use sealwire_engine::apps::Apps;
 use sealwire_engine::audit::Audit;
 use sealwire_engine::cost;
 use sealwire_engine::engine::Engine;
 use sealwire_engine::error::CallFailure;
+use sealwire_engine::key_warmer::KeyWarmer;
 use sealwire_engine::scheduler::Scheduler;
 use sealwire_engine::stores::{Access, Stores};
 use sealwire_engine::sweeper::Sweeper;
@@ -195,7 +195,7 @@ impl Server {
         let traces = Traces::start(&config.traces, apps.instance(), &state.metrics).map_err(StartError::Traces)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
-        let ahead = Ahead::new(&config.crypto);
+        let ahead = KeyWarmer::new(&config.crypto);
         let spare = Arc::clone(&ahead);
         let threads = u32::try_from(config.crypto.threads_on(cores)).ok().and_then(NonZeroU32::new);
         let scheduler = Scheduler::start(
@@ -206,7 +206,7 @@ impl Server {
         );
         metrics.watch_scheduler(scheduler.probe());
         let engine = Arc::new(Engine {
-            decider: Decider::new(&config.access, &apps, &metrics),
+            decider: Authorizer::new(&config.access, &apps, &metrics),
             apps: Arc::clone(&apps),
             scheduler,
             tokens: stores.joined(config.limits.token_value_bytes_max, &metrics),
@@ -244,7 +244,7 @@ impl Server {
             DataListener { address, open: Some(open), accepting }
         });
         let control = control.map(|(bound, gate, callers)| {
-            ControlServer::start(bound, gate, Desk::new(Arc::clone(&engine), callers), draining.subscribe())
+            ControlServer::start(bound, gate, ControlService::new(Arc::clone(&engine), callers), draining.subscribe())
         });
         let sweeping = stores.tokens.as_ref().map(|tokens| {
             let (tokens, ledger) = (Arc::clone(tokens), Arc::clone(&engine));

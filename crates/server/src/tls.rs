@@ -11,8 +11,8 @@
 //! A revocation list past its `nextUpdate` stays in force. What it revokes stays revoked; to refuse everybody instead would
 //! turn a missed delivery of a file into an outage of every relay. It is warned of before and after, and measured.
 
+mod certificate_info;
 mod files;
-mod held;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,10 +28,10 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 
+pub(crate) use certificate_info::second;
+pub use certificate_info::{CertificateInfo, Stage};
 pub(crate) use files::Files;
 pub use files::exposed_mode;
-pub(crate) use held::second;
-pub use held::{Held, Stage};
 use sealwire_config::{ControlListen, Tls};
 use sealwire_telemetry::metrics::CertificateLabel;
 
@@ -52,7 +52,7 @@ pub struct Loaded {
     /// For the control listener, if there is one.
     pub control: Option<ServerTls>,
     /// Every certificate and list in them.
-    pub held: Vec<Held>,
+    pub held: Vec<CertificateInfo>,
 }
 
 impl Loaded {
@@ -267,7 +267,7 @@ impl<'a> Server<'a> {
         files: &Files,
         tls: &Tls,
         provider: &'a Arc<CryptoProvider>,
-        held: &mut Vec<Held>,
+        held: &mut Vec<CertificateInfo>,
     ) -> Result<Self, TlsError> {
         let chain = server_chain(files, &tls.certificate, held)?;
         let key = server_key(files, &tls.key)?;
@@ -283,7 +283,12 @@ impl<'a> Server<'a> {
     }
 
     /// For a listener that takes these callers.
-    fn listen(&self, files: &Files, clients: &Clients<'_>, held: &mut Vec<Held>) -> Result<ServerTls, TlsError> {
+    fn listen(
+        &self,
+        files: &Files,
+        clients: &Clients<'_>,
+        held: &mut Vec<CertificateInfo>,
+    ) -> Result<ServerTls, TlsError> {
         let library = |error: &dyn std::fmt::Display| TlsError::Library(error.to_string());
         let verifier = client_verifier(files, clients, self.provider, held)?;
         let mut config = ServerConfig::builder_with_provider(Arc::clone(self.provider))
@@ -303,9 +308,9 @@ fn client_verifier(
     files: &Files,
     clients: &Clients<'_>,
     provider: &Arc<CryptoProvider>,
-    held: &mut Vec<Held>,
+    held: &mut Vec<CertificateInfo>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let mut keep = |new: Option<Held>| {
+    let mut keep = |new: Option<CertificateInfo>| {
         // The control listener may take the authorities and lists of the other.
         held.extend(new.filter(|new| !held.contains(new)));
     };
@@ -313,20 +318,24 @@ fn client_verifier(
     let mut roots = RootCertStore::empty();
     for (index, authority) in certificates(files, key, file)?.into_iter().enumerate() {
         let malformed = |_| TlsError::Malformed { key, file: file.to_owned(), item: index + 1 };
-        keep(Held::certificate(of, &authority));
+        keep(CertificateInfo::certificate(of, &authority));
         roots.add(authority).map_err(malformed)?;
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     if let Some((key, file, of)) = clients.crl {
         // An authority without a list refuses its callers: a list that got lost must not let the revoked back in.
         let lists: Vec<CertificateRevocationListDer<'static>> = files.items(key, file, "PEM revocation list")?;
-        lists.iter().for_each(|list| keep(Held::list(of, list)));
+        lists.iter().for_each(|list| keep(CertificateInfo::list(of, list)));
         builder = builder.with_crls(lists).only_check_end_entity_revocation();
     }
     builder.build().map_err(|error| TlsError::Library(error.to_string()))
 }
 
-fn server_chain(files: &Files, file: &Path, held: &mut Vec<Held>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn server_chain(
+    files: &Files,
+    file: &Path,
+    held: &mut Vec<CertificateInfo>,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     const KEY: &str = "tls.certificate";
     let chain = certificates(files, KEY, file)?;
     for certificate in parsed(KEY, file, &chain)? {
@@ -336,7 +345,9 @@ fn server_chain(files: &Files, file: &Path, held: &mut Vec<Held>) -> Result<Vec<
             return Err(TlsError::NotNow { file: file.to_owned(), not_before, not_after });
         }
     }
-    held.extend(chain.iter().filter_map(|certificate| Held::certificate(CertificateLabel::Server, certificate)));
+    held.extend(
+        chain.iter().filter_map(|certificate| CertificateInfo::certificate(CertificateLabel::Server, certificate)),
+    );
     Ok(chain)
 }
 

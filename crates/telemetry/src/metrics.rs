@@ -1047,7 +1047,7 @@ fn help(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use sealwire_schedule::Work;
+    use sealwire_schedule::Cost;
     use sealwire_wire::{ErrorCode, Method};
 
     use super::*;
@@ -1080,7 +1080,7 @@ mod tests {
             method: Method::Encrypt.into(),
             code: ErrorCode::CannotOpen.into(),
             times: Some(CallTimes {
-                class: Class::of_cost(Work::from_nanos(2_000_000)),
+                class: Class::of_cost(Cost::from_nanos(2_000_000)),
                 queue: Duration::from_micros(70),
                 work: Duration::from_millis(3),
                 predicted: Duration::from_millis(2),

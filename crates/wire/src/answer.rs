@@ -1,6 +1,6 @@
 //! Decodes answers, for clients. Ignores result keys it does not know, so that a server may add some.
 
-use sealwire_msgpack::{Malformed, Reader, Token};
+use sealwire_msgpack::{Malformed, Token, TokenReader};
 
 use crate::error::{ErrorCode, RpcError};
 use crate::method::Notice;
@@ -20,7 +20,7 @@ impl<'a> Reply<'a> {
     /// # Errors
     /// [`Malformed`]: the peer does not speak this contract; close the connection.
     pub fn decode(message: &'a [u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(message);
+        let mut reader = TokenReader::new(message);
         if reader.array_len()? != 4 || reader.u64()? != 1 {
             return Err(Malformed::Expected { expected: "a response", found: "another message" });
         }
@@ -42,7 +42,7 @@ impl<'a> Reply<'a> {
 /// # Errors
 /// [`Malformed`] if it is anything else.
 pub fn decode_protocol_error(message: &[u8]) -> Result<RpcError, Malformed> {
-    let mut reader = Reader::new(message);
+    let mut reader = TokenReader::new(message);
     let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
     if head != (3, 2, Token::Str(Notice::Error.name().as_bytes()), 1) {
         return Err(Malformed::Expected { expected: "an error notification", found: "another message" });
@@ -82,7 +82,7 @@ impl<'a> Document<'a> {
     /// # Errors
     /// [`Malformed`] if it lacks a payload or a generation, or a value has another type.
     pub fn decode(result: &'a [u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(result);
+        let mut reader = TokenReader::new(result);
         let (mut payload, mut generation) = (None, None);
         let (mut errors, mut errors_omitted, mut unmatched) = (Vec::new(), 0, Vec::new());
         for _ in 0..reader.map_len()? {
@@ -110,7 +110,7 @@ impl<'a> Document<'a> {
     }
 }
 
-fn field_error(reader: &mut Reader<'_>) -> Result<FieldError, Malformed> {
+fn field_error(reader: &mut TokenReader<'_>) -> Result<FieldError, Malformed> {
     let mut error = FieldError { path: String::new(), code: ErrorCode::Internal };
     for _ in 0..reader.map_len()? {
         match reader.str_utf8()? {
@@ -122,6 +122,6 @@ fn field_error(reader: &mut Reader<'_>) -> Result<FieldError, Malformed> {
     Ok(error)
 }
 
-pub(crate) fn at_end(reader: &Reader<'_>) -> Result<(), Malformed> {
+pub(crate) fn at_end(reader: &TokenReader<'_>) -> Result<(), Malformed> {
     if reader.is_at_end() { Ok(()) } else { Err(Malformed::Expected { expected: "the end", found: "more bytes" }) }
 }

@@ -13,7 +13,7 @@ mod masking;
 mod reading;
 mod tokens;
 
-use sealwire_msgpack::{Reader, Token};
+use sealwire_msgpack::{Token, TokenReader};
 
 use crate::call_error::CallError;
 use crate::error::ErrorFormat;
@@ -122,8 +122,8 @@ impl<'a> Call<'a> {
 }
 
 /// A request's method, and what follows it.
-fn name(message: &[u8]) -> Result<(&[u8], Reader<'_>), CallError> {
-    let mut reader = Reader::new(message);
+fn name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
+    let mut reader = TokenReader::new(message);
     if reader.array_len()? != 4 || reader.u64()? != 0 {
         return Err(CallError::Malformed);
     }
@@ -149,7 +149,7 @@ pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Outlook {
 /// # Errors
 /// [`CallError::Malformed`]; a notification gets no answer, so ignore it.
 pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
-    let mut reader = Reader::new(message);
+    let mut reader = TokenReader::new(message);
     let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
     let name = Token::Str(Notice::Cancel.name().as_bytes());
     let msgid = reader.u32()?;
@@ -161,7 +161,7 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
 /// # Errors
 /// [`CallError::Malformed`], also for a form that does not exist; a notification gets no answer, so ignore it.
 pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
-    let mut reader = Reader::new(message);
+    let mut reader = TokenReader::new(message);
     let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
     let name = Token::Str(Notice::Errors.name().as_bytes());
     let format = reader.token()?;

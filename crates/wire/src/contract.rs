@@ -3,7 +3,7 @@
 //! The page is for people who will never read this crate. A row that is added, removed, renamed or reordered on one side
 //! alone fails here.
 
-use sealwire_msgpack::{Reader, Token};
+use sealwire_msgpack::{Token, TokenReader};
 
 use crate::*;
 
@@ -199,7 +199,7 @@ fn limits() {
 
 /// The keys of a map, in order.
 fn keys(map: &[u8]) -> Vec<String> {
-    let mut reader = Reader::new(map);
+    let mut reader = TokenReader::new(map);
     let Ok(Token::Map(count)) = reader.token() else { panic!("not a map") };
     let mut keys = Vec::new();
     for _ in 0..count {
@@ -238,7 +238,7 @@ fn results() {
 
 /// Every value of the first list in a map, which are maps.
 fn entry(map: &[u8]) -> Vec<String> {
-    let mut reader = Reader::new(map);
+    let mut reader = TokenReader::new(map);
     reader.map_len().unwrap();
     reader.skip_value().unwrap();
     reader.array_len().unwrap();

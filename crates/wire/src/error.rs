@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use sealwire_msgpack::{Malformed, Reader, Token, write};
+use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 
 /// What kind of failure it is. The whole list; `proto/README.md` says what to do about each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -319,7 +319,7 @@ impl RpcError {
     ///
     /// # Errors
     /// [`Malformed`] if it is neither a string nor a map with a `code` and a `message`.
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub fn decode(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
         if let Token::Str(_) = reader.peek()? {
             return Ok(Self::new(ErrorCode::Internal, reader.str_utf8()?.to_owned()));
         }
@@ -356,7 +356,7 @@ pub(crate) fn push_json_string(text: &mut String, value: &str) {
 }
 
 /// Details whose values are neither strings nor numbers are left out.
-fn decode_details(reader: &mut Reader<'_>) -> Result<Vec<Detail>, Malformed> {
+fn decode_details(reader: &mut TokenReader<'_>) -> Result<Vec<Detail>, Malformed> {
     let mut details = Vec::new();
     for _ in 0..reader.map_len()? {
         let key = reader.str_utf8()?.to_owned().into();

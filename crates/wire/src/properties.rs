@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sealwire_msgpack::Reader;
+use sealwire_msgpack::TokenReader;
 
 use crate::testing::{decode, payload_by_skipping};
 use crate::*;
@@ -208,7 +208,7 @@ proptest! {
     #[test]
     fn the_boundary_is_where_the_reader_finds_it(value in value(), tail in vec(any::<u8>(), 0..8)) {
         let message = request_of(&value);
-        let mut reader = Reader::new(&message);
+        let mut reader = TokenReader::new(&message);
         reader.skip_value().unwrap();
         prop_assert_eq!(reader.position(), message.len());
         let stream = [&message[..], &tail].concat();
@@ -514,7 +514,7 @@ fn values_reach_every_marker() {
     let mut seen = [false; 256];
     for _ in 0..2_000 {
         let bytes = value().new_tree(&mut runner).unwrap().current();
-        let mut reader = Reader::new(&bytes);
+        let mut reader = TokenReader::new(&bytes);
         while !reader.is_at_end() {
             seen[usize::from(bytes[reader.position()])] = true;
             reader.token().unwrap();

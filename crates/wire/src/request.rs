@@ -3,7 +3,7 @@
 //! Does not check limits: the server does, and its answer names the rule. Does not check payloads either unless asked,
 //! with [`check_payload`].
 
-use sealwire_msgpack::{Malformed, Reader, write};
+use sealwire_msgpack::{Malformed, TokenReader, write};
 
 use crate::answer::at_end;
 use crate::map::Map;
@@ -265,7 +265,7 @@ pub fn health(out: &mut Vec<u8>, msgid: u32) {
 /// # Errors
 /// [`Malformed`] if it is not.
 pub fn check_payload(payload: &[u8]) -> Result<(), Malformed> {
-    let mut reader = Reader::new(payload);
+    let mut reader = TokenReader::new(payload);
     reader.skip_value()?;
     at_end(&reader)
 }

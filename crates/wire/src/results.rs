@@ -2,7 +2,7 @@
 //!
 //! Decoding ignores keys it does not know and refuses a result that lacks one it does.
 
-use sealwire_msgpack::{Malformed, Reader, Token as Value, write};
+use sealwire_msgpack::{Malformed, Token as Value, TokenReader, write};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -83,7 +83,7 @@ impl Inspection {
     /// # Errors
     /// [`Malformed`] if a key that every envelope has is missing or a value is not one of this build's.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(result);
+        let mut reader = TokenReader::new(result);
         let (mut format, mut version, mut tag, mut curve, mut key_id) = (None, None, None, None, None);
         let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) = (None, None, None, None);
         let mut debug = None;
@@ -173,7 +173,7 @@ impl Info {
     /// # Errors
     /// [`Malformed`] if a value has another type.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(result);
+        let mut reader = TokenReader::new(result);
         let mut info = Self::default();
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -215,7 +215,7 @@ impl Health {
     /// # Errors
     /// [`Malformed`] if the status is anything but `ok`.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(result);
+        let mut reader = TokenReader::new(result);
         let mut status = None;
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -245,19 +245,19 @@ fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+fn flag(reader: &mut TokenReader<'_>) -> Result<bool, Malformed> {
     match reader.token()? {
         Value::Bool(flag) => Ok(flag),
         _ => Err(Malformed::Expected { expected: "a boolean", found: "another value" }),
     }
 }
 
-fn name<T>(reader: &mut Reader<'_>, from_name: fn(&str) -> Option<T>) -> Result<T, Malformed> {
+fn name<T>(reader: &mut TokenReader<'_>, from_name: fn(&str) -> Option<T>) -> Result<T, Malformed> {
     let unknown = Malformed::Expected { expected: "a name of this contract", found: "another" };
     from_name(reader.str_utf8()?).ok_or(unknown)
 }
 
-fn list(reader: &mut Reader<'_>) -> Result<Vec<String>, Malformed> {
+fn list(reader: &mut TokenReader<'_>) -> Result<Vec<String>, Malformed> {
     // Not reserved by the announced count: the bytes have to be there for each.
     let mut entries = Vec::new();
     for _ in 0..reader.array_len()? {
@@ -274,7 +274,7 @@ fn encode<T: Serialize>(result: &T, out: &mut Vec<u8>) {
 
 /// Decodes a result; ignores keys that it does not know.
 fn decode<T: DeserializeOwned>(result: &[u8]) -> Result<T, Malformed> {
-    let mut reader = Reader::new(result);
+    let mut reader = TokenReader::new(result);
     reader.skip_value()?;
     at_end(&reader)?;
     let wrong = |_| Malformed::Expected { expected: "a result of this contract", found: "another value" };

@@ -1,6 +1,6 @@
 //! What several tests do: scan a message and decode it, and find its payload the slow way.
 
-use sealwire_msgpack::{Reader, Token};
+use sealwire_msgpack::{Token, TokenReader};
 
 use crate::*;
 
@@ -14,7 +14,7 @@ pub(crate) fn decode(message: &[u8]) -> Result<Call<'_>, CallError> {
 
 /// Where the payload of a whole request lies, found by passing over every param.
 pub(crate) fn payload_by_skipping(message: &[u8]) -> Option<Span> {
-    let mut reader = Reader::new(message);
+    let mut reader = TokenReader::new(message);
     let (4, 0) = (reader.array_len().ok()?, reader.u64().ok()?) else { return None };
     reader.u32().ok()?;
     let Token::Str(method) = reader.token().ok()? else { return None };

@@ -4,7 +4,7 @@
 //! `field_000000: text`; every value is a field.
 
 use napi_derive::napi;
-use sealwire_msgpack::{Malformed, Reader, write};
+use sealwire_msgpack::{Malformed, TokenReader, write};
 
 /// Most bytes of values in a document: what an engine accepts by default as one message.
 const BYTES_MAX: u64 = 64 << 20;
@@ -132,7 +132,7 @@ fn each<'a>(
     right: impl Fn(&'a [u8], Option<&'a [u8]>) -> Result<(), &'static str>,
 ) -> Result<(), String> {
     let malformed = |why: Malformed| format!("the document: {why}");
-    let mut reader = Reader::new(payload);
+    let mut reader = TokenReader::new(payload);
     let found = reader.map_len().map_err(malformed)?;
     if found != fields {
         return Err(format!("{found} fields came back of {fields}"));

@@ -2,7 +2,7 @@
 
 use napi::bindgen_prelude::{Buffer, Error, Result, Status, Uint8Array};
 use napi_derive::napi;
-use sealwire_msgpack::{Malformed, Reader, Token};
+use sealwire_msgpack::{Malformed, Token, TokenReader};
 use sealwire_wire::{DetailValue, Document, Head, Limits, Notice, RpcError, Scan, Scanner, decode_protocol_error};
 
 /// Largest reply accepted: what an engine sends at the most by default.
@@ -124,12 +124,12 @@ fn succeeded(result: &[u8]) -> std::result::Result<Reply, Malformed> {
     let Ok(document) = Document::decode(result) else {
         return Ok(Reply { ok: true, result: Some(result.to_vec().into()), ..Reply::default() });
     };
-    let fields = leaves(&mut Reader::new(document.payload), false)?;
+    let fields = leaves(&mut TokenReader::new(document.payload), false)?;
     Ok(Reply { ok: true, payload: Some(document.payload.to_vec().into()), fields: Some(fields), ..Reply::default() })
 }
 
 /// Scalars of the next value that are not keys. As deep as the scanner has let through.
-fn leaves(reader: &mut Reader<'_>, key: bool) -> std::result::Result<u32, Malformed> {
+fn leaves(reader: &mut TokenReader<'_>, key: bool) -> std::result::Result<u32, Malformed> {
     let mut count = 0;
     match reader.token()? {
         Token::Array(values) => {

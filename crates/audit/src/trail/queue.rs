@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::OnFailure;
 use super::written::Group;
-use crate::moment::Moment;
+use crate::timestamp::Moment;
 
 /// What is kept of buffers that were large once.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;

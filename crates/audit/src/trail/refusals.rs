@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::moment::Moment;
 use crate::record::{Event, Record};
+use crate::timestamp::Moment;
 
 /// Time for which requests are counted before the count is recorded.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);

@@ -10,8 +10,8 @@ use super::written::Gone;
 use super::{Notice, Observer, OnFailure, Shared};
 use crate::chain::Digest;
 use crate::journal::Journal;
-use crate::moment::Moment;
 use crate::record::Event;
+use crate::timestamp::Moment;
 
 /// Between two tries.
 const RETRY: Duration = Duration::from_secs(1);

@@ -12,11 +12,11 @@ use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
     AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
 };
-use sealwire_engine::faults::{Faults, FieldFault};
-use sealwire_engine::masks::sight::Shown;
-use sealwire_engine::reader::{Evervault, Reader};
-use sealwire_engine::transform::{OpenFields, RewrapFields, SealFields, ShowFields};
-use sealwire_engine::writer::Writer;
+use sealwire_engine::field_errors::{FieldErrors, FieldFault};
+use sealwire_engine::field_opener::{Evervault, FieldOpener};
+use sealwire_engine::field_ops::{OpenFields, RewrapFields, SealFields, ShowFields};
+use sealwire_engine::field_sealer::FieldSealer;
+use sealwire_engine::masks::disclosure::Disclosure;
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
 use sealwire_telemetry::traces::Traces;
@@ -32,41 +32,41 @@ fn version(keys: &AppKeys, number: u32) -> Arc<KeyVersion> {
     Arc::clone(keys.versions().iter().find(|version| version.number == number).unwrap())
 }
 
-fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> Writer {
+fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> FieldSealer {
     let sealer = Sealer::new(keys.app(), version(keys, number), KeyScope::Request, encoding, b"ctx").unwrap();
-    Writer::Native(sealer.into())
+    FieldSealer::Native(sealer.into())
 }
 
-fn evervault_sealer(keys: &AppKeys, number: u32) -> Writer {
+fn evervault_sealer(keys: &AppKeys, number: u32) -> FieldSealer {
     let form = Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
     let sealer = evervault::Sealer::new(version(keys, number), KeyScope::Request, &form).unwrap();
-    Writer::Evervault(sealer.into())
+    FieldSealer::Evervault(sealer.into())
 }
 
-fn sealing(writer: Writer) -> SealFields {
-    SealFields { writer, ticket: Arc::default(), faults: Faults::new(OnError::Fail, 10, 10) }
+fn sealing(writer: FieldSealer) -> SealFields {
+    SealFields { writer, ticket: Arc::default(), faults: FieldErrors::new(OnError::Fail, 10, 10) }
 }
 
 /// One that shares the key of the epoch.
-fn sharing(keys: &AppKeys, encoding: Encoding) -> Writer {
+fn sharing(keys: &AppKeys, encoding: Encoding) -> FieldSealer {
     let (newest, lifetime) =
         (keys.newest(Curve::P256).unwrap(), EpochLifetime::from_ms(EpochLifetime::MS_MAX).unwrap());
     let sealer = Sealer::in_epoch(keys.app(), Arc::clone(newest), lifetime, Instant::now, encoding, b"ctx").unwrap();
-    Writer::Native(sealer.into())
+    FieldSealer::Native(sealer.into())
 }
 
 fn opening(keys: &Arc<AppKeys>) -> OpenFields {
     let native = Opener::new(Arc::clone(keys), b"ctx");
     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
     OpenFields {
-        reader: Reader::new(native, evervault, 64).into(),
+        reader: FieldOpener::new(native, evervault, 64).into(),
         ticket: Arc::default(),
-        faults: Faults::new(OnError::Fail, 10, 10),
+        faults: FieldErrors::new(OnError::Fail, 10, 10),
     }
 }
 
 fn showing(keys: &Arc<AppKeys>) -> ShowFields {
-    ShowFields { open: opening(keys), shown: Shown::clear() }
+    ShowFields { open: opening(keys), shown: Disclosure::clear() }
 }
 
 fn document(fields: u32) -> Vec<u8> {

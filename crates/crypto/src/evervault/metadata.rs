@@ -3,7 +3,7 @@
 //! Reading fails closed. A policy is decided by the role, so a map that cannot be read, says its role twice or says it
 //! in anything but a string refuses the whole value rather than giving it out without a role.
 
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 use zeroize::Zeroizing;
 
 use crate::CannotOpen;
@@ -75,7 +75,7 @@ impl<'a> Metadata<'a> {
 
     /// Reads a map: keys in any order, unknown ones ignored, nothing behind it.
     pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
-        let mut reader = Reader::new(map);
+        let mut reader = TokenReader::new(map);
         let mut metadata = Self::default();
         let mut seen = [false; 3];
         for _ in 0..reader.map_len().ok()? {
@@ -97,7 +97,7 @@ impl<'a> Metadata<'a> {
 }
 
 /// Reads a key; the number of one of ours.
-fn key(reader: &mut Reader<'_>) -> Option<Option<usize>> {
+fn key(reader: &mut TokenReader<'_>) -> Option<Option<usize>> {
     let known = match reader.peek().ok()? {
         Token::Str(b"dr") => Some(0),
         Token::Str(b"eo") => Some(1),
@@ -110,7 +110,7 @@ fn key(reader: &mut Reader<'_>) -> Option<Option<usize>> {
 
 /// Whether this is one whole map, to its last byte, in which a key of ours occurs.
 fn names_a_key(map: &[u8]) -> Option<bool> {
-    let mut reader = Reader::new(map);
+    let mut reader = TokenReader::new(map);
     let mut is_ours = false;
     for _ in 0..reader.map_len().ok()? {
         is_ours |= key(&mut reader)?.is_some();
@@ -145,7 +145,7 @@ impl Front {
     }
 }
 
-fn integer_or_skip(reader: &mut Reader<'_>) -> Option<Option<u64>> {
+fn integer_or_skip(reader: &mut TokenReader<'_>) -> Option<Option<u64>> {
     if let Ok(value) = reader.u64() {
         return Some(Some(value));
     }

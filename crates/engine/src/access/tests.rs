@@ -100,7 +100,7 @@ impl ControlStore for Faulty {
 struct Under {
     store: Arc<Faulty>,
     apps: Arc<Apps>,
-    decider: Decider,
+    decider: Authorizer,
 }
 
 async fn under(change: impl FnOnce(&mut sealwire_config::Access)) -> Under {
@@ -113,7 +113,7 @@ async fn under_store(store: Arc<dyn ControlStore>, change: impl FnOnce(&mut seal
     let apps = Arc::new(Apps::load(control, "here".into(), None).await.unwrap());
     let mut access = Config::defaults(std::path::Path::new("nowhere")).access;
     change(&mut access);
-    let decider = Decider::new(&access, &apps, &Arc::new(Metrics::new()));
+    let decider = Authorizer::new(&access, &apps, &Arc::new(Metrics::new()));
     Under { store, apps, decider }
 }
 

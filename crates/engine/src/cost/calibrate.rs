@@ -9,21 +9,21 @@ use sealwire_crypto::{
 };
 use sealwire_msgpack::write;
 use sealwire_payload::Selection;
-use sealwire_schedule::{Coefficients, CostModel, Work as Cost};
+use sealwire_schedule::{Coefficients, Cost, CostModel};
 use sealwire_store::{MapId, Written};
 use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Unmatched};
 use tokio::sync::oneshot::Receiver;
 
-use super::{Allowance, Costs, Kind, Operation, thread_cpu};
+use super::{Allowance, Costs, Operation, OperationKind, thread_cpu};
 use crate::error::CallFailure;
-use crate::masks::sight::Shown;
-use crate::masks::{self, Wanted};
-use crate::reader::{Evervault, Reader};
-use crate::tokens::look::Looking;
-use crate::tokens::mint::Minting;
+use crate::field_opener::{Evervault, FieldOpener};
+use crate::field_sealer::FieldSealer;
+use crate::job::{Finished, Job, JobSpec, Outcome, Reading, Slices as _, Task, TokenFields};
+use crate::masks::disclosure::Disclosure;
+use crate::masks::{self, MaskSpec};
+use crate::tokens::detokenize::DetokenizeSpec;
+use crate::tokens::tokenize::TokenizeSpec;
 use crate::tokens::{self, Bounds, Collection};
-use crate::work::{Finished, Order, Outcome, Reading, Slices as _, Task, TokenFields, Work};
-use crate::writer::Writer;
 use sealwire_config::Limits;
 use sealwire_telemetry::metrics::Metrics;
 
@@ -56,7 +56,7 @@ fn measure() -> Result<Costs, CallFailure> {
     let metrics = Arc::new(Metrics::new());
     let (r1, k1) = (Prices::on(Curve::R1, &metrics)?, Prices::on(Curve::K1, &metrics)?);
     let (tokens, mask) = (token_prices(&keys, &metrics)?, mask_price(&keys, &metrics)?);
-    let model = |kind: Kind| {
+    let model = |kind: OperationKind| {
         let Prices { seal, open } = if kind.curve == Curve::R1 { r1 } else { k1 };
         CostModel::new(match kind.operation {
             Operation::Mint => tokens[0],
@@ -75,7 +75,7 @@ fn measure() -> Result<Costs, CallFailure> {
             },
         })
     };
-    let models: Vec<_> = Kind::all().map(model).collect();
+    let models: Vec<_> = OperationKind::all().map(model).collect();
     Ok(Costs(models.try_into().unwrap_or_else(|_| unreachable!("as many as kinds"))))
 }
 
@@ -132,8 +132,9 @@ fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
     let keys = Arc::clone(keys);
     if !seals {
         let native = Opener::new(Arc::clone(&keys), b"");
-        let reader = Reader::new(native, Evervault::new(keys, Arc::default()), Limits::default().depth_max as usize);
-        return Task::Open(Reading { reader: Box::new(reader), on_error: OnError::Fail }, Shown::clear());
+        let reader =
+            FieldOpener::new(native, Evervault::new(keys, Arc::default()), Limits::default().depth_max as usize);
+        return Task::Open(Reading { reader: Box::new(reader), on_error: OnError::Fail }, Disclosure::clear());
     }
     let curve = match curve {
         Curve::R1 => crypto::Curve::P256,
@@ -142,7 +143,7 @@ fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
     let writer = move || {
         let newest = keys.newest(curve).cloned().ok_or(crypto::Error::KeyIdTaken)?;
         let sealer = Sealer::new(keys.app(), newest, crypto::KeyScope::Request, crypto::Encoding::Text, b"")?;
-        Ok(Writer::Native(sealer.into()))
+        Ok(FieldSealer::Native(sealer.into()))
     };
     Task::Seal { writer: Box::new(writer), on_error: OnError::Fail }
 }
@@ -151,7 +152,7 @@ fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
 fn best(task: impl Fn() -> Task, payload: &Bytes, metrics: &Arc<Metrics>) -> Result<(f64, Bytes), CallFailure> {
     let mut least = (f64::INFINITY, Bytes::new());
     for _ in 0..RUNS {
-        let (took, outcome) = timed(Work::new(task(), order(payload), &Limits::default(), Arc::clone(metrics)))?;
+        let (took, outcome) = timed(Job::new(task(), order(payload), &Limits::default(), Arc::clone(metrics)))?;
         if took < least.0 {
             least = (took, document_of(outcome)?);
         }
@@ -159,11 +160,11 @@ fn best(task: impl Fn() -> Task, payload: &Bytes, metrics: &Arc<Metrics>) -> Res
     Ok(least)
 }
 
-fn order(payload: &Bytes) -> Order {
-    Order {
+fn order(payload: &Bytes) -> JobSpec {
+    JobSpec {
         msgid: 0,
         method: Method::Encrypt.into(),
-        kind: Kind::of(Method::Encrypt, Curve::R1, KeyScope::Request),
+        kind: OperationKind::of(Method::Encrypt, Curve::R1, KeyScope::Request),
         payload: payload.clone(),
         selection: Arc::new(Selection::everything()),
         unmatched: Unmatched::default(),
@@ -176,7 +177,7 @@ fn order(payload: &Bytes) -> Order {
 }
 
 /// The CPU that one walk takes, and what it comes to.
-fn timed((mut work, mut finished): (Box<Work>, Receiver<Finished>)) -> Result<(f64, Outcome), CallFailure> {
+fn timed((mut work, mut finished): (Box<Job>, Receiver<Finished>)) -> Result<(f64, Outcome), CallFailure> {
     let began = thread_cpu();
     work.slice(&Allowance::UNLIMITED);
     let took = thread_cpu().saturating_sub(began);
@@ -209,7 +210,7 @@ fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
 fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficients, CallFailure> {
     let task = || {
         let rule = MaskRule { fields: RuleFields::Path("$[*]"), mask: "hash" };
-        let wanted = Wanted::of(&Masking { rules: vec![rule], ..Masking::default() });
+        let wanted = MaskSpec::of(&Masking { rules: vec![rule], ..Masking::default() });
         let keys = Arc::clone(keys);
         Task::Mask(Box::new(move || wanted?.into_masks(&masks::secret(&keys))), OnError::Fail)
     };
@@ -248,7 +249,7 @@ fn token_prices(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<[Coeffi
 /// The CPU of each walk of a round trip. The store has a token for every field already, which costs the most.
 fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) -> Result<[f64; 4], CallFailure> {
     let bounds = Bounds { fields_max: FIELDS as usize, value_bytes_max: LONG };
-    let minting = Minting {
+    let minting = TokenizeSpec {
         collection: Arc::clone(collection),
         context: Box::default(),
         tags: Vec::new(),
@@ -257,9 +258,9 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) 
         idempotency_key: Some(Box::from(&b"calibration"[..])),
         bounds,
     };
-    let shown = Shown::clear();
-    let looking = Looking { collection: Arc::clone(collection), context: Box::default(), bounds, shown };
-    let new = |task, payload| Work::new(task, order(payload), &Limits::default(), Arc::clone(metrics));
+    let shown = Disclosure::clear();
+    let looking = DetokenizeSpec { collection: Arc::clone(collection), context: Box::default(), bounds, shown };
+    let new = |task, payload| Job::new(task, order(payload), &Limits::default(), Arc::clone(metrics));
     let (mint, outcome) = timed(new(Task::Tokenize(minting, OnError::Fail), payload))?;
     let (mut rows, mut settle) = (Vec::new(), mint);
     let tokens = match outcome {

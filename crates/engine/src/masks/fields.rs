@@ -8,8 +8,8 @@ use std::sync::Arc;
 use sealwire_mask::{MaskingError, Masks, Value, redact};
 use sealwire_payload::{Field, Outcome, Path, Transform};
 
-use crate::faults::{Faults, FieldFault, Refusal};
-use crate::ticket::Ticket;
+use crate::cancel_token::CancelToken;
+use crate::field_errors::{FieldErrors, FieldFault, Refusal};
 
 /// Masks every field that a rule names, between the slices of a call.
 #[derive(Debug)]
@@ -17,9 +17,9 @@ pub struct MaskFields {
     /// The rules with their keys.
     pub masks: Arc<Masks>,
     /// Tells when to stop.
-    pub ticket: Arc<Ticket>,
+    pub ticket: Arc<CancelToken>,
     /// Fields that could not be masked.
-    pub faults: Faults,
+    pub faults: FieldErrors,
     /// Fields that were.
     pub masked: u64,
 }
@@ -36,8 +36,8 @@ impl MaskFields {
 #[derive(Debug)]
 pub struct MaskSlice<'s> {
     masking: sealwire_mask::Masking<'s>,
-    ticket: &'s Ticket,
-    faults: &'s mut Faults,
+    ticket: &'s CancelToken,
+    faults: &'s mut FieldErrors,
     masked: &'s mut u64,
 }
 

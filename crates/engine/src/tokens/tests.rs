@@ -3,17 +3,17 @@
 use std::collections::HashSet;
 
 use sealwire_crypto::{CardEnds, Format, KeyState, NewToken, TokenKeyVersion, TokenSecret};
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk, WalkError, json};
 use sealwire_store::{MemoryStore, Row, TokenStore as _, Written};
 use sealwire_wire::{FieldError, OnError};
 
-use super::look::{DetokenizeFields, Looking};
-use super::mint::{Minting, TOKEN_BYTES, TokenizeFields};
+use super::detokenize::{DetokenizeFields, DetokenizeSpec};
+use super::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use super::*;
 use crate::error::CallFailure;
-use crate::faults::{Faults, FieldFault, Refusal};
-use crate::masks::sight::Shown;
+use crate::field_errors::{FieldErrors, FieldFault, Refusal};
+use crate::masks::disclosure::Disclosure;
 
 const BOUNDS: Bounds = Bounds { fields_max: 100, value_bytes_max: 1_000 };
 
@@ -24,8 +24,8 @@ fn collection(kind: Kind, format: Format) -> Arc<Collection> {
     Arc::new(Collection { keys, map, kind, format, per_context: false, expires_s: None })
 }
 
-fn minting(collection: &Arc<Collection>) -> Minting {
-    Minting {
+fn minting(collection: &Arc<Collection>) -> TokenizeSpec {
+    TokenizeSpec {
         collection: Arc::clone(collection),
         context: Box::default(),
         tags: vec!["tag".into()],
@@ -69,8 +69,8 @@ fn walk_whole(payload: &[u8], fields: &mut TokenizeFields) -> Vec<u8> {
 /// What a call comes to: the document, the field errors, and how often it was walked.
 type Ended = Result<(Vec<u8>, Vec<FieldError>, u32), CallFailure>;
 
-async fn tokenize(store: &MemoryStore, minting: Minting, on_error: OnError, payload: &[u8]) -> Ended {
-    let faults = || Faults::new(on_error, 10, 100);
+async fn tokenize(store: &MemoryStore, minting: TokenizeSpec, on_error: OnError, payload: &[u8]) -> Ended {
+    let faults = || FieldErrors::new(on_error, 10, 100);
     let mut fields = TokenizeFields::new(minting, Arc::default(), faults());
     for walks in 1.. {
         let out = walk(Containers::Whole, payload, &mut fields, walks as usize)?;
@@ -86,8 +86,8 @@ async fn tokenize(store: &MemoryStore, minting: Minting, on_error: OnError, payl
     unreachable!("it ends")
 }
 
-async fn detokenize(store: &MemoryStore, looking: Looking, on_error: OnError, payload: &[u8]) -> Ended {
-    let faults = || Faults::new(on_error, 10, 100);
+async fn detokenize(store: &MemoryStore, looking: DetokenizeSpec, on_error: OnError, payload: &[u8]) -> Ended {
+    let faults = || FieldErrors::new(on_error, 10, 100);
     let mut fields = DetokenizeFields::new(looking, Arc::default(), faults());
     let out = walk(Containers::Descend, payload, &mut fields, 1)?;
     assert_eq!(out, payload, "nothing is known yet");
@@ -106,12 +106,17 @@ async fn detokenize(store: &MemoryStore, looking: Looking, on_error: OnError, pa
     Ok((out, fields.faults.listed, 2))
 }
 
-fn looking(collection: &Arc<Collection>) -> Looking {
-    Looking { collection: Arc::clone(collection), context: Box::default(), bounds: BOUNDS, shown: Shown::clear() }
+fn looking(collection: &Arc<Collection>) -> DetokenizeSpec {
+    DetokenizeSpec {
+        collection: Arc::clone(collection),
+        context: Box::default(),
+        bounds: BOUNDS,
+        shown: Disclosure::clear(),
+    }
 }
 
 fn strings(document: &[u8]) -> Vec<String> {
-    let mut reader = Reader::new(document);
+    let mut reader = TokenReader::new(document);
     (0..reader.array_len().unwrap())
         .map(|_| match reader.token().unwrap() {
             Token::Str(text) => String::from_utf8(text.to_vec()).unwrap(),
@@ -147,7 +152,7 @@ async fn every_type_comes_back_exactly_in_every_kind_that_keeps_values() {
 async fn a_container_that_is_selected_becomes_one_token() {
     let (store, collection) = (MemoryStore::default(), collection(Kind::Random, Format::Opaque));
     let payload = doc(r#"{"a": {"b": [1, "x"]}, "c": 1}"#);
-    let mut fields = TokenizeFields::new(minting(&collection), Arc::default(), Faults::new(OnError::Fail, 1, 1));
+    let mut fields = TokenizeFields::new(minting(&collection), Arc::default(), FieldErrors::new(OnError::Fail, 1, 1));
     let selection = Arc::new(Selection::parse(["$.a"]).unwrap());
     let (mut walk, mut out) = (Walk::new(selection, Containers::Whole, Limits::default()), Vec::new());
     walk.advance(&payload, &mut out, &mut fields, Budget::UNLIMITED).unwrap();
@@ -178,14 +183,14 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
         let shared = collection(Kind::Deterministic, Format::Opaque);
         let collection = Arc::new(Collection { per_context, ..Collection::clone(&shared) });
         let payload = doc(r#"["a"]"#);
-        let under = |context: &[u8]| Minting { context: context.into(), ..minting(&collection) };
+        let under = |context: &[u8]| TokenizeSpec { context: context.into(), ..minting(&collection) };
         let (one, ..) = tokenize(&store, under(b"one"), OnError::Fail, &payload).await.unwrap();
         let (two, ..) = tokenize(&store, under(b"two"), OnError::Fail, &payload).await.unwrap();
         assert_eq!(one == two, !per_context);
         if !per_context {
             continue;
         }
-        let look = |context: &[u8]| Looking { context: context.into(), ..looking(&collection) };
+        let look = |context: &[u8]| DetokenizeSpec { context: context.into(), ..looking(&collection) };
         assert_eq!(detokenize(&store, look(b"one"), OnError::Fail, &one).await.unwrap().0, payload);
         for wrong in [&b""[..], b"on", b"two"] {
             let refused = detokenize(&store, look(wrong), OnError::Fail, &one).await.unwrap_err();
@@ -197,7 +202,7 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
 #[tokio::test]
 async fn a_repeated_call_gets_its_tokens_again_and_a_changed_one_others() {
     let (store, collection) = (MemoryStore::default(), collection(Kind::Random, Format::Opaque));
-    let keyed = |key: &[u8]| Minting { idempotency_key: Some(key.into()), ..minting(&collection) };
+    let keyed = |key: &[u8]| TokenizeSpec { idempotency_key: Some(key.into()), ..minting(&collection) };
     let payload = doc(r#"["a", "a", "b"]"#);
     let (first, ..) = tokenize(&store, keyed(b"k"), OnError::Fail, &payload).await.unwrap();
     assert_eq!(strings(&first).iter().collect::<HashSet<_>>().len(), 3, "each field has its own");
@@ -289,13 +294,13 @@ fn collection_of_its_own(collection: &Arc<Collection>) -> Arc<Collection> {
 async fn only_the_tokens_that_are_taken_are_made_again() {
     let collection = collection(Kind::Random, Format::Opaque);
     let payload = doc(r#"["a", "b", "c"]"#);
-    let mut fields = TokenizeFields::new(minting(&collection), Arc::default(), Faults::new(OnError::Fail, 1, 3));
+    let mut fields = TokenizeFields::new(minting(&collection), Arc::default(), FieldErrors::new(OnError::Fail, 1, 3));
     let mut last = strings(&walk(Containers::Whole, &payload, &mut fields, 1).unwrap());
     let ids = |fields: &TokenizeFields| fields.group().rows.iter().map(|row| row.id).collect::<Vec<_>>();
     for _ in 1..16 {
         let before = ids(&fields);
         assert!(fields.answered(Written::Taken(vec![1])).unwrap());
-        fields.restart(Faults::new(OnError::Fail, 1, 3));
+        fields.restart(FieldErrors::new(OnError::Fail, 1, 3));
         let tokens = strings(&walk(Containers::Whole, &payload, &mut fields, 1).unwrap());
         let after = ids(&fields);
         let changed = |at: usize| (before[at] != after[at], last[at] != tokens[at]);
@@ -348,8 +353,10 @@ async fn a_row_that_is_of_another_value_is_never_given() {
     let payload = doc(r#"["a", "b"]"#);
     for (kind, idempotency_key) in [(Kind::Deterministic, None), (Kind::OneWay, None), (Kind::Random, Some(b"key"))] {
         let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
-        let again =
-            || Minting { idempotency_key: idempotency_key.map(|key: &[u8; 3]| (*key).into()), ..minting(&collection) };
+        let again = || TokenizeSpec {
+            idempotency_key: idempotency_key.map(|key: &[u8; 3]| (*key).into()),
+            ..minting(&collection)
+        };
         let (tokens, ..) = tokenize(&store, again(), OnError::Fail, &payload).await.unwrap();
         assert_eq!(tokenize(&store, again(), OnError::Fail, &payload).await.unwrap().0, tokens);
         exchange(&store, &collection).await;
@@ -368,7 +375,7 @@ async fn a_row_under_another_context_is_never_given() {
     let shared = collection(Kind::Deterministic, Format::Opaque);
     let collection = Arc::new(Collection { per_context: true, ..Collection::clone(&shared) });
     let payload = doc(r#"["a"]"#);
-    let under = |context: &[u8]| Minting { context: context.into(), ..minting(&collection) };
+    let under = |context: &[u8]| TokenizeSpec { context: context.into(), ..minting(&collection) };
     for context in [b"one", b"two"] {
         tokenize(&store, under(context), OnError::Fail, &payload).await.unwrap();
     }
@@ -396,11 +403,12 @@ async fn equal_values_have_one_token_however_they_are_encoded() {
     let whole = [&[0x91, 0x81, 0xd9, 1, b'a', 0xcd, 0, 5][..], &[0x91, 0x81, 0xa1, b'a', 5]];
     let mut given = HashSet::new();
     for payload in whole {
-        let mut fields = TokenizeFields::new(minting(&collection), Arc::default(), Faults::new(OnError::Fail, 10, 100));
+        let mut fields =
+            TokenizeFields::new(minting(&collection), Arc::default(), FieldErrors::new(OnError::Fail, 10, 100));
         let walked = walk_whole(payload, &mut fields);
         let written = store.write(1_000, vec![fields.group()]).await.pop().unwrap().unwrap();
         let again = fields.answered(written).unwrap();
-        fields.restart(Faults::new(OnError::Fail, 10, 100));
+        fields.restart(FieldErrors::new(OnError::Fail, 10, 100));
         given.insert(if again { walk_whole(payload, &mut fields) } else { walked });
     }
     assert_eq!(given.len(), 1);
@@ -411,10 +419,10 @@ async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
     for kind in [Kind::Deterministic, Kind::Random] {
         let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
         let payload = doc(r#"["a"]"#);
-        let first = Minting { context: (*b"mine").into(), ..minting(&collection) };
+        let first = TokenizeSpec { context: (*b"mine").into(), ..minting(&collection) };
         let (token, ..) = tokenize(&store, first, OnError::Fail, &payload).await.unwrap();
         let opened = detokenize(&store, looking(&collection), OnError::Fail, &token).await;
-        let mine = Looking { context: (*b"mine").into(), ..looking(&collection) };
+        let mine = DetokenizeSpec { context: (*b"mine").into(), ..looking(&collection) };
         assert_eq!(detokenize(&store, mine, OnError::Fail, &token).await.unwrap().0, payload);
         match kind {
             // It is under the empty context, whatever its first caller said.

@@ -1,7 +1,7 @@
 //! Some values of each masked column, masked and cast in the target before a row is copied: what does not fit its
 //! column is known then.
 
-use sealwire_msgpack::Reader;
+use sealwire_msgpack::TokenReader;
 use tokio_postgres::Client;
 
 use super::catalog::{Table, quoted};
@@ -68,7 +68,7 @@ pub(crate) async fn rehearse<E: Engine>(
             EngineError::Failed(said) => JobError::Engine(said),
         })?;
         let mut texts = Vec::with_capacity(sample.len());
-        let mut answers = Reader::new(answer.first().map_or(&[], Vec::as_slice));
+        let mut answers = TokenReader::new(answer.first().map_or(&[], Vec::as_slice));
         for _ in 0..sample.len() {
             let token = answers.token().map_err(|_| JobError::Engine("gave too few answers".to_owned()))?;
             let mut text = Vec::new();

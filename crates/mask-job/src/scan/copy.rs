@@ -210,7 +210,7 @@ mod tests {
         for text in ["t", "f"] {
             let (mut value, mut out) = (Vec::new(), Vec::new());
             super::value(text, Class::Boolean, false, &mut value);
-            let token = sealwire_msgpack::Reader::new(&value).token().expect("a scalar");
+            let token = sealwire_msgpack::TokenReader::new(&value).token().expect("a scalar");
             write_field(token, Class::Boolean, &mut out).expect("a boolean");
             assert_eq!(String::from_utf8_lossy(&out), text);
         }

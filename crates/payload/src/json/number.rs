@@ -95,19 +95,19 @@ pub(super) fn same_decimal(a: &str, b: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealwire_msgpack::{Reader, Token};
+    use sealwire_msgpack::{Token, TokenReader};
 
     fn check(text: &str, expected: Option<Token<'_>>) {
         let mut out = Vec::new();
         assert_eq!(append(text, &mut out), expected.is_some(), "{text}");
         match expected {
             Some(Token::F64(value)) => {
-                let Ok(Token::F64(found)) = Reader::new(&out).token() else {
+                let Ok(Token::F64(found)) = TokenReader::new(&out).token() else {
                     panic!("{text} is no float");
                 };
                 assert_eq!(found.to_bits(), value.to_bits(), "{text}");
             }
-            Some(token) => assert_eq!(Reader::new(&out).token(), Ok(token), "{text}"),
+            Some(token) => assert_eq!(TokenReader::new(&out).token(), Ok(token), "{text}"),
             None => assert!(out.is_empty(), "{text}"),
         }
     }

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::ops::Range;
 
 use json_event_parser::{JsonEvent, LowLevelJsonSerializer};
-use sealwire_msgpack::{Malformed, Reader, Token};
+use sealwire_msgpack::{Malformed, Token, TokenReader};
 
 use super::number::shortest;
 use super::{JsonError, repeated};
@@ -25,7 +25,7 @@ use crate::{Limits, Path};
 /// [`JsonError`] when the bytes are not one MessagePack document, or hold what JSON cannot, or the writer fails.
 pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: Limits) -> Result<(), JsonError> {
     let mut print = Print {
-        reader: Reader::new(bytes),
+        reader: TokenReader::new(bytes),
         input: bytes,
         writer: BufWriter::new(writer),
         pretty,
@@ -44,7 +44,7 @@ pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: Limi
 }
 
 struct Print<'a, W: Write> {
-    reader: Reader<'a>,
+    reader: TokenReader<'a>,
     input: &'a [u8],
     writer: BufWriter<W>,
     pretty: bool,

@@ -22,8 +22,8 @@ fn call(tenant: &u32, micros: u64) -> Call<'_, u32> {
     Call { tenant, weight: 1, cost, bytes: 0, since, deadline: Time::NEVER, whole: true }
 }
 
-fn micros_of_work(micros: u64) -> Work {
-    Work::from_nanos(micros * NS_PER_US)
+fn micros_of_work(micros: u64) -> Cost {
+    Cost::from_nanos(micros * NS_PER_US)
 }
 
 fn admitted(verdict: Verdict) -> Id {
@@ -178,7 +178,7 @@ impl Owner {
                 *left -= spent;
                 let unfinished = (*left > 0).then_some(slice.work);
                 self.now += spent;
-                let back = core.done(self.time(), slice.id, Work::from_nanos(spent), unfinished);
+                let back = core.done(self.time(), slice.id, Cost::from_nanos(spent), unfinished);
                 let closed = self.closed.contains(&slice.id);
                 assert_eq!(back, unfinished.filter(|_| closed), "work that is closed comes back");
                 match unfinished {
@@ -186,7 +186,7 @@ impl Owner {
                     Some(work) => assert!(self.ready.insert(work, slice.id).is_none()),
                     None => self.done.push(slice.id),
                 }
-                let again = core.done(self.time(), slice.id, Work::from_nanos(spent), Some(0));
+                let again = core.done(self.time(), slice.id, Cost::from_nanos(spent), Some(0));
                 assert_eq!(again, Some(0), "a slice ends once");
             }
             Op::Reckon { of, micros } => {
@@ -199,7 +199,7 @@ impl Owner {
                 let id = self.done.swap_remove(of % self.done.len());
                 self.tokens += 1;
                 core.resume(self.time(), id, micros_of_work(micros), self.tokens).expect("it is done and not closed");
-                assert_eq!(core.resume(self.time(), id, Work::default(), 0), Err(0), "once");
+                assert_eq!(core.resume(self.time(), id, Cost::default(), 0), Err(0), "once");
                 self.ready.insert(self.tokens, id);
                 self.left.insert(id, micros.min(1_000_000) * NS_PER_US);
             }
@@ -246,7 +246,7 @@ impl Owner {
         self.done.retain(|done| *done != id);
         self.closed.insert(id);
         assert_eq!(core.close(self.time(), id), None, "a call ends once");
-        assert_eq!(core.resume(self.time(), id, Work::default(), 0), Err(0), "and does not begin again");
+        assert_eq!(core.resume(self.time(), id, Cost::default(), 0), Err(0), "and does not begin again");
         let runs = self.running.iter().any(|slice| slice.id == id);
         assert_eq!(core.resize(id, 0), runs, "a call that is gone holds nothing");
     }
@@ -356,7 +356,7 @@ proptest! {
             now += spent;
             got[picked.work as usize] += spent / u64::from(weights[picked.work as usize]);
             let unfinished = (*left > 0).then_some(picked.work);
-            core.done(Time::from_nanos(now), picked.id, Work::from_nanos(spent), unfinished);
+            core.done(Time::from_nanos(now), picked.id, Cost::from_nanos(spent), unfinished);
             if unfinished.is_none() {
                 core.close(Time::from_nanos(now), picked.id);
                 submit(&mut core, picked.work, now);
@@ -415,13 +415,13 @@ fn a_worker_with_nothing_to_do_admits_who_waits() {
     let now = Time::default();
     let [_, small] = two_busy_workers(&mut core);
     let [first, second] = [true; 2].map(|whole| waits(&mut core, whole));
-    core.done(now, small, Work::from_nanos(50_000), None);
+    core.done(now, small, Cost::from_nanos(50_000), None);
     assert_eq!(promoted(&mut core), [first], "one for the worker that is free");
     assert!(core.pick(now).is_none());
     assert_eq!(promoted(&mut core), [], "which it waits for");
     core.close(now, first);
     assert_eq!(promoted(&mut core), [second], "but not for one that is gone");
-    assert!(core.submit(second, Work::default(), 0).is_ok());
+    assert!(core.submit(second, Cost::default(), 0).is_ok());
 }
 
 #[test]
@@ -431,11 +431,11 @@ fn no_worker_waits_for_bodies_that_arrive_slowly_while_a_whole_call_waits() {
     let running = two_busy_workers(&mut core);
     let slow = [false; 3].map(|whole| waits(&mut core, whole));
     let whole = waits(&mut core, true);
-    core.done(now, running[1], Work::from_nanos(50_000), None);
+    core.done(now, running[1], Cost::from_nanos(50_000), None);
     assert_eq!(promoted(&mut core), [whole], "before older ones that are not there yet");
     // The other worker finds nothing either. Only bodies that arrive are left: one is begun, to be read on.
     core.close(now, running[0]);
-    core.done(now, running[0], Work::from_nanos(50_000), None);
+    core.done(now, running[0], Cost::from_nanos(50_000), None);
     core.submit(whole, micros_of_work(110_000), 1).unwrap();
     assert_eq!(core.pick(now).unwrap().work, 1);
     assert!(core.pick(now).is_none());
@@ -466,7 +466,7 @@ fn a_call_that_costs_nothing_is_admitted_in_its_turn() {
     assert_eq!(core.pick(now).unwrap().id, running);
     core.submit(other, micros_of_work(400_000), 0).unwrap();
     let Verdict::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else { panic!("not made to wait") };
-    core.reckon(now, waits, Work::default());
+    core.reckon(now, waits, Cost::default());
     core.done(now, running, micros_of_work(200_000), None);
     assert_eq!(core.promoted(), Some((waits, 0)), "its tenant has nothing ahead of it");
 }
@@ -480,7 +480,7 @@ fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
     }
     let order: Vec<_> = std::iter::from_fn(|| {
         let slice = core.pick(Time::default())?;
-        core.done(Time::default(), slice.id, Work::from_nanos(1), None);
+        core.done(Time::default(), slice.id, Cost::from_nanos(1), None);
         Some(slice.work)
     })
     .collect();
@@ -558,7 +558,7 @@ fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
     core.done(now, other, micros_of_work(100), None);
     assert_eq!(core.pick(now).unwrap().work, 1);
     core.done(now, away, micros_of_work(400_000), None);
-    assert_eq!(core.close(now, away), Some(Closed { work: None, left: Work::default() }));
+    assert_eq!(core.close(now, away), Some(Closed { work: None, left: Cost::default() }));
 }
 
 #[test]
@@ -742,7 +742,7 @@ fn a_call_that_has_not_begun_within_twice_its_bound_is_refused() {
     for id in [runs, unsubmitted, large] {
         core.close(later, id);
     }
-    core.done(later, runs, Work::from_nanos(1), None);
+    core.done(later, runs, Cost::from_nanos(1), None);
     assert_eq!((core.gauges().calls, core.gauges().backlog, core.gauges().waiting), (0, [0; 8], [0; 8]));
 }
 
@@ -755,7 +755,7 @@ fn a_slow_machine_makes_no_call_larger() {
     for _ in 0..1_000 {
         let slice = core.pick(now).unwrap();
         now = now + Duration::from_micros(800);
-        core.done(now, slice.id, Work::from_nanos(50_000), Some(slice.work));
+        core.done(now, slice.id, Cost::from_nanos(50_000), Some(slice.work));
     }
     core.pick(now).unwrap();
     // 5 ms of work take 160 ms of this tenant's half now; of such calls 250 ms may be ahead, not four times 160.

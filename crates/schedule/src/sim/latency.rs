@@ -1,7 +1,7 @@
 //! Small calls beside large ones: the founding story, the mix at three loads; what slices, classes and the guard do.
 
 use super::{Arrivals, MS, Report, Scenario, Scope, Source, millis, mixed, seeds};
-use crate::units::Work;
+use crate::units::Cost;
 
 /// A caller of 100 fields, 20 times a second, and what it has to itself.
 fn synthetic(tenant: u32, scope: Scope) -> Source {
@@ -44,7 +44,7 @@ fn a_small_call_beside_two_batches_takes_at_most_twice_as_long() {
                     queue.show("   without a scheduler", 0);
                     assert!(times_idle(&queue, &idle) >= 25.0 * outstanding.min(2) as f64);
                     if scope == Scope::Request {
-                        let long = scenario.clone().with(|s| s.knobs.slice = Work::from_nanos(5 * MS)).run();
+                        let long = scenario.clone().with(|s| s.knobs.slice = Cost::from_nanos(5 * MS)).run();
                         long.show("   slices of 5 ms", 0);
                         assert!(times_idle(&long, &idle) > 4.0);
                         let whole = scenario.with(|s| s.tuning.slice_parts = 1).run();
@@ -87,7 +87,7 @@ fn in_a_mix_the_small_and_medium_are_hardly_delayed_and_the_large_pay_little() {
                     if seed > 1 {
                         continue;
                     }
-                    let flat = scenario.with(|s| s.tuning.class_first = Work::from_nanos(u64::MAX)).run();
+                    let flat = scenario.with(|s| s.tuning.class_first = Cost::from_nanos(u64::MAX)).run();
                     flat.show("   one class", 0);
                     assert!(p99(&flat, 0) > 3.0 * small, "one class of calls is not enough");
                 }

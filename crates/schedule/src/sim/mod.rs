@@ -23,7 +23,7 @@ use crate::arena::Id;
 use crate::call::{Call, Closed, Expiry, Verdict};
 use crate::core::Core;
 use crate::knobs::{Knobs, Order, Tuning};
-use crate::units::{Time, Work, nanos};
+use crate::units::{Cost, Time, nanos};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -292,7 +292,7 @@ struct Issued {
     /// Of the work, what comes behind a wait for something else.
     behind: u64,
     /// What the core was told that it costs.
-    told: Work,
+    told: Cost,
     id: Option<Id>,
     retried: bool,
     over: bool,
@@ -408,7 +408,7 @@ impl World {
             work,
             left: work - behind,
             behind,
-            told: Work::default(),
+            told: Cost::default(),
             id: None,
             retried: false,
             over: false,
@@ -442,7 +442,7 @@ impl World {
             Some(timeout) if self.scenario.deadlines => Time::from_nanos(arrived + timeout * MS),
             _ => Time::NEVER,
         };
-        let told = Work::from_nanos((work as f64 * spread.exp()) as u64);
+        let told = Cost::from_nanos((work as f64 * spread.exp()) as u64);
         self.calls[call].told = told;
         let offered = Call {
             tenant: if self.scenario.one_tenant { &0 } else { &source.tenant },
@@ -513,9 +513,9 @@ impl World {
     }
 
     /// What the core was told of a call, without what comes behind a wait.
-    fn first(&self, call: usize) -> Work {
+    fn first(&self, call: usize) -> Cost {
         let Issued { told, behind, .. } = self.calls[call];
-        Work::from_nanos(told.as_nanos() - behind.min(told.as_nanos()))
+        Cost::from_nanos(told.as_nanos() - behind.min(told.as_nanos()))
     }
 
     fn refused(&mut self, call: usize, span: u64) {
@@ -561,13 +561,13 @@ impl World {
         let done = issued.left == 0;
         let away = self.scenario.sources[issued.source].away_ms.filter(|_| done && issued.behind > 0);
         let now = Time::from_nanos(self.now);
-        let unwanted = self.core.done(now, id, Work::from_nanos(work), (!done).then_some(call));
+        let unwanted = self.core.done(now, id, Cost::from_nanos(work), (!done).then_some(call));
         assert_eq!(unwanted.is_some(), !done && self.calls[call].over, "what is given back is what was closed");
         if let Some(millis) = away {
             self.after(millis * MS, Event::Back { call });
         } else if done && !self.calls[call].over {
             let closed = self.core.close(now, id);
-            assert_eq!(closed, Some(Closed { work: None, left: Work::default() }), "what is done has no work left");
+            assert_eq!(closed, Some(Closed { work: None, left: Cost::default() }), "what is done has no work left");
             let Issued { source, size, arrived, work, .. } = self.calls[call];
             let latency = self.now - arrived;
             self.row(call, |row| row.finish(latency));
@@ -583,7 +583,7 @@ impl World {
     fn back(&mut self, call: usize) {
         let issued = &mut self.calls[call];
         issued.left = std::mem::take(&mut issued.behind);
-        let (id, left, over) = (issued.id.expect("it ran"), Work::from_nanos(issued.left), issued.over);
+        let (id, left, over) = (issued.id.expect("it ran"), Cost::from_nanos(issued.left), issued.over);
         assert_eq!(self.core.resume(Time::from_nanos(self.now), id, left, call).is_err(), over);
     }
 

@@ -5,7 +5,7 @@ use sealwire_wire::ErrorCode;
 use tokio::sync::watch;
 
 use super::*;
-use crate::ending::Ending;
+use crate::shutdown::Shutdown;
 use crate::tls::tests::{Files as Folder, der, leaf, list, private};
 use sealwire_dev_ca::{Authority, Issued, Leaf, Usage, Validity};
 use sealwire_telemetry::metrics::ExpulsionLabel;
@@ -19,7 +19,7 @@ const BOUND: Duration = Duration::from_millis(WATCH_S * 1_000 + 1_000 + 200);
 struct Kept {
     folder: Folder,
     admin: Arc<Telemetry>,
-    gate: Arc<Gate>,
+    gate: Arc<ConnectionRegistry>,
     reload: Reload,
 }
 
@@ -34,7 +34,7 @@ impl Kept {
         Self { folder, admin, gate, reload }
     }
 
-    fn enter(&self, issued: &Issued) -> gate::Caller {
+    fn enter(&self, issued: &Issued) -> connection_registry::Caller {
         self.gate.enter(&[der(issued)], &self.gate.entrance()).ok().unwrap()
     }
 
@@ -80,7 +80,7 @@ fn with_list() -> Folder {
     folder
 }
 
-async fn expelled(caller: &gate::Caller) -> ExpulsionLabel {
+async fn expelled(caller: &connection_registry::Caller) -> ExpulsionLabel {
     let mut expelled = caller.expelled();
     expelled.wait_for(Option::is_some).await.unwrap().unwrap()
 }
@@ -281,7 +281,7 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
     let lines = || std::fs::read_to_string(file.path()).unwrap();
     assert_eq!(lines(), "", "nothing is near its end");
     let held = certificates.held.clone();
-    let year = |mut held: Vec<Held>, left: time::Duration| {
+    let year = |mut held: Vec<CertificateInfo>, left: time::Duration| {
         for held in &mut held {
             held.ends = Some(OffsetDateTime::now_utc() + left);
             held.begins = OffsetDateTime::now_utc() - time::Duration::days(365);
@@ -323,7 +323,11 @@ async fn thousands_of_certificates_are_judged_in_slices() {
     let judged = kept.gate.judge_all().await;
     println!("{} certificates judged again in {:?}, without the rests", judged.chains, began.elapsed());
     drop(callers);
-    assert_eq!(kept.gate.judge_all().await, gate::Judged::default(), "nothing is kept of those that left");
+    assert_eq!(
+        kept.gate.judge_all().await,
+        connection_registry::Judged::default(),
+        "nothing is kept of those that left"
+    );
 }
 
 #[tokio::test]
@@ -338,7 +342,7 @@ async fn who_comes_back_after_an_expulsion_is_new() {
     kept.reload.ask(kept.folder.tls.clone(), None).await.unwrap();
     let second = kept.enter(&caller);
     drop(first);
-    let ending = Ending::new(watch::channel(false).1, second.expelled());
+    let ending = Shutdown::new(watch::channel(false).1, second.expelled());
     assert_eq!((ending.farewell(), kept.gate.judge_all().await.chains), (None, 1));
     kept.revoke(&[&caller]);
     kept.reload.ask(kept.folder.tls.clone(), None).await.unwrap();

@@ -10,26 +10,26 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::Connection;
-use super::recorded::{Facts, Subject};
+use super::audit::{RequestSummary, Subject};
 use super::replies::Outgoing;
-use super::request::{Request, Wanted};
+use super::request::{Request, RequestOptions};
 use sealwire_engine::access;
+use sealwire_engine::cancel_token::{CancelToken, StopReason};
 use sealwire_engine::cost::fields_max;
 use sealwire_engine::engine::{Engine, Located};
 use sealwire_engine::error::CallFailure;
 use sealwire_engine::failures::log_failure;
-use sealwire_engine::scheduler::{Offer, Place};
-use sealwire_engine::ticket::{StopReason, Ticket};
-use sealwire_engine::tokens::ask::Resumed;
-use sealwire_engine::tokens::calls::{TOKEN_ANSWER_BYTES, TokensCall, answers_max};
-use sealwire_engine::work::{Finished, Order, Outcome, Work};
+use sealwire_engine::job::{Finished, Job, JobSpec, Outcome};
+use sealwire_engine::scheduler::{AdmissionPermit, AdmissionRequest};
+use sealwire_engine::tokens::methods::{TOKEN_ANSWER_BYTES, TokensCall, answers_max};
+use sealwire_engine::tokens::store_io::Resumed;
 use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
 use sealwire_telemetry::traces::Traced;
 
 /// A call that may begin, or waits for that.
-pub(super) struct Begun {
-    pub(super) place: Place,
-    pub(super) todo: Todo,
+pub(super) struct Prepared {
+    pub(super) place: AdmissionPermit,
+    pub(super) todo: PreparedTask,
     deadline: Instant,
     /// When it was offered, if it was whole by then.
     offered: Option<Instant>,
@@ -39,9 +39,9 @@ pub(super) struct Begun {
 }
 
 /// What is to be done for a call.
-pub(super) enum Todo {
+pub(super) enum PreparedTask {
     /// A walk over its document.
-    Walk(Box<Work>, oneshot::Receiver<Finished>),
+    Walk(Box<Job>, oneshot::Receiver<Finished>),
     /// Something about the tokens of a collection.
     Tokens(Located),
     /// First the decision whether it may be done: what its caller may do has to be looked up.
@@ -49,29 +49,33 @@ pub(super) enum Todo {
 }
 
 /// Why a call does not begin, and its size.
-pub(super) struct NotBegun {
+pub(super) struct Rejected {
     pub(super) failure: CallFailure,
     pub(super) class: Class,
 }
 
-impl<E: Into<CallFailure>> From<E> for NotBegun {
+impl<E: Into<CallFailure>> From<E> for Rejected {
     fn from(error: E) -> Self {
         Self { failure: error.into(), class: Class::default() }
     }
 }
 
 /// Takes a request from its bytes to work that only has to be submitted. Nothing in it waits.
-pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Place>) -> Result<Begun, NotBegun> {
+pub(super) fn begin(
+    connection: &Connection,
+    request: &Request,
+    place: Option<AdmissionPermit>,
+) -> Result<Prepared, Rejected> {
     let engine = &connection.engine;
     engine.audit.ready()?;
     let Boundary { bytes, leaves, .. } = request.boundary;
     let call = Call::decode(&request.frame, &request.boundary)?; // 1. bytes become types
-    let wanted = Wanted::of(&call);
+    let wanted = RequestOptions::of(&call);
     let (kind, shape) = (request.kind(&wanted), request.shape(&wanted));
     let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
     let overloaded = |failure| {
         let class = Class::of_cost(engine.scheduler.estimate(kind, shape));
-        NotBegun { failure, class }
+        Rejected { failure, class }
     };
     // 2. a decision, at once where the caller was seen a moment ago, before memory is reserved
     // Not by when it arrived: it may have waited for longer than what is known of its caller holds.
@@ -91,7 +95,7 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
             let bytes = held(wanted.format.unwrap_or(Format::Native));
             let deadline = Some(deadline.into_std());
             let (principal, since) = (&connection.principal, request.since.into_std());
-            let offer = Offer { principal, kind, shape, bytes, since, deadline, whole: true };
+            let offer = AdmissionRequest { principal, kind, shape, bytes, since, deadline, whole: true };
             let place = engine.scheduler.offer(&offer, &connection.bytes);
             (place.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
         }
@@ -101,12 +105,12 @@ pub(super) fn begin(connection: &Connection, request: &Request, place: Option<Pl
             Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
             prepared => prepared?,
         },
-        None => Todo::Undecided,
+        None => PreparedTask::Undecided,
     };
     let traced = engine.traces.sample(&call);
     let named = engine.audit.is_on() || traced.is_some();
     let subject = if named { Subject::of(&call, &request.frame) } else { Subject::default() };
-    Ok(Begun { place, todo, deadline, offered, subject, traced })
+    Ok(Prepared { place, todo, deadline, offered, subject, traced })
 }
 
 /// What a call has to be permitted.
@@ -120,8 +124,8 @@ fn prepare(
     request: &Request,
     call: &Call<'_>,
     permit: &Permit<'_>,
-    place: &mut Place,
-) -> Result<Todo, CallFailure> {
+    place: &mut AdmissionPermit,
+) -> Result<PreparedTask, CallFailure> {
     let engine = &connection.engine;
     let Boundary { bytes, leaves, .. } = request.boundary;
     let fields = match call {
@@ -136,7 +140,7 @@ fn prepare(
         if !place.resize(answers.saturating_add(2 * bytes)) {
             return Err(CallFailure::no_memory());
         }
-        return Ok(Todo::Tokens(located));
+        return Ok(PreparedTask::Tokens(located));
     }
     let plan = engine.plan(permit, &request.frame, call, leaves)?; // 4. the same, with a document
     let reply = engine.reply_bytes(request.method, plan.format, bytes, leaves).saturating_add(plan.growth_bytes);
@@ -144,10 +148,10 @@ fn prepare(
     if !place.resize(all.saturating_add(plan.beside_bytes)) {
         return Err(CallFailure::no_memory());
     }
-    let order = Order {
+    let order = JobSpec {
         msgid: request.msgid,
         method: request.method.into(),
-        kind: request.kind(&Wanted::of(call)),
+        kind: request.kind(&RequestOptions::of(call)),
         payload: plan.payload,
         selection: plan.selection,
         unmatched: plan.unmatched,
@@ -157,16 +161,16 @@ fn prepare(
         reply_bytes: all - bytes,
         estimate: place.estimate(),
     };
-    let (work, finished) = Work::new(plan.task, order, &engine.limits, Arc::clone(&engine.metrics));
-    Ok(Todo::Walk(work, finished))
+    let (work, finished) = Job::new(plan.task, order, &engine.limits, Arc::clone(&engine.metrics));
+    Ok(PreparedTask::Walk(work, finished))
 }
 
 /// Decides on a call and makes work of it, once what its caller may do is looked up.
 pub(super) async fn prepare_late(
     connection: &Connection,
     request: &Request,
-    place: &mut Place,
-) -> Result<Todo, CallFailure> {
+    place: &mut AdmissionPermit,
+) -> Result<PreparedTask, CallFailure> {
     let call = Call::decode(&request.frame, &request.boundary)?;
     let permit = connection.engine.decider.decide(&connection.principal, asked(&call)?).await?;
     prepare(connection, request, &call, &permit, place)
@@ -176,7 +180,7 @@ pub(super) async fn prepare_late(
 pub(super) async fn answer(
     connection: Arc<Connection>,
     request: Request,
-    mut begun: Begun,
+    mut begun: Prepared,
     seat: OwnedSemaphorePermit,
 ) {
     let engine = &connection.engine;
@@ -186,7 +190,7 @@ pub(super) async fn answer(
     let (subject, traced) = (std::mem::take(&mut begun.subject), begun.traced.take());
     let came_to = run(&connection, &request, begun, &mut report).await;
     let code = came_to.as_ref().map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
-    let mut facts = Facts {
+    let mut facts = RequestSummary {
         method,
         subject: &subject,
         bytes: request.boundary.bytes,
@@ -222,17 +226,17 @@ pub(super) async fn answer(
 async fn run(
     connection: &Connection,
     request: &Request,
-    begun: Begun,
+    begun: Prepared,
     report: &mut CallReport,
-) -> Result<(Vec<u8>, Place), CallFailure> {
+) -> Result<(Vec<u8>, AdmissionPermit), CallFailure> {
     let engine = &connection.engine;
-    let Begun { mut place, todo, deadline, offered, .. } = begun;
+    let Prepared { mut place, todo, deadline, offered, .. } = begun;
     let ticket = request.ticket.ticket();
     let (mut ran, patience) = (None, place.patience());
     let finish = async {
         let mut idle = Idle { engine, ticket, is_over: false };
         let todo = match todo {
-            Todo::Undecided => {
+            PreparedTask::Undecided => {
                 let todo = prepare_late(connection, request, &mut place).await?;
                 place.restart_wait();
                 todo
@@ -240,12 +244,14 @@ async fn run(
             known => known,
         };
         // Work that is stopped counts itself.
-        idle.is_over = matches!(todo, Todo::Walk(..));
+        idle.is_over = matches!(todo, PreparedTask::Walk(..));
         place.admitted().await; // 5. its turn
         let result = match todo {
-            Todo::Undecided => Err(CallFailure::Internal("a decision is made once")),
-            Todo::Walk(work, finished) => walk(engine, ticket, (work, finished), &mut place, deadline, &mut ran).await,
-            Todo::Tokens(located) => on_tokens(engine, request, located, &mut place, deadline).await,
+            PreparedTask::Undecided => Err(CallFailure::Internal("a decision is made once")),
+            PreparedTask::Walk(work, finished) => {
+                walk(engine, ticket, (work, finished), &mut place, deadline, &mut ran).await
+            }
+            PreparedTask::Tokens(located) => on_tokens(engine, request, located, &mut place, deadline).await,
         };
         idle.is_over = true;
         result
@@ -278,7 +284,7 @@ async fn run(
 /// Counts a call that is stopped while no work of it runs.
 struct Idle<'a> {
     engine: &'a Engine,
-    ticket: &'a Ticket,
+    ticket: &'a CancelToken,
     is_over: bool,
 }
 
@@ -301,9 +307,9 @@ struct Ran {
 /// A call on a document, walk by walk.
 async fn walk(
     engine: &Engine,
-    ticket: &Ticket,
-    (mut work, mut finished): (Box<Work>, oneshot::Receiver<Finished>),
-    place: &mut Place,
+    ticket: &CancelToken,
+    (mut work, mut finished): (Box<Job>, oneshot::Receiver<Finished>),
+    place: &mut AdmissionPermit,
     deadline: Instant,
     ran: &mut Option<Ran>,
 ) -> Result<Vec<u8>, CallFailure> {
@@ -333,7 +339,7 @@ async fn on_tokens(
     engine: &Engine,
     request: &Request,
     located: Located,
-    place: &mut Place,
+    place: &mut AdmissionPermit,
     deadline: Instant,
 ) -> Result<Vec<u8>, CallFailure> {
     let Call::Tokens(call) = Call::decode(&request.frame, &request.boundary)? else {

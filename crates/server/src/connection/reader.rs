@@ -1,7 +1,7 @@
 //! The reading half of a connection: finds messages in what arrives, and begins, parks or refuses each.
 
-mod arriving;
-mod parked;
+mod deferred;
+mod streaming;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 
-use super::call::{NotBegun, answer, begin, immediate};
+use super::audit::Refused;
+use super::call::{Rejected, answer, begin, immediate};
 use super::input::{Input, READ_BYTES};
-use super::recorded::Refused;
 use super::request::{Request, needs_place};
 use super::{Connection, End};
-use crate::ending::Ending;
-use arriving::{Arriving, admitted};
-use parked::{Parked, Pauses};
+use crate::shutdown::Shutdown;
+use deferred::{ClassBackoff, DeferredRequest};
+use sealwire_engine::cancel_token::StopReason;
 use sealwire_engine::error::CallFailure;
-use sealwire_engine::scheduler::Place;
-use sealwire_engine::ticket::StopReason;
+use sealwire_engine::scheduler::AdmissionPermit;
 use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
+use streaming::{StreamingRequest, admitted};
 
 /// The reading half of a connection.
 pub(super) struct Reader<R> {
     connection: Arc<Connection>,
     input: Input<R>,
     scanner: Scanner,
-    ending: Ending,
+    ending: Shutdown,
     message_began: Option<Instant>,
-    arriving: Option<Arriving>,
+    arriving: Option<StreamingRequest>,
     /// Oldest first.
-    parked: VecDeque<Parked>,
+    parked: VecDeque<DeferredRequest>,
     parked_bytes: usize,
-    pauses: Pauses,
+    pauses: ClassBackoff,
     /// A seat for the next call, taken while that could not begin.
     seat: Option<OwnedSemaphorePermit>,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    pub(super) fn new(connection: Arc<Connection>, read: R, ending: Ending) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, read: R, ending: Shutdown) -> Self {
         let limits = &connection.engine.limits;
         let scanner = Scanner::for_requests(sealwire_wire::Limits {
             message_bytes_max: limits.message_bytes_max as u64,
@@ -61,7 +61,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             arriving: None,
             parked: VecDeque::new(),
             parked_bytes: 0,
-            pauses: Pauses(Default::default()),
+            pauses: ClassBackoff(Default::default()),
             seat: None,
         }
     }
@@ -116,7 +116,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         match boundary.head {
             Head::Request { msgid, method: Some(method) } if needs_place(method) => {
                 let (seat, place, ticket) = match arriving {
-                    Some(Arriving { place, ticket: Some(ticket), seat, .. }) => (seat, Some(place), ticket),
+                    Some(StreamingRequest { place, ticket: Some(ticket), seat, .. }) => (seat, Some(place), ticket),
                     arriving => {
                         drop(arriving); // Or its bytes would count twice until it is offered anew.
                         match self.connection.tickets.issue(msgid) {
@@ -157,10 +157,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// Starts the answer to a call, or answers why it does not begin.
-    async fn begin(&mut self, request: Request, seat: OwnedSemaphorePermit, place: Option<Place>) {
+    async fn begin(&mut self, request: Request, seat: OwnedSemaphorePermit, place: Option<AdmissionPermit>) {
         match begin(&self.connection, &request, place) {
             Ok(begun) => drop(tokio::spawn(answer(Arc::clone(&self.connection), request, begun, seat))),
-            Err(NotBegun { failure, class }) => {
+            Err(Rejected { failure, class }) => {
                 if let CallFailure::Overloaded(refusal) = &failure {
                     self.pauses.after(refusal, class);
                 }
@@ -225,7 +225,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Reading::Paused { until } => (self.arriving.is_none() && self.parked_bytes < READ_BYTES, until),
         };
         let wants_seat = self.seat.is_none() && (self.next_parked().is_some() || (long_waits && until.is_none()));
-        let ends_of = |parked: &Parked| {
+        let ends_of = |parked: &DeferredRequest| {
             let paused = self.pauses.until(parked.class());
             [Some(parked.deadline), parked.expires.filter(|_| paused.is_some()), paused]
         };

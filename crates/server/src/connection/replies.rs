@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
 use sealwire_engine::io_fairness::{IoFairness, PIECE_BYTES};
-use sealwire_engine::scheduler::Place;
+use sealwire_engine::scheduler::AdmissionPermit;
 
 /// Replies up to this many bytes are written together, in one TLS record where they fit.
 const BATCH_BYTES: usize = 16 << 10;
@@ -19,7 +19,7 @@ const REPLY_BYTES_PER_S_MIN: u64 = 1 << 20;
 /// A reply on its way to the writer, and what is given back once it is written.
 pub(super) struct Outgoing {
     pub(super) bytes: Vec<u8>,
-    pub(super) _place: Option<Place>,
+    pub(super) _place: Option<AdmissionPermit>,
     pub(super) _seat: Option<OwnedSemaphorePermit>,
 }
 

@@ -5,8 +5,8 @@ use sealwire_schedule::Shape;
 use sealwire_wire::{Boundary, Call, Curve, Format, KeyScope, Method, Methods, Outlook};
 use tokio::time::Instant;
 
-use sealwire_engine::cost::Kind;
-use sealwire_engine::ticket::TicketGuard;
+use sealwire_engine::cancel_token::CancelGuard;
+use sealwire_engine::cost::OperationKind;
 
 /// A call with work, whose message is there.
 pub(super) struct Request {
@@ -17,29 +17,29 @@ pub(super) struct Request {
     pub(super) arrived: Instant,
     /// When its wait for admission and for a crypto thread began, which has a bound.
     pub(super) since: Instant,
-    pub(super) ticket: TicketGuard,
+    pub(super) ticket: CancelGuard,
 }
 
 impl Request {
-    pub(super) fn kind(&self, wanted: &Wanted) -> Kind {
-        Kind::of(self.method, wanted.curve, wanted.scope)
+    pub(super) fn kind(&self, wanted: &RequestOptions) -> OperationKind {
+        OperationKind::of(self.method, wanted.curve, wanted.scope)
     }
 
-    pub(super) fn shape(&self, wanted: &Wanted) -> Shape {
+    pub(super) fn shape(&self, wanted: &RequestOptions) -> Shape {
         self.kind(wanted).shape(self.boundary.leaves, self.boundary.bytes as u64)
     }
 }
 
 /// What a document call says of itself, before anything is looked up.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct RequestOptions {
     pub(super) deadline_ms: Option<u32>,
     pub(super) curve: Curve,
     pub(super) scope: KeyScope,
     pub(super) format: Option<Format>,
 }
 
-impl Wanted {
+impl RequestOptions {
     pub(super) fn of(call: &Call<'_>) -> Self {
         let (deadline_ms, writing) = match call {
             Call::Encrypt(call) | Call::Rewrap(call) => (call.deadline_ms, call.writing),

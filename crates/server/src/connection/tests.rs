@@ -10,12 +10,12 @@ use sealwire_store::{Commit, Control, ControlStore, MemoryStore};
 use sealwire_wire::{Boundary, Encrypt, Head, Limits, Scan, Scanner, request};
 use tokio::time::{Instant, advance};
 
-use super::call::{Todo, begin, prepare_late};
+use super::call::{PreparedTask, begin, prepare_late};
 use super::request::Request;
 use super::*;
 use sealwire_config::CALL_BYTES;
 use sealwire_config::Config;
-use sealwire_engine::access::Decider;
+use sealwire_engine::access::Authorizer;
 use sealwire_engine::apps::Apps;
 use sealwire_engine::audit::Audit;
 use sealwire_engine::cost;
@@ -49,7 +49,7 @@ async fn connection() -> Arc<Connection> {
     let state = Arc::new(Telemetry::default());
     let metrics = Arc::clone(&state.metrics);
     let engine = Engine {
-        decider: Decider::new(&config.access, &apps, &metrics),
+        decider: Authorizer::new(&config.access, &apps, &metrics),
         scheduler: Scheduler::start(NonZeroU32::MIN, &config.schedule, cost::calibrate().unwrap(), Arc::new(|| false)),
         tokens: None,
         turns: sealwire_engine::io_fairness::IoFairness::new(1),
@@ -64,8 +64,8 @@ async fn connection() -> Arc<Connection> {
     Arc::new(Connection {
         principal,
         pace: Arc::new(Pace::new(1_000)),
-        tickets: Tickets::default(),
-        bytes: ConnectionBytes::new(engine.limits.bytes_per_connection_max),
+        tickets: CancelTokens::default(),
+        bytes: ConnectionMemory::new(engine.limits.bytes_per_connection_max),
         seats: Arc::new(Semaphore::new(1)),
         recordings: Arc::new(Semaphore::new(1)),
         replies: mpsc::channel(1).0,
@@ -97,14 +97,14 @@ async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
     look_up(&connection, 0).await.unwrap();
     let at_once = arrived(&connection, 1, Instant::now());
     let begun = begin(&connection, &at_once, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
-    assert!(matches!(begun.todo, Todo::Walk(..)), "known from the cache");
+    assert!(matches!(begun.todo, PreparedTask::Walk(..)), "known from the cache");
     // Read now, and deferred for longer than the cache holds. Meanwhile another engine takes the role away.
     let deferred = arrived(&connection, 2, Instant::now());
     let store = connection.engine.apps.control().store();
     put(&**store, &principal_key(&connection.principal), None).await;
     advance(CACHE + Duration::from_secs(1)).await;
     let mut begun = begin(&connection, &deferred, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
-    assert!(matches!(begun.todo, Todo::Undecided), "decided by what held when it arrived");
+    assert!(matches!(begun.todo, PreparedTask::Undecided), "decided by what held when it arrived");
     let decided = prepare_late(&connection, &deferred, &mut begun.place).await;
     assert!(matches!(decided, Err(CallFailure::Denied(_))));
 }
@@ -115,7 +115,7 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
     let held = || connection.engine.scheduler.gauges().bytes;
     let first = arrived(&connection, 0, Instant::now());
     let mut begun = begin(&connection, &first, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
-    assert!(matches!(begun.todo, Todo::Undecided));
+    assert!(matches!(begun.todo, PreparedTask::Undecided));
     assert_eq!(held(), (first.boundary.bytes + CALL_BYTES) as u64, "the message, and no reply");
     prepare_late(&connection, &first, &mut begun.place).await.unwrap();
     assert!(held() > (first.boundary.bytes + CALL_BYTES) as u64, "the reply too, once it is permitted");

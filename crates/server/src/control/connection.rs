@@ -12,11 +12,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::recorded::{Done, Heard, unrecorded};
-use super::{CALL_MAX, DEPTH_MAX, Desk, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
-use crate::ending::Ending;
+use super::audit::{Applied, RequestInfo, unrecorded};
+use super::{CALL_MAX, ControlService, DEPTH_MAX, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
+use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
-use sealwire_engine::ticket::StopReason;
+use sealwire_engine::cancel_token::StopReason;
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 
@@ -26,7 +26,7 @@ const CALLS_RETRY_MS: u32 = 1_000;
 const BUFFER_BYTES: usize = 128 << 10;
 
 pub(super) struct Connection<S> {
-    desk: Arc<Desk>,
+    desk: Arc<ControlService>,
     principal: Principal,
     stream: S,
     scanner: Scanner,
@@ -47,7 +47,7 @@ impl From<io::Error> for Over {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(super) fn new(desk: Arc<Desk>, principal: Principal, stream: S) -> Self {
+    pub(super) fn new(desk: Arc<ControlService>, principal: Principal, stream: S) -> Self {
         let limits = Limits {
             message_bytes_max: MESSAGE_BYTES_MAX,
             depth_max: DEPTH_MAX,
@@ -60,7 +60,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Answers calls until the peer leaves, is silent for too long, is expelled, or the engine drains.
-    pub(super) async fn serve(mut self, mut ending: Ending) {
+    pub(super) async fn serve(mut self, mut ending: Shutdown) {
         if self.desk.admits(&self.principal) {
             // Also before a call that is there: who is expelled changes nothing any more.
             while ending.reason() != Some(StopReason::Expelled) && self.step(&mut ending).await.is_ok() {}
@@ -102,7 +102,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    async fn step(&mut self, ending: &mut Ending) -> Result<(), Over> {
+    async fn step(&mut self, ending: &mut Shutdown) -> Result<(), Over> {
         match self.scanner.scan(&self.buffer) {
             Scan::Incomplete => {
                 if !self.buffer.is_empty() || !self.scanner.is_idle() {
@@ -163,7 +163,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let arrived = Instant::now();
         let answer = to_its_end(async move {
             let _call = call;
-            let heard = Heard { principal: &principal, method: label, call: None, bytes: boundary.bytes, arrived };
+            let heard =
+                RequestInfo { principal: &principal, method: label, call: None, bytes: boundary.bytes, arrived };
             answer(&desk, heard, msgid, &message, &boundary).await
         });
         match answer.await {
@@ -188,7 +189,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Refuses a call that nothing was done for.
     async fn turn_down(&mut self, msgid: u32, method: MethodLabel, error: &RpcError) -> Result<(), Over> {
         let (principal, bytes, arrived) = (&self.principal, self.buffer.len(), Instant::now());
-        let heard = Heard { principal, method, call: None, bytes, arrived };
+        let heard = RequestInfo { principal, method, call: None, bytes, arrived };
         let recording = self.desk.record(&heard, Err(error.code));
         match recording.kept().await {
             Ok(()) => self.refuse(msgid, method, error).await,
@@ -241,8 +242,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
 /// The reply to the call that a message holds, once that is recorded.
 async fn answer(
-    desk: &Desk,
-    heard: Heard<'_>,
+    desk: &ControlService,
+    heard: RequestInfo<'_>,
     msgid: u32,
     message: &[u8],
     boundary: &Boundary,
@@ -262,8 +263,8 @@ async fn answer(
         Ok(_) => Err(RpcError::new(ErrorCode::Internal, "the scan and the decoder disagree on the method")),
         Err(error) => Err(error.into()),
     };
-    let heard = Heard { call: call.as_ref().ok(), ..heard };
-    let done: Result<Done, RpcError> = match &call {
+    let heard = RequestInfo { call: call.as_ref().ok(), ..heard };
+    let done: Result<Applied, RpcError> = match &call {
         Ok(call) => match desk.engine.audit.ready() {
             Ok(()) => desk.answer(heard.principal, call, &mut out).await,
             Err(failure) => Err(failure.answer()),

@@ -248,7 +248,8 @@ fn what_is_held_is_told_without_secrets() {
     let file = files.folder.path().join("crl.pem");
     std::fs::write(&file, list(&files.authority, &[&files.client()], time::Duration::minutes(1))).unwrap();
     files.tls.client_crl = Some(file);
-    let lines: Vec<String> = super::load(&files.tls, None).unwrap().held.iter().map(Held::to_string).collect();
+    let lines: Vec<String> =
+        super::load(&files.tls, None).unwrap().held.iter().map(CertificateInfo::to_string).collect();
     let [server, ca, crl] = &lines[..] else { panic!("{lines:?}") };
     assert!(server.starts_with("tls.certificate: localhost, 127.0.0.1, until "), "{server}");
     assert!(ca.starts_with("tls.client_ca: test, until ") && ca.contains(" (9 days), SHA-256 "), "{ca}");

@@ -1,6 +1,6 @@
 //! Reads a params map key by key, each value under its rule.
 
-use sealwire_msgpack::{Malformed, Reader, Token};
+use sealwire_msgpack::{Malformed, Token, TokenReader};
 
 use super::masking;
 use crate::call_error::CallError;
@@ -19,7 +19,7 @@ const NAME_BYTES_MAX: usize = 64;
 pub(super) struct Params<'a> {
     method: Method,
     message: &'a [u8],
-    pub(super) reader: Reader<'a>,
+    pub(super) reader: TokenReader<'a>,
     left: u32,
     /// One bit per row of the method's table.
     seen: u32,
@@ -31,7 +31,7 @@ impl<'a> Params<'a> {
     pub(super) fn open(
         method: Method,
         message: &'a [u8],
-        mut reader: Reader<'a>,
+        mut reader: TokenReader<'a>,
         payload: Option<Span>,
     ) -> Result<Self, CallError> {
         let shape = |_| CallError::ParamsShape { method };
@@ -127,7 +127,7 @@ impl<'a> Params<'a> {
     /// first slice.
     pub(super) fn payload(&mut self) -> Result<&'a [u8], CallError> {
         let here = self.payload.filter(|span| span.start == self.reader.position()).ok_or(CallError::Malformed)?;
-        self.reader = Reader::at(self.message, here.end);
+        self.reader = TokenReader::at(self.message, here.end);
         self.message.get(here.start..here.end).ok_or(CallError::Malformed)
     }
 
@@ -248,9 +248,9 @@ impl<'a> Params<'a> {
     pub(super) fn value(&mut self, param: &'static Param, bytes_max: usize) -> Result<&'a [u8], CallError> {
         let start = self.reader.position();
         let end = self.message.len().min(start + bytes_max);
-        match Reader::at(&self.message[..end], start).value() {
+        match TokenReader::at(&self.message[..end], start).value() {
             Ok(value) => {
-                self.reader = Reader::at(self.message, start + value.len());
+                self.reader = TokenReader::at(self.message, start + value.len());
                 Ok(value)
             }
             Err(Malformed::Truncated) if end < self.message.len() => Err(breaks(param)),

@@ -2,7 +2,7 @@
 //!
 //! Each is small and awaited whole. What cannot be one of them is refused by its header, before its body arrives.
 
-use sealwire_msgpack::Reader;
+use sealwire_msgpack::TokenReader;
 
 use super::{Scanner, Side, Stage, from};
 use crate::frame::{Head, ScanError};
@@ -98,5 +98,5 @@ impl Scanner {
 
 /// A whole value as a number, if it is an integer from 0 up, in any of the widths an encoder may choose.
 fn integer(value: &[u8]) -> Option<u64> {
-    Reader::new(value).u64().ok()
+    TokenReader::new(value).u64().ok()
 }

@@ -9,7 +9,7 @@ use sealwire_mask::{MaskSecret, Masks, RuleText, Rules, Target, Unknown, Value, 
 use sealwire_mask_job::{
     Column, Engine, EngineError, FieldReport, FileJob, Input, Limits, Output, Progress, mask_file,
 };
-use sealwire_msgpack::Reader;
+use sealwire_msgpack::TokenReader;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
@@ -188,8 +188,8 @@ impl Trial {
     fn column(&self, column: &Column) -> Result<Vec<u8>, EngineError> {
         let odd = |_| EngineError::Failed("a batch is not what it says".to_owned());
         let mut out = Vec::with_capacity(column.values.len());
-        let mut values = Reader::new(&column.values);
-        let mut subjects = column.subjects.as_deref().map(Reader::new);
+        let mut values = TokenReader::new(&column.values);
+        let mut subjects = column.subjects.as_deref().map(TokenReader::new);
         for _ in 0..column.count {
             let value = Value::read(values.value().map_err(odd)?);
             let subject = match &mut subjects {

@@ -1,7 +1,7 @@
 //! What goes in comes out: every type, curve, scope and encoding, and nothing of it in between.
 
 use sealwire_client::{Client, Document, Envelope, Error, Inspect};
-use sealwire_msgpack::{Reader, write};
+use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire::{
     Curve, Decrypt, Detail, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError, Unmatched,
     ValueKind, Writing,
@@ -191,7 +191,7 @@ fn select_seals_what_it_names_and_containers_whole() {
         }
         let whole = Encrypt { select: Some(vec!["$.card"]), ..Encrypt::new(APP, &document) };
         let sealed = client.encrypt(whole).await.unwrap().payload;
-        let mut reader = Reader::new(&sealed);
+        let mut reader = TokenReader::new(&sealed);
         assert_eq!((reader.map_len(), reader.str_utf8()), (Ok(4), Ok("card")));
         assert!(reader.str_utf8().unwrap().starts_with("sw1:"));
     });
@@ -379,7 +379,7 @@ fn inspect_info_and_health_say_what_they_promise() {
                 let writing = Writing { curve: *curve, encoding: *encoding, ..Writing::default() };
                 let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
                 let sealed = client.encrypt(call).await.unwrap().payload;
-                let mut reader = Reader::new(&sealed);
+                let mut reader = TokenReader::new(&sealed);
                 reader.array_len().unwrap();
                 for (sequence, (datatype, bytes)) in
                     [(ValueKind::String, 4), (ValueKind::Binary, 6), (ValueKind::Value, 3)].into_iter().enumerate()

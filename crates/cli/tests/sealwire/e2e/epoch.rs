@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sealwire_client::{Client, Rewrap};
 use sealwire_crypto as crypto;
-use sealwire_msgpack::{Reader, Token};
+use sealwire_msgpack::{Token, TokenReader};
 use sealwire_store::KeyKind;
 use sealwire_wire::{Curve, Document, Encrypt, ErrorCode, KeyScope, Writing};
 use tokio::time::{Instant, sleep};
@@ -18,7 +18,7 @@ type Place = (Box<[u8]>, u32);
 
 /// The places of a document's envelopes, in order.
 fn places(document: &[u8]) -> Vec<Place> {
-    let mut reader = Reader::new(document);
+    let mut reader = TokenReader::new(document);
     let mut all = Vec::new();
     while !reader.is_at_end() {
         if let Token::Str(text) = reader.token().unwrap() {

@@ -4,7 +4,7 @@ use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, In
 use sealwire_crypto::Curve as KeyCurve;
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
 use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_store::{Control, Settings};
 use sealwire_wire::{
     Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Unbound, Writing,
@@ -39,7 +39,7 @@ fn array(values: &[Vec<u8>]) -> Vec<u8> {
 
 /// The values of an array, each as its bytes.
 fn values(array: &[u8]) -> Vec<Vec<u8>> {
-    let mut reader = Reader::new(array);
+    let mut reader = TokenReader::new(array);
     let Ok(Token::Array(count)) = reader.token() else { panic!("not an array") };
     (0..count).map(|_| reader.value().unwrap().to_vec()).collect()
 }
@@ -315,14 +315,16 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
                 let sealed = client.encrypt(Encrypt { payload: &document, ..call.clone() }).await.unwrap().payload;
                 let mut ephemerals = std::collections::HashSet::new();
                 for (field, plain) in values(&sealed).iter().zip(&sent) {
-                    match Reader::new(field).token().unwrap() {
+                    match TokenReader::new(field).token().unwrap() {
                         Token::Str(text) => {
                             let text = std::str::from_utf8(text).unwrap();
                             assert!(text.starts_with(&format!("ev:{tag}:")) && text.ends_with(":$"), "{text}");
                             ephemerals.insert(text.rsplit(':').nth(2).unwrap().to_owned());
                         }
                         Token::Bin(file) => {
-                            assert!(looks_like_file(file) && matches!(Reader::new(plain).token(), Ok(Token::Bin(_))));
+                            assert!(
+                                looks_like_file(file) && matches!(TokenReader::new(plain).token(), Ok(Token::Bin(_)))
+                            );
                             ephemerals.insert(format!("{:02x?}", &file[9..42]));
                         }
                         other => panic!("{other:?}"),
@@ -523,7 +525,7 @@ fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
                 let moved = rewrap(&client, &document, Format::Evervault, b"", OnError::Fail).await.unwrap().payload;
                 for (before, after) in values(&document).iter().zip(values(&moved)) {
                     assert_ne!(*before, after);
-                    let [before, after] = [before, &after].map(|field| match Reader::new(field).token() {
+                    let [before, after] = [before, &after].map(|field| match TokenReader::new(field).token() {
                         Ok(Token::Str(text)) => sealwire_crypto::evervault::inspect(text).unwrap(),
                         other => panic!("{other:?}"),
                     });

@@ -7,11 +7,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use sealwire_access::Principal;
-use sealwire_engine::budget::ConnectionBytes;
-use sealwire_engine::cost::{Allowance, Kind};
+use sealwire_engine::connection_memory::ConnectionMemory;
+use sealwire_engine::cost::{Allowance, OperationKind};
 use sealwire_engine::engine::Engine;
-use sealwire_engine::scheduler::{Offer, Place};
-use sealwire_engine::work::{Slice, Slices};
+use sealwire_engine::job::{Slice, Slices};
+use sealwire_engine::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_schedule::Shape;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -25,7 +25,7 @@ pub(crate) struct CryptoHold {
 
 /// One thread that is held. The thread goes on when the sender is dropped.
 struct Blocked {
-    _place: Place,
+    _place: AdmissionPermit,
     _release: mpsc::Sender<()>,
 }
 
@@ -68,8 +68,8 @@ struct Blocker {
 }
 
 impl Slices for Blocker {
-    fn kind(&self) -> Kind {
-        Kind::LOOK
+    fn kind(&self) -> OperationKind {
+        OperationKind::LOOK
     }
 
     fn shape(&self) -> Shape {
@@ -105,11 +105,19 @@ fn block(engine: &Engine) -> (Blocked, oneshot::Receiver<()>) {
 }
 
 /// Admission under the name that clients of the harness have.
-fn offer(engine: &Engine, shape: Shape) -> Place {
+fn offer(engine: &Engine, shape: Shape) -> AdmissionPermit {
     let principal = Principal::from_text("relay").unwrap();
     let since = std::time::Instant::now();
-    let offer = Offer { principal: &principal, kind: Kind::LOOK, shape, bytes: 0, since, deadline: None, whole: true };
-    engine.scheduler.offer(&offer, &ConnectionBytes::new(usize::MAX)).unwrap()
+    let offer = AdmissionRequest {
+        principal: &principal,
+        kind: OperationKind::LOOK,
+        shape,
+        bytes: 0,
+        since,
+        deadline: None,
+        whole: true,
+    };
+    engine.scheduler.offer(&offer, &ConnectionMemory::new(usize::MAX)).unwrap()
 }
 
 /// Requests of the largest size class that keep crypto threads busy in slices and end only when this is dropped.
@@ -161,8 +169,8 @@ impl Spinning {
 }
 
 impl Slices for Spinning {
-    fn kind(&self) -> Kind {
-        Kind::LOOK
+    fn kind(&self) -> OperationKind {
+        OperationKind::LOOK
     }
 
     fn shape(&self) -> Shape {

@@ -6,7 +6,7 @@ use sealwire_client::{
     MaskRule, Masking, Minting, OnError, RuleFields, Tokenize, UnknownFields, Within, Writing,
 };
 use sealwire_crypto::Format as TokenFormat;
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
 use sealwire_store::{CollectionKind, Rules, Scope};
 use sealwire_wire::{Limits, Scan, Scanner, request};
@@ -409,7 +409,7 @@ fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
 
 /// The strings among a map's values and everything beneath.
 fn strings(document: &[u8]) -> Vec<String> {
-    let (mut reader, mut found) = (Reader::new(document), Vec::new());
+    let (mut reader, mut found) = (TokenReader::new(document), Vec::new());
     let entries = reader.map_len().unwrap();
     for _ in 0..entries {
         reader.skip_value().unwrap();

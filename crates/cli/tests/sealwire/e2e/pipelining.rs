@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sealwire_msgpack::Reader;
+use sealwire_msgpack::TokenReader;
 use sealwire_wire::{Document, Encrypt, ErrorCode};
 
 use crate::e2e::harness::{APP, Dice, Harness, fields, run};
@@ -30,7 +30,7 @@ fn every_call_gets_its_own_answer() {
             let count = sent.remove(&msgid).expect("an answer to a call that was made, and only one");
             let outcome = outcome.unwrap();
             let payload = Document::decode(&outcome).unwrap().payload;
-            assert_eq!(Reader::new(payload).array_len(), Ok(count), "{msgid}");
+            assert_eq!(TokenReader::new(payload).array_len(), Ok(count), "{msgid}");
         }
         raw.is_alive().await;
         harness.settles().await;

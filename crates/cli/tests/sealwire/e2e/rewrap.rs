@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap};
 use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_store::{KeyKind, KeySummary, Target};
 use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError, Writing};
 
@@ -26,7 +26,7 @@ async fn first_key(harness: &Harness, curve: crypto::Curve) -> KeyId {
 
 /// What every envelope of a document says about itself, in order.
 async fn inspections(client: &Client, document: &[u8]) -> Vec<Inspection> {
-    let mut reader = Reader::new(document);
+    let mut reader = TokenReader::new(document);
     let mut all = Vec::new();
     while !reader.is_at_end() {
         let envelope = match reader.token().unwrap() {
@@ -152,7 +152,7 @@ fn one_ephemeral_key_takes_fields_of_many() {
         let sealed = client.encrypt(call).await.unwrap().payload;
         let moved = client.rewrap(Rewrap::new(APP, &sealed)).await.unwrap().payload;
         let headers = |payload: &[u8]| {
-            let mut reader = Reader::new(payload);
+            let mut reader = TokenReader::new(payload);
             let count = reader.array_len().unwrap();
             let mut headers: Vec<String> = (0..count).map(|_| reader.str_utf8().unwrap()[..56].to_owned()).collect();
             headers.sort();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sealwire_client::{Client, Document};
 use sealwire_crypto::{CardEnds, Format};
-use sealwire_msgpack::{Reader, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
 use sealwire_store::{CollectionKind, PostgresOptions, PostgresStore, Rules, Scope, Target};
 use sealwire_testkit::Postgres;
@@ -78,7 +78,7 @@ fn values(count: u32, salt: u32) -> Vec<u8> {
 }
 
 fn strings(document: &[u8]) -> Vec<String> {
-    let mut reader = Reader::new(document);
+    let mut reader = TokenReader::new(document);
     let text = |token| match token {
         Token::Str(text) => String::from_utf8(text.to_vec()).unwrap(),
         other => panic!("{other:?} is no string"),
@@ -461,7 +461,7 @@ fn a_call_has_ten_thousand_tokens_and_no_more() {
 }
 
 fn strings_of_first(document: &[u8]) -> String {
-    let mut reader = Reader::new(document);
+    let mut reader = TokenReader::new(document);
     reader.array_len().unwrap();
     reader.str_utf8().unwrap().to_owned()
 }

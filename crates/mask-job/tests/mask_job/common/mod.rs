@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sealwire_mask::{MaskSecret, Masks, Rules, Value};
 use sealwire_mask_job::{Column, Engine, EngineError, Progress};
-use sealwire_msgpack::Reader;
+use sealwire_msgpack::TokenReader;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
@@ -69,8 +69,8 @@ impl Local {
     }
 
     fn answer(&self, at: usize, column: &Column) -> Result<Vec<u8>, EngineError> {
-        let mut values = Reader::new(&column.values);
-        let mut subjects = column.subjects.as_deref().map(Reader::new);
+        let mut values = TokenReader::new(&column.values);
+        let mut subjects = column.subjects.as_deref().map(TokenReader::new);
         let mut out = Vec::with_capacity(column.values.len());
         for index in 0..column.count {
             let value = Value::of(values.token().expect("a value")).expect("a scalar");

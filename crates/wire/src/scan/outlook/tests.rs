@@ -1,6 +1,6 @@
 //! Tables for estimates: a call, how much of it has arrived, and what is told of the whole.
 
-use sealwire_msgpack::{Reader, write};
+use sealwire_msgpack::{TokenReader, write};
 
 use super::*;
 use crate::frame::Scan;
@@ -228,7 +228,7 @@ fn the_least_is_what_the_bytes_hold() {
     let document = b"\x83\xa1a\x93\x01\x80\x90\xa1b\x81\x01\x02\x92\x01\x02\xc4\x03abc";
     let message = call(&[&payload(document), b"\xa3app\xa1a"]);
     let truth = truth(&message);
-    let mut reader = Reader::new(&message);
+    let mut reader = TokenReader::new(&message);
     assert!(reader.skip_value().is_ok() && reader.is_at_end());
     let mut scanner = Scanner::for_requests(Limits::default());
     for cut in 0..message.len() {

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use sealwire_schedule::Shape;
 use tokio::sync::oneshot;
 
-use crate::cost::{Allowance, Kind};
+use crate::cancel_token::CancelToken;
+use crate::cost::{Allowance, OperationKind};
 use crate::error::CallFailure;
-use crate::scheduler::Place;
-use crate::ticket::Ticket;
-use crate::work::{Slice, Slices};
+use crate::job::{Slice, Slices};
+use crate::scheduler::AdmissionPermit;
 
 /// What is done to each.
 type Step<I, O> = Box<dyn FnMut(I) -> O + Send>;
 
 struct Each<I, O> {
-    kind: Kind,
+    kind: OperationKind,
     left: std::vec::IntoIter<I>,
     done: Vec<O>,
     begun: bool,
-    ticket: Arc<Ticket>,
+    ticket: Arc<CancelToken>,
     step: Step<I, O>,
     finished: oneshot::Sender<Result<Vec<O>, CallFailure>>,
 }
@@ -31,9 +31,9 @@ struct Each<I, O> {
 ///
 /// [`CallFailure::Stopped`] as the ticket says; [`CallFailure::Internal`] when a step panics.
 pub async fn each<I: Send + 'static, O: Send + 'static>(
-    place: &mut Place,
-    kind: Kind,
-    ticket: &Arc<Ticket>,
+    place: &mut AdmissionPermit,
+    kind: OperationKind,
+    ticket: &Arc<CancelToken>,
     items: Vec<I>,
     step: impl FnMut(I) -> O + Send + 'static,
 ) -> Result<Vec<O>, CallFailure> {
@@ -45,7 +45,7 @@ pub async fn each<I: Send + 'static, O: Send + 'static>(
 }
 
 impl<I: Send, O: Send> Slices for Each<I, O> {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> OperationKind {
         self.kind
     }
 
@@ -87,29 +87,29 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::budget::ConnectionBytes;
+    use crate::cancel_token::StopReason;
+    use crate::connection_memory::ConnectionMemory;
     use crate::cost::calibrate;
-    use crate::scheduler::{Offer, Scheduler};
-    use crate::ticket::StopReason;
+    use crate::scheduler::{AdmissionRequest, Scheduler};
     use sealwire_access::Principal;
     use sealwire_config::Config;
 
-    fn place() -> (Scheduler, Place) {
+    fn place() -> (Scheduler, AdmissionPermit) {
         let spare = Arc::new(|| false);
         let threads = NonZeroU32::new(2).unwrap();
         let config = Config::defaults(Path::new("nowhere")).schedule;
         let scheduler = Scheduler::start(threads, &config, calibrate().unwrap(), spare);
         let principal = Principal::from_text("relay").unwrap();
-        let offer = Offer {
+        let offer = AdmissionRequest {
             principal: &principal,
-            kind: Kind::LOOK,
-            shape: Kind::LOOK.shape(100, 0),
+            kind: OperationKind::LOOK,
+            shape: OperationKind::LOOK.shape(100, 0),
             bytes: 0,
             since: std::time::Instant::now(),
             deadline: None,
             whole: true,
         };
-        let place = scheduler.offer(&offer, &ConnectionBytes::new(1 << 20)).unwrap();
+        let place = scheduler.offer(&offer, &ConnectionMemory::new(1 << 20)).unwrap();
         (scheduler, place)
     }
 
@@ -118,7 +118,8 @@ mod tests {
         let (scheduler, mut place) = place();
         for round in 0..5_000_u64 {
             let numbers = (0..round % 3).collect();
-            let doubled = each(&mut place, Kind::LOOK, &Arc::default(), numbers, |number| number * 2).await.unwrap();
+            let doubled =
+                each(&mut place, OperationKind::LOOK, &Arc::default(), numbers, |number| number * 2).await.unwrap();
             assert_eq!(doubled, (0..round % 3).map(|number| number * 2).collect::<Vec<_>>());
         }
         drop(place);
@@ -128,7 +129,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_stopped_ends_within_a_slice_and_what_panics_fails() {
         let (_scheduler, mut place) = place();
-        let ticket = Arc::new(crate::ticket::Ticket::default());
+        let ticket = Arc::new(crate::cancel_token::CancelToken::default());
         let stops = Arc::clone(&ticket);
         let step = move |at: u64| {
             std::thread::sleep(Duration::from_micros(10));
@@ -137,9 +138,10 @@ mod tests {
             }
             assert!(at < 100_000, "it goes on and on");
         };
-        let stopped = each(&mut place, Kind::LOOK, &ticket, (0..1_000_000).collect(), step).await;
+        let stopped = each(&mut place, OperationKind::LOOK, &ticket, (0..1_000_000).collect(), step).await;
         assert!(matches!(stopped, Err(CallFailure::Stopped(StopReason::Cancel))));
-        let panicked = each(&mut place, Kind::LOOK, &Arc::default(), vec![()], |()| panic!("on purpose")).await;
+        let panicked =
+            each(&mut place, OperationKind::LOOK, &Arc::default(), vec![()], |()| panic!("on purpose")).await;
         assert!(matches!(panicked, Err(CallFailure::Internal(_))));
     }
 }

@@ -9,13 +9,13 @@ use tokio::sync::Notify;
 
 /// What one connection holds.
 #[derive(Debug)]
-pub struct ConnectionBytes {
+pub struct ConnectionMemory {
     used: AtomicUsize,
     max: usize,
     lowered: Notify,
 }
 
-impl ConnectionBytes {
+impl ConnectionMemory {
     /// A connection that holds nothing; it may pass `max` by the call that takes it there.
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { used: AtomicUsize::new(0), max, lowered: Notify::new() })
@@ -40,14 +40,14 @@ impl ConnectionBytes {
 
 /// Bytes of one call, counted with those of its connection; given back on drop.
 #[derive(Debug)]
-pub struct Held {
-    connection: Arc<ConnectionBytes>,
+pub struct Reservation {
+    connection: Arc<ConnectionMemory>,
     bytes: usize,
 }
 
-impl Held {
+impl Reservation {
     /// Counts `bytes` in.
-    pub fn new(connection: &Arc<ConnectionBytes>, bytes: usize) -> Self {
+    pub fn new(connection: &Arc<ConnectionMemory>, bytes: usize) -> Self {
         connection.used.fetch_add(bytes, Ordering::AcqRel);
         Self { connection: Arc::clone(connection), bytes }
     }
@@ -69,7 +69,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -81,10 +81,10 @@ mod tests {
 
     #[test]
     fn what_is_held_is_given_back() {
-        let connection = ConnectionBytes::new(50);
-        let mut first = Held::new(&connection, 60);
+        let connection = ConnectionMemory::new(50);
+        let mut first = Reservation::new(&connection, 60);
         assert!(!connection.is_below_max());
-        let second = Held::new(&connection, 40);
+        let second = Reservation::new(&connection, 40);
         first.set(10);
         assert!(connection.is_below_max());
         first.set(11);
@@ -95,8 +95,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_over_its_bound_waits_until_it_holds_less() {
-        let connection = ConnectionBytes::new(50);
-        let held = Held::new(&connection, 60);
+        let connection = ConnectionMemory::new(50);
+        let held = Reservation::new(&connection, 60);
         let waiting = tokio::spawn({
             let connection = Arc::clone(&connection);
             async move { connection.below_max().await }

@@ -6,17 +6,17 @@
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::watch;
 
-use sealwire_engine::ticket::StopReason;
+use sealwire_engine::cancel_token::StopReason;
 use sealwire_telemetry::metrics::ExpulsionLabel;
 
 /// One connection's view of both. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Ending {
+pub struct Shutdown {
     draining: watch::Receiver<bool>,
     expelled: watch::Receiver<Option<ExpulsionLabel>>,
 }
 
-impl Ending {
+impl Shutdown {
     /// Of a connection of an engine that drains once that is true, opened by a certificate that is refused once that is some.
     pub fn new(draining: watch::Receiver<bool>, expelled: watch::Receiver<Option<ExpulsionLabel>>) -> Self {
         Self { draining, expelled }
@@ -65,7 +65,7 @@ mod tests {
     #[tokio::test]
     async fn an_expulsion_is_told_also_while_the_engine_drains() {
         let ((drain, draining), (expel, expelled)) = (watch::channel(false), watch::channel(None));
-        let mut ending = Ending::new(draining, expelled);
+        let mut ending = Shutdown::new(draining, expelled);
         assert_eq!((ending.reason(), ending.farewell()), (None, None));
         drain.send_replace(true);
         assert_eq!((ending.reason(), ending.begun().await), (Some(StopReason::Drain), StopReason::Drain));
@@ -78,7 +78,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_gone_expels_nobody_and_an_engine_that_is_gone_drains() {
         let ((drain, draining), (expel, expelled)) = (watch::channel(false), watch::channel(None));
-        let mut ending = Ending::new(draining, expelled);
+        let mut ending = Shutdown::new(draining, expelled);
         drop(expel);
         let mut begun = Box::pin(ending.begun());
         assert!(at_once(&mut begun).await.is_none());

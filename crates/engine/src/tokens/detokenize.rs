@@ -13,16 +13,16 @@ use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::{MapId, Row, TokenId};
 
 use super::{Bounds, Collection};
-use crate::faults::{Faults, FieldFault, Refusal};
-use crate::masks::sight::Shown;
-use crate::ticket::Ticket;
+use crate::cancel_token::CancelToken;
+use crate::field_errors::{FieldErrors, FieldFault, Refusal};
+use crate::masks::disclosure::Disclosure;
 
 /// What a token takes until the store has answered: its key, its places, the row beside its sealed part.
 const ENTRY_BYTES: usize = 384;
 
 /// What is looked up, and where.
 #[derive(Debug)]
-pub struct Looking {
+pub struct DetokenizeSpec {
     /// Where.
     pub collection: Arc<Collection>,
     /// What values must be bound to.
@@ -30,10 +30,10 @@ pub struct Looking {
     /// What the call may hold.
     pub bounds: Bounds,
     /// What becomes of values.
-    pub shown: Shown,
+    pub shown: Disclosure,
 }
 
-impl Looking {
+impl DetokenizeSpec {
     /// Bytes to set aside for tokens of a document of so many fields.
     pub fn entry_bytes(&self, fields: usize) -> usize {
         fields.min(self.bounds.fields_max).saturating_mul(ENTRY_BYTES)
@@ -43,7 +43,7 @@ impl Looking {
 /// Replaces every token by its value, and keeps what has another shape.
 #[derive(Debug)]
 pub struct DetokenizeFields {
-    looking: Looking,
+    looking: DetokenizeSpec,
     context: TokenContext,
     /// What rows are sealed under. Of a collection whose tokens are the same for all contexts, rows that an earlier version made are
     /// under their first caller's.
@@ -59,14 +59,14 @@ pub struct DetokenizeFields {
     /// The rows are being used.
     answered: bool,
     buffer: RowBuffer,
-    ticket: Arc<Ticket>,
+    ticket: Arc<CancelToken>,
     /// Tokens that gave no value.
-    pub faults: Faults,
+    pub faults: FieldErrors,
 }
 
 impl DetokenizeFields {
     /// Nothing done yet. Hashes the context: for a crypto thread.
-    pub fn new(looking: Looking, ticket: Arc<Ticket>, faults: Faults) -> Self {
+    pub fn new(looking: DetokenizeSpec, ticket: Arc<CancelToken>, faults: FieldErrors) -> Self {
         Self {
             context: looking.collection.keys.context(&looking.context),
             scope: looking.collection.scope(&looking.context),
@@ -120,7 +120,7 @@ impl DetokenizeFields {
     }
 
     /// Begins the next walk.
-    pub fn restart(&mut self, faults: Faults) {
+    pub fn restart(&mut self, faults: FieldErrors) {
         (self.at, self.answered, self.faults) = (0, true, faults);
     }
 

@@ -13,9 +13,9 @@ use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
 
 use super::{Bounds, Canonical, Collection, Kind, canonical, value_of};
+use crate::cancel_token::CancelToken;
 use crate::error::CallFailure;
-use crate::faults::{Faults, FieldFault, Refusal};
-use crate::ticket::Ticket;
+use crate::field_errors::{FieldErrors, FieldFault, Refusal};
 
 /// How often the store is asked to take other tokens where some of a group were taken.
 const TRIES_MAX: u32 = 16;
@@ -30,7 +30,7 @@ const TAG_BYTES: usize = 48;
 
 /// How a call's tokens are made.
 #[derive(Debug)]
-pub struct Minting {
+pub struct TokenizeSpec {
     /// Where they go.
     pub collection: Arc<Collection>,
     /// What their values are bound to.
@@ -47,7 +47,7 @@ pub struct Minting {
     pub bounds: Bounds,
 }
 
-impl Minting {
+impl TokenizeSpec {
     /// Bytes to set aside for entries, before any is made: rows for as many fields, and the values of a message.
     pub fn entry_bytes(&self, fields: usize, message_bytes: usize) -> usize {
         let tags: usize = self.tags.iter().map(|tag| tag.len() + TAG_BYTES).sum();
@@ -59,7 +59,7 @@ impl Minting {
 /// Replaces every field by a token.
 #[derive(Debug)]
 pub struct TokenizeFields {
-    minting: Minting,
+    minting: TokenizeSpec,
     /// What rows are sealed and found under.
     context: TokenContext,
     /// Of each field, in the order of the document.
@@ -77,11 +77,11 @@ pub struct TokenizeFields {
     settled: bool,
     text: String,
     buffer: RowBuffer,
-    ticket: Arc<Ticket>,
+    ticket: Arc<CancelToken>,
     /// Rows that the store found for a value and that are of another one.
     pub mismatched: u64,
     /// Fields that have no token.
-    pub faults: Faults,
+    pub faults: FieldErrors,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ enum State {
 
 impl TokenizeFields {
     /// Nothing done yet. Hashes the context: for a crypto thread.
-    pub fn new(minting: Minting, ticket: Arc<Ticket>, faults: Faults) -> Self {
+    pub fn new(minting: TokenizeSpec, ticket: Arc<CancelToken>, faults: FieldErrors) -> Self {
         Self {
             context: minting.collection.scope(&minting.context),
             minting,
@@ -175,7 +175,7 @@ impl TokenizeFields {
     }
 
     /// Begins the next walk.
-    pub fn restart(&mut self, faults: Faults) {
+    pub fn restart(&mut self, faults: FieldErrors) {
         (self.at, self.faults) = (0, faults);
     }
 
@@ -198,7 +198,7 @@ impl TokenizeFields {
             Err(fault) => return Err(fault),
         };
         let entry = u32::try_from(self.entries.len()).map_err(|_| FieldFault::Library)?;
-        let Minting { tags, expires, created, .. } = &self.minting;
+        let TokenizeSpec { tags, expires, created, .. } = &self.minting;
         self.rows.push(Row {
             id,
             fingerprint,

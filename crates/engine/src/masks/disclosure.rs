@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use sealwire_access::{MaskText, Permit, Sight};
 use sealwire_crypto::{Datatype, TokenKeys};
 use sealwire_mask::{Mask, Value, redact};
-use sealwire_msgpack::{Reader, write};
+use sealwire_msgpack::{TokenReader, write};
 
 use super::{growth, of_role, secret};
 use crate::error::CallFailure;
@@ -19,12 +19,12 @@ const READY_MAX: usize = 64;
 
 /// How a call's values may be given.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct Disclosure {
     mask: Option<Arc<Mask>>,
     masked: u64,
 }
 
-impl Shown {
+impl Disclosure {
     /// To somebody who may see values: nobody but calibration and benches says so without a permit.
     pub const fn clear() -> Self {
         Self { mask: None, masked: 0 }
@@ -52,7 +52,7 @@ impl Shown {
         let value = match datatype {
             Datatype::String => std::str::from_utf8(plaintext).ok().map(Value::Str),
             Datatype::Binary => Some(Value::Bin(plaintext)),
-            Datatype::Value => Reader::new(plaintext).token().ok().and_then(Value::of),
+            Datatype::Value => TokenReader::new(plaintext).token().ok().and_then(Value::of),
         };
         match (value, &self.mask) {
             (Some(value), Some(mask)) => mask.apply_or_redact(value, None, out),
@@ -88,10 +88,10 @@ impl RoleMasks {
     /// # Errors
     ///
     /// [`CallFailure::RoleMask`] where the role's mask is none that this program knows.
-    pub fn shown(&self, permit: &Permit<'_>, keys: &TokenKeys) -> Result<Shown, CallFailure> {
+    pub fn shown(&self, permit: &Permit<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
         match permit.sight() {
-            Sight::Clear => Ok(Shown::clear()),
-            Sight::Masked(text) => Ok(Shown { mask: Some(self.mask(text, keys)?), masked: 0 }),
+            Sight::Clear => Ok(Disclosure::clear()),
+            Sight::Masked(text) => Ok(Disclosure { mask: Some(self.mask(text, keys)?), masked: 0 }),
         }
     }
 

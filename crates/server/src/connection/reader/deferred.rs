@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use sealwire_schedule::{Class, Reason, Refusal, Work as Cost};
+use sealwire_schedule::{Class, Cost, Reason, Refusal};
 use sealwire_wire::Call;
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::super::request::{Request, Wanted};
+use super::super::request::{Request, RequestOptions};
 use super::Reader;
+use sealwire_engine::cancel_token::StopReason;
 use sealwire_engine::cost::fields_max;
 use sealwire_engine::error::CallFailure;
-use sealwire_engine::ticket::StopReason;
 use sealwire_telemetry::metrics::ClassLabel;
 
 /// Longest time for which a refusal keeps calls from beginning.
@@ -25,7 +25,7 @@ const PARKED_BYTES: usize = 512;
 const CLASSES: usize = ClassLabel::ALL.len();
 
 /// A whole call that may not begin yet.
-pub(super) struct Parked {
+pub(super) struct DeferredRequest {
     pub(super) request: Request,
     estimate: Cost,
     pub(super) deadline: Instant,
@@ -33,7 +33,7 @@ pub(super) struct Parked {
     pub(super) expires: Option<Instant>,
 }
 
-impl Parked {
+impl DeferredRequest {
     fn bytes(&self) -> usize {
         self.request.frame.len() + PARKED_BYTES
     }
@@ -44,9 +44,9 @@ impl Parked {
 }
 
 /// Until when calls of each class do not begin, because one of that size or below was refused.
-pub(super) struct Pauses(pub(super) [Option<Instant>; CLASSES]);
+pub(super) struct ClassBackoff(pub(super) [Option<Instant>; CLASSES]);
 
-impl Pauses {
+impl ClassBackoff {
     /// To read calls only to refuse them would take the time of those that are served.
     pub(super) fn after(&mut self, refusal: &Refusal, class: Class) {
         let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
@@ -76,14 +76,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     pub(super) async fn park(&mut self, request: Request) {
         let engine = &self.connection.engine;
         let wanted = match Call::decode(&request.frame, &request.boundary) {
-            Ok(call) => Wanted::of(&call),
+            Ok(call) => RequestOptions::of(&call),
             Err(error) => return self.refuse(request, &error.into()).await,
         };
         let estimate = engine.scheduler.estimate(request.kind(&wanted), request.shape(&wanted));
         let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
         let paused = self.pauses.until(Class::of_cost(estimate)).is_some();
         let expires = paused.then(|| request.arrived + 2 * engine.scheduler.wait_max());
-        let parked = Parked { request, estimate, deadline, expires };
+        let parked = DeferredRequest { request, estimate, deadline, expires };
         self.parked_bytes += parked.bytes();
         self.parked.push_back(parked);
     }
@@ -136,7 +136,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.refuse(parked.request, &CallFailure::Overloaded(refusal)).await;
     }
 
-    fn unpark(&mut self, index: usize) -> Option<Parked> {
+    fn unpark(&mut self, index: usize) -> Option<DeferredRequest> {
         let parked = self.parked.remove(index)?;
         self.parked_bytes -= parked.bytes();
         Some(parked)
@@ -175,7 +175,7 @@ mod tests {
             retry_after: Duration::from_millis(millis),
             predicted: Duration::ZERO,
         };
-        let mut pauses = Pauses(Default::default());
+        let mut pauses = ClassBackoff(Default::default());
         assert!(pauses.none());
         for (millis, refused, at_ms, held) in [
             (5_000, 5, 0, [false, false, false, false, false, true, true, true]),

@@ -9,27 +9,27 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::super::End;
-use super::super::recorded::Refused;
-use super::super::request::Wanted;
+use super::super::audit::Refused;
+use super::super::request::RequestOptions;
 use super::{Reader, Reading};
-use sealwire_engine::cost::Kind;
+use sealwire_engine::cancel_token::CancelGuard;
+use sealwire_engine::cost::OperationKind;
 use sealwire_engine::error::CallFailure;
-use sealwire_engine::scheduler::{Offer, Place};
-use sealwire_engine::ticket::TicketGuard;
+use sealwire_engine::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_telemetry::metrics::MethodLabel;
 
 /// A long message that the scheduler knows while it arrives. Only a document call has a ticket and a seat.
-pub(super) struct Arriving {
-    pub(super) place: Place,
-    pub(super) ticket: Option<TicketGuard>,
+pub(super) struct StreamingRequest {
+    pub(super) place: AdmissionPermit,
+    pub(super) ticket: Option<CancelGuard>,
     pub(super) seat: Option<OwnedSemaphorePermit>,
     /// Bytes of it that were there when its cost was estimated.
     looked_at: usize,
 }
 
 /// Waits until the call may go on. Returns the refusal of a call that has waited for too long.
-pub(super) async fn admitted(arriving: &mut Option<Arriving>) -> Option<Refusal> {
-    let Some(Arriving { place, .. }) = arriving else { return None };
+pub(super) async fn admitted(arriving: &mut Option<StreamingRequest>) -> Option<Refusal> {
+    let Some(StreamingRequest { place, .. }) = arriving else { return None };
     let patience = place.patience();
     tokio::select! {
         biased;
@@ -92,10 +92,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             deadline = Some((Instant::now() + connection.engine.deadline(wanted.deadline_ms)).into_std());
         }
         let (principal, since) = (&connection.principal, std::time::Instant::now());
-        let offer = Offer { principal, kind, shape, bytes, since, deadline, whole: false };
+        let offer = AdmissionRequest { principal, kind, shape, bytes, since, deadline, whole: false };
         match scheduler.offer(&offer, &connection.bytes) {
             Ok(place) => {
-                self.arriving = Some(Arriving { place, ticket, seat, looked_at: bytes });
+                self.arriving = Some(StreamingRequest { place, ticket, seat, looked_at: bytes });
                 Ok(())
             }
             Err(refusal) => {
@@ -136,14 +136,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 }
 
 /// What the message that arrives seems to become and, of a document call, its msgid and what it says of itself.
-fn outlook(scanner: &Scanner, buffered: &[u8]) -> (Kind, Shape, Option<(u32, Wanted)>) {
+fn outlook(scanner: &Scanner, buffered: &[u8]) -> (OperationKind, Shape, Option<(u32, RequestOptions)>) {
     let Some(outlook) = scanner.outlook(buffered) else {
         // What is no document call costs as much as reading it.
-        let kind = Kind::of(Method::Inspect, Curve::default(), KeyScope::default());
+        let kind = OperationKind::of(Method::Inspect, Curve::default(), KeyScope::default());
         return (kind, kind.done(true, 0, 0, buffered.len() as u64), None);
     };
-    let wanted = Wanted::in_view(&outlook);
-    let kind = Kind::of(outlook.method, wanted.curve, wanted.scope);
+    let wanted = RequestOptions::in_view(&outlook);
+    let kind = OperationKind::of(outlook.method, wanted.curve, wanted.scope);
     let shape = match outlook.whole {
         Some(whole) => kind.shape(whole.leaves, whole.bytes),
         None => kind.shape(0, scanner.bytes_at_least()),

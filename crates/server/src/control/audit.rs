@@ -5,29 +5,29 @@ use sealwire_wire::control::{AppAsk, CollectionAsk, Control as Call, PrincipalAs
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
-use super::Desk;
+use super::ControlService;
 use sealwire_access::Principal;
-use sealwire_engine::access::Named;
+use sealwire_engine::access::Target;
 use sealwire_engine::audit::{Recording, kind};
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
 /// What a call came to.
 #[derive(Debug, Default)]
-pub(super) struct Done {
+pub(super) struct Applied {
     /// The generation of the answer.
     pub(super) generation: u64,
     /// The key version that was made or changed.
     pub(super) key: Option<String>,
 }
 
-impl Done {
+impl Applied {
     pub(super) fn at(generation: u64) -> Self {
         Self { generation, key: None }
     }
 }
 
 /// A call as it was heard.
-pub(super) struct Heard<'a> {
+pub(super) struct RequestInfo<'a> {
     pub(super) principal: &'a Principal,
     pub(super) method: MethodLabel,
     pub(super) call: Option<&'a Call<'a>>,
@@ -35,13 +35,13 @@ pub(super) struct Heard<'a> {
     pub(super) arrived: Instant,
 }
 
-impl Desk {
+impl ControlService {
     /// Takes the record of a call.
-    pub(super) fn record(&self, heard: &Heard<'_>, done: Result<&Done, ErrorCode>) -> Recording {
+    pub(super) fn record(&self, heard: &RequestInfo<'_>, done: Result<&Applied, ErrorCode>) -> Recording {
         if !self.engine.audit.is_on() {
             return Recording::none();
         }
-        let Named { app, collection, reason } = heard.call.map_or_else(Named::default, Named::by_control);
+        let Target { app, collection, reason } = heard.call.map_or_else(Target::default, Target::by_control);
         let key = done.ok().and_then(|done| done.key.as_deref());
         let changes = heard.call.map_or_else(Vec::new, |call| changes(call, key));
         let record = Record {

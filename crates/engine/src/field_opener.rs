@@ -10,12 +10,12 @@ use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, Value};
 use sealwire_crypto::{
     self as crypto, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, looks_like_binary, looks_like_text,
 };
-use sealwire_msgpack::{Reader as Tokens, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
 use zeroize::Zeroizing;
 
-use crate::faults::Refusal;
-use crate::ticket::Ticket;
+use crate::cancel_token::CancelToken;
+use crate::field_errors::Refusal;
 
 /// What a field held.
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ impl Found<'_> {
 }
 
 /// Opens fields with an app's keys.
-pub struct Reader {
+pub struct FieldOpener {
     native: Opener,
     evervault: Evervault,
     /// Bounds a sealed container.
@@ -54,14 +54,14 @@ pub struct Reader {
     pauses_at: usize,
 }
 
-impl Reader {
+impl FieldOpener {
     /// A reader of native envelopes and of Evervault values.
     pub fn new(native: Opener, evervault: Evervault, depth_max: usize) -> Self {
         Self { native, evervault, depth_max, pauses_at: usize::MAX }
     }
 
     /// Gives up a value that takes several keys to try once the call is stopped.
-    pub fn stop_with(&mut self, ticket: Arc<Ticket>) {
+    pub fn stop_with(&mut self, ticket: Arc<CancelToken>) {
         self.evervault.ticket = ticket;
     }
 
@@ -117,9 +117,9 @@ impl From<CannotOpen> for Refusal {
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for FieldOpener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("native", &self.native).finish_non_exhaustive()
+        f.debug_struct("FieldOpener").field("native", &self.native).finish_non_exhaustive()
     }
 }
 
@@ -135,7 +135,7 @@ pub struct Evervault {
     kept: Option<Arc<OpenedSchedules>>,
     opener: Option<Box<evervault::Opener>>,
     /// Tells when to stop.
-    ticket: Arc<Ticket>,
+    ticket: Arc<CancelToken>,
     /// A number or boolean that opened, as MessagePack.
     value: Zeroizing<Vec<u8>>,
 }
@@ -228,7 +228,7 @@ impl Evervault {
 
 /// Exactly one MessagePack value of a kind that datatype 2 holds: no string, no binary, no nil.
 fn is_one_value(bytes: &[u8], depth_max: usize) -> bool {
-    let mut reader = Tokens::new(bytes);
+    let mut reader = TokenReader::new(bytes);
     match reader.token() {
         Ok(Token::Str(_) | Token::Bin(_) | Token::Nil) | Err(_) => false,
         Ok(Token::Array(_) | Token::Map(_)) => is_one_document(bytes, depth_max),
@@ -277,7 +277,7 @@ mod tests {
             let keys = AppKeys::new(AppId::new("shop").unwrap(), (1..=versions).map(version).collect()).unwrap();
             let keys = Arc::new(keys);
             let native = Opener::new(Arc::clone(&keys), b"");
-            let mut reader = Reader::new(native, Evervault::new(keys, Arc::default()), 4);
+            let mut reader = FieldOpener::new(native, Evervault::new(keys, Arc::default()), 4);
             reader.pause_after(4);
             let mut paused = Vec::new();
             for field in 0..12 {

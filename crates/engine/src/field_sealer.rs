@@ -4,21 +4,21 @@
 
 use sealwire_crypto::evervault::{self, FileError, Number, NumberText};
 use sealwire_crypto::{Datatype, Encoding, Error, Sealer};
-use sealwire_msgpack::{Reader as Tokens, Token, write};
+use sealwire_msgpack::{Token, TokenReader, write};
 
-use crate::faults::{FieldFault, Refusal};
-use crate::reader::Found;
+use crate::field_errors::{FieldFault, Refusal};
+use crate::field_opener::Found;
 
 /// Seals the fields of one call.
 #[derive(Debug)]
-pub enum Writer {
+pub enum FieldSealer {
     /// Into native envelopes.
     Native(Box<Sealer>),
     /// Into Evervault strings, and binary into Evervault files.
     Evervault(Box<evervault::Sealer>),
 }
 
-impl Writer {
+impl FieldSealer {
     /// Gives what is written next the data role of what was opened. A role that is open is given up where the format
     /// has no place for any, and only there.
     fn carry_role(&mut self, found: &Found<'_>) -> Result<(), Refusal> {
@@ -42,7 +42,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`Writer::write`]; and [`Refusal::Role`] when the role cannot go along and may not be left behind.
+    /// As [`FieldSealer::write`]; and [`Refusal::Role`] when the role cannot go along and may not be left behind.
     #[inline]
     pub fn rewrite(&mut self, found: &Found<'_>, out: &mut Vec<u8>) -> Result<(), FieldFault> {
         self.carry_role(found)?;
@@ -92,7 +92,7 @@ fn write_evervault(
                 FileError::Library => FieldFault::Library,
             });
         }
-        Datatype::Value => match Tokens::new(plaintext).token().map_err(|_| Refusal::NoForm)? {
+        Datatype::Value => match TokenReader::new(plaintext).token().map_err(|_| Refusal::NoForm)? {
             Token::Bool(value) => (evervault::Datatype::Boolean, if value { "true" } else { "false" }),
             token => {
                 number = NumberText::new(number_of(token).ok_or(Refusal::NoForm)?);

@@ -22,7 +22,7 @@ const COLD_PERIODS: u32 = 60;
 
 /// The hot key versions. See the module.
 #[derive(Debug)]
-pub struct Ahead {
+pub struct KeyWarmer {
     tables_max: usize,
     ready_max: usize,
     hot: RwLock<Arc<[Hot]>>,
@@ -35,7 +35,7 @@ struct Hot {
     idle_periods: u32,
 }
 
-impl Ahead {
+impl KeyWarmer {
     /// Nothing is hot yet.
     pub fn new(config: &sealwire_config::Crypto) -> Arc<Self> {
         let hot = RwLock::new(Arc::from([]));
@@ -125,13 +125,13 @@ mod tests {
         }
     }
 
-    fn hot_apps(ahead: &Ahead) -> Vec<String> {
+    fn hot_apps(ahead: &KeyWarmer) -> Vec<String> {
         ahead.hot().iter().map(|hot| hot.keys.app().to_string()).collect()
     }
 
     #[test]
     fn the_busy_become_hot_and_the_idle_are_cooled() {
-        let ahead = Ahead::new(&config(2, 3));
+        let ahead = KeyWarmer::new(&config(2, 3));
         let (busy, quiet) = (app("busy"), app("quiet"));
         let all = [Arc::clone(&busy), Arc::clone(&quiet)];
         let mut uses = HashMap::new();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_least_busy_make_room() {
-        let ahead = Ahead::new(&config(2, 0));
+        let ahead = KeyWarmer::new(&config(2, 0));
         let all = ["a", "b", "c"].map(app);
         let mut uses = HashMap::new();
         use_often(&all[0]);

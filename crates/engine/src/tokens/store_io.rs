@@ -13,13 +13,13 @@ use sealwire_store::{
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::fair_semaphore::Turns;
 use super::now;
-use super::turns::Turns;
+use crate::cancel_token::StopReason;
 use crate::error::CallFailure;
-use crate::faults::Faults;
-use crate::scheduler::Place;
-use crate::ticket::StopReason;
-use crate::work::{Finished, Paused, TokenFields, Work};
+use crate::field_errors::FieldErrors;
+use crate::job::{Finished, Job, Paused, TokenFields};
+use crate::scheduler::AdmissionPermit;
 use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel, TokenLabel};
 
 /// Most keys of one call that the store is asked for at once: what comes back is counted when it is there.
@@ -58,7 +58,7 @@ pub enum Resumed {
     /// With its reply.
     Reply(Vec<u8>),
     /// With another walk.
-    Again(Box<Work>, oneshot::Receiver<Finished>),
+    Again(Box<Job>, oneshot::Receiver<Finished>),
 }
 
 impl Tokens {
@@ -83,7 +83,7 @@ impl Tokens {
     pub async fn resume(
         &self,
         mut paused: Box<Paused>,
-        place: &mut Place,
+        place: &mut AdmissionPermit,
         deadline: Instant,
     ) -> Result<Resumed, CallFailure> {
         let again = match &mut paused.fields {
@@ -106,7 +106,12 @@ impl Tokens {
     }
 
     /// Fetches the rows of every token, and makes room for the values.
-    async fn look_up(&self, paused: &mut Paused, place: &mut Place, deadline: Instant) -> Result<(), CallFailure> {
+    async fn look_up(
+        &self,
+        paused: &mut Paused,
+        place: &mut AdmissionPermit,
+        deadline: Instant,
+    ) -> Result<(), CallFailure> {
         let reply_bytes_max = paused.limits().reply_bytes_max;
         let errors_max = paused.limits().errors_reported_max;
         let (order, TokenFields::Detokenize(fields)) = (&mut paused.order, &mut paused.fields) else {
@@ -125,14 +130,14 @@ impl Tokens {
         self.metrics.tokens(TokenLabel::Found, found);
         self.metrics.tokens(TokenLabel::Missing, missing);
         let document = order.payload.len().saturating_add(fields.value_bytes());
-        let errors = Faults::bytes(errors_max, order.leaves);
+        let errors = FieldErrors::bytes(errors_max, order.leaves);
         let reply = document.saturating_add(errors).saturating_add(FRAME_BYTES).min(reply_bytes_max);
         self.resize(place, (place.bytes() - order.reply_bytes).saturating_add(reply))?;
         order.reply_bytes = reply;
         Ok(())
     }
 
-    fn resize(&self, place: &mut Place, bytes: usize) -> Result<(), CallFailure> {
+    fn resize(&self, place: &mut AdmissionPermit, bytes: usize) -> Result<(), CallFailure> {
         if place.resize(bytes) {
             return Ok(());
         }
@@ -142,7 +147,7 @@ impl Tokens {
 
     /// How many rows may be fetched whole at once, of so many that are wanted. Room for them is set aside in the place,
     /// until they are given back.
-    pub(super) fn reserve(&self, place: &mut Place, wanted: usize) -> Result<Rows, CallFailure> {
+    pub(super) fn reserve(&self, place: &mut AdmissionPermit, wanted: usize) -> Result<Rows, CallFailure> {
         let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
         let bytes = most.saturating_mul(self.row_bytes_max);
         self.resize(place, place.bytes().saturating_add(bytes))?;
@@ -244,7 +249,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// The rows are gone.
-    pub(super) fn give_back(self, place: &mut Place) {
+    pub(super) fn give_back(self, place: &mut AdmissionPermit) {
         // Less always fits.
         let _ = place.resize(place.bytes().saturating_sub(self.bytes));
     }

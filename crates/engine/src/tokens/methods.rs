@@ -6,20 +6,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use sealwire_crypto::RowBuffer;
-use sealwire_msgpack::Reader;
+use sealwire_msgpack::TokenReader;
 use sealwire_store::{Filter, Fingerprint, Page, Row, TokenId, TokenStore};
 use sealwire_wire::{Ask, Counted, Found, Listing, Sweep, Token, Tokens as Listed};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::ask::Tokens;
-use super::each::each;
+use super::batch::each;
+use super::store_io::Tokens;
 use super::{Canonical, Collection, Kind, canonical, now, value_of};
+use crate::cancel_token::CancelToken;
 use crate::cost;
 use crate::error::CallFailure;
-use crate::faults::Refusal;
-use crate::scheduler::Place;
-use crate::ticket::Ticket;
+use crate::field_errors::Refusal;
+use crate::scheduler::AdmissionPermit;
 
 /// Questions to the store in one `tokens.list` that brought less than was asked for.
 const PAGES_MAX: usize = 16;
@@ -37,9 +37,9 @@ pub struct TokensCall<'a> {
     /// Answers it.
     pub tokens: &'a Tokens,
     /// Its place, admitted.
-    pub place: &'a mut Place,
+    pub place: &'a mut AdmissionPermit,
     /// Tells when to stop.
-    pub ticket: &'a Arc<Ticket>,
+    pub ticket: &'a Arc<CancelToken>,
     /// Whose tokens.
     pub collection: Arc<Collection>,
     /// The generation of the collection.
@@ -101,7 +101,7 @@ impl TokensCall<'_> {
     async fn ids(&mut self, tokens: &[&str]) -> Result<Vec<Option<TokenId>>, CallFailure> {
         let names = tokens.iter().map(|token| (*token).to_owned()).collect();
         let collection = Arc::clone(&self.collection);
-        each(self.place, cost::Kind::LOOK, self.ticket, names, move |name: String| {
+        each(self.place, cost::OperationKind::LOOK, self.ticket, names, move |name: String| {
             let Collection { keys, map, format, .. } = &*collection;
             format.has_shape(&name).then(|| TokenId(keys.id(map.collection, &name)))
         })
@@ -112,7 +112,7 @@ impl TokensCall<'_> {
     async fn opened(&mut self, rows: Vec<Row>) -> Result<Vec<Option<Token>>, CallFailure> {
         let collection = Arc::clone(&self.collection);
         let mut buffer = RowBuffer::default();
-        each(self.place, cost::Kind::REVEAL, self.ticket, rows, move |row: Row| {
+        each(self.place, cost::OperationKind::REVEAL, self.ticket, rows, move |row: Row| {
             let Collection { keys, map, .. } = &*collection;
             let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut buffer).ok()?;
             Some(token(opened.token().to_owned(), row))
@@ -156,7 +156,7 @@ impl TokensCall<'_> {
             let rule = "must be of kind deterministic or one_way: a value has no one token in others";
             return Err(CallFailure::Param { name: "collection", rule });
         }
-        let token = Reader::new(value).token().map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
+        let token = TokenReader::new(value).token().map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
         let (datatype, plaintext) = value_of(token, value);
         let (wanted, context) = (Zeroizing::new(Canonical::of(datatype, plaintext).to_vec()), context.to_vec());
         let collection = Arc::clone(&self.collection);
@@ -165,7 +165,7 @@ impl TokensCall<'_> {
             let scope = collection.scope(&context);
             (Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)), scope, wanted)
         };
-        let hashed = each(self.place, cost::Kind::LOOK, self.ticket, vec![wanted], hash).await?;
+        let hashed = each(self.place, cost::OperationKind::LOOK, self.ticket, vec![wanted], hash).await?;
         let keys: Vec<_> = hashed.iter().map(|(fingerprint, ..)| (self.collection.map, *fingerprint)).collect();
         let rows = self.tokens.find(&keys, self.deadline).await?;
         let Some((row, (fingerprint, scope, wanted))) =
@@ -182,7 +182,7 @@ impl TokensCall<'_> {
             let is_of = opened.is_of(&fingerprint.0, under, datatype, &wanted, canonical);
             Some(is_of.then(|| opened.token().to_owned()))
         };
-        match each(self.place, cost::Kind::REVEAL, self.ticket, vec![row], open).await?.pop().flatten() {
+        match each(self.place, cost::OperationKind::REVEAL, self.ticket, vec![row], open).await?.pop().flatten() {
             Some(Some(token)) => return Ok(Some(token)),
             Some(None) => self.tokens.mismatched(1),
             None => (),
@@ -239,7 +239,7 @@ impl TokensCall<'_> {
 
     /// Goes through the crypto threads with nothing to do there, so that no thread waits for this call's work.
     async fn pass(&mut self) -> Result<(), CallFailure> {
-        each(self.place, cost::Kind::LOOK, self.ticket, Vec::<()>::new(), |()| ()).await.map(drop)
+        each(self.place, cost::OperationKind::LOOK, self.ticket, Vec::<()>::new(), |()| ()).await.map(drop)
     }
 
     fn counted(&self, ids: &[Option<TokenId>], there: &[bool]) -> Counted {

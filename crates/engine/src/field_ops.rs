@@ -8,21 +8,21 @@ use sealwire_crypto::Datatype;
 use sealwire_msgpack::Token;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 
-use crate::faults::{Faults, FieldFault};
-use crate::masks::sight::Shown;
-use crate::reader::{Found, Reader};
-use crate::ticket::Ticket;
-use crate::writer::Writer;
+use crate::cancel_token::CancelToken;
+use crate::field_errors::{FieldErrors, FieldFault};
+use crate::field_opener::{FieldOpener, Found};
+use crate::field_sealer::FieldSealer;
+use crate::masks::disclosure::Disclosure;
 
 /// Seals every field.
 #[derive(Debug)]
 pub struct SealFields {
     /// Writes under the call's ephemeral key.
-    pub writer: Writer,
+    pub writer: FieldSealer,
     /// Tells when to stop.
-    pub ticket: Arc<Ticket>,
+    pub ticket: Arc<CancelToken>,
     /// Fields that the format cannot hold.
-    pub faults: Faults,
+    pub faults: FieldErrors,
 }
 
 impl Transform for SealFields {
@@ -51,11 +51,11 @@ impl Transform for SealFields {
 #[derive(Debug)]
 pub struct OpenFields {
     /// The app's keys and the key schedules met so far.
-    pub reader: Box<Reader>,
+    pub reader: Box<FieldOpener>,
     /// Tells when to stop.
-    pub ticket: Arc<Ticket>,
+    pub ticket: Arc<CancelToken>,
     /// Fields that did not open.
-    pub faults: Faults,
+    pub faults: FieldErrors,
 }
 
 impl OpenFields {
@@ -80,7 +80,7 @@ pub struct ShowFields {
     /// What reads.
     pub open: OpenFields,
     /// What writes.
-    pub shown: Shown,
+    pub shown: Disclosure,
 }
 
 impl Transform for ShowFields {
@@ -111,7 +111,7 @@ pub struct RewrapFields {
     /// What reads.
     pub open: OpenFields,
     /// What writes, under the call's new ephemeral key.
-    pub writer: Writer,
+    pub writer: FieldSealer,
 }
 
 impl Transform for RewrapFields {
@@ -143,7 +143,7 @@ mod tests {
     use sealwire_wire::OnError;
 
     use super::*;
-    use crate::ticket::StopReason;
+    use crate::cancel_token::StopReason;
 
     /// Stops its own request before the field that comes after so many.
     struct StopAfter {
@@ -174,8 +174,8 @@ mod tests {
             let scope = KeyScope::Request;
             let version = KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
             let sealer = Sealer::new(&app, Arc::new(version), scope, Encoding::Text, b"").unwrap();
-            let (writer, ticket) = (Writer::Native(sealer.into()), Arc::<Ticket>::default());
-            let seal = SealFields { writer, ticket, faults: Faults::new(on_error, 10, 10) };
+            let (writer, ticket) = (FieldSealer::Native(sealer.into()), Arc::<CancelToken>::default());
+            let seal = SealFields { writer, ticket, faults: FieldErrors::new(on_error, 10, 10) };
             let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
             let document = b"\x9a\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a";
             let mut out = Vec::new();

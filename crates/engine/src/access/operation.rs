@@ -16,7 +16,7 @@ fn operation(method: Method) -> Option<Operation> {
 
 /// What a call names, in its own words: what is decided on, and what is recorded.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Named<'a> {
+pub struct Target<'a> {
     /// The app.
     pub app: Option<&'a str>,
     /// The collection.
@@ -25,7 +25,7 @@ pub struct Named<'a> {
     pub reason: Option<&'a str>,
 }
 
-impl<'a> Named<'a> {
+impl<'a> Target<'a> {
     /// Returns what a data call names.
     pub fn by_call(call: &Call<'a>) -> Self {
         let (app, collection, reason) = match call {
@@ -67,12 +67,12 @@ impl<'a> Named<'a> {
 
 /// What a data call has to be permitted; `None`: nothing.
 pub fn of_call<'a>(call: &Call<'a>) -> Option<Ask<'a>> {
-    Named::by_call(call).ask(call.method())
+    Target::by_call(call).ask(call.method())
 }
 
 /// What a control call has to be permitted. `None` is for no method that there is.
 pub fn of_control<'a>(call: &Control<'a>) -> Option<Ask<'a>> {
-    Named::by_control(call).ask(call.method())
+    Target::by_control(call).ask(call.method())
 }
 
 #[cfg(test)]

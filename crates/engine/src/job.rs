@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sealwire_mask::Masks;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
-use sealwire_schedule::{Shape, Work as Cost};
+use sealwire_schedule::{Cost, Shape};
 use sealwire_wire::{OnError, Unmatched, reply};
 use tokio::sync::oneshot;
 
-use crate::cost::{Allowance, Kind, fields_max};
+use crate::cancel_token::{CancelToken, StopReason};
+use crate::cost::{Allowance, OperationKind, fields_max};
 use crate::error::CallFailure;
-use crate::faults::{Faults, FieldFault};
+use crate::field_errors::{FieldErrors, FieldFault};
+use crate::field_opener::FieldOpener;
+use crate::field_ops::{OpenFields, RewrapFields, SealFields, ShowFields};
+use crate::field_sealer::FieldSealer;
+use crate::masks::disclosure::Disclosure;
 use crate::masks::fields::MaskFields;
-use crate::masks::sight::Shown;
-use crate::reader::Reader;
-use crate::ticket::{StopReason, Ticket};
-use crate::tokens::look::{DetokenizeFields, Looking};
-use crate::tokens::mint::{Minting, TokenizeFields};
-use crate::transform::{OpenFields, RewrapFields, SealFields, ShowFields};
-use crate::writer::Writer;
+use crate::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
+use crate::tokens::tokenize::{TokenizeFields, TokenizeSpec};
 use sealwire_config::Limits;
 use sealwire_telemetry::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 
@@ -37,15 +37,15 @@ pub enum Task {
         on_error: OnError,
     },
     /// Open them, and give what their caller may see of them.
-    Open(Reading, Shown),
+    Open(Reading, Disclosure),
     /// Open them and seal them again.
     Rewrap(Reading, MakeWriter),
     /// Mask them by rules.
     Mask(MakeMasks, OnError),
     /// Make tokens of them.
-    Tokenize(Minting, OnError),
+    Tokenize(TokenizeSpec, OnError),
     /// Make values of tokens.
-    Detokenize(Looking, OnError),
+    Detokenize(DetokenizeSpec, OnError),
     /// The same, with what the store has answered.
     Again(TokenFields),
 }
@@ -67,7 +67,7 @@ impl TokenFields {
         }
     }
 
-    fn faults(&self) -> &Faults {
+    fn faults(&self) -> &FieldErrors {
         match self {
             Self::Tokenize(fields) => &fields.faults,
             Self::Detokenize(fields) => &fields.faults,
@@ -75,7 +75,7 @@ impl TokenFields {
     }
 
     /// Begins the next walk.
-    fn restart(&mut self, faults: Faults) {
+    fn restart(&mut self, faults: FieldErrors) {
         match self {
             Self::Tokenize(fields) => fields.restart(faults),
             Self::Detokenize(fields) => fields.restart(faults),
@@ -84,7 +84,7 @@ impl TokenFields {
 }
 
 /// Makes a call's writer: one key generation and one Diffie-Hellman.
-pub type MakeWriter = Box<dyn FnOnce() -> Result<Writer, sealwire_crypto::Error> + Send>;
+pub type MakeWriter = Box<dyn FnOnce() -> Result<FieldSealer, sealwire_crypto::Error> + Send>;
 
 /// Reads a call's rules and derives their keys.
 pub type MakeMasks = Box<dyn FnOnce() -> Result<Masks, CallFailure> + Send>;
@@ -92,20 +92,20 @@ pub type MakeMasks = Box<dyn FnOnce() -> Result<Masks, CallFailure> + Send>;
 /// How envelopes are opened.
 pub struct Reading {
     /// The app's keys under the caller's context. Opens nothing before the first slice.
-    pub reader: Box<Reader>,
+    pub reader: Box<FieldOpener>,
     /// What one bad field does.
     pub on_error: OnError,
 }
 
 /// A call to be worked on.
 #[derive(Clone)]
-pub struct Order {
+pub struct JobSpec {
     /// Answers to this.
     pub msgid: u32,
     /// Its fields are counted under this.
     pub method: MethodLabel,
     /// What that is to the scheduler.
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// The document.
     pub payload: Bytes,
     /// Its fields.
@@ -113,7 +113,7 @@ pub struct Order {
     /// What a path does that selects none.
     pub unmatched: Unmatched,
     /// When to stop.
-    pub ticket: Arc<Ticket>,
+    pub ticket: Arc<CancelToken>,
     /// The generation the keys are of.
     pub generation: u64,
     /// Upper bound of the document's fields.
@@ -145,7 +145,7 @@ pub enum Outcome {
 /// A call on tokens between a walk and the store's answer, with a reply that may be the one to give.
 pub struct Paused {
     /// What was asked for.
-    pub order: Order,
+    pub order: JobSpec,
     /// What became of the fields.
     pub fields: TokenFields,
     out: Vec<u8>,
@@ -172,17 +172,17 @@ impl Paused {
     }
 
     /// Another walk, with the store's answer.
-    pub fn again(mut self) -> (Box<Work>, oneshot::Receiver<Finished>) {
+    pub fn again(mut self) -> (Box<Job>, oneshot::Receiver<Finished>) {
         drop(std::mem::take(&mut self.out));
         self.order.kind = self.order.kind.behind().unwrap_or(self.order.kind);
-        Work::new(Task::Again(self.fields), self.order, &self.limits, self.metrics)
+        Job::new(Task::Again(self.fields), self.order, &self.limits, self.metrics)
     }
 }
 
 /// Work that runs in slices.
 pub trait Slices: Send {
     /// What it is to the scheduler.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> OperationKind;
 
     /// All of it.
     fn shape(&self) -> Shape;
@@ -208,9 +208,9 @@ pub struct Slice {
     pub more: bool,
 }
 
-/// An [`Order`] on its way. Dropped midway it counts what it did and what it did not.
-pub struct Work {
-    order: Order,
+/// An [`JobSpec`] on its way. Dropped midway it counts what it did and what it did not.
+pub struct Job {
+    order: JobSpec,
     stage: Stage,
     walk: Walk,
     out: Vec<u8>,
@@ -243,7 +243,7 @@ impl Stage {
         }
     }
 
-    fn faults(&self) -> Option<&Faults> {
+    fn faults(&self) -> Option<&FieldErrors> {
         match self {
             Self::Sealing(seal) => Some(&seal.faults),
             Self::Opening(show) => Some(&show.open.faults),
@@ -265,11 +265,11 @@ impl Stage {
     }
 }
 
-impl Work {
+impl Job {
     /// Work that will send its end to the receiver. The receiver sees a closed channel if the work panics.
     pub fn new(
         task: Task,
-        order: Order,
+        order: JobSpec,
         limits: &Limits,
         metrics: Arc<Metrics>,
     ) -> (Box<Self>, oneshot::Receiver<Finished>) {
@@ -284,7 +284,7 @@ impl Work {
         };
         order.ticket.plan_under(order.generation);
         let shown = match &task {
-            Task::Open(_, shown) | Task::Detokenize(Looking { shown, .. }, _) => shown.mask(),
+            Task::Open(_, shown) | Task::Detokenize(DetokenizeSpec { shown, .. }, _) => shown.mask(),
             Task::Seal { .. } | Task::Mask(..) | Task::Rewrap(..) | Task::Tokenize(..) | Task::Again(_) => None,
         };
         if let Some(mask) = shown {
@@ -363,8 +363,8 @@ impl Work {
         OpenFields { reader: reading.reader, ticket, faults: self.faults(reading.on_error) }
     }
 
-    fn faults(&self, on_error: OnError) -> Faults {
-        Faults::new(on_error, self.limits.errors_reported_max, self.order.leaves)
+    fn faults(&self, on_error: OnError) -> FieldErrors {
+        FieldErrors::new(on_error, self.limits.errors_reported_max, self.order.leaves)
     }
 
     /// Walks on as far as allowed. `true`: the document is done.
@@ -410,7 +410,7 @@ impl Work {
         }
         self.count_found();
         let mut out = std::mem::take(&mut self.out);
-        let errors = self.stage.faults().map_or(0, Faults::count);
+        let errors = self.stage.faults().map_or(0, FieldErrors::count);
         self.order.ticket.did(self.walk.fields() as u64, errors);
         Ok(match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::OnTokens(fields) if fields.asks() => Outcome::Asks(Box::new(Paused {
@@ -448,7 +448,7 @@ impl Work {
             return;
         }
         self.count_found();
-        self.order.ticket.did(fields, self.stage.faults().map_or(0, Faults::count));
+        self.order.ticket.did(fields, self.stage.faults().map_or(0, FieldErrors::count));
         if let Some(reason) = self.order.ticket.stop_reason().and_then(StopReason::counted) {
             let all = fields_max(self.order.leaves);
             let saved = all.saturating_sub(fields);
@@ -461,8 +461,8 @@ impl Work {
     }
 }
 
-impl Slices for Work {
-    fn kind(&self) -> Kind {
+impl Slices for Job {
+    fn kind(&self) -> OperationKind {
         self.order.kind
     }
 
@@ -506,7 +506,7 @@ impl Slices for Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for Job {
     fn drop(&mut self) {
         if self.done.is_some() && self.ended.is_none() {
             self.count(false);
@@ -518,7 +518,7 @@ fn finish_document(
     document: reply::Document,
     out: &mut Vec<u8>,
     generation: u64,
-    faults: Option<&Faults>,
+    faults: Option<&FieldErrors>,
     unmatched: &[u32],
 ) {
     let (listed, omitted) = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
@@ -529,7 +529,7 @@ fn walk_limits(limits: &Limits) -> sealwire_payload::Limits {
     sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max }
 }
 
-fn made(writer: MakeWriter) -> Result<Writer, CallFailure> {
+fn made(writer: MakeWriter) -> Result<FieldSealer, CallFailure> {
     writer().map_err(|_| CallFailure::Internal("the crypto library failed"))
 }
 

@@ -18,7 +18,7 @@ const WARNING_DAYS: [i64; 3] = [30, 7, 1];
 
 /// A certificate or revocation list in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct CertificateInfo {
     /// What it serves as.
     pub of: CertificateLabel,
     /// SHA-256 of its DER.
@@ -44,7 +44,7 @@ pub enum Stage {
     Over,
 }
 
-impl Held {
+impl CertificateInfo {
     pub(super) fn certificate(of: CertificateLabel, der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         let mut names: Vec<String> =
@@ -110,7 +110,7 @@ impl Held {
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for CertificateInfo {
     /// One line, as `check-config` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.key(), self.names)?;
@@ -162,7 +162,7 @@ mod tests {
         let held = |lives: i64, left: i64| {
             let ends = now + Duration::hours(left);
             let (fingerprint, names) = ([0; 32], String::new());
-            Held {
+            CertificateInfo {
                 of: CertificateLabel::Server,
                 fingerprint,
                 names,
@@ -188,7 +188,7 @@ mod tests {
         ] {
             assert_eq!(held(lives, left).stage(now), stage, "lives {lives} h, {left} h left");
         }
-        assert_eq!(Held { ends: None, ..held(24, 1) }.stage(now), Stage::Good);
+        assert_eq!(CertificateInfo { ends: None, ..held(24, 1) }.stage(now), Stage::Good);
     }
 
     #[test]

@@ -3,23 +3,23 @@
 use sealwire_wire::Call;
 
 use super::Connection;
-use super::recorded::{Facts, Refused, Subject};
+use super::audit::{Refused, RequestSummary, Subject};
 use super::request::needs_place;
-use sealwire_engine::ticket::Ticket;
+use sealwire_engine::cancel_token::CancelToken;
 use sealwire_telemetry::metrics::{CallCode, CallTimes};
 use sealwire_telemetry::traces::{Ended, Traced};
 
 impl Connection {
     /// Ends the span of a call that is kept.
-    pub(super) fn end_span(&self, traced: Traced, facts: &Facts<'_>, times: Option<CallTimes>) {
-        let Facts { method, subject, bytes, ticket, code, arrived } = facts;
+    pub(super) fn end_span(&self, traced: Traced, facts: &RequestSummary<'_>, times: Option<CallTimes>) {
+        let RequestSummary { method, subject, bytes, ticket, code, arrived } = facts;
         let ended = Ended {
             method: *method,
             code: *code,
             principal: &self.principal,
             app: subject.app(),
             collection: subject.collection(),
-            fields: ticket.map_or((0, 0), Ticket::done),
+            fields: ticket.map_or((0, 0), CancelToken::done),
             bytes: *bytes as u64,
             times,
             took: arrived.elapsed(),
@@ -36,7 +36,7 @@ impl Connection {
         }
         let Some(traced) = self.engine.traces.sample(&decoded) else { return };
         let (Refused { method, bytes, arrived, .. }, subject) = (call, &Subject::of(&decoded, frame));
-        let facts = Facts { method: *method, subject, bytes: *bytes, ticket: None, code, arrived: *arrived };
+        let facts = RequestSummary { method: *method, subject, bytes: *bytes, ticket: None, code, arrived: *arrived };
         self.end_span(traced, &facts, None);
     }
 }

@@ -32,7 +32,7 @@ const REST: u32 = 4;
 const NEVER: i64 = i64::MAX;
 
 /// What a listener accepts under, and what it has accepted.
-pub(crate) struct Gate {
+pub(crate) struct ConnectionRegistry {
     serving: RwLock<Serving>,
     /// By digest. Those that were refused are not in it any more.
     chains: Mutex<HashMap<[u8; 32], Arc<Chain>>>,
@@ -48,7 +48,7 @@ struct Serving {
 }
 
 /// What one handshake is made under.
-pub(crate) struct Entrance {
+pub(crate) struct HandshakeConfig {
     /// For `tokio_rustls::TlsAcceptor`.
     pub(crate) config: Arc<ServerConfig>,
     number: u64,
@@ -67,7 +67,7 @@ struct Chain {
 
 /// A live connection's entry, until dropped.
 pub(crate) struct Caller {
-    gate: Arc<Gate>,
+    gate: Arc<ConnectionRegistry>,
     chain: Arc<Chain>,
     expelled: watch::Receiver<Option<ExpulsionLabel>>,
 }
@@ -83,16 +83,16 @@ pub(crate) struct Judged {
     pub(crate) connections: u64,
 }
 
-impl Gate {
+impl ConnectionRegistry {
     pub(crate) fn new(tls: ServerTls, metrics: Arc<Metrics>) -> Arc<Self> {
         let serving = RwLock::new(Serving { tls, number: 0 });
         Arc::new(Self { serving, chains: Mutex::default(), metrics })
     }
 
     /// What the next handshake is made under.
-    pub(crate) fn entrance(&self) -> Entrance {
+    pub(crate) fn entrance(&self) -> HandshakeConfig {
         let Serving { tls, number } = self.serving();
-        Entrance { config: tls.config, number }
+        HandshakeConfig { config: tls.config, number }
     }
 
     /// From here on handshakes are made under `tls`. Who is connected is not judged by that yet.
@@ -109,7 +109,7 @@ impl Gate {
     pub(crate) fn enter(
         self: &Arc<Self>,
         certificates: &[CertificateDer<'_>],
-        entrance: &Entrance,
+        entrance: &HandshakeConfig,
     ) -> Result<Caller, ExpulsionLabel> {
         let digest = digest(certificates);
         let caller = {

@@ -1,6 +1,6 @@
 //! How a call is told to stop: one atomic that the work looks at before every field.
 //!
-//! The connection holds one [`Ticket`] per call in flight, by msgid; the work holds the other. Whoever stops a
+//! The connection holds one [`CancelToken`] per call in flight, by msgid; the work holds the other. Whoever stops a
 //! call does not wait for the work to notice: the answer goes out at once and the work ends at its next field.
 
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ impl StopReason {
 
 /// Whether one call is to go on.
 #[derive(Debug, Default)]
-pub struct Ticket {
+pub struct CancelToken {
     stopped: AtomicU8,
     notify: Notify,
     done: [AtomicU64; 2],
@@ -52,7 +52,7 @@ pub struct Ticket {
     mask: OnceLock<Box<str>>,
 }
 
-impl Ticket {
+impl CancelToken {
     /// Stops the call. The first reason stays.
     pub fn stop(&self, reason: StopReason) {
         // Relaxed: the flag guards no other memory.
@@ -118,16 +118,16 @@ impl Ticket {
 
 /// The calls in flight on one connection, by msgid.
 #[derive(Clone, Debug, Default)]
-pub struct Tickets(Arc<Mutex<HashMap<u32, Arc<Ticket>>>>);
+pub struct CancelTokens(Arc<Mutex<HashMap<u32, Arc<CancelToken>>>>);
 
-impl Tickets {
+impl CancelTokens {
     /// A ticket for a new call; `None` when its msgid is in flight already.
-    pub fn issue(&self, msgid: u32) -> Option<TicketGuard> {
+    pub fn issue(&self, msgid: u32) -> Option<CancelGuard> {
         match self.lock().entry(msgid) {
             Entry::Occupied(_) => None,
             Entry::Vacant(entry) => {
                 let ticket = Arc::clone(entry.insert(Arc::default()));
-                Some(TicketGuard { ticket, msgid, tickets: self.clone() })
+                Some(CancelGuard { ticket, msgid, tickets: self.clone() })
             }
         }
     }
@@ -159,7 +159,7 @@ impl Tickets {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Ticket>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<CancelToken>>> {
         // A map of flags is whole after any panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,20 +167,20 @@ impl Tickets {
 
 /// Keeps a call in its connection's map; dropping it takes the entry out, whatever became of the call.
 #[derive(Debug)]
-pub struct TicketGuard {
-    ticket: Arc<Ticket>,
+pub struct CancelGuard {
+    ticket: Arc<CancelToken>,
     msgid: u32,
-    tickets: Tickets,
+    tickets: CancelTokens,
 }
 
-impl TicketGuard {
+impl CancelGuard {
     /// The ticket.
-    pub fn ticket(&self) -> &Arc<Ticket> {
+    pub fn ticket(&self) -> &Arc<CancelToken> {
         &self.ticket
     }
 }
 
-impl Drop for TicketGuard {
+impl Drop for CancelGuard {
     fn drop(&mut self) {
         self.tickets.lock().remove(&self.msgid);
     }
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_msgid_is_in_flight_once_and_its_entry_goes_with_the_guard() {
-        let tickets = Tickets::default();
+        let tickets = CancelTokens::default();
         let first = tickets.issue(7).unwrap();
         assert!(tickets.issue(7).is_none());
         tickets.stop(8, StopReason::Cancel);
@@ -206,10 +206,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_before_and_after_the_wait_is_seen() {
-        let ticket = Arc::new(Ticket::default());
+        let ticket = Arc::new(CancelToken::default());
         ticket.stop(StopReason::Deadline);
         assert_eq!(ticket.stopped().await, StopReason::Deadline);
-        let ticket = Arc::new(Ticket::default());
+        let ticket = Arc::new(CancelToken::default());
         let waiting = tokio::spawn({
             let ticket = Arc::clone(&ticket);
             async move { ticket.stopped().await }

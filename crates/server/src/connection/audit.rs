@@ -8,9 +8,9 @@ use sealwire_wire::{Boundary, Call, Method};
 use tokio::time::Instant;
 
 use super::Connection;
-use sealwire_engine::access::Named;
+use sealwire_engine::access::Target;
 use sealwire_engine::audit::{Recording, kind};
-use sealwire_engine::ticket::Ticket;
+use sealwire_engine::cancel_token::CancelToken;
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
 /// Whom a call is about, as far as it said so: parts of its message.
@@ -24,7 +24,7 @@ pub(super) struct Subject {
 
 impl Subject {
     pub(super) fn of(call: &Call<'_>, frame: &Bytes) -> Self {
-        let Named { app, collection, reason } = Named::by_call(call);
+        let Target { app, collection, reason } = Target::by_call(call);
         let part = |text: &str| frame.slice_ref(text.as_bytes());
         Self { app: app.map(part), collection: collection.map(part), reason: reason.map(part) }
     }
@@ -55,22 +55,22 @@ pub(super) struct Refused<'a> {
 }
 
 /// What is known of a call at its end.
-pub(super) struct Facts<'a> {
+pub(super) struct RequestSummary<'a> {
     pub(super) method: MethodLabel,
     pub(super) subject: &'a Subject,
     pub(super) bytes: usize,
     /// Knows what was done, of a call that began.
-    pub(super) ticket: Option<&'a Ticket>,
+    pub(super) ticket: Option<&'a CancelToken>,
     pub(super) code: CallCode,
     pub(super) arrived: Instant,
 }
 
 impl Connection {
     /// Takes the record of a call.
-    pub(super) fn record(&self, facts: &Facts<'_>) -> Recording {
-        let Facts { method, subject, bytes, ticket, code, arrived } = facts;
-        let (fields, errors) = ticket.map_or((0, 0), Ticket::done);
-        let planned = ticket.and_then(Ticket::planned_under);
+    pub(super) fn record(&self, facts: &RequestSummary<'_>) -> Recording {
+        let RequestSummary { method, subject, bytes, ticket, code, arrived } = facts;
+        let (fields, errors) = ticket.map_or((0, 0), CancelToken::done);
+        let planned = ticket.and_then(CancelToken::planned_under);
         // Nothing was done for it, and whoever sends it can send as many as the network carries.
         let is_refused = *code != CallCode::OK && planned.is_none();
         let record = Record {
@@ -80,7 +80,7 @@ impl Connection {
             app: subject.app(),
             collection: subject.collection(),
             reason: text(&subject.reason),
-            mask: ticket.and_then(Ticket::shown_through),
+            mask: ticket.and_then(CancelToken::shown_through),
             change: &[],
             fields,
             errors,
@@ -99,7 +99,7 @@ impl Connection {
         }
         let subject = call.message.map(|(frame, boundary)| Subject::of_message(frame, boundary)).unwrap_or_default();
         let (Refused { method, bytes, arrived, .. }, subject) = (call, &subject);
-        self.record(&Facts { method: *method, subject, bytes: *bytes, ticket: None, code, arrived: *arrived })
+        self.record(&RequestSummary { method: *method, subject, bytes: *bytes, ticket: None, code, arrived: *arrived })
     }
 
     /// Queues a reply that holds no seat, once its record is kept. Waits while too many wait for theirs.

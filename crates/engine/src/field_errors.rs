@@ -4,8 +4,8 @@ use sealwire_mask::MaskingError;
 use sealwire_payload::Path;
 use sealwire_wire::{ErrorCode, FieldError, OnError};
 
+use crate::cancel_token::StopReason;
 use crate::error::CallFailure;
-use crate::ticket::StopReason;
 
 /// Why one field was refused. `on_error` decides what becomes of its call. None carries anything of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,7 +98,7 @@ impl From<FieldFault> for CallFailure {
 
 /// Field errors of one call, under `on_error`.
 #[derive(Debug)]
-pub struct Faults {
+pub struct FieldErrors {
     on_error: OnError,
     listed_max: usize,
     /// Bytes that may still be listed.
@@ -109,8 +109,8 @@ pub struct Faults {
     pub omitted: u64,
 }
 
-impl Faults {
-    /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see [`Faults::bytes`].
+impl FieldErrors {
+    /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see [`FieldErrors::bytes`].
     pub fn new(on_error: OnError, listed_max: usize, fields: u64) -> Self {
         Self { on_error, listed_max, bytes_left: Self::bytes(listed_max, fields), listed: Vec::new(), omitted: 0 }
     }
