@@ -40,7 +40,7 @@ pub enum Problem {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         problem: String,
     },
     /// The file is not TOML.
@@ -48,7 +48,7 @@ pub enum Problem {
     Syntax {
         /// Where, counted from 1.
         line: usize,
-        /// What the parser expected.
+        /// Expected syntax.
         problem: String,
     },
     /// A section that does not exist.
@@ -88,7 +88,7 @@ pub enum Problem {
         key: String,
         /// Where the value came from.
         origin: Origin,
-        /// What it must be.
+        /// Expected value.
         problem: String,
     },
     /// Two values, each fine alone, that cannot stand together.
@@ -98,7 +98,7 @@ pub enum Problem {
         key: String,
         /// `section.name` of the other.
         other: String,
-        /// What must hold.
+        /// The rule.
         rule: &'static str,
     },
 }

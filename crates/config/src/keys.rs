@@ -17,11 +17,11 @@ pub struct Key {
     pub section: &'static str,
     /// Its name in that section.
     pub name: &'static str,
-    /// What values it takes.
+    /// Type of its values.
     pub kind: Kind,
     /// Its value when nobody sets it.
     pub default: Literal,
-    /// What it means, for the operator. One or more lines.
+    /// Its meaning for the operator, in one or more lines.
     pub doc: &'static str,
 }
 
@@ -37,12 +37,12 @@ impl Key {
     }
 }
 
-/// What values a key takes.
+/// Type of a key's values.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// `ip:port`; names are not looked up.
     Address,
-    /// The same, or the empty string, which means none.
+    /// An address, or the empty string for none.
     OptionalAddress,
     /// A path, relative to the folder of the configuration file.
     Path,
@@ -68,7 +68,7 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A whole number in a range, both ends included.
     Number {
-        /// What it counts: `bytes`, `ms`, `calls`.
+        /// Unit: `bytes`, `ms`, `calls`.
         unit: &'static str,
         /// The smallest.
         min: u64,
@@ -507,7 +507,7 @@ impl Values {
         self.0.keys().map(|(section, name)| format!("{section}.{name}")).collect()
     }
 
-    /// Whether both hold the same value for every key.
+    /// Returns true if both hold the same value for every key.
     #[cfg(test)]
     pub(crate) fn same_as(&self, other: &Self) -> bool {
         self.0 == other.0

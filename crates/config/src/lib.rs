@@ -40,11 +40,11 @@ pub struct Config {
     pub admin: Admin,
     /// Where operators change apps, keys and collections.
     pub control: Option<ControlListen>,
-    /// Who may do what.
+    /// Roles and permissions.
     pub access: Access,
     /// Certificates.
     pub tls: Tls,
-    /// What the engine keeps.
+    /// Control state and tokens.
     pub state: State,
     /// The database of [`Mode::Postgres`].
     pub postgres: Postgres,
@@ -52,7 +52,7 @@ pub struct Config {
     pub kek: Kek,
     /// Threads for cryptography.
     pub crypto: Crypto,
-    /// What is read of the Evervault format.
+    /// Options for reading the Evervault format.
     pub evervault: Evervault,
     /// Threads for sockets.
     pub network: Network,
@@ -66,7 +66,7 @@ pub struct Config {
     pub sweep: Sweep,
     /// See there.
     pub traces: Traces,
-    /// What is logged, and how.
+    /// Log level and format.
     pub log: Log,
 }
 
@@ -96,16 +96,16 @@ pub struct ControlListen {
     pub client_ca: Option<PathBuf>,
     /// PEM file: revocation lists of those authorities.
     pub client_crl: Option<PathBuf>,
-    /// Who may call; empty, with authorities of its own, for all of their callers.
+    /// Principals that can connect. Empty, with authorities of its own: every client of those authorities.
     pub principals: Vec<Caller>,
 }
 
 /// `[access]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// What becomes of calls that no role grants.
+    /// Effect on requests that no role grants.
     pub mode: AccessMode,
-    /// Who gets the role `administrator` when nobody has any role.
+    /// Principals that get the role `administrator` when nobody has any role.
     pub administrators: Vec<Principal>,
     /// Which name of a certificate counts.
     pub identity: Identity,
@@ -113,7 +113,7 @@ pub struct Access {
     pub cache_entries: usize,
     /// Seconds for which one is, at most.
     pub cache_s: u64,
-    /// The same for principals without a role.
+    /// Cache time for principals without a role.
     pub cache_negative_s: u64,
     /// Seconds for which one is used beyond that while the store is down.
     pub stale_s: u64,
@@ -150,7 +150,7 @@ pub struct Tls {
     pub client_ca: PathBuf,
     /// PEM file: revocation lists of those authorities, if there are any.
     pub client_crl: Option<PathBuf>,
-    /// Whether TLS 1.2 is accepted too.
+    /// Accepts TLS 1.2 too.
     pub tls12: bool,
     /// Seconds between two looks at the files; 0: only when told.
     pub watch_s: u64,
@@ -203,7 +203,7 @@ pub struct Postgres {
     pub client_certificate: Option<PathBuf>,
     /// PEM file: its key.
     pub client_key: Option<PathBuf>,
-    /// Whether TCP is encrypted.
+    /// Encrypts TCP connections.
     pub tls: PostgresTls,
     /// Connections that write tokens.
     pub writers: usize,
@@ -267,14 +267,14 @@ impl Crypto {
 /// `[evervault]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evervault {
-    /// Whether the tags and file versions that the vendor has given up are read.
+    /// Reads tags and file versions that the vendor has given up.
     pub legacy: bool,
     /// Data roles whose values are opened. `*` stands for every role.
     pub open_roles: Vec<String>,
 }
 
 impl Evervault {
-    /// Whether a value of this data role, or of none, is opened.
+    /// Returns true if a value of this data role, or of none, is opened.
     pub fn opens(&self, role: Option<&str>) -> bool {
         role.is_none_or(|role| self.open_roles.iter().any(|open| open == role || open == "*"))
     }
@@ -305,7 +305,7 @@ pub struct Schedule {
     pub memory_mib: u64,
     /// Weights of callers; 1 for those that are not there.
     pub weights: HashMap<(PrincipalKind, String), u32>,
-    /// Whose turn it is.
+    /// Order of requests.
     pub order: Order,
 }
 
@@ -321,9 +321,9 @@ impl Schedule {
 pub struct Audit {
     /// Where; `None`: nowhere.
     pub folder: Option<PathBuf>,
-    /// What becomes of calls that cannot be recorded.
+    /// Effect on requests that cannot be recorded.
     pub on_failure: OnFailure,
-    /// Whether each write is put on disk before it counts.
+    /// Syncs each write to disk before it counts.
     pub sync: bool,
     /// Size at which a segment ends.
     pub segment_mib: u64,
@@ -444,7 +444,7 @@ pub enum LogFormat {
 pub struct Environment(BTreeMap<String, OsString>);
 
 impl Environment {
-    /// What this process was started with.
+    /// Returns the variables of this process.
     pub fn of_process() -> Self {
         Self::from_pairs(std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))))
     }
@@ -488,7 +488,7 @@ impl Config {
         Self::parse(&text, environment, folder)
     }
 
-    /// The same from text. `folder` is put before relative paths.
+    /// Parses text. `folder` is put before relative paths.
     ///
     /// # Errors
     ///
@@ -510,7 +510,7 @@ impl Config {
         template::text()
     }
 
-    /// The same for people to read: what `sealwire reference --markdown` prints, and `docs/configuration.md` holds.
+    /// Returns the reference as Markdown, as `sealwire reference --markdown` prints it and `docs/configuration.md` has it.
     pub fn reference_markdown() -> String {
         template::markdown()
     }

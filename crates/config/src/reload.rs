@@ -1,4 +1,4 @@
-//! What of another configuration a running engine can take over.
+//! Finds changes of the configuration that a running engine cannot take over.
 
 use super::{Config, ControlListen, Log};
 

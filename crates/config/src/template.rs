@@ -36,7 +36,7 @@ wrong with a file at once, by key and line; nothing else is accepted. `sealwire 
 Written by `sealwire reference --markdown`; a test compares it with the program.
 ";
 
-/// The same as Markdown, a table for each section.
+/// Returns the reference as Markdown, a table per section.
 pub(super) fn markdown() -> String {
     let mut text = String::from(MARKDOWN_HEAD);
     for section in SECTIONS {
@@ -76,7 +76,7 @@ fn write_key(text: &mut String, key: &Key) {
     let _ = writeln!(text, "{} = {}", key.name, default(key.default));
 }
 
-/// What a key takes, in one line.
+/// Describes the values of a key in one line.
 fn takes(kind: Kind) -> String {
     match kind {
         Kind::Address => "Takes ip:port.".into(),

@@ -1,4 +1,4 @@
-//! Who may make which call: the decision that every data and control call passes, over the policy cache.
+//! Authorization of every data and control request, over the policy cache.
 //!
 //! A decision needs what the principal may do, which is its roles (one record, read when it is first asked for) and what
 //! they grant (records that the engine holds, with the apps). Both are of one generation, or the look-up is made again.
@@ -32,7 +32,7 @@ const LOAD_MAX: Duration = Duration::from_secs(5);
 /// How often one is made again because something changed meanwhile.
 const TRIES_MAX: u32 = 16;
 
-/// What principals may do, by principal.
+/// Grants by principal.
 type Policies = Cache<Principal, Grants, Bindings>;
 
 /// See the module.

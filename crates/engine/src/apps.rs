@@ -28,9 +28,9 @@ use sealwire_telemetry::{Condition, Telemetry};
 const AGE_PERIOD: Duration = Duration::from_secs(1);
 /// The shortest time between two looks at the store, whoever asks for them.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// The same between two that callers ask for: any of them may name any generation.
+/// Shortest time between two reads that clients cause, since any client can name any generation.
 const ASKED_PAUSE: Duration = Duration::from_secs(1);
-/// The same while it cannot be read.
+/// Time between two reads while the store cannot be read.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Every app with its keys, settings and collections.
@@ -46,7 +46,7 @@ pub struct Apps {
     unsaid: AtomicBool,
     /// Schedules that calls opened; those of an app go when its keys change.
     opened: Option<Arc<OpenedSchedules>>,
-    /// What is told when another generation is served.
+    /// Notifies when another generation is served.
     purge: OnceLock<Purge>,
 }
 
@@ -118,7 +118,7 @@ impl Apps {
     ///
     /// # Errors
     ///
-    /// What the store says.
+    /// The store's error.
     pub async fn load(
         control: Control,
         address: String,
@@ -199,7 +199,7 @@ impl Apps {
         self.table().generation
     }
 
-    /// What may be done to apps. After a change of its own an instance calls [`Apps::changed_here`].
+    /// Returns the control operations. An instance calls [`Apps::changed_here`] after a change of its own.
     pub fn control(&self) -> &Control {
         &self.control
     }
@@ -240,7 +240,7 @@ impl Apps {
     ///
     /// # Errors
     ///
-    /// What the store says. It is forgotten after a while anyway.
+    /// The store's error. The store forgets the instance after a while anyway.
     pub async fn leave(&self) -> Result<(), StoreError> {
         self.control.leave(&self.instance()).await
     }

@@ -68,7 +68,7 @@ impl Audit {
         Ok(Self(Some(trail)))
     }
 
-    /// Whether records are kept.
+    /// Returns true if records are kept.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
@@ -145,7 +145,7 @@ impl Recording {
         Self(None)
     }
 
-    /// Whether the call may be answered; `None`: not known yet.
+    /// Returns whether the response can be sent. `None`: the record is not written yet.
     pub fn now(&self) -> Option<Result<(), CallFailure>> {
         match &self.0 {
             None => Some(Ok(())),

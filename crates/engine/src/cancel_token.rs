@@ -40,7 +40,7 @@ impl StopReason {
     }
 }
 
-/// Whether one call is to go on.
+/// Tells the job of one request whether to go on.
 #[derive(Debug, Default)]
 pub struct CancelToken {
     stopped: AtomicU8,
@@ -80,7 +80,7 @@ impl CancelToken {
         self.done[1].store(errors, Ordering::Relaxed);
     }
 
-    /// What was noted last. Whole once the call's work has sent its end.
+    /// Returns the counts noted last. They are complete once the job has sent its end.
     pub fn done(&self) -> (u64, u64) {
         (self.done[0].load(Ordering::Relaxed), self.done[1].load(Ordering::Relaxed))
     }
@@ -144,7 +144,7 @@ impl CancelTokens {
         self.lock().values().for_each(|ticket| ticket.stop(reason));
     }
 
-    /// Whether a call of that msgid is in flight.
+    /// Returns true if a request of that msgid is in flight.
     pub fn contains(&self, msgid: u32) -> bool {
         self.lock().contains_key(&msgid)
     }
@@ -154,7 +154,7 @@ impl CancelTokens {
         self.lock().len()
     }
 
-    /// Whether no call is in flight.
+    /// Returns true if no request is in flight.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// What one connection holds.
+/// Bytes that one connection holds.
 #[derive(Debug)]
 pub struct ConnectionMemory {
     used: AtomicUsize,
@@ -21,7 +21,7 @@ impl ConnectionMemory {
         Arc::new(Self { used: AtomicUsize::new(0), max, lowered: Notify::new() })
     }
 
-    /// Whether one more call may begin.
+    /// Returns true if one more request can begin.
     pub fn is_below_max(&self) -> bool {
         self.used.load(Ordering::Acquire) <= self.max
     }

@@ -1,4 +1,4 @@
-//! What calls cost on this machine: for each kind of work a line through keys, fields and bytes.
+//! Predicted cost of requests on this machine: per kind of work, a linear function of keys, fields and bytes.
 //!
 //! Calibrated at start by doing some of each kind, then corrected by what slices take. Units are nanoseconds of CPU.
 
@@ -22,7 +22,7 @@ pub fn fields_max(leaves: u64) -> u64 {
     leaves.saturating_sub(HEAD_LEAVES)
 }
 
-/// What is done to fields. One kind has one price.
+/// A kind of work on fields. Each kind has its own coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationKind {
     operation: Operation,
@@ -65,7 +65,7 @@ impl OperationKind {
         Self { operation, curve: Curve::R1, scope: KeyScope::Epoch }
     }
 
-    /// What a call goes on with once the store has answered.
+    /// Kind of the work that follows the store's response.
     pub fn behind(self) -> Option<Self> {
         match self.operation {
             Operation::Mint => Some(Self::without_curve(Operation::Settle)),
@@ -110,14 +110,14 @@ impl OperationKind {
         of_envelopes.chain(others.map(Self::without_curve))
     }
 
-    /// What a whole message of so many scalars and bytes consists of.
+    /// Returns the shape of a whole message from its scalars and bytes.
     pub fn shape(self, leaves: u64, bytes: u64) -> Shape {
         let fields = fields_max(leaves);
         let opened = u64::from(matches!(self.operation, Operation::Open | Operation::Rewrap));
         Shape { calls: 1, keys: self.keys_made(true, fields) + opened, fields, bytes }
     }
 
-    /// What a slice consisted of. `opened`: key agreements of opening.
+    /// Returns the shape of a slice. `opened`: key agreements done to open fields.
     pub fn done(self, first: bool, fields: u64, opened: u64, bytes: u64) -> Shape {
         Shape { calls: u64::from(first), keys: self.keys_made(first, fields) + opened, fields, bytes }
     }

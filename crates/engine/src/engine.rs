@@ -1,4 +1,4 @@
-//! What every connection shares, and how a decoded call becomes work.
+//! State that all connections share, and the plan of a decoded request.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -40,16 +40,16 @@ use sealwire_telemetry::traces::Traces;
 /// numbers as text. Held by a test.
 const EVERVAULT_MORE: usize = 128;
 
-/// What every connection shares.
+/// State that all connections share.
 #[derive(Debug)]
 pub struct Engine {
     /// Every bound.
     pub limits: Limits,
-    /// What is read of the Evervault format.
+    /// Options for reading the Evervault format.
     pub evervault: Arc<sealwire_config::Evervault>,
     /// The apps and their keys.
     pub apps: Arc<Apps>,
-    /// Who may do what.
+    /// Decides on permissions.
     pub decider: Authorizer,
     /// The crypto threads, and who may use them.
     pub scheduler: Scheduler,
@@ -61,7 +61,7 @@ pub struct Engine {
     pub audit: Audit,
     /// Where spans of calls go.
     pub traces: Traces,
-    /// What is counted.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Why the token store fails, for the log.
     pub failures: Failures,
@@ -85,17 +85,17 @@ impl Ledger for Arc<Engine> {
     }
 }
 
-/// What a document call asks for, resolved against the apps.
+/// A document request resolved against the apps.
 pub struct Plan {
     /// The document, a part of the frame.
     pub payload: Bytes,
     /// Its fields.
     pub selection: Arc<Selection>,
-    /// What a path does that selects none.
+    /// Effect of a path that selects no field.
     pub unmatched: Unmatched,
-    /// What to do with them.
+    /// Operation on the fields.
     pub task: Task,
-    /// What is written.
+    /// Format of sealed values.
     pub format: wire::Format,
     /// Bytes that the call takes beside its messages.
     pub beside_bytes: usize,

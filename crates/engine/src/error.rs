@@ -52,7 +52,7 @@ pub enum CallFailure {
     Param {
         /// The one to change.
         name: &'static str,
-        /// What it must be, and why.
+        /// The requirement and its reason.
         rule: &'static str,
     },
     /// The payload is not one valid MessagePack value. The peer's bug.
@@ -73,7 +73,7 @@ pub enum CallFailure {
     /// No role of the caller grants it.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// What the caller may do is not known now. Details go to the log only.
+    /// The principal's permissions cannot be read now. Details go to the log only.
     #[error("access: {0}")]
     Unknown(LoadError),
     /// The caller's role grants so many fields by the hour, and they are used up.
@@ -261,7 +261,7 @@ impl CallFailure {
     }
 }
 
-/// Whether a store's failure may pass by itself.
+/// Returns true if a store's failure can be temporary.
 fn passes(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable(_) | StoreError::Io { .. })
 }

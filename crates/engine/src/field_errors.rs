@@ -66,7 +66,7 @@ pub enum FieldFault {
     /// It was refused.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// The same, as the end of the call; the walk has told where.
+    /// Turns a field's rejection into the failure of the call, at the path that the walk reported.
     #[error("{0}")]
     RefusedAt(Refusal, String),
     /// The crypto library failed.
@@ -115,7 +115,7 @@ impl FieldErrors {
         Self { on_error, listed_max, bytes_left: Self::bytes(listed_max, fields), listed: Vec::new(), omitted: 0 }
     }
 
-    /// What one bad field does.
+    /// Effect of one bad field.
     pub fn on_error(&self) -> OnError {
         self.on_error
     }
@@ -145,7 +145,7 @@ impl FieldErrors {
         self.omitted += 1;
     }
 
-    /// What a field's fault does to its call.
+    /// Effect of a field's error on its call.
     ///
     /// # Errors
     ///

@@ -17,18 +17,18 @@ use zeroize::Zeroizing;
 use crate::cancel_token::CancelToken;
 use crate::field_errors::Refusal;
 
-/// What a field held.
+/// An opened field.
 #[derive(Clone, Copy)]
 pub struct Found<'a> {
-    /// What the plaintext is.
+    /// Type of the plaintext.
     pub datatype: Datatype,
     /// The plaintext; valid UTF-8 when the datatype is a string.
     pub plaintext: &'a [u8],
-    /// What an Evervault string said, in the words of its own format.
+    /// Metadata of an Evervault string.
     pub said: Option<(evervault::Datatype, &'a str)>,
     /// The data role that its writer gave it. Only Evervault values have any.
     pub role: Option<&'a str>,
-    /// Whether the operator lets the role go: always, where there is none.
+    /// True if the value has no data role, or the operator lists its role.
     role_is_open: bool,
 }
 
@@ -81,13 +81,13 @@ impl FieldOpener {
         self.pauses_at = self.agreements().saturating_add(agreements);
     }
 
-    /// Whether enough was done for a slice.
+    /// Returns true when the slice has done enough.
     #[inline]
     pub fn pauses(&self) -> bool {
         self.agreements() >= self.pauses_at
     }
 
-    /// What is in a field; `None` if it does not claim to be an envelope.
+    /// Opens a field. Returns `None` if it does not look like an envelope.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ pub struct Evervault {
     refuses_all: bool,
     /// Values whose datatype nothing authenticates are text.
     ignores_unauthenticated_types: bool,
-    /// What earlier requests opened, if it is to be used.
+    /// Cache of key schedules that earlier requests opened, if enabled.
     kept: Option<Arc<OpenedSchedules>>,
     opener: Option<Box<evervault::Opener>>,
     /// Tells when to stop.
@@ -156,13 +156,13 @@ impl Evervault {
         }
     }
 
-    /// The same, which also uses and feeds the keys that other requests opened.
+    /// Adds the cache of keys that other requests opened.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
         Self { kept, ..self }
     }
 
-    /// The same, which opens nothing if `refuses_all`.
+    /// Rejects every field if `refuses_all`.
     #[must_use]
     pub fn refusing(self, refuses_all: bool) -> Self {
         Self { refuses_all, ..self }

@@ -1,4 +1,4 @@
-//! What happens to one field: sealed into an envelope, opened out of one, or both.
+//! Operations on one field: seal, open, or both.
 //!
 //! Looks at the ticket before every field, so a stopped call ends within one.
 
@@ -59,7 +59,7 @@ pub struct OpenFields {
 }
 
 impl OpenFields {
-    /// What is in a field; `None` if it does not claim to be an envelope.
+    /// Opens a field. Returns `None` if it does not look like an envelope.
     #[inline]
     fn open(&mut self, token: Token<'_>) -> Result<Option<Found<'_>>, FieldFault> {
         if let Some(reason) = self.ticket.stop_reason() {
@@ -77,9 +77,9 @@ impl OpenFields {
 /// Opens every field that claims to be an envelope and gives what its caller may see, and keeps the others.
 #[derive(Debug)]
 pub struct ShowFields {
-    /// What reads.
+    /// Opens values.
     pub open: OpenFields,
-    /// What writes.
+    /// Seals values.
     pub shown: Disclosure,
 }
 
@@ -108,9 +108,9 @@ impl Transform for ShowFields {
 /// the opener's buffer, which is wiped, into the sealer's, which is encrypted in place.
 #[derive(Debug)]
 pub struct RewrapFields {
-    /// What reads.
+    /// Opens values.
     pub open: OpenFields,
-    /// What writes, under the call's new ephemeral key.
+    /// Seals values under the request's new ephemeral key.
     pub writer: FieldSealer,
 }
 

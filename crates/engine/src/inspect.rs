@@ -1,4 +1,4 @@
-//! What an envelope, an Evervault string or an Evervault file says about itself, in the words of the contract.
+//! Reads the clear metadata of envelopes, Evervault strings and Evervault files.
 
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_wire::{self as wire, Encoding, Envelope, Format, Inspection, ValueKind};

@@ -27,13 +27,13 @@ use crate::tokens::tokenize::{TokenizeFields, TokenizeSpec};
 use sealwire_config::Limits;
 use sealwire_telemetry::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 
-/// What to do with the fields. Key material is made in the first slice, never on a network thread.
+/// Operation on the fields. Key material is made in the first slice, never on a network thread.
 pub enum Task {
     /// Seal them.
     Seal {
         /// Makes the call's writer.
         writer: MakeWriter,
-        /// What one bad field does.
+        /// Effect of one bad field.
         on_error: OnError,
     },
     /// Open them, and give what their caller may see of them.
@@ -46,11 +46,11 @@ pub enum Task {
     Tokenize(TokenizeSpec, OnError),
     /// Make values of tokens.
     Detokenize(DetokenizeSpec, OnError),
-    /// The same, with what the store has answered.
+    /// Continues with the store's response.
     Again(TokenFields),
 }
 
-/// What becomes of the fields of a call on tokens.
+/// Operation on the fields of a token request.
 pub enum TokenFields {
     /// They become tokens.
     Tokenize(Box<TokenizeFields>),
@@ -59,7 +59,7 @@ pub enum TokenFields {
 }
 
 impl TokenFields {
-    /// Whether the reply waits for the store.
+    /// Returns true if the response waits for the store.
     fn asks(&self) -> bool {
         match self {
             Self::Tokenize(fields) => fields.asks(),
@@ -93,7 +93,7 @@ pub type MakeMasks = Box<dyn FnOnce() -> Result<Masks, CallFailure> + Send>;
 pub struct Reading {
     /// The app's keys under the caller's context. Opens nothing before the first slice.
     pub reader: Box<FieldOpener>,
-    /// What one bad field does.
+    /// Effect of one bad field.
     pub on_error: OnError,
 }
 
@@ -104,13 +104,13 @@ pub struct JobSpec {
     pub msgid: u32,
     /// Its fields are counted under this.
     pub method: MethodLabel,
-    /// What that is to the scheduler.
+    /// Returns the kind of work for the scheduler.
     pub kind: OperationKind,
     /// The document.
     pub payload: Bytes,
     /// Its fields.
     pub selection: Arc<Selection>,
-    /// What a path does that selects none.
+    /// Effect of a path that selects no field.
     pub unmatched: Unmatched,
     /// When to stop.
     pub ticket: Arc<CancelToken>,
@@ -120,13 +120,13 @@ pub struct JobSpec {
     pub leaves: u64,
     /// Bytes set aside for the reply.
     pub reply_bytes: usize,
-    /// What it is to cost.
+    /// Predicted cost.
     pub estimate: Cost,
 }
 
-/// What the work gives back.
+/// End of a job.
 pub struct Finished {
-    /// What it comes to, or why to nothing.
+    /// Its outcome or failure.
     pub result: Result<Outcome, CallFailure>,
     /// When the first slice began.
     pub started: Instant,
@@ -134,7 +134,7 @@ pub struct Finished {
     pub worked: Duration,
 }
 
-/// What work comes to.
+/// Outcome of a job.
 pub enum Outcome {
     /// The reply's bytes.
     Reply(Vec<u8>),
@@ -144,9 +144,9 @@ pub enum Outcome {
 
 /// A call on tokens between a walk and the store's answer, with a reply that may be the one to give.
 pub struct Paused {
-    /// What was asked for.
+    /// The operation.
     pub order: JobSpec,
-    /// What became of the fields.
+    /// The fields' state.
     pub fields: TokenFields,
     out: Vec<u8>,
     document: reply::Document,
@@ -181,7 +181,7 @@ impl Paused {
 
 /// Work that runs in slices.
 pub trait Slices: Send {
-    /// What it is to the scheduler.
+    /// Returns the kind of work for the scheduler.
     fn kind(&self) -> OperationKind;
 
     /// All of it.
@@ -200,7 +200,7 @@ pub trait Slices: Send {
     fn deliver(self: Box<Self>);
 }
 
-/// What one slice did.
+/// Result of one slice.
 pub struct Slice {
     /// Keys, fields and bytes.
     pub done: Shape,
@@ -219,7 +219,7 @@ pub struct Job {
     worked: Duration,
     limits: Limits,
     metrics: Arc<Metrics>,
-    /// What it came to.
+    /// Its outcome.
     ended: Option<Finished>,
     done: Option<oneshot::Sender<Finished>>,
 }
@@ -402,7 +402,7 @@ impl Job {
         self.ended = Some(Finished { result, started, worked: self.worked });
     }
 
-    /// What a whole walk comes to.
+    /// Returns the outcome of a whole walk.
     fn end(&mut self, document: reply::Document) -> Result<Outcome, CallFailure> {
         let unmatched = self.walk.unmatched();
         if let (Unmatched::Fail, Some(position)) = (self.order.unmatched, unmatched.first()) {

@@ -1,4 +1,4 @@
-//! What an engine does with a request: authorize, plan, admit, run. No sockets, TLS or command line.
+//! The engine: authorizes, plans, admits and runs requests. It has no sockets, TLS or command line.
 //!
 //! [`engine::Engine`] holds what all connections share. The server reads requests and writes replies; this crate decides and
 //! works on them.

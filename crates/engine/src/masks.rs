@@ -94,7 +94,7 @@ fn growth<'a>(masks: impl Iterator<Item = &'a str>, entry: usize, fields: usize,
 ///
 /// # Errors
 ///
-/// What is wrong with it: its text, or that a role cannot have it.
+/// A message: the text is invalid, or a role cannot have this mask.
 pub fn of_role(text: &str) -> Result<Function, String> {
     let function: Function = text.parse().map_err(|error: sealwire_mask::FunctionError| error.to_string())?;
     if function.is_keep() {

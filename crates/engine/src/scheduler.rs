@@ -27,7 +27,7 @@ const SLICES_PER_SAMPLE: u32 = 8;
 /// Time at long work after which a crypto thread offers its core to network threads.
 const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
 
-/// What a crypto thread does when there is nothing to do. Returns whether it did something; each step is short.
+/// Idle task of a crypto thread. Returns true if it did something. Each step is short.
 pub type Spare = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Handle to the crypto threads. They end when the last handle is dropped and no work is left.
@@ -52,12 +52,12 @@ struct State {
     closed: bool,
 }
 
-/// What is known of a call before it is worked on.
+/// A request for admission.
 #[derive(Clone, Copy, Debug)]
 pub struct AdmissionRequest<'a> {
-    /// Whose it is.
+    /// Principal of the request.
     pub principal: &'a Principal,
-    /// What is to be done.
+    /// Kind of the work.
     pub kind: OperationKind,
     /// To how much.
     pub shape: Shape,
@@ -79,7 +79,7 @@ pub struct AdmissionPermit {
     held: Reservation,
     /// Resolves when the call may go on; `None` once it may.
     admitted: Option<oneshot::Receiver<()>>,
-    /// What all of it costs, and what of that comes before the store is asked.
+    /// Cost of the whole request, and the part of it before the store is called.
     estimate: (Cost, Cost),
     predicted: Duration,
     /// Work was handed over.
@@ -163,7 +163,7 @@ impl Scheduler {
         Ok(AdmissionPermit { scheduler: self.clone(), id, held, admitted, estimate, predicted, begun: false })
     }
 
-    /// What a call would cost that was not offered yet.
+    /// Returns the predicted cost of a request that was not offered yet.
     pub fn estimate(&self, kind: OperationKind, shape: Shape) -> Cost {
         self.0.0.lock().costs.whole(kind, shape)
     }
@@ -179,7 +179,7 @@ impl Scheduler {
         Box::new(move || shared.upgrade().map_or_else(Gauges::default, |shared| shared.lock().core.gauges()))
     }
 
-    /// What there is to see.
+    /// Returns a probe of the gauges.
     pub fn gauges(&self) -> Gauges {
         self.0.0.lock().core.gauges()
     }
@@ -195,7 +195,7 @@ impl AdmissionPermit {
         }
     }
 
-    /// Whether the call has to wait.
+    /// Returns true if the request must wait.
     pub fn waits(&mut self) -> bool {
         let waits = self.admitted.as_mut().is_some_and(|admitted| admitted.try_recv() == Err(TryRecvError::Empty));
         if !waits {
@@ -215,7 +215,7 @@ impl AdmissionPermit {
         WaitBound { scheduler: self.scheduler.clone(), id: self.id }
     }
 
-    /// What the call is estimated to cost.
+    /// Returns the estimated cost.
     pub fn estimate(&self) -> Cost {
         self.estimate.0
     }
@@ -317,7 +317,7 @@ impl WaitBound {
 }
 
 impl State {
-    /// What a call costs, and what of that comes first.
+    /// Returns the cost of a request, and the part of it that comes first.
     fn estimate(&self, kind: OperationKind, shape: Shape) -> (Cost, Cost) {
         (self.costs.whole(kind, shape), self.costs.estimate(kind, shape))
     }
@@ -435,7 +435,7 @@ impl Shared {
     }
 }
 
-/// Who is to be woken, once the lock is released. Allocates only if there is somebody.
+/// Wakers to call once the lock is released. Allocates only if there are any.
 fn woken<K: Clone + Eq + std::hash::Hash, T>(core: &mut Core<K, oneshot::Sender<()>, T>) -> Vec<oneshot::Sender<()>> {
     std::iter::from_fn(|| core.promoted()).map(|(_, wake)| wake).collect()
 }

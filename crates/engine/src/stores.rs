@@ -16,7 +16,7 @@ use sealwire_telemetry::metrics::Metrics;
 /// One writer task owns the store; reads are as many as there are threads to hand them to.
 const EMBEDDED_LANES: Lanes = Lanes { writers: 1, readers: 2 };
 
-/// What an engine keeps its state in.
+/// The open stores of an engine.
 pub struct Stores {
     /// Apps, keys and collections.
     pub control: Arc<dyn ControlStore>,
@@ -36,7 +36,7 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(open).await.map_err(failed)?
 }
 
-/// What the opener wants of the control state.
+/// Access to the control state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// As an engine has it: a file is only read.
@@ -50,7 +50,7 @@ impl Stores {
     ///
     /// # Errors
     ///
-    /// What the store says.
+    /// The store's error.
     pub async fn open(config: &Config, access: Access) -> Result<Self, StoreError> {
         let state = config.state.clone();
         match state.mode {
@@ -102,7 +102,7 @@ impl Stores {
     }
 }
 
-/// What the database is asked with.
+/// Converts the configuration into connection options.
 pub fn postgres_options(from: &Postgres) -> PostgresOptions {
     let password = std::env::var(Postgres::PASSWORD).ok().filter(|_| from.password_file.is_none());
     PostgresOptions {

@@ -37,9 +37,9 @@ pub struct Collection {
     pub keys: Arc<TokenKeys>,
     /// Names its rows.
     pub map: MapId,
-    /// What its tokens are.
+    /// Kind of its tokens.
     pub kind: Kind,
-    /// What they look like.
+    /// Format of its tokens.
     pub format: Format,
     /// Equal values have equal tokens under one context only. Otherwise contexts are nothing to deterministic and one-way
     /// tokens: all are under the empty one.
@@ -54,13 +54,13 @@ impl Collection {
         self.kind != Kind::Random && !self.per_context
     }
 
-    /// What a value of the collection is sealed and found under.
+    /// Returns the context under which a value of the collection is sealed and found.
     fn scope(&self, context: &[u8]) -> TokenContext {
         self.keys.context(if self.is_shared() { b"" } else { context })
     }
 }
 
-/// What one call may hold.
+/// Limits of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Fields.

@@ -47,7 +47,7 @@ pub enum AdminError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No thread or no event queue.

@@ -17,7 +17,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Of a connection of an engine that drains once that is true, opened by a certificate that is refused once that is some.
+    /// Creates a handle that reports shutdown when the engine drains or the client certificate is revoked.
     pub fn new(draining: watch::Receiver<bool>, expelled: watch::Receiver<Option<ExpulsionLabel>>) -> Self {
         Self { draining, expelled }
     }

@@ -35,16 +35,16 @@ pub use files::exposed_mode;
 use sealwire_config::{ControlListen, Tls};
 use sealwire_telemetry::metrics::CertificateLabel;
 
-/// What a listener needs to talk TLS.
+/// TLS settings of a listener.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     /// For `tokio_rustls::TlsAcceptor`.
     pub config: Arc<ServerConfig>,
-    /// Who judges callers in it, and judges those again that are connected.
+    /// Verifies client certificates in handshakes, and again while clients are connected.
     pub verifier: Arc<dyn ClientCertVerifier>,
 }
 
-/// What the files of a configuration come to, all of one look.
+/// TLS settings from the files of a configuration, all read at one time.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// For the listener of documents and tokens.
@@ -77,7 +77,7 @@ pub enum TlsError {
         key: &'static str,
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Users beside the owner and its group can read the private key, or the group can change it.
@@ -95,7 +95,7 @@ pub enum TlsError {
         key: &'static str,
         /// The file.
         file: PathBuf,
-        /// What it should hold.
+        /// Expected content.
         wanted: &'static str,
     },
     /// Broken PEM, or a certificate or list that cannot be parsed.
@@ -168,7 +168,7 @@ pub fn provider() -> CryptoProvider {
     CryptoProvider { kx_groups: vec![X25519MLKEM768, X25519, SECP256R1], ..aws_lc_rs::default_provider() }
 }
 
-/// Whose certificates a listener takes: files, the keys that name them, and what they are in logs and metrics.
+/// Client authorities of a listener: files, their configuration keys, and their names in logs and metrics.
 struct Clients<'a> {
     ca: (&'static str, &'a Path, CertificateLabel),
     crl: Option<(&'static str, &'a Path, CertificateLabel)>,
@@ -203,7 +203,7 @@ pub fn load(tls: &Tls, control: Option<&ControlListen>) -> Result<Loaded, TlsErr
     load_from(&Files::look(tls, control), tls, control)
 }
 
-/// The same of files that were read.
+/// Builds the settings from files that were read.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What an engine tells about itself: metrics, spans, readiness, and log lines at a limited rate.
+//! Telemetry of an engine: metrics, spans, readiness, and throttled log lines.
 //!
 //! Nothing here decides anything. Other crates record events; the admin listener and the exporter of spans read them.
 

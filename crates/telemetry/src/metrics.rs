@@ -67,7 +67,7 @@ pub struct MetricDoc {
     pub kind: &'static str,
     /// Its labels.
     pub labels: &'static [&'static str],
-    /// What it means.
+    /// Its meaning.
     pub help: &'static str,
 }
 
@@ -532,14 +532,14 @@ const CERTIFICATES: usize = CertificateLabel::ALL.len();
 /// When something ends that never does.
 const NEVER: i64 = i64::MAX;
 
-/// What is known of a call once it is answered.
+/// Facts about a request once its response is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct CallReport {
-    /// What was called.
+    /// Method.
     pub method: MethodLabel,
     /// How it ended.
     pub code: CallCode,
-    /// Of a call whose work ended by itself. One that was never worked on would pull the histograms towards zero.
+    /// Set if the job ended by itself. Requests that never ran would pull the histograms towards zero.
     pub times: Option<CallTimes>,
 }
 
@@ -552,9 +552,9 @@ pub struct CallTimes {
     pub queue: Duration,
     /// Time at work, without pauses.
     pub work: Duration,
-    /// What it was expected to take when it was offered.
+    /// Predicted time at admission.
     pub predicted: Duration,
-    /// What it took, from the same moment; `None` if it was offered before all of it was there.
+    /// Measured time since admission. `None` if the request was offered before all of it had arrived.
     pub took: Option<Duration>,
 }
 
@@ -564,10 +564,10 @@ type Seconds = Counter<f64, AtomicU64>;
 /// Reads what the scheduler knows, at each scrape.
 type Probe = Box<dyn Fn() -> Gauges + Send + Sync>;
 
-/// The same of what waits for the token store.
+/// Gauges of operations that wait for the token store.
 type StoreProbe = Box<dyn Fn() -> (Waiting, Pressure) + Send + Sync>;
 
-/// What the apps and their keys come to now.
+/// Gauges of apps and their keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Served {
     /// The generation that calls are served under.
@@ -633,7 +633,7 @@ pub struct Metrics {
     audit_sequence: Gauge,
     audit_head: Gauge,
     audit: OnceLock<AuditProbe>,
-    /// Who may do what.
+    /// Decisions on permissions.
     pub access: AccessMetrics,
     /// Spans of calls.
     pub traces: TraceMetrics,
@@ -948,7 +948,7 @@ impl Metrics {
         }
     }
 
-    /// What `/ready` says now.
+    /// Updates the gauges of readiness.
     pub fn readiness(&self, readiness: &Readiness) {
         self.ready.set(readiness.refusal().is_none().into());
         for (gauge, condition) in self.failing.iter().zip(Condition::ALL) {

@@ -1,4 +1,4 @@
-//! Whether calls should be sent here: a phase and a set of conditions that fail, both atomics.
+//! Readiness for requests: a phase and a set of failing conditions, both atomics.
 //!
 //! Writers say what they know when they learn it; a reader takes two loads and asks nobody.
 
@@ -88,7 +88,7 @@ impl Readiness {
         }
     }
 
-    /// Whether a condition fails.
+    /// Returns true if a condition fails.
     pub fn is_failing(&self, condition: Condition) -> bool {
         self.failing.load(Ordering::Relaxed) & condition.bit() != 0
     }

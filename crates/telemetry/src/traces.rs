@@ -58,12 +58,12 @@ impl Traces {
         }))))
     }
 
-    /// Whether any call is kept.
+    /// Returns true if any request is kept.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether a call that begins is kept.
+    /// Decides whether a request that begins is kept.
     #[inline]
     pub fn sample(&self, call: &Call<'_>) -> Option<Traced> {
         self.0.as_ref()?.sample(call.traceparent())

@@ -1,4 +1,4 @@
-//! What a call has to be permitted: one place where methods become operations.
+//! Maps methods to the operations that a request needs permission for.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ fn operation(method: Method) -> Option<Operation> {
     OPERATIONS[method as usize]
 }
 
-/// What a call names, in its own words: what is decided on, and what is recorded.
+/// Names in a request, on which it is decided and which are recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target<'a> {
     /// The app.
@@ -65,12 +65,12 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What a data call has to be permitted; `None`: nothing.
+/// Returns the permission that a data request needs. `None`: none.
 pub fn of_call<'a>(call: &Call<'a>) -> Option<Ask<'a>> {
     Target::by_call(call).ask(call.method())
 }
 
-/// What a control call has to be permitted. `None` is for no method that there is.
+/// Returns the permission that a control request needs. No existing method returns `None`.
 pub fn of_control<'a>(call: &Control<'a>) -> Option<Ask<'a>> {
     Target::by_control(call).ask(call.method())
 }

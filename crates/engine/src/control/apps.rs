@@ -1,4 +1,4 @@
-//! What each control call does to a store's apps and collections.
+//! Control operations on apps and collections of a store.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub async fn export(control: &Control, page: Page<'_>) -> Result<Records, RpcErr
     Ok(Records { records, next, generation: snapshot.generation })
 }
 
-/// What of a sorted list is on a page, and where the next begins.
+/// Cuts a page out of a sorted list. Returns the page and the cursor of the next one.
 pub(crate) fn cut<T>(list: Vec<T>, page: Page<'_>, name: impl Fn(&T) -> &str) -> (Vec<T>, Option<String>) {
     let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
     let behind = |entry: &T| page.after.is_none_or(|after| name(entry) > after);

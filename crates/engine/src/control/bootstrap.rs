@@ -13,7 +13,7 @@ const MADE: &str = "access/administrators";
 ///
 /// # Errors
 ///
-/// What the store says. A start that ended midway goes on with the next one.
+/// The store's error. The next start continues one that ended midway.
 pub async fn first_start(config: &sealwire_config::Access, store: &dyn ControlStore) -> Result<bool, StoreError> {
     if config.mode == Mode::Off {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! What an operator learns of a store that says no.
+//! Error responses of control operations.
 
 use sealwire_store::StoreError;
 use sealwire_wire::{ErrorCode, RpcError};
@@ -43,7 +43,7 @@ pub fn of(error: StoreError) -> RpcError {
     answer
 }
 
-/// What a caller got wrong.
+/// Creates the error for an invalid parameter.
 pub(crate) fn bad(message: impl std::fmt::Display) -> RpcError {
     RpcError::new(ErrorCode::BadRequest, message.to_string())
 }

@@ -1,4 +1,4 @@
-//! What is done to roles and to who has them, over any store. The command line uses it on a file too.
+//! Control operations on roles and their principals, over any store.
 //!
 //! Every change is one record, made from what is there and written only if nothing came between.
 
@@ -262,7 +262,7 @@ pub async fn check(store: &dyn ControlStore, call: &CheckCall<'_>) -> Result<Che
     Err(moved())
 }
 
-/// What a principal has, and the generation this is true of.
+/// Returns the binding of a principal, and its generation.
 async fn binding(store: &dyn ControlStore, who: &Principal) -> Result<(u64, Option<Binding>), StoreError> {
     let key = principal_key(who);
     let (generation, record) = store.read(&key).await?;

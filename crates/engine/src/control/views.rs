@@ -1,4 +1,4 @@
-//! What the store says of apps and collections, in the words of the wire.
+//! Converts the store's types to those of control responses.
 
 use sealwire_crypto::{Curve, EpochLifetime, Format, KeyState};
 use sealwire_store::{

@@ -1,4 +1,4 @@
-//! What each kind of work costs on this machine: some of each is done once, at start, on keys made for that.
+//! Measures the cost of each kind of work once, at start, on keys made for that purpose.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -79,7 +79,7 @@ fn measure() -> Result<Costs, CallFailure> {
     Ok(Costs(models.try_into().unwrap_or_else(|_| unreachable!("as many as kinds"))))
 }
 
-/// What sealing and opening cost on one curve.
+/// Measures sealing and opening on one curve.
 #[derive(Clone, Copy)]
 struct Prices {
     seal: Coefficients,
@@ -206,7 +206,7 @@ fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
     made.map(Arc::new).map_err(|_| CallFailure::Internal("cannot make a key"))
 }
 
-/// What masking costs, by the function that stands in the middle: others take a tenth of a hash, or ten of them.
+/// Measures masking by a function of medium cost. Other functions cost a tenth of it to ten times as much.
 fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficients, CallFailure> {
     let task = || {
         let rule = MaskRule { fields: RuleFields::Path("$[*]"), mask: "hash" };
@@ -221,7 +221,7 @@ fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficie
     Ok(Coefficients { call: empty, key: 0.0, field, byte })
 }
 
-/// What each of the walks over tokens costs, in the order of their kinds.
+/// Measures each walk over tokens, in the order of their kinds.
 fn token_prices(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<[Coefficients; 4], CallFailure> {
     let collection = Arc::new(Collection {
         keys: Arc::clone(keys),

@@ -1,4 +1,4 @@
-//! What becomes of a value that was opened: shown, or masked for its caller's role.
+//! Shows an opened value, or masks it for the principal's role.
 //!
 //! The one door through which `decrypt` and `detokenize` put a value into a reply. Behind a mask it lets nothing pass that
 //! the mask does not fit: a container and a value of another type or shape are redacted.

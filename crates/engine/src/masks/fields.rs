@@ -32,7 +32,7 @@ impl MaskFields {
     }
 }
 
-/// The same in a slice.
+/// Masks the fields of a slice.
 #[derive(Debug)]
 pub struct MaskSlice<'s> {
     masking: sealwire_mask::Masking<'s>,

@@ -1,4 +1,4 @@
-//! The same to many on the crypto threads, in slices.
+//! Applies one function to many items on the crypto threads, in slices.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::CallFailure;
 use crate::job::{Slice, Slices};
 use crate::scheduler::AdmissionPermit;
 
-/// What is done to each.
+/// Function to apply.
 type Step<I, O> = Box<dyn FnMut(I) -> O + Send>;
 
 struct Each<I, O> {

@@ -17,19 +17,19 @@ use crate::cancel_token::CancelToken;
 use crate::field_errors::{FieldErrors, FieldFault, Refusal};
 use crate::masks::disclosure::Disclosure;
 
-/// What a token takes until the store has answered: its key, its places, the row beside its sealed part.
+/// Bytes per token until the store has responded: its key, its positions, and the row without its sealed part.
 const ENTRY_BYTES: usize = 384;
 
-/// What is looked up, and where.
+/// The lookup of a `detokenize` request.
 #[derive(Debug)]
 pub struct DetokenizeSpec {
     /// Where.
     pub collection: Arc<Collection>,
-    /// What values must be bound to.
+    /// Context to which values must be bound.
     pub context: Box<[u8]>,
-    /// What the call may hold.
+    /// Limits of the request.
     pub bounds: Bounds,
-    /// What becomes of values.
+    /// Disclosure of values.
     pub shown: Disclosure,
 }
 
@@ -83,7 +83,7 @@ impl DetokenizeFields {
         }
     }
 
-    /// Whether the reply waits for the store.
+    /// Returns true if the response waits for the store.
     pub fn asks(&self) -> bool {
         !self.answered && !self.ids.is_empty()
     }

@@ -67,7 +67,7 @@ impl Waiting {
         given
     }
 
-    /// Who is next and has not left.
+    /// Returns the next waiter that has not left.
     fn pop(&mut self) -> Option<oneshot::Sender<Turn>> {
         while let Some(app) = self.next.pop_front() {
             let Some(mut queue) = self.apps.remove(&app) else { continue };

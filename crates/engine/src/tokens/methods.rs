@@ -23,7 +23,7 @@ use crate::scheduler::AdmissionPermit;
 
 /// Questions to the store in one `tokens.list` that brought less than was asked for.
 const PAGES_MAX: usize = 16;
-/// What a token takes in an answer, tags and all, on top of its own length.
+/// Bytes of a token's entry in a response, tags included, beside the token itself.
 pub const TOKEN_ANSWER_BYTES: usize = 2_048;
 /// Entries of `tokens.list` that names no limit.
 const LIST_DEFAULT: u32 = 100;
@@ -40,7 +40,7 @@ pub struct TokensCall<'a> {
     pub place: &'a mut AdmissionPermit,
     /// Tells when to stop.
     pub ticket: &'a Arc<CancelToken>,
-    /// Whose tokens.
+    /// Collection of the tokens.
     pub collection: Arc<Collection>,
     /// The generation of the collection.
     pub generation: u64,
@@ -63,7 +63,7 @@ impl TokensCall<'_> {
     ///
     /// # Errors
     ///
-    /// What the store says, a cursor of another's making, a question that the collection's kind has no answer to.
+    /// The store's error, a cursor that this engine did not make, or a method that the collection's kind does not support.
     pub async fn answer(mut self, ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<(), CallFailure> {
         let (generation, ticket) = (self.generation, Arc::clone(self.ticket));
         ticket.plan_under(generation);

@@ -1,4 +1,4 @@
-//! What is asked of the store, and what becomes of a call once it has answered.
+//! Requests to the token store, and how a job goes on with the response.
 //!
 //! Runs on a connection's task and never on a crypto thread. While it waits the call holds its memory and its place, and
 //! no work of it is in the scheduler's books. The store answers in bounded time; the call's own deadline and its cancel
@@ -29,7 +29,7 @@ const KEYS_BYTES_MAX: usize = 16 << 20;
 /// Most rows that are fetched whole at once, and most bytes of them; these are set aside before.
 const ROWS_MAX: usize = 128;
 const ROWS_BYTES_MAX: usize = 4 << 20;
-/// What a row has beside its value: its token, its tags, and what sealing adds.
+/// Bytes of a row beside its value: token, tags and the overhead of sealing.
 pub const ROW_BYTES: usize = 1 << 10;
 /// Questions at once that walk through collections: those of `tokens.list`, `tokens.archive` and `tokens.prune`.
 const SWEEPS_MAX: usize = 4;
@@ -42,7 +42,7 @@ pub struct Tokens {
     throttle: WriteThrottle,
     sweeps: Turns,
     changes: Turns,
-    /// Of one row, at most.
+    /// Largest row, in bytes.
     row_bytes_max: usize,
     metrics: Arc<Metrics>,
 }
@@ -79,7 +79,7 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// What the store says; [`CallFailure::Exhausted`]; no memory for the values.
+    /// The store's error; [`CallFailure::Exhausted`]; no memory for the values.
     pub async fn resume(
         &self,
         mut paused: Box<Paused>,

@@ -23,9 +23,9 @@ const TRIES_MAX: u32 = 16;
 const DRAWS_MAX: u32 = 256;
 /// Longest token of a format whose tokens may be longer than their values, with its MessagePack header.
 pub const TOKEN_BYTES: usize = 48;
-/// What an entry takes beside its value and its tags: its row as made, as asked and as given, its token and its places.
+/// Bytes per entry beside its value and tags: its row as made, requested and returned, its token and its positions.
 const ENTRY_BYTES: usize = 1_024;
-/// What a tag takes beside its text.
+/// Bytes of a tag beside its text.
 const TAG_BYTES: usize = 48;
 
 /// How a call's tokens are made.
@@ -33,7 +33,7 @@ const TAG_BYTES: usize = 48;
 pub struct TokenizeSpec {
     /// Where they go.
     pub collection: Arc<Collection>,
-    /// What their values are bound to.
+    /// Context to which values are bound.
     pub context: Box<[u8]>,
     /// Tags of new tokens, sorted, without doubles.
     pub tags: Vec<String>,
@@ -43,7 +43,7 @@ pub struct TokenizeSpec {
     pub created: u64,
     /// What makes the tokens of a repeated call the same. Of no use where equal values have equal tokens anyway.
     pub idempotency_key: Option<Box<[u8]>>,
-    /// What the call may hold.
+    /// Limits of the request.
     pub bounds: Bounds,
 }
 
@@ -60,7 +60,7 @@ impl TokenizeSpec {
 #[derive(Debug)]
 pub struct TokenizeFields {
     minting: TokenizeSpec,
-    /// What rows are sealed and found under.
+    /// Returns the context under which rows are sealed and found.
     context: TokenContext,
     /// Of each field, in the order of the document.
     slots: Vec<Slot>,
@@ -130,12 +130,12 @@ impl TokenizeFields {
         }
     }
 
-    /// Whether the reply waits for the store.
+    /// Returns true if the response waits for the store.
     pub fn asks(&self) -> bool {
         !self.settled && !self.entries.is_empty()
     }
 
-    /// What the store is to take.
+    /// Returns the rows to write.
     pub fn group(&self) -> Group {
         Group { map: self.minting.collection.map, rows: self.rows.clone() }
     }
@@ -179,7 +179,7 @@ impl TokenizeFields {
         (self.at, self.faults) = (0, faults);
     }
 
-    /// What becomes of a field that was not met before.
+    /// Handles a field that was not seen before.
     fn meet(&mut self, datatype: Datatype, value: &[u8]) -> Result<Slot, FieldFault> {
         let at = self.slots.len();
         if at >= self.minting.bounds.fields_max {

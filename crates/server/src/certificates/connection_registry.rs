@@ -31,7 +31,7 @@ const REST: u32 = 4;
 /// When a chain ends that never does.
 const NEVER: i64 = i64::MAX;
 
-/// What a listener accepts under, and what it has accepted.
+/// TLS settings and open connections of one listener.
 pub(crate) struct ConnectionRegistry {
     serving: RwLock<Serving>,
     /// By digest. Those that were refused are not in it any more.
@@ -39,7 +39,7 @@ pub(crate) struct ConnectionRegistry {
     metrics: Arc<Metrics>,
 }
 
-/// What handshakes are made under.
+/// Settings for handshakes.
 #[derive(Clone)]
 struct Serving {
     tls: ServerTls,
@@ -47,7 +47,7 @@ struct Serving {
     number: u64,
 }
 
-/// What one handshake is made under.
+/// Settings of one handshake.
 pub(crate) struct HandshakeConfig {
     /// For `tokio_rustls::TlsAcceptor`.
     pub(crate) config: Arc<ServerConfig>,
@@ -72,7 +72,7 @@ pub(crate) struct Caller {
     expelled: watch::Receiver<Option<ExpulsionLabel>>,
 }
 
-/// What came of judging.
+/// Result of judging connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
     /// Chains looked at.
@@ -89,7 +89,7 @@ impl ConnectionRegistry {
         Arc::new(Self { serving, chains: Mutex::default(), metrics })
     }
 
-    /// What the next handshake is made under.
+    /// Returns the settings of the next handshake.
     pub(crate) fn entrance(&self) -> HandshakeConfig {
         let Serving { tls, number } = self.serving();
         HandshakeConfig { config: tls.config, number }

@@ -1,4 +1,4 @@
-//! What of a call goes into the audit trail, and replies that wait for that.
+//! Audit records of requests, and responses that wait for them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use sealwire_engine::audit::{Recording, kind};
 use sealwire_engine::cancel_token::CancelToken;
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
-/// Whom a call is about, as far as it said so: parts of its message.
+/// Names in a request, as parts of its message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Subject {
     app: Option<Bytes>,
@@ -37,7 +37,7 @@ impl Subject {
         text(&self.collection)
     }
 
-    /// Of a message that was refused, if it can be understood.
+    /// Reads the names of a rejected message, if it can be decoded.
     fn of_message(frame: &Bytes, boundary: &Boundary) -> Self {
         Call::decode(frame, boundary).map_or_else(|_| Self::default(), |call| Self::of(&call, frame))
     }
@@ -54,7 +54,7 @@ pub(super) struct Refused<'a> {
     pub(super) arrived: Instant,
 }
 
-/// What is known of a call at its end.
+/// Summary of a request at its end.
 pub(super) struct RequestSummary<'a> {
     pub(super) method: MethodLabel,
     pub(super) subject: &'a Subject,

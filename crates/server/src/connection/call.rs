@@ -34,11 +34,11 @@ pub(super) struct Prepared {
     /// When it was offered, if it was whole by then.
     offered: Option<Instant>,
     subject: Subject,
-    /// Of a call that is kept as a span.
+    /// Set if the request is kept as a span.
     traced: Option<Traced>,
 }
 
-/// What is to be done for a call.
+/// Work of a request.
 pub(super) enum PreparedTask {
     /// A walk over its document.
     Walk(Box<Job>, oneshot::Receiver<Finished>),
@@ -113,7 +113,7 @@ pub(super) fn begin(
     Ok(Prepared { place, todo, deadline, offered, subject, traced })
 }
 
-/// What a call has to be permitted.
+/// Returns the permission that a request needs.
 fn asked<'a>(call: &Call<'a>) -> Result<Ask<'a>, CallFailure> {
     access::of_call(call).ok_or(CallFailure::Internal("a call with a place is permitted by somebody"))
 }
@@ -296,7 +296,7 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// What is known of work that came to an end by itself.
+/// Result of a job that ended by itself.
 struct Ran {
     started: std::time::Instant,
     worked: Duration,

@@ -30,7 +30,7 @@ impl Request {
     }
 }
 
-/// What a document call says of itself, before anything is looked up.
+/// Options of a document request, before anything is looked up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RequestOptions {
     pub(super) deadline_ms: Option<u32>,
@@ -64,7 +64,7 @@ impl RequestOptions {
     }
 }
 
-/// Whether a call of that method needs a seat and a place. Any other costs no more than reading it.
+/// Returns true if the method needs an in-flight permit and admission. Other methods cost no more than reading them.
 pub(super) fn needs_place(method: Method) -> bool {
     method.takes_document() || Methods::TOKENS.contains(method)
 }

@@ -1,4 +1,4 @@
-//! What of a call goes into its span.
+//! Spans of requests.
 
 use sealwire_wire::Call;
 
@@ -27,7 +27,7 @@ impl Connection {
         self.engine.traces.ended(traced, ended);
     }
 
-    /// The same for a request that did not begin. One that cannot be read names no trace, and has no span.
+    /// Ends the span of a request that did not begin. A request that cannot be decoded has no span.
     pub(super) fn end_span_refused(&self, call: &Refused<'_>, code: CallCode) {
         let Some((frame, boundary)) = call.message.filter(|_| self.engine.traces.is_on()) else { return };
         let Ok(decoded) = Call::decode(frame, boundary) else { return };

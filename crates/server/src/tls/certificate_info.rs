@@ -1,4 +1,4 @@
-//! What the files hold, for logs, metrics and `sealwire check-config`: names, fingerprints and ends. Nothing secret.
+//! Certificates for logs, metrics and `sealwire check-config`: names, fingerprints and expiry. Nothing secret.
 
 use std::fmt;
 
@@ -19,11 +19,11 @@ const WARNING_DAYS: [i64; 3] = [30, 7, 1];
 /// A certificate or revocation list in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// What it serves as.
+    /// Its use.
     pub of: CertificateLabel,
     /// SHA-256 of its DER.
     pub fingerprint: [u8; 32],
-    /// Whom it names: of a certificate the common name and the alternative names, of a list its issuer. Printable.
+    /// Names: the common and alternative names of a certificate, or the issuer of a list. Printable.
     pub names: String,
     /// From when it holds.
     pub begins: OffsetDateTime,

@@ -21,13 +21,13 @@ pub(super) const PEM_BYTES_MAX: u64 = 4 << 20;
 /// A file, or why it could not be read.
 type Found = Result<Content, (io::ErrorKind, String)>;
 
-/// What the files held.
+/// Contents of all files.
 pub(crate) struct Files {
     found: Vec<(PathBuf, Found)>,
     digest: [u8; 32],
 }
 
-/// What one of them held.
+/// Content of one file.
 struct Content {
     /// Wiped: one of them is a private key.
     bytes: Zeroizing<Vec<u8>>,

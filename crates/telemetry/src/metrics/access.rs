@@ -1,4 +1,4 @@
-//! What is counted of decisions, and of the cache that they are made from.
+//! Metrics of decisions and of the policy cache.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ struct EventLabels {
     event: &'static str,
 }
 
-/// What is missing where nobody knows.
+/// Label of an unknown permission.
 const UNKNOWN: usize = Missing::ALL.len();
 const EVENTS: [&str; 6] = ["hit", "miss", "stale", "load", "failure", "purge"];
 

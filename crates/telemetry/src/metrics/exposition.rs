@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Family {
     /// `counter`, `gauge`, `histogram` or `info`.
     pub kind: String,
-    /// What it means, without the full stop that the encoder adds.
+    /// Its meaning, without the full stop that the encoder adds.
     pub help: String,
     /// Its labels, each with every value. Without `le`.
     pub labels: BTreeMap<String, BTreeSet<String>>,
@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> BTreeMap<String, Family> {
     families.into_iter().map(|(name, family)| (format!("{name}{}", suffix(&family.kind)), family)).collect()
 }
 
-/// What the names of a type end in, beside what they are called.
+/// Suffixes of the names of a metric type.
 fn suffix(kind: &str) -> &'static str {
     match kind {
         "counter" => "_total",

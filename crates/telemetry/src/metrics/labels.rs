@@ -83,7 +83,7 @@ macro_rules! wire_label {
 }
 
 wire_label! {
-    /// What was called.
+    /// Method.
     MethodLabel of Method,
     /// No method of ours. One value for all, since a peer may invent names without end.
     UNKNOWN = "unknown"
@@ -97,7 +97,7 @@ wire_label! {
 }
 
 label! {
-    /// Whose word it was that a field is masked.
+    /// Origin of the mask of a field.
     MaskLabel {
         /// The call's, `mask`.
         Call = "call",
@@ -107,7 +107,7 @@ label! {
 }
 
 label! {
-    /// What became of a token in a call.
+    /// Outcome of a token in a request.
     TokenLabel {
         /// Made and kept.
         Made = "made",
@@ -125,7 +125,7 @@ label! {
 }
 
 label! {
-    /// What became of a span.
+    /// Outcome of a span.
     TraceLabel {
         /// The collector has it.
         Sent = "sent",
@@ -139,7 +139,7 @@ label! {
 }
 
 label! {
-    /// What the token store was asked.
+    /// Operation of the token store.
     StoreLabel {
         /// To take new rows.
         Write = "write",
@@ -155,7 +155,7 @@ label! {
 }
 
 label! {
-    /// What waits to be sent to the token store.
+    /// Operation that waits for the token store.
     WaitingLabel {
         /// Rows to be written.
         Rows = "rows",
@@ -169,7 +169,7 @@ label! {
 }
 
 label! {
-    /// What became of a connection.
+    /// Outcome of a connection.
     ConnectionOutcome {
         /// It speaks.
         Accepted = "accepted",
@@ -187,7 +187,7 @@ label! {
 }
 
 label! {
-    /// What a certificate or revocation list serves as.
+    /// Use of a certificate or revocation list.
     CertificateLabel {
         /// The server's own, with its intermediates.
         Server = "server",
@@ -203,7 +203,7 @@ label! {
 }
 
 label! {
-    /// What became of certificate files that had changed.
+    /// Outcome of a reload of certificate files.
     ReloadLabel {
         /// They are in service.
         Loaded = "loaded",
@@ -277,7 +277,7 @@ label! {
 }
 
 label! {
-    /// Whether something was found where it is kept.
+    /// Outcome of a cache lookup.
     LookupLabel {
         /// It was there.
         Hit = "hit",
@@ -287,7 +287,7 @@ label! {
 }
 
 label! {
-    /// Whether a connection to the database is there.
+    /// State of a connection to the database.
     LinkLabel {
         /// In use, or ready to be.
         Up = "up",

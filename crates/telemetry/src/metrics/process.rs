@@ -1,4 +1,4 @@
-//! What the system knows of this process, under the names that Prometheus gives it in every language.
+//! Process metrics of the system, under Prometheus' standard names.
 //!
 //! Read from `/proc` at each scrape, on the admin thread; on systems without it the series stay at zero.
 

@@ -47,7 +47,7 @@ pub fn reference() -> String {
     text
 }
 
-/// What a metric counts, which a word of its name says.
+/// Returns the unit of a metric, from a word of its name.
 fn unit(name: &str) -> &'static str {
     let units = [("seconds", "s"), ("bytes", "bytes"), ("ratio", "ratio"), ("rows", "rows")];
     let said = units.iter().find(|(word, _)| name.split('_').any(|part| part == *word));

@@ -1,4 +1,4 @@
-//! What is counted of spans.
+//! Metrics of spans.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

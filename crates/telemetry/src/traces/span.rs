@@ -13,14 +13,14 @@ use super::chance;
 use crate::metrics::{CallCode, CallTimes, MethodLabel};
 use sealwire_access::Principal;
 
-/// What is known of a call at its end.
+/// Facts about a request at its end.
 #[derive(Debug)]
 pub struct Ended<'a> {
-    /// What was called.
+    /// Method.
     pub method: MethodLabel,
     /// How it ended.
     pub code: CallCode,
-    /// Who called.
+    /// Principal.
     pub principal: &'a Principal,
     /// The app it named.
     pub app: Option<&'a str>,
@@ -30,13 +30,13 @@ pub struct Ended<'a> {
     pub fields: (u64, u64),
     /// Bytes of its message.
     pub bytes: u64,
-    /// Of a call whose work ended by itself.
+    /// Set if the job ended by itself.
     pub times: Option<CallTimes>,
     /// Since its last byte was there.
     pub took: Duration,
 }
 
-/// The same, to be sent. Holds nothing of the call's message.
+/// A span to send. It holds nothing of the request's message.
 #[derive(Debug)]
 pub(super) struct Span {
     trace_id: u128,
@@ -127,7 +127,7 @@ fn not_zero() -> u64 {
     chance().max(1)
 }
 
-/// Whether a call failed by the engine's doing. What its caller brings on itself is no error of a server's span.
+/// Returns true if the engine caused the failure. A client's mistake is no error of a server's span.
 fn is_ours(code: CallCode) -> bool {
     [ErrorCode::Internal, ErrorCode::Unavailable, ErrorCode::Overloaded, ErrorCode::DeadlineExceeded]
         .into_iter()

@@ -19,7 +19,7 @@ use sealwire_telemetry::metrics::ClassLabel;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Shortest time to stay away that an answer names.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(5);
-/// What a parked call takes beside its message, in bytes: at most 64 of them are parked.
+/// Bytes of a deferred request beside its message. At most 64 are deferred.
 const PARKED_BYTES: usize = 512;
 /// Size classes of calls.
 const CLASSES: usize = ClassLabel::ALL.len();
