@@ -19,7 +19,7 @@ pub(crate) fn forbid_files() {
     }
 }
 
-/// Whether [`forbid`] did what it does.
+/// Returns true if [`forbid`] took effect.
 pub(crate) fn are_forbidden() -> bool {
     use rustix::process::{Resource, getrlimit};
     #[cfg(target_os = "linux")]

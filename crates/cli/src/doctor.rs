@@ -42,15 +42,15 @@ impl Level {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// What was looked at: the same word in every run.
+    /// Name of the check, equal in every run.
     pub check: &'static str,
     /// How bad it is.
     pub level: Level,
-    /// What was found.
+    /// The finding.
     pub what: String,
     /// Why that matters; empty where nothing is wrong.
     pub why: &'static str,
-    /// What to do; empty where nothing is wrong.
+    /// The remedy; empty if nothing is wrong.
     pub remedy: String,
 }
 

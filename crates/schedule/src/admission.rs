@@ -1,4 +1,4 @@
-//! What may begin, in time: the predicted wait decides, and between two thresholds the delay grows smoothly.
+//! Admission by predicted wait: between two thresholds the delay grows smoothly, above the second one requests are rejected.
 //!
 //! All of it is per tenant: another tenant's backlog does not delay a call, so it does not hold one back either.
 //!
@@ -87,23 +87,23 @@ pub struct Refusal {
 /// Shortest time to stay away: what an answer and a new request take anyway.
 const RETRY_AFTER_MIN: f64 = 5e6;
 
-/// What admission knows of a tenant. Work is in nanoseconds.
+/// Admission state of a tenant. Work is in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     /// Admitted and not done, by class of what is left.
     backlog: [u64; CLASSES],
     /// Waiting, by class.
     held: [u64; CLASSES],
-    /// Who waits, oldest first.
+    /// Waiting requests, oldest first.
     waiting: [BTreeSet<Id>; CLASSES],
-    /// What may be admitted of each class; negative after a call larger than that.
+    /// Work that can be admitted per class. Negative after a request larger than the credit.
     credit: [f64; CLASSES],
     offered: Fading,
     refused: Fading,
     admitted: Fading,
 }
 
-/// What admission needs to know beside the lanes.
+/// Settings of admission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     wait_max: f64,
@@ -292,7 +292,7 @@ impl Lanes {
         self.backlog.iter().chain(&self.held).sum::<u64>() as f64
     }
 
-    /// Whether `class` is refused less than the worst class, and less than all must be.
+    /// Returns true if `class` is rejected less than the worst class, and less than all must be.
     fn owes(&self, class: Class, rate: Rate, rules: &Rules) -> bool {
         let behind = ((self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min).max(0.0);
         let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
@@ -332,7 +332,7 @@ impl Lanes {
         self.backlog[to.index()] += now_left.as_nanos();
     }
 
-    /// What was admitted is reckoned otherwise now.
+    /// Corrects the cost of an admitted request.
     pub(crate) fn correct(&mut self, (from, work): (Class, Cost), (to, now_work): (Class, Cost)) {
         self.admitted.correct((from.index(), work), (to.index(), now_work));
     }
@@ -367,8 +367,8 @@ impl Lanes {
         self.waiting[class.index()].first().copied()
     }
 
-    /// Whether the oldest of `class`, of `work`, may be admitted now that `done` nanoseconds of the tenant's work are
-    /// done. Ask once with what was done and, after each that was admitted, with zero.
+    /// Returns true if the oldest request of `class`, of `work`, can be admitted once `done` nanoseconds of the tenant's work
+    /// are done. Call once with what was done and, after each that was admitted, with zero.
     pub(crate) fn may_admit(&mut self, class: Class, work: Cost, done: u64, rate: Rate, rules: &Rules) -> bool {
         let ahead = self.backlog[..=class.index()].iter().sum::<u64>() as f64 / rate.tenant;
         let (min, max) = rules.thresholds(work.as_nanos() as f64 / rate.tenant, rate);
@@ -387,7 +387,7 @@ impl Lanes {
 }
 
 impl Offer {
-    /// Whether it could be done by its deadline if nothing else were there.
+    /// Returns true if the request could meet its deadline with nothing else to do.
     fn is_feasible(&self) -> bool {
         self.now + Duration::from_nanos((self.work.as_nanos() as f64 / self.rate.worker) as u64) <= self.deadline
     }

@@ -1,4 +1,4 @@
-//! What goes into the core and comes out of it.
+//! Inputs and outputs of the core.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use crate::arena::Id;
 use crate::class::CLASSES;
 use crate::units::{Cost, Time};
 
-/// What a call's head tells.
+/// A request as its header describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a, K> {
-    /// Whose it is: the identity in the client's certificate, however many connections it has.
+    /// The tenant: the identity in the client's certificate, however many connections it has.
     pub tenant: &'a K,
     /// The tenant's weight, at least 1; one of 2 gets twice the share. A change counts once the tenant had no calls for
     /// long enough to be forgotten.
     pub weight: u32,
-    /// What it will cost ([`CostModel::estimate`](crate::CostModel::estimate)); at least 1 ns and at most an hour.
+    /// Predicted cost ([`CostModel::estimate`](crate::CostModel::estimate)), at least 1 ns and at most an hour.
     pub cost: Cost,
     /// Bytes it will hold, request and reply.
     pub bytes: u64,
@@ -28,7 +28,7 @@ pub struct Call<'a, K> {
     pub whole: bool,
 }
 
-/// What becomes of an offered call.
+/// Decision on an offered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
@@ -63,7 +63,7 @@ pub struct Slice<T> {
     pub budget: Cost,
 }
 
-/// What [`Core::expire`](crate::Core::expire) found.
+/// Result of [`Core::expire`](crate::Core::expire).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Expiry<T> {
@@ -85,11 +85,11 @@ pub enum Expiry<T> {
 pub struct Closed<T> {
     /// Its work, to be dropped outside the lock, unless that runs or there is none.
     pub work: Option<T>,
-    /// What need not be done any more: nothing if the call is done. Of a call that runs the whole slice is taken off.
+    /// Work that is not needed any more: zero if the request is done. The whole slice of a running request is subtracted.
     pub left: Cost,
 }
 
-/// What there is to see. Arrays are by class, smallest first.
+/// Gauges of the scheduler. Arrays are by class, smallest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gauges {
     /// Tenants that are remembered.

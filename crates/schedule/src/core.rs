@@ -21,7 +21,7 @@ use crate::speed::Speed;
 use crate::tenant::{ReadyPlaces, Tenant};
 use crate::units::{Cost, Time};
 
-/// What a call may cost: at least something, so that it counts; at most an hour, so that sums of a million do not
+/// Range of a request's cost: at least something, so that it counts; at most an hour, so that sums of a million do not
 /// overflow.
 const COST: RangeInclusive<Cost> = Cost::from_nanos(1)..=Cost::from_nanos(3_600_000_000_000);
 
@@ -94,7 +94,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     pub(crate) fn tuned(mut knobs: Knobs, tuning: &Tuning) -> Self {
         let mut tuning = *tuning;
         if knobs.order == Order::Arrival {
-            // Of one class and one tenant the oldest is next, and its slice has no end.
+            // The oldest request of one class and tenant is next, and its slice has no end.
             tuning.class_first = Cost::from_nanos(u64::MAX);
             knobs.slice = *COST.end();
             tuning.slice_parts = 1;
@@ -462,7 +462,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         true
     }
 
-    /// What there is to see.
+    /// Returns the gauges.
     pub fn gauges(&self) -> Gauges {
         Gauges {
             tenants: self.tenants.len(),
@@ -479,7 +479,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         if left <= self.slice { self.slice } else { self.slice_of_more }
     }
 
-    /// What is reckoned of a call that costs so much.
+    /// Returns the class and the clamped cost.
     fn measured(&self, cost: Cost) -> (Class, Cost) {
         let work = cost.clamp(*COST.start(), *COST.end());
         (Class::of(work, self.class_first), work)
@@ -499,7 +499,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         id
     }
 
-    /// What the others leave to a tenant, and at least its fair part.
+    /// Returns the rate that the others leave to a tenant, and at least its fair share.
     fn rate(&mut self, now: Time, tenant: Id) -> Rate {
         let owner = &mut self.tenants[tenant];
         let weight = u64::from(owner.account.weight());

@@ -1,4 +1,4 @@
-//! What a call costs, known before its body is read: a line through keys, fields and bytes.
+//! Predicted cost of a request before its body is read: a linear function of keys, fields and bytes.
 //!
 //! ```text
 //! cost [ns] = call + keys * key + fields * field + bytes * byte
@@ -13,11 +13,11 @@ use crate::units::{Cost, nanos};
 
 /// How far observation may carry a coefficient from where calibration put it, either way.
 const DRIFT_MAX: f64 = 4.0;
-/// What one slice counts against all before it. 64 slices are 6 ms: soon enough to follow a clock that changes
+/// Weight of one slice against all before it. 64 slices are 6 ms: soon enough to follow a clock that changes
 /// speed, late enough not to follow one slice.
 const GAIN: f64 = 1.0 / 64.0;
 
-/// What a call, or a slice of one, consists of.
+/// Size of a request, or of a slice of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// Beginnings of a call: 1 for a call or for its first slice, else 0.

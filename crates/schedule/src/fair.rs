@@ -1,4 +1,4 @@
-//! Whose turn it is: size classes first, tenant fairness as a gate.
+//! Chooses the next tenant: size classes first, bounded by fairness between tenants.
 //!
 //! Start-time fair queueing (Goyal, Vin and Cheng 1996) keeps a virtual time `V`, which advances by `work / sum of
 //! weights` of the tenants with work, and per tenant the virtual service it got, `u`. Here a tenant has one `u` per
@@ -44,7 +44,7 @@ enum Place {
     Idle { total: u64 },
 }
 
-/// What a tenant has.
+/// Runnable work of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// A call to run, the smallest of this class.
@@ -74,7 +74,7 @@ pub(crate) struct Turns {
     /// Tenants with a call to run, by service in the class of their smallest.
     by_class: [Heap; CLASSES],
     places_by_class: Places,
-    /// The same, by service in all.
+    /// Tenants with work, by total service.
     by_total: Heap,
     /// Tenants without calls, by service in all.
     idle: Heap,

@@ -1,4 +1,4 @@
-//! What an operator may turn, and the constants behind it that nobody should need to.
+//! Settings of the operator, and constants that should need no change.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum Order {
 pub struct Knobs {
     /// Workers that take slices.
     pub workers: NonZeroU32,
-    /// What a call with no more than that left does at once; of one with more, a half. Shorter: small calls wait less.
+    /// Work per slice of a request with at most this left; half of it for a longer one. Shorter: small requests wait less.
     /// Longer: fewer picks. 50 to 250 us; default 100 us.
     pub slice: Cost,
     /// Predicted wait at which a call of ordinary size is refused; from a quarter of it on calls are delayed. Whatever
@@ -52,7 +52,7 @@ impl Knobs {
 pub(crate) struct Tuning {
     /// Class 0 reaches up to this much work.
     pub(crate) class_first: Cost,
-    /// Of a call that does not fit a slice, one of so many parts of a slice runs at a time.
+    /// Number of parts of a slice; a request that does not fit a slice runs one part at a time.
     pub(crate) slice_parts: u64,
     /// Every so many picks the oldest call of the least served tenant runs instead. 4 costs the small 45 % of p99 at
     /// load 0.95; 0 is never.

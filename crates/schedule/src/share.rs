@@ -40,7 +40,7 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// What each of `tenants` gets of 1,200 bytes when all take one byte in turn for as long as any can.
+    /// Returns the bytes of each tenant when all take one of 1,200 bytes in turn for as long as any can.
     fn shares(tenants: usize, alpha: f64) -> Vec<u64> {
         let mut memory = Memory::new(1_200, alpha);
         let mut held = vec![0; tenants];

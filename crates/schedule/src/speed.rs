@@ -65,7 +65,7 @@ impl Speed {
         self.rate
     }
 
-    /// The same rate by the slices that run, too: those that should have ended by now lower it.
+    /// Returns the rate with running slices included: slices that should have ended by now lower it.
     pub(crate) fn rate_at(&self, now: Time) -> f64 {
         let (mut work, mut span) = (0.0, Duration::ZERO);
         for Running { since, budget, .. } in &self.running {

@@ -1,4 +1,4 @@
-//! What one tenant has: its calls by size and by age, its standing, its lanes and its bytes.
+//! State of one tenant: its requests by size and by age, its service, its queues and its bytes.
 
 use crate::admission::Lanes;
 use crate::arena::Id;

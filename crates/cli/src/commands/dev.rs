@@ -21,7 +21,7 @@ use crate::core_dumps;
 use sealwire_server::server::Server;
 
 const SAMPLE: &str = include_str!("sample.json");
-/// What of the sample is sensitive.
+/// Sensitive fields of the sample.
 const SELECT: [&str; 3] = ["$.customer", "$.card.number", "$.card.cvc"];
 
 /// Collections of the app.
@@ -87,7 +87,7 @@ async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client
     Ok(Client::connect(ClientConfig::new(address.to_string(), "localhost", file("ca.pem"), cert, key)).await?)
 }
 
-/// What the client may do.
+/// Grant of the client.
 const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.* apps=*";
 
 /// Makes the app, its collections and the client's role over the engine's own control listener; what is there stays.

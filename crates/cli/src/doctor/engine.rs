@@ -1,4 +1,4 @@
-//! What an engine that runs says about itself, over its own health listener.
+//! Reads the state of a running engine from its health listener.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// An engine that answers.
 #[derive(Clone, Debug)]
 pub(super) struct Engine {
-    /// What `/ready` says, and whether calls are welcome.
+    /// The text of `/ready`, and true if the engine is ready.
     pub(super) ready: (bool, String),
     /// Its version.
     pub(super) version: Option<String>,

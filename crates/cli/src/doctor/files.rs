@@ -62,14 +62,14 @@ fn written_by_others(metadata: &Metadata) -> Option<u32> {
     (mode & 0o022 != 0).then_some(mode)
 }
 
-/// Whether there is room where the engine writes.
+/// Checks the free space of a folder that the engine writes to.
 pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static str) {
     const CHECK: &str = "disk";
     /// Below this the store soon fails: its journal alone takes 64 MiB.
     const BYTES_MIN: u64 = 256 << 20;
     /// Below this somebody should look.
     const BYTES_FEW: u64 = 2 << 30;
-    /// Of a hundred files there may be, those left.
+    /// Free inodes in percent below which the check warns.
     const FILES_FEW: u64 = 5;
     let Ok(disk) = rustix::fs::statvfs(folder) else {
         return report.warn(

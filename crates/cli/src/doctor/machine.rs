@@ -39,7 +39,7 @@ pub(super) fn cpu(report: &mut Report) {
     }
 }
 
-/// Whether random numbers are to be had without waiting.
+/// Checks that random numbers come without waiting.
 pub(super) fn entropy(report: &mut Report) {
     const CHECK: &str = "entropy";
     let mut drawn = [[0_u8; 32]; 2];
@@ -57,7 +57,7 @@ pub(super) fn entropy(report: &mut Report) {
     }
 }
 
-/// Whether a crash of this program could write its memory somewhere.
+/// Checks that a crash cannot write this program's memory to a file.
 pub(super) fn core_dumps(report: &mut Report) {
     const CHECK: &str = "core dumps";
     core_dumps::forbid();
@@ -73,7 +73,7 @@ pub(super) fn core_dumps(report: &mut Report) {
     }
 }
 
-/// Whether memory may be written to a disk.
+/// Checks that memory cannot be swapped to a plain disk.
 pub(super) fn swap(report: &mut Report) {
     const CHECK: &str = "swap";
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -98,7 +98,7 @@ fn swapped_to_disk<'a>(devices: &[&'a str]) -> Option<&'a str> {
     devices.iter().copied().find(|device| !fine(device))
 }
 
-/// Whether the clock can be right at all.
+/// Checks that the clock is plausible.
 pub(super) fn clock(report: &mut Report) {
     const CHECK: &str = "clock";
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -114,7 +114,7 @@ pub(super) fn clock(report: &mut Report) {
     }
 }
 
-/// Whether as many connections may be open as the configuration allows.
+/// Checks that enough file descriptors are allowed for the configured connections.
 pub(super) fn file_descriptors(report: &mut Report, config: &Config, engine: Option<&Engine>) {
     const CHECK: &str = "file descriptors";
     let wanted = config.limits.connections_max as u64 + FDS_BESIDE;
@@ -132,7 +132,7 @@ pub(super) fn file_descriptors(report: &mut Report, config: &Config, engine: Opt
     }
 }
 
-/// Whether there is the memory that the configuration lets requests take.
+/// Checks that the machine has the memory that requests are allowed.
 pub(super) fn memory(report: &mut Report, config: &Config) {
     const CHECK: &str = "memory";
     let kib = |text: &str| {

@@ -1,4 +1,4 @@
-//! Whether the addresses can be listened on, or who is there.
+//! Checks that the addresses can be bound, or finds the process that holds them.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};

@@ -52,7 +52,7 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     }
 }
 
-/// Whether anybody may call.
+/// Checks that somebody has a role.
 async fn roles(report: &mut Report, config: &Config, store: &dyn ControlStore) {
     const CHECK: &str = "roles";
     match config.access.mode {

@@ -39,7 +39,7 @@ fn a_small_call_beside_two_batches_takes_at_most_twice_as_long() {
                 assert_eq!(beside.refused_read(1), 0, "a batch that fits its deadline waits, it is not refused");
                 assert!(beside.backlog_max <= 5_000 * MS, "and what waits is not read: {}", beside.backlog_max);
                 if (tenant, seed) == (0, 1) && (outstanding == 8 || scope == Scope::Field) {
-                    // What each mechanism is for shows without it.
+                    // Each mechanism is switched off to show its effect.
                     let queue = scenario.clone().first_come_first_served().run();
                     queue.show("   without a scheduler", 0);
                     assert!(times_idle(&queue, &idle) >= 25.0 * outstanding.min(2) as f64);

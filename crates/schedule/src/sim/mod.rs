@@ -83,7 +83,7 @@ impl Scope {
         }
     }
 
-    /// What one slice of `budget` does of `left`: whole fields, at least one.
+    /// Returns the part of `left` that one slice of `budget` does: whole fields, at least one.
     fn slice(self, budget: u64, left: u64) -> u64 {
         match self {
             Self::Field => (budget / KEY).max(1).saturating_mul(KEY).min(left),
@@ -144,7 +144,7 @@ pub(crate) fn mixed(tenants: std::ops::Range<u32>, group: usize, scope: Scope, l
     tenants.map(|tenant| Source::new(tenant, group, scope, MIX, Arrivals::Poisson(per_second))).collect()
 }
 
-/// What is run, and what of the core is replaced.
+/// A simulated load, with replaced parts of the core.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) sources: Vec<Source>,
@@ -242,7 +242,7 @@ impl Scenario {
         self
     }
 
-    /// What overload is like: 64 connections a source, callers that wait a second, and calls that cost to be read.
+    /// Sets up overload: 64 connections per source, clients that wait a second, and requests that cost time to read.
     pub(crate) fn under_overload(self) -> Self {
         self.with(|s| {
             s.read = 10 * US;
@@ -289,9 +289,9 @@ struct Issued {
     connection: usize,
     work: u64,
     left: u64,
-    /// Of the work, what comes behind a wait for something else.
+    /// Part of the work that follows a wait for something else.
     behind: u64,
-    /// What the core was told that it costs.
+    /// Cost that the core was told.
     told: Cost,
     id: Option<Id>,
     retried: bool,
@@ -311,7 +311,7 @@ struct World {
     scheduled: u64,
     random: Random,
     calls: Vec<Issued>,
-    /// What each worker runs: the call, the id it runs under, and the work in the slice.
+    /// Per worker: the request, its id, and the work in the slice.
     workers: Vec<Option<(usize, Id, u64)>>,
     /// By source and connection.
     paused_until: Vec<Vec<u64>>,
@@ -512,7 +512,7 @@ impl World {
         self.row(call, |row| row.waited_max = row.waited_max.max(waited));
     }
 
-    /// What the core was told of a call, without what comes behind a wait.
+    /// Returns the cost that the core was told, without the part that follows a wait.
     fn first(&self, call: usize) -> Cost {
         let Issued { told, behind, .. } = self.calls[call];
         Cost::from_nanos(told.as_nanos() - behind.min(told.as_nanos()))
@@ -579,7 +579,7 @@ impl World {
         self.submit_promoted();
     }
 
-    /// What a call waited for has come.
+    /// Ends the wait of a request.
     fn back(&mut self, call: usize) {
         let issued = &mut self.calls[call];
         issued.left = std::mem::take(&mut issued.behind);

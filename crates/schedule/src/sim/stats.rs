@@ -1,4 +1,4 @@
-//! What a run of the simulation shows.
+//! Statistics of a simulation.
 
 use crate::call::Gauges;
 
@@ -73,7 +73,7 @@ impl Row {
     }
 }
 
-/// What a run shows.
+/// Statistics of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     /// By group, then by size.
