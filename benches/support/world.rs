@@ -43,9 +43,9 @@ impl World {
     pub fn start(cold: bool) -> Self {
         Self::start_with(|config, _| {
             if cold {
-                config.crypto.tables = 0;
+                config.crypto.precomputed_tables = 0;
                 config.crypto.ready_keys = 0;
-                config.crypto.opened_keys = 0;
+                config.crypto.open_key_cache_entries = 0;
             }
         })
     }

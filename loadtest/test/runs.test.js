@@ -89,7 +89,7 @@ async function until(is) {
 async function sealed(victim, calls) {
   await until(async () => {
     const metrics = await (await fetch(`http://${victim.admin}/metrics`)).text();
-    const ok = [...metrics.matchAll(/^sealwire_calls_total\{method="encrypt",code="ok"\} (\d+)/gm)];
+    const ok = [...metrics.matchAll(/^sealwire_requests_total\{method="encrypt",code="ok"\} (\d+)/gm)];
     return ok.reduce((sum, [, count]) => sum + Number(count), 0) >= calls;
   });
 }

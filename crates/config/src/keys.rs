@@ -173,7 +173,7 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "\"enforce\" refuses what no role of the caller grants. \"observe\" lets it pass, counts it and says so in the log\nonce in a while. \"off\" looks at nothing: any certificate of `tls.client_ca` may use every app.";
             "administrators", Kind::Principals, Literal::NoEntries,
                 "Who gets the role `administrator` at a start at which nobody has any role, by the name in their certificate:\na DNS name, a spiffe:// URI, or cn: and a common name. Of no effect after that.";
-            "identity", Kind::Identity, Literal::NoEntries,
+            "name_order", Kind::Identity, Literal::NoEntries,
                 "Which name of a certificate is its holder's, the first kind that it has: [\"spiffe\", \"dns\", \"cn\"] in the order that\nyou choose. Certificates with none of those that you list are turned away. Empty: all three in that order.";
             "cache_entries", Kind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),
                 "Principals that are remembered with what they may do. Each of the others costs a look-up in the store.";
@@ -249,7 +249,7 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "Where the key-encryption key comes from.";
             "file", Kind::Path, Literal::Text("kek.key"),
                 "The file that holds it, when provider is \"file\".";
-            "variable", Kind::Variable, Literal::Text("SEALWIRE_KEK"),
+            "env_var", Kind::Variable, Literal::Text("SEALWIRE_KEK"),
                 "The environment variable that holds it, when provider is \"environment\".";
         ),
     },
@@ -259,13 +259,13 @@ pub(crate) const SECTIONS: &[Section] = &[
         keys: keys!("crypto":
             "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
                 "0: one per core. These threads never wait, so more than cores buys nothing.";
-            "tables", Kind::Number { unit: "key versions", min: 0, max: 65_536 }, Literal::Number(64),
+            "precomputed_tables", Kind::Number { unit: "key versions", min: 0, max: 65_536 }, Literal::Number(64),
                 "How many of the busiest key versions are kept ready. One on P-256 gets a table that makes its\nDiffie-Hellman five times cheaper; it takes 150 KB, and 20 ms to make. 0: no tables.";
             "ready_keys", Kind::Number { unit: "keys", min: 0, max: 1_024 }, Literal::Number(16),
-                "Ephemeral keys made ahead for each of those versions (the busiest one if `tables` is 0) while crypto\nthreads are idle, each used once. 0: none; needed where a snapshot of the machine may be resumed twice.";
-            "opened_keys", Kind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
+                "Ephemeral keys made ahead for each of those versions (the busiest one if `precomputed_tables` is 0) while crypto\nthreads are idle, each used once. 0: none; needed where a snapshot of the machine may be resumed twice.";
+            "open_key_cache_entries", Kind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
                 "Key schedules of opened envelopes kept in memory, so that decrypting more fields of one request needs no\nDiffie-Hellman. About 1 KiB each. 0: none outlives its call.";
-            "opened_key_s", Kind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),
+            "open_key_cache_s", Kind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),
                 "How long one is kept, counted from its first use. One of a disabled key goes at once.";
         ),
     },

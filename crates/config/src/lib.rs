@@ -122,7 +122,7 @@ pub struct Access {
 impl Access {
     fn take(values: &mut Values) -> Self {
         let administrators = values.list("access", "administrators");
-        let identity = values.list("access", "identity");
+        let identity = values.list("access", "name_order");
         Self {
             mode: match &*values.text("access", "mode") {
                 "observe" => AccessMode::Observe,
@@ -248,13 +248,13 @@ pub struct Crypto {
     /// Threads for cryptography; 0 means one per core. See [`Crypto::threads_on`].
     pub threads: usize,
     /// Key versions that get a table of multiples, 150 KB each; 0 switches tables off.
-    pub tables: usize,
+    pub precomputed_tables: usize,
     /// Ready ephemeral keys per hot key version; 0 switches them off.
     pub ready_keys: usize,
     /// Opened key schedules kept over all calls; 0 switches that off.
-    pub opened_keys: usize,
+    pub open_key_cache_entries: usize,
     /// Seconds that one is kept, counted from its first use.
-    pub opened_key_s: u64,
+    pub open_key_cache_s: u64,
 }
 
 impl Crypto {
@@ -522,7 +522,7 @@ impl Config {
 
     fn build(values: &mut Values, folder: &Path) -> Self {
         let provider = values.text("kek", "provider");
-        let (file, variable) = (folder.join(values.text("kek", "file")), values.text("kek", "variable"));
+        let (file, variable) = (folder.join(values.text("kek", "file")), values.text("kek", "env_var"));
         let format = values.text("log", "format");
         Self {
             listen: Listen { address: optional_address(values, "listen") },
@@ -551,10 +551,10 @@ impl Config {
             kek: if provider == "file" { Kek::File(file) } else { Kek::Environment(variable) },
             crypto: Crypto {
                 threads: values.number("crypto", "threads") as usize,
-                tables: values.number("crypto", "tables") as usize,
+                precomputed_tables: values.number("crypto", "precomputed_tables") as usize,
                 ready_keys: values.number("crypto", "ready_keys") as usize,
-                opened_keys: values.number("crypto", "opened_keys") as usize,
-                opened_key_s: values.number("crypto", "opened_key_s"),
+                open_key_cache_entries: values.number("crypto", "open_key_cache_entries") as usize,
+                open_key_cache_s: values.number("crypto", "open_key_cache_s"),
             },
             evervault: Evervault {
                 legacy: values.flag("evervault", "legacy"),
@@ -730,8 +730,8 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
 
 fn read_environment(environment: &Environment, values: &mut Values, problems: &mut Vec<Problem>) {
     // The variable that holds the key may look like one of ours: SEALWIRE_KEK_PROD. It is only asked for by name.
-    let kek = values.peek_text("kek", "variable").to_owned();
-    let kek = environment.0.get("SEALWIRE_KEK_VARIABLE").and_then(|name| name.to_str()).unwrap_or(&kek);
+    let kek = values.peek_text("kek", "env_var").to_owned();
+    let kek = environment.0.get("SEALWIRE_KEK_ENV_VAR").and_then(|name| name.to_str()).unwrap_or(&kek);
     for (variable, value) in &environment.0 {
         if variable == kek {
             continue;

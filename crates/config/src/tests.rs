@@ -98,7 +98,7 @@ fn a_file_says_every_kind_of_value() {
         tls12 = true
         [kek]
         provider = "environment"
-        variable = "MY_KEK"
+        env_var = "MY_KEK"
         [limits]
         depth_max = 0x20
         connections_max = 2_048
@@ -196,8 +196,8 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[control]\nprincipals = [\"cn:\"]", "control.principals: must be a list of names"),
         ("[access]\nmode = \"audit\"", "access.mode: must be one of: enforce, observe, off"),
         ("[access]\nadministrators = [\"no host\"]", "access.administrators: must be a list of names"),
-        ("[access]\nidentity = [\"dns\", \"dns\"]", "access.identity: must be a list of"),
-        ("[access]\nidentity = [\"ip\"]", "access.identity: must be a list of"),
+        ("[access]\nname_order = [\"dns\", \"dns\"]", "access.name_order: must be a list of"),
+        ("[access]\nname_order = [\"ip\"]", "access.name_order: must be a list of"),
         ("[traces]\nendpoint = \"https://collector/v1/traces\"", "traces.endpoint: must be a URL in plain HTTP"),
         ("[traces]\nendpoint = \"http://me:secret@collector/\"", "traces.endpoint: must be a URL in plain HTTP"),
         ("[traces]\nendpoint = \"127.0.0.1:4318\"", "traces.endpoint: must be a URL in plain HTTP"),
@@ -209,7 +209,7 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[tls]\nkey = \"\"", "tls.key: must not be empty (line 2)"),
         ("[tls]\nkey = \"a\\u0000b\"", "tls.key: must not contain a NUL (line 2)"),
         ("[kek]\nprovider = \"vault\"", "kek.provider: must be one of: file, environment (line 2)"),
-        ("[kek]\nvariable = \"lower\"", "kek.variable: must be the name of an environment variable"),
+        ("[kek]\nenv_var = \"lower\"", "kek.env_var: must be the name of an environment variable"),
         ("[limits]\ndepth_max = 0", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
         ("[limits]\ndepth_max = -1", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
         ("[limits]\ndepth_max = 99999999999999999999", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
@@ -257,9 +257,9 @@ fn variables_of_others_are_left_alone() {
         parse("", &[(format!("SEALWIRE_ADMIN_{injected}").as_str(), "x")]).unwrap();
     }
     // The variable with the key may be named like an override of its section.
-    let named = [("SEALWIRE_KEK_VARIABLE", "SEALWIRE_KEK_PROD"), ("SEALWIRE_KEK_PROD", "key")];
+    let named = [("SEALWIRE_KEK_ENV_VAR", "SEALWIRE_KEK_PROD"), ("SEALWIRE_KEK_PROD", "key")];
     parse("[kek]\nprovider = \"environment\"", &named).unwrap();
-    parse("[kek]\nvariable = \"SEALWIRE_KEK_PROD\"", &named[1..]).unwrap();
+    parse("[kek]\nenv_var = \"SEALWIRE_KEK_PROD\"", &named[1..]).unwrap();
 }
 
 #[test]

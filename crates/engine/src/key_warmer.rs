@@ -39,7 +39,7 @@ impl KeyWarmer {
     /// Nothing is hot yet.
     pub fn new(config: &sealwire_config::Crypto) -> Arc<Self> {
         let hot = RwLock::new(Arc::from([]));
-        Arc::new(Self { tables_max: config.tables, ready_max: config.ready_keys, hot })
+        Arc::new(Self { tables_max: config.precomputed_tables, ready_max: config.ready_keys, hot })
     }
 
     fn hot(&self) -> Arc<[Hot]> {
@@ -115,7 +115,13 @@ mod tests {
     }
 
     fn config(tables: usize, ready_keys: usize) -> sealwire_config::Crypto {
-        sealwire_config::Crypto { threads: 1, tables, ready_keys, opened_keys: 0, opened_key_s: 1 }
+        sealwire_config::Crypto {
+            threads: 1,
+            precomputed_tables: tables,
+            ready_keys,
+            open_key_cache_entries: 0,
+            open_key_cache_s: 1,
+        }
     }
 
     fn use_often(keys: &AppKeys) {

@@ -155,8 +155,8 @@ impl Server {
     }
 
     async fn start_over(config: &Config, kek: Kek, stores: Stores) -> Result<Self, StartError> {
-        let opened = NonZeroUsize::new(config.crypto.opened_keys)
-            .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.opened_key_s)));
+        let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries)
+            .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.open_key_cache_s)));
         let audit_key = AuditKey::new(kek.audit_secret());
         let control = Control::new(Arc::clone(&stores.control), kek);
         let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);

@@ -74,7 +74,7 @@ pub struct MetricDoc {
 /// Every metric. The help text that is scraped comes from here.
 pub const METRICS: &[MetricDoc] = &[
     MetricDoc {
-        name: "sealwire_calls_total",
+        name: "sealwire_requests_total",
         kind: "counter",
         labels: &["method", "code"],
         help: "Calls answered, by method and outcome",
@@ -100,13 +100,13 @@ pub const METRICS: &[MetricDoc] = &[
     MetricDoc {
         name: "sealwire_store_seconds",
         kind: "histogram",
-        labels: &["question"],
+        labels: &["operation"],
         help: "Time until the token store answered, by what it was asked",
     },
     MetricDoc {
         name: "sealwire_store_wait_seconds",
         kind: "histogram",
-        labels: &["question"],
+        labels: &["operation"],
         help: "Longest time that a call had waited when what it asks was sent to the token store with that of others",
     },
     MetricDoc {
@@ -116,7 +116,7 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Time that calls waited to be let in with what they write, so that the token store can follow",
     },
     MetricDoc {
-        name: "sealwire_store_undurable_rows",
+        name: "sealwire_store_uncommitted_rows",
         kind: "gauge",
         labels: &[],
         help: "Rows let in and not durable yet",
@@ -124,7 +124,7 @@ pub const METRICS: &[MetricDoc] = &[
     MetricDoc {
         name: "sealwire_store_batch_items",
         kind: "histogram",
-        labels: &["question"],
+        labels: &["operation"],
         help: "Rows or keys that were sent to the token store together",
     },
     MetricDoc {
@@ -136,7 +136,7 @@ pub const METRICS: &[MetricDoc] = &[
     MetricDoc {
         name: "sealwire_store_failures_total",
         kind: "counter",
-        labels: &["question"],
+        labels: &["operation"],
         help: "Questions that the token store failed to answer, by what it was asked",
     },
     MetricDoc {
@@ -188,13 +188,13 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Bytes of replies written, before TLS is put around them",
     },
     MetricDoc {
-        name: "sealwire_queue_seconds",
+        name: "sealwire_request_queue_seconds",
         kind: "histogram",
         labels: &["class"],
         help: "Time from a call's last byte to its first slice of work, by size of call",
     },
     MetricDoc {
-        name: "sealwire_work_seconds",
+        name: "sealwire_request_processing_seconds",
         kind: "histogram",
         labels: &["class"],
         help: "Time a call was worked on, by size of call",
@@ -212,7 +212,7 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Time that a call took over the time it was expected to take",
     },
     MetricDoc {
-        name: "sealwire_refusals_total",
+        name: "sealwire_rejections_total",
         kind: "counter",
         labels: &["reason"],
         help: "Calls refused as overloaded, by reason",
@@ -224,7 +224,7 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Work admitted and not done, in seconds of one crypto thread, by size of what is left of a call",
     },
     MetricDoc {
-        name: "sealwire_calls_waiting",
+        name: "sealwire_requests_waiting",
         kind: "gauge",
         labels: &["class"],
         help: "Calls that wait to be admitted, by size of call",
@@ -236,13 +236,13 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Work done over the time it took a crypto thread; below 1 the machine is busy with something else",
     },
     MetricDoc {
-        name: "sealwire_callers",
+        name: "sealwire_active_clients",
         kind: "gauge",
         labels: &[],
         help: "Callers with work in the engine now or a moment ago",
     },
     MetricDoc {
-        name: "sealwire_calls_in_flight",
+        name: "sealwire_requests_in_flight",
         kind: "gauge",
         labels: &[],
         help: "Calls begun and not yet answered",
@@ -297,13 +297,13 @@ pub const METRICS: &[MetricDoc] = &[
         help: "Changed certificate files that were put in service, or did not load",
     },
     MetricDoc {
-        name: "sealwire_certificate_files_refused",
+        name: "sealwire_certificate_files_rejected",
         kind: "gauge",
         labels: &[],
         help: "1 while the certificate files do not load and those from before stay in service",
     },
     MetricDoc {
-        name: "sealwire_expelled_connections_total",
+        name: "sealwire_disconnected_clients_total",
         kind: "counter",
         labels: &["reason"],
         help: "Connections closed because the client certificate that opened them is not accepted any more, by reason",
@@ -315,7 +315,7 @@ pub const METRICS: &[MetricDoc] = &[
         help: "1 while /ready says that calls are welcome here, else 0",
     },
     MetricDoc {
-        name: "sealwire_condition_failing",
+        name: "sealwire_health_check_failing",
         kind: "gauge",
         labels: &["condition"],
         help: "1 while something that the engine needs to answer well fails, else 0",
@@ -328,13 +328,13 @@ pub const METRICS: &[MetricDoc] = &[
     },
     MetricDoc { name: "sealwire_apps", kind: "gauge", labels: &[], help: "Apps that are served" },
     MetricDoc {
-        name: "sealwire_opened_keys",
+        name: "sealwire_open_key_cache_entries",
         kind: "gauge",
         labels: &[],
-        help: "Key schedules of opened envelopes kept in memory, against crypto.opened_keys",
+        help: "Key schedules of opened envelopes kept in memory, against crypto.open_key_cache_entries",
     },
     MetricDoc {
-        name: "sealwire_opened_key_lookups_total",
+        name: "sealwire_open_key_cache_lookups_total",
         kind: "counter",
         labels: &["outcome"],
         help: "Look-ups of such a schedule: a hit saves a Diffie-Hellman",
@@ -377,7 +377,7 @@ pub const METRICS: &[MetricDoc] = &[
     },
     MetricDoc { name: "sealwire_audit_sequence", kind: "gauge", labels: &[], help: "Number of the last audit record" },
     MetricDoc {
-        name: "sealwire_audit_head",
+        name: "sealwire_audit_checkpoint",
         kind: "gauge",
         labels: &[],
         help: "The first 48 bits of that record's hash, as a number",
@@ -452,7 +452,7 @@ struct MaskLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StoreLabels {
-    question: StoreLabel,
+    operation: StoreLabel,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -678,7 +678,7 @@ impl Metrics {
         let outcomes = Family::<OutcomeLabels, Counter>::default();
         let cancels = Family::<ReasonLabels, Counter>::default();
         let saved = Family::<ReasonLabels, Counter>::default();
-        register(&mut registry, "sealwire_calls_total", calls.clone());
+        register(&mut registry, "sealwire_requests_total", calls.clone());
         register(&mut registry, "sealwire_fields_total", fields.clone());
         let masked = Family::<MaskLabels, Counter>::default();
         register(&mut registry, "sealwire_fields_masked_total", masked.clone());
@@ -693,22 +693,22 @@ impl Metrics {
         register(&mut registry, "sealwire_store_failures_total", store_failures.clone());
         register(&mut registry, "sealwire_store_wait_seconds", store_wait.clone());
         let store_throttle_seconds = register(&mut registry, "sealwire_store_throttle_seconds", seconds());
-        let undurable_rows = register(&mut registry, "sealwire_store_undurable_rows", Gauge64::default());
+        let undurable_rows = register(&mut registry, "sealwire_store_uncommitted_rows", Gauge64::default());
         register(&mut registry, "sealwire_store_batch_items", store_batch.clone());
         register(&mut registry, "sealwire_store_waiting", store_waiting.clone());
         let read_pauses = register(&mut registry, "sealwire_read_pauses_total", Counter::default());
         let request_bytes = register(&mut registry, "sealwire_request_bytes_total", Counter::default());
         let reply_bytes = register(&mut registry, "sealwire_reply_bytes_total", Counter::default());
-        register(&mut registry, "sealwire_queue_seconds", queue.clone());
-        register(&mut registry, "sealwire_work_seconds", work.clone());
+        register(&mut registry, "sealwire_request_queue_seconds", queue.clone());
+        register(&mut registry, "sealwire_request_processing_seconds", work.clone());
         register(&mut registry, "sealwire_predicted_seconds", predicted.clone());
         let prediction_ratio = register(&mut registry, "sealwire_prediction_ratio", Histogram::new(RATIOS));
-        register(&mut registry, "sealwire_refusals_total", refusals.clone());
+        register(&mut registry, "sealwire_rejections_total", refusals.clone());
         register(&mut registry, "sealwire_backlog_seconds", backlog.clone());
-        register(&mut registry, "sealwire_calls_waiting", waiting.clone());
+        register(&mut registry, "sealwire_requests_waiting", waiting.clone());
         let speed = register(&mut registry, "sealwire_speed_ratio", Gauge64::default());
-        let callers = register(&mut registry, "sealwire_callers", Gauge::default());
-        let calls_in_flight = register(&mut registry, "sealwire_calls_in_flight", Gauge::default());
+        let callers = register(&mut registry, "sealwire_active_clients", Gauge::default());
+        let calls_in_flight = register(&mut registry, "sealwire_requests_in_flight", Gauge::default());
         let bytes_in_flight = register(&mut registry, "sealwire_bytes_in_flight", Gauge::default());
         let connections = register(&mut registry, "sealwire_connections_open", Gauge::default());
         register(&mut registry, "sealwire_connections_total", outcomes.clone());
@@ -719,11 +719,11 @@ impl Metrics {
         let lookups = Family::<LookupLabels, Counter>::default();
         let links = Family::<LinkLabels, Gauge>::default();
         let ready = register(&mut registry, "sealwire_ready", Gauge::default());
-        register(&mut registry, "sealwire_condition_failing", failing.clone());
+        register(&mut registry, "sealwire_health_check_failing", failing.clone());
         let generation = register(&mut registry, "sealwire_generation", Gauge::default());
         let apps = register(&mut registry, "sealwire_apps", Gauge::default());
-        let opened_keys = register(&mut registry, "sealwire_opened_keys", Gauge::default());
-        register(&mut registry, "sealwire_opened_key_lookups_total", lookups.clone());
+        let opened_keys = register(&mut registry, "sealwire_open_key_cache_entries", Gauge::default());
+        register(&mut registry, "sealwire_open_key_cache_lookups_total", lookups.clone());
         register(&mut registry, "sealwire_store_connections", links.clone());
         let process = Process::register(&mut registry);
         let remaining = Family::<CertificateLabels, Gauge64>::default();
@@ -731,15 +731,16 @@ impl Metrics {
         let expelled = Family::<ExpulsionLabels, Counter>::default();
         register(&mut registry, "sealwire_certificate_remaining_seconds", remaining.clone());
         register(&mut registry, "sealwire_certificate_reloads_total", reloads.clone());
-        let certificate_files_refused = register(&mut registry, "sealwire_certificate_files_refused", Gauge::default());
-        register(&mut registry, "sealwire_expelled_connections_total", expelled.clone());
+        let certificate_files_refused =
+            register(&mut registry, "sealwire_certificate_files_rejected", Gauge::default());
+        register(&mut registry, "sealwire_disconnected_clients_total", expelled.clone());
         let audit_records = register(&mut registry, "sealwire_audit_records_total", Counter::default());
         let audit_lost = register(&mut registry, "sealwire_audit_lost_total", Counter::default());
         let audit_write_seconds = register(&mut registry, "sealwire_audit_write_seconds", seconds());
         let audit_waiting = register(&mut registry, "sealwire_audit_waiting", Gauge::default());
         let audit_failing = register(&mut registry, "sealwire_audit_failing", Gauge::default());
         let audit_sequence = register(&mut registry, "sealwire_audit_sequence", Gauge::default());
-        let audit_head = register(&mut registry, "sealwire_audit_head", Gauge::default());
+        let audit_head = register(&mut registry, "sealwire_audit_checkpoint", Gauge::default());
         let access = AccessMetrics::new(&mut registry);
         let traces = TraceMetrics::new(&mut registry);
         let sweeps = SweepMetrics::new(&mut registry);
@@ -754,13 +755,13 @@ impl Metrics {
             fields: MethodLabel::ALL.map(|method| fields.get_or_create_owned(&of_method(method))),
             masked: MaskLabel::ALL.map(|by| masked.get_or_create_owned(&MaskLabels { by })),
             tokens: TokenLabel::ALL.map(|outcome| tokens.get_or_create_owned(&TokenLabels { outcome })),
-            store_seconds: StoreLabel::ALL.map(|question| store.get_or_create_owned(&StoreLabels { question })),
+            store_seconds: StoreLabel::ALL.map(|operation| store.get_or_create_owned(&StoreLabels { operation })),
             store_failures: StoreLabel::ALL
-                .map(|question| store_failures.get_or_create_owned(&StoreLabels { question })),
+                .map(|operation| store_failures.get_or_create_owned(&StoreLabels { operation })),
             store_wait_seconds: StoreLabel::ALL
-                .map(|question| store_wait.get_or_create_owned(&StoreLabels { question })),
+                .map(|operation| store_wait.get_or_create_owned(&StoreLabels { operation })),
             store_batch_items: StoreLabel::ALL
-                .map(|question| store_batch.get_or_create_owned(&StoreLabels { question })),
+                .map(|operation| store_batch.get_or_create_owned(&StoreLabels { operation })),
             store_waiting: WaitingLabel::ALL.map(|what| store_waiting.get_or_create_owned(&WaitingLabels { what })),
             store_throttle_seconds,
             undurable_rows,
@@ -870,9 +871,9 @@ impl Metrics {
     }
 
     /// The token store answered after so long, or failed.
-    pub fn store_answered(&self, question: StoreLabel, took: Duration, is_ok: bool) {
-        self.store_seconds[question as usize].observe(took.as_secs_f64());
-        self.store_failures[question as usize].inc_by(u64::from(!is_ok));
+    pub fn store_answered(&self, operation: StoreLabel, took: Duration, is_ok: bool) {
+        self.store_seconds[operation as usize].observe(took.as_secs_f64());
+        self.store_failures[operation as usize].inc_by(u64::from(!is_ok));
     }
 
     /// Where to look for what waits for the token store. Once.
@@ -1023,11 +1024,11 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn landed(&self, flight: &Flight) {
-        let question = StoreLabel::from(flight.kind) as usize;
-        self.store_seconds[question].observe(flight.took.as_secs_f64());
-        self.store_wait_seconds[question].observe(flight.waited.as_secs_f64());
-        self.store_batch_items[question].observe(flight.items as f64);
-        self.store_failures[question].inc_by(flight.failed as u64);
+        let operation = StoreLabel::from(flight.kind) as usize;
+        self.store_seconds[operation].observe(flight.took.as_secs_f64());
+        self.store_wait_seconds[operation].observe(flight.waited.as_secs_f64());
+        self.store_batch_items[operation].observe(flight.items as f64);
+        self.store_failures[operation].inc_by(flight.failed as u64);
     }
 }
 
@@ -1134,37 +1135,37 @@ mod tests {
         metrics.expelled(ExpulsionLabel::Revoked, 3);
         assert!(value(&metrics, "sealwire_certificate_remaining_seconds{of=\"client_crl\"}") < -1e9);
         for (series, expected) in [
-            ("sealwire_calls_total{method=\"encrypt\",code=\"cannot_open\"}", 1.0),
-            ("sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}", 1.0),
-            ("sealwire_calls_total{method=\"decrypt\",code=\"ok\"}", 0.0),
+            ("sealwire_requests_total{method=\"encrypt\",code=\"cannot_open\"}", 1.0),
+            ("sealwire_requests_total{method=\"encrypt\",code=\"overloaded\"}", 1.0),
+            ("sealwire_requests_total{method=\"decrypt\",code=\"ok\"}", 0.0),
             ("sealwire_fields_total{method=\"encrypt\"}", 30.0),
             ("sealwire_fields_masked_total{by=\"role\"}", 6.0),
             ("sealwire_tokens_total{outcome=\"reused\"}", 4.0),
-            ("sealwire_store_seconds_count{question=\"write\"}", 1.0),
-            ("sealwire_store_failures_total{question=\"write\"}", 1.0),
-            ("sealwire_store_failures_total{question=\"sweep\"}", 1.0),
-            ("sealwire_store_failures_total{question=\"get\"}", 0.0),
-            ("sealwire_store_wait_seconds_bucket{le=\"0.001\",question=\"write\"}", 1.0),
-            ("sealwire_store_batch_items_bucket{le=\"16.0\",question=\"write\"}", 0.0),
-            ("sealwire_store_batch_items_bucket{le=\"64.0\",question=\"write\"}", 1.0),
+            ("sealwire_store_seconds_count{operation=\"write\"}", 1.0),
+            ("sealwire_store_failures_total{operation=\"write\"}", 1.0),
+            ("sealwire_store_failures_total{operation=\"sweep\"}", 1.0),
+            ("sealwire_store_failures_total{operation=\"get\"}", 0.0),
+            ("sealwire_store_wait_seconds_bucket{le=\"0.001\",operation=\"write\"}", 1.0),
+            ("sealwire_store_batch_items_bucket{le=\"16.0\",operation=\"write\"}", 0.0),
+            ("sealwire_store_batch_items_bucket{le=\"64.0\",operation=\"write\"}", 1.0),
             ("sealwire_store_waiting{what=\"rows\"}", 7.0),
             ("sealwire_store_waiting{what=\"bytes\"}", 700.0),
             ("sealwire_store_waiting{what=\"keys\"}", 0.0),
             ("sealwire_store_waiting{what=\"writers\"}", 3.0),
-            ("sealwire_store_undurable_rows", 9.0),
+            ("sealwire_store_uncommitted_rows", 9.0),
             ("sealwire_store_throttle_seconds_count", 1.0),
-            ("sealwire_queue_seconds_count{class=\"6400us\"}", 1.0),
-            ("sealwire_queue_seconds_bucket{le=\"0.0001\",class=\"6400us\"}", 1.0),
-            ("sealwire_queue_seconds_bucket{le=\"0.00005\",class=\"6400us\"}", 0.0),
-            ("sealwire_work_seconds_bucket{le=\"0.0025\",class=\"6400us\"}", 0.0),
-            ("sealwire_work_seconds_bucket{le=\"0.005\",class=\"6400us\"}", 1.0),
-            ("sealwire_work_seconds_count{class=\"above\"}", 0.0),
+            ("sealwire_request_queue_seconds_count{class=\"6400us\"}", 1.0),
+            ("sealwire_request_queue_seconds_bucket{le=\"0.0001\",class=\"6400us\"}", 1.0),
+            ("sealwire_request_queue_seconds_bucket{le=\"0.00005\",class=\"6400us\"}", 0.0),
+            ("sealwire_request_processing_seconds_bucket{le=\"0.0025\",class=\"6400us\"}", 0.0),
+            ("sealwire_request_processing_seconds_bucket{le=\"0.005\",class=\"6400us\"}", 1.0),
+            ("sealwire_request_processing_seconds_count{class=\"above\"}", 0.0),
             ("sealwire_predicted_seconds_bucket{le=\"0.0025\",class=\"6400us\"}", 1.0),
             ("sealwire_prediction_ratio_bucket{le=\"2.0\"}", 0.0),
             ("sealwire_prediction_ratio_bucket{le=\"4.0\"}", 1.0),
-            ("sealwire_refusals_total{reason=\"memory\"}", 1.0),
-            ("sealwire_refusals_total{reason=\"backlog\"}", 0.0),
-            ("sealwire_callers", 3.0),
+            ("sealwire_rejections_total{reason=\"memory\"}", 1.0),
+            ("sealwire_rejections_total{reason=\"backlog\"}", 0.0),
+            ("sealwire_active_clients", 3.0),
             ("sealwire_bytes_in_flight", 4_096.0),
             ("sealwire_cancels_total{reason=\"deadline\"}", 1.0),
             ("sealwire_fields_saved_total{reason=\"deadline\"}", 500.0),
@@ -1173,24 +1174,24 @@ mod tests {
             ("sealwire_connections_total{outcome=\"tls_failed\"}", 1.0),
             ("sealwire_connections_open", 1.0),
             ("sealwire_ready", 0.0),
-            ("sealwire_condition_failing{condition=\"store\"}", 1.0),
-            ("sealwire_condition_failing{condition=\"server_certificate\"}", 0.0),
+            ("sealwire_health_check_failing{condition=\"store\"}", 1.0),
+            ("sealwire_health_check_failing{condition=\"server_certificate\"}", 0.0),
             ("sealwire_generation", 8.0),
             ("sealwire_apps", 2.0),
-            ("sealwire_opened_keys", 5.0),
-            ("sealwire_opened_key_lookups_total{outcome=\"hit\"}", 70.0),
-            ("sealwire_opened_key_lookups_total{outcome=\"miss\"}", 9.0),
+            ("sealwire_open_key_cache_entries", 5.0),
+            ("sealwire_open_key_cache_lookups_total{outcome=\"hit\"}", 70.0),
+            ("sealwire_open_key_cache_lookups_total{outcome=\"miss\"}", 9.0),
             ("sealwire_store_connections{state=\"up\"}", 3.0),
             ("sealwire_store_connections{state=\"down\"}", 1.0),
             ("sealwire_certificate_remaining_seconds{of=\"server\"}", f64::INFINITY),
             ("sealwire_certificate_reloads_total{outcome=\"refused\"}", 1.0),
-            ("sealwire_certificate_files_refused", 1.0),
-            ("sealwire_expelled_connections_total{reason=\"revoked\"}", 3.0),
-            ("sealwire_expelled_connections_total{reason=\"expired\"}", 0.0),
+            ("sealwire_certificate_files_rejected", 1.0),
+            ("sealwire_disconnected_clients_total{reason=\"revoked\"}", 3.0),
+            ("sealwire_disconnected_clients_total{reason=\"expired\"}", 0.0),
             ("sealwire_audit_records_total", 5.0),
             ("sealwire_audit_lost_total", 4.0),
             ("sealwire_audit_sequence", 9.0),
-            ("sealwire_audit_head", 1_108_152_157_446.0),
+            ("sealwire_audit_checkpoint", 1_108_152_157_446.0),
             ("sealwire_audit_failing", 1.0),
             ("sealwire_audit_write_seconds_count", 1.0),
             ("sealwire_request_bytes_total", 10.0),

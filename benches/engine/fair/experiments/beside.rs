@@ -257,7 +257,9 @@ impl Taken {
     }
 
     fn count_queue(&mut self, arm: Arm, now: &Metrics, before: &Metrics) {
-        for (at, name) in ["sealwire_queue_seconds_count", "sealwire_queue_seconds_sum"].into_iter().enumerate() {
+        for (at, name) in
+            ["sealwire_request_queue_seconds_count", "sealwire_request_queue_seconds_sum"].into_iter().enumerate()
+        {
             for (labels, grown) in now.grown(before, name) {
                 let (calls, seconds) = self.queued.entry((arm, labels.to_owned())).or_default();
                 *(if at == 0 { calls } else { seconds }) += grown;

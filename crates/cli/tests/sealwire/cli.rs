@@ -62,7 +62,7 @@ impl Dev {
             .current_dir(folder.path())
             .args(arguments)
             // A table for each key takes longer to make than a command takes.
-            .env("SEALWIRE_CRYPTO_TABLES", "0")
+            .env("SEALWIRE_CRYPTO_PRECOMPUTED_TABLES", "0")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

@@ -49,7 +49,7 @@ impl Kept {
         [
             self.metric("sealwire_certificate_reloads_total{outcome=\"loaded\"}"),
             self.metric("sealwire_certificate_reloads_total{outcome=\"refused\"}"),
-            self.metric("sealwire_certificate_files_refused"),
+            self.metric("sealwire_certificate_files_rejected"),
         ]
     }
 
@@ -101,7 +101,7 @@ async fn who_is_revoked_is_expelled_within_the_bound_and_nobody_else() {
     assert!(told.elapsed() <= BOUND, "{:?}", told.elapsed());
     kept.looks().await;
     assert_eq!(*other.expelled().borrow(), None);
-    assert_eq!(kept.metric("sealwire_expelled_connections_total{reason=\"revoked\"}"), 2.0);
+    assert_eq!(kept.metric("sealwire_disconnected_clients_total{reason=\"revoked\"}"), 2.0);
     assert_eq!(kept.reloads(), [1.0, 0.0, 0.0]);
 }
 
@@ -146,7 +146,7 @@ async fn a_certificate_that_ends_ends_its_connections() {
     assert_eq!(expelled(&short).await, ExpulsionLabel::Expired);
     assert!(OffsetDateTime::now_utc() > validity.not_after, "not before its end");
     assert_eq!(*long.expelled().borrow(), None);
-    assert_eq!(kept.metric("sealwire_expelled_connections_total{reason=\"expired\"}"), 1.0);
+    assert_eq!(kept.metric("sealwire_disconnected_clients_total{reason=\"expired\"}"), 1.0);
 }
 
 #[tokio::test(start_paused = true)]

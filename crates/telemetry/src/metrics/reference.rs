@@ -66,12 +66,12 @@ mod tests {
     #[test]
     fn units_are_those_of_the_names() {
         for (name, expected) in [
-            ("sealwire_queue_seconds", "s"),
+            ("sealwire_request_queue_seconds", "s"),
             ("sealwire_cpu_saved_seconds_total", "s"),
             ("sealwire_reply_bytes_total", "bytes"),
             ("sealwire_bytes_in_flight", "bytes"),
             ("sealwire_speed_ratio", "ratio"),
-            ("sealwire_calls_total", "count"),
+            ("sealwire_requests_total", "count"),
         ] {
             assert_eq!(unit(name), expected, "{name}");
         }

@@ -138,7 +138,8 @@ impl<'a> Cluster<'a> {
         writeln!(text, "{}[state]\n{state}", self.more).unwrap();
         // Admission is in time: no request is rejected because the machine is slow.
         writeln!(text, "[limits]\ndeadline_ms_default = 600000\n[schedule]\nwait_max_ms = 3600000").unwrap();
-        writeln!(text, "[crypto]\nthreads = 1\ntables = 0\n[log]\nfilter = \"{}\"", self.log_filter).unwrap();
+        writeln!(text, "[crypto]\nthreads = 1\nprecomputed_tables = 0\n[log]\nfilter = \"{}\"", self.log_filter)
+            .unwrap();
         let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));
         fs::write(&config, text).unwrap();
         let mut engine = Engine { address, control, admin, config, log, child: None };

@@ -19,7 +19,7 @@ const SLICE_MAX: f64 = 200.0;
 
 /// Waits until a request is in flight, and lets it run its first slice.
 async fn is_begun(harness: &Harness, hold: &mut CryptoHold) {
-    harness.metric_becomes("sealwire_calls_in_flight", |calls| calls >= 1.0).await;
+    harness.metric_becomes("sealwire_requests_in_flight", |calls| calls >= 1.0).await;
     hold.run_one_slice().await;
 }
 

@@ -21,7 +21,7 @@ use crate::e2e::raw::{Heard, Raw, encrypt, health, heavy, three_and_two_waiting}
 
 const LOADED: &str = "sealwire_certificate_reloads_total{outcome=\"loaded\"}";
 const ACCEPTED: &str = "sealwire_connections_total{outcome=\"accepted\"}";
-const REVOKED: &str = "sealwire_expelled_connections_total{reason=\"revoked\"}";
+const REVOKED: &str = "sealwire_disconnected_clients_total{reason=\"revoked\"}";
 
 /// An authority's list that revokes these.
 fn list(authority: &Authority, revoked: &[&Issued]) -> String {
@@ -173,7 +173,7 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         let calls = old.end().await;
         std::fs::write(&client_ca, next.cert_pem()).unwrap();
         reaches(&harness, LOADED, 5.0).await;
-        let untrusted = "sealwire_expelled_connections_total{reason=\"untrusted\"}";
+        let untrusted = "sealwire_disconnected_clients_total{reason=\"untrusted\"}";
         // The pool's two, and what spoke to the new certificate.
         reaches(&harness, untrusted, 3.0).await;
         assert!(old_calls.health().await.is_err());
@@ -229,7 +229,7 @@ fn what_runs_finishes_and_nothing_new_begins_once_a_caller_is_revoked() {
         // In the middle of its work for as long as the thread is held.
         let mut hold = harness.hold_crypto().await;
         busy.send(&heavy(1, 100)).await;
-        harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 1.0).await;
+        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;
         hold.run_one_slice().await;
         revoke(&mut harness, &[&caller]).await;
         busy.send(&[encrypt(2, &Encrypt::new(APP, &fields(1))), health(3)].concat()).await;
@@ -258,7 +258,7 @@ fn what_takes_longer_than_a_drain_is_answered_too() {
         let mut busy = harness.raw_as(Some(&caller)).await.unwrap();
         let hold = harness.hold_crypto().await;
         busy.send(&three_and_two_waiting()).await;
-        reaches(&harness, "sealwire_calls_in_flight", 3.0).await;
+        reaches(&harness, "sealwire_requests_in_flight", 3.0).await;
         revoke(&mut harness, &[&caller]).await;
         let mut answered = Vec::new();
         let notice = loop {

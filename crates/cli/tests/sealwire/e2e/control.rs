@@ -135,7 +135,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         assert_eq!((&*half.format, half.epoch_ms), ("evervault", 0));
 
         for (method, code, times) in [("apps.create", "ok", 1.0), ("apps.import", "conflict", 1.0)] {
-            let series = format!("sealwire_calls_total{{method=\"{method}\",code=\"{code}\"}}");
+            let series = format!("sealwire_requests_total{{method=\"{method}\",code=\"{code}\"}}");
             assert_eq!(harness.metric(&series).await, times, "{series}");
         }
     });

@@ -99,7 +99,7 @@ async fn open(client: &Client, payload: &[u8], context: &[u8]) -> Result<Documen
 #[test]
 fn every_document_comes_back_byte_for_byte() {
     run(async {
-        let harness = Harness::with(|config| config.crypto.tables = 64).await;
+        let harness = Harness::with(|config| config.crypto.precomputed_tables = 64).await;
         harness.set_epoch(50).await;
         let client = harness.client().await;
         for (name, document) in samples() {

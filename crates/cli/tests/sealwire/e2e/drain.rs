@@ -22,7 +22,7 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
         // In the middle of its work for as long as the thread is held.
         let mut hold = harness.hold_crypto().await;
         busy.send(&heavy(1, 100)).await;
-        harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 1.0).await;
+        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;
         hold.run_one_slice().await;
         let server = harness.take_server();
         let stopping = tokio::spawn(server.shutdown());
@@ -57,7 +57,7 @@ fn calls_beyond_the_limit_are_answered_unavailable() {
         let mut busy = harness.raw().await;
         let _hold = harness.hold_crypto().await;
         busy.send(&three_and_two_waiting()).await;
-        harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 3.0).await;
+        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 3.0).await;
         let server = harness.take_server();
         let stopping = tokio::spawn(server.shutdown());
         let mut answered = Vec::new();
@@ -88,7 +88,7 @@ fn a_peer_that_does_not_read_does_not_hold_up_the_end() {
         let mut deaf = harness.raw().await;
         deaf.send(&encrypt(1, &Encrypt::new(APP, &fields(100_000)))).await;
         // The reply is made, and longer than what sockets take.
-        harness.metric_becomes("sealwire_calls_total{method=\"encrypt\",code=\"ok\"}", |calls| calls == 1.0).await;
+        harness.metric_becomes("sealwire_requests_total{method=\"encrypt\",code=\"ok\"}", |calls| calls == 1.0).await;
         harness.take_server().shutdown().await;
         drop(deaf);
     });

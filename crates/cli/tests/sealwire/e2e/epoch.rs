@@ -125,7 +125,7 @@ async fn seal_and_cancel(harness: &Harness, raw: &mut Raw, dice: &mut Dice, roun
         }
         let mut hold = harness.hold_crypto().await;
         raw.send(&calls).await;
-        harness.metric_becomes("sealwire_calls_in_flight", |calls| calls >= 1.0).await;
+        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls >= 1.0).await;
         hold.run_one_slice().await;
         raw.send(&cancels).await;
         let mut hold = Some(hold);

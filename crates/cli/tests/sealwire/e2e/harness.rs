@@ -97,7 +97,7 @@ impl Harness {
         // Who may do what is the concern of `access.rs`.
         config.access.mode = AccessMode::Off;
         // A table of multiples for each key takes longer to make than most tests take; `documents` has tables.
-        config.crypto.tables = 0;
+        config.crypto.precomputed_tables = 0;
         // Admission is in time: no test but those of overload may depend on what a slow machine predicts.
         config.limits.deadline_ms_default = config.limits.deadline_ms_max;
         config.schedule.wait_max_ms = 3_600_000;
@@ -292,7 +292,7 @@ impl Harness {
 
     /// Waits until the server holds nothing for any call.
     pub(crate) async fn settles(&self) {
-        self.metric_becomes("sealwire_calls_in_flight", |calls| calls == 0.0).await;
+        self.metric_becomes("sealwire_requests_in_flight", |calls| calls == 0.0).await;
         self.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
     }
 }

@@ -89,7 +89,7 @@ fn a_flood_that_is_never_read_is_bounded_and_cut() {
         });
         let (mut calls_max, mut bytes_max) = (0.0_f64, 0.0_f64);
         for _ in 0..50 {
-            calls_max = calls_max.max(harness.metric("sealwire_calls_in_flight").await);
+            calls_max = calls_max.max(harness.metric("sealwire_requests_in_flight").await);
             bytes_max = bytes_max.max(harness.metric("sealwire_bytes_in_flight").await);
             client.encrypt(Encrypt::new(APP, &fields(10))).await.unwrap();
         }
@@ -187,7 +187,7 @@ fn too_many_bytes_are_answered_overloaded_and_others_are_served() {
             is_short_of_memory(&raw.answer(7).await.unwrap_err());
             raw.answer(8).await.unwrap();
         }
-        assert!(harness.metric("sealwire_refusals_total{reason=\"memory\"}").await >= 4.0);
+        assert!(harness.metric("sealwire_rejections_total{reason=\"memory\"}").await >= 4.0);
         // A notice that is too long for now is dropped; it has no answer.
         raw.send(&[&b"\x93\x02\xa6cancel\x91\xc6\x00\x0a\x00\x00"[..], &vec![0; 10 << 16]].concat()).await;
         raw.is_alive().await;
@@ -310,7 +310,7 @@ fn a_silent_connection_is_closed_and_a_waiting_one_is_not() {
         let mut waiting = loop {
             let mut raw = harness.raw().await;
             let _ = raw.try_send(&heavy(1, 10)).await;
-            let in_flight = harness.metric_becomes("sealwire_calls_in_flight", |calls| calls == 1.0);
+            let in_flight = harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0);
             tokio::select! {
                 biased;
                 _ = in_flight => break raw,

@@ -198,7 +198,7 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         let mut raw = harness.raw().await;
         let mut hold = harness.hold_crypto().await;
         raw.send(&message).await;
-        harness.metric_becomes("sealwire_calls_in_flight", |calls| calls >= 1.0).await;
+        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls >= 1.0).await;
         hold.run_one_slice().await;
         raw.send(&cancel(1)).await;
         assert_eq!(raw.answer(1).await.unwrap_err().code, ErrorCode::Cancelled);

@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep};
 use crate::e2e::harness::{APP, HANG, Harness, fields, http_get, run, stateless};
 use crate::e2e::raw::Raw;
 
-const OVERLOADED: &str = "sealwire_calls_total{method=\"encrypt\",code=\"overloaded\"}";
+const OVERLOADED: &str = "sealwire_requests_total{method=\"encrypt\",code=\"overloaded\"}";
 
-const SERVED: &str = "sealwire_calls_total{method=\"encrypt\",code=\"ok\"}";
+const SERVED: &str = "sealwire_requests_total{method=\"encrypt\",code=\"ok\"}";
 
 /// An engine with 512 KiB for one caller.
 async fn narrow() -> Harness {

@@ -272,7 +272,7 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
             assert_eq!(code(client.rewrap(call).await), expected);
         }
         harness.settles().await;
-        assert!(harness.metric("sealwire_calls_total{method=\"rewrap\",code=\"cannot_open\"}").await >= 1.0);
+        assert!(harness.metric("sealwire_requests_total{method=\"rewrap\",code=\"cannot_open\"}").await >= 1.0);
     });
 }
 

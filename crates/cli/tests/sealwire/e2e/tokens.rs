@@ -605,7 +605,7 @@ fn a_lost_store_is_unavailable_and_everything_else_goes_on() {
         }
         let sealed = client.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
         assert_eq!(client.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap().payload, payload);
-        assert!(harness.metric("sealwire_store_failures_total{question=\"write\"}").await > 0.0);
+        assert!(harness.metric("sealwire_store_failures_total{operation=\"write\"}").await > 0.0);
         store.lose(false);
         assert_eq!(client.detokenize(to_values("deterministic", &tokens)).await.unwrap().payload, payload);
         harness.settles().await;
@@ -625,7 +625,7 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
         };
         // The first is under way and stays there, the others wait for it.
         raw.send(&ask(1, &values(3, 1), None)).await;
-        harness.metric_becomes("sealwire_store_undurable_rows", |rows| rows == 3.0).await;
+        harness.metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 3.0).await;
         store.holds(1).await;
         raw.send(&[ask(2, &values(5, 2), None), ask(3, &values(7, 3), Some(300))].concat()).await;
         assert_eq!(raw.answer(3).await.unwrap_err().code, ErrorCode::DeadlineExceeded);
@@ -635,14 +635,14 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
             let sealed = client.encrypt(Encrypt::new(APP, &values(100, at))).await.unwrap();
             assert_eq!(client.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap().payload, values(100, at));
         }
-        let waiting = harness.metric("sealwire_calls_in_flight").await;
+        let waiting = harness.metric("sealwire_requests_in_flight").await;
         assert_eq!(waiting, 1.0, "only the one that is under way");
         raw.send(&cancel(1)).await;
         assert_eq!(raw.answer(1).await.unwrap_err().code, ErrorCode::Cancelled);
         // Nothing is held for them, although the store has not answered yet.
         harness.settles().await;
         store.hold(false);
-        harness.metric_becomes("sealwire_store_undurable_rows", |rows| rows == 0.0).await;
+        harness.metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 0.0).await;
         assert_eq!(count(&client, "random").await, 3, "what was sent is written, what waited is not");
         let stopped = harness.metric("sealwire_cancels_total{reason=\"cancel\"}").await;
         assert_eq!(stopped, 2.0);

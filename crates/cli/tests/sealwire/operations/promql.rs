@@ -206,8 +206,8 @@ fn what_the_program_has_passes_and_what_it_has_not_is_named() {
     let checker = Checker::new();
     for good in [
         "sealwire_ready == 0",
-        "sum by (method) (rate(sealwire_calls_total{code!=\"ok\",instance=~\"$instance\"}[5m])) > 0",
-        "histogram_quantile(0.99, sum by (le, class) (rate(sealwire_queue_seconds_bucket[$__rate_interval])))",
+        "sum by (method) (rate(sealwire_requests_total{code!=\"ok\",instance=~\"$instance\"}[5m])) > 0",
+        "histogram_quantile(0.99, sum by (le, class) (rate(sealwire_request_queue_seconds_bucket[$__rate_interval])))",
         "rate(sealwire_store_seconds_sum[5m]) / rate(sealwire_store_seconds_count[5m])",
         "count(count by (version) (sealwire_build_info))",
         "time() - process_start_time_seconds{job=~\".*\"}",
@@ -217,17 +217,20 @@ fn what_the_program_has_passes_and_what_it_has_not_is_named() {
     for (bad, says) in [
         ("sealwire_raedy", "no such metric"),
         ("sum(sealwire_calls{code=\"ok\"})", "no such metric"),
-        ("rate(sealwire_calls_total{kode=\"ok\"}[5m])", "has no label kode"),
-        ("rate(sealwire_calls_total{code=\"okay\"}[5m])", "is never okay"),
-        ("sum by (clas) (rate(sealwire_calls_total[5m]))", "no metric here has that label"),
-        ("sum by (le) (rate(sealwire_calls_total[5m]))", "no metric here has that label"),
-        ("sealwire_calls_total", "do not go together"),
+        ("rate(sealwire_requests_total{kode=\"ok\"}[5m])", "has no label kode"),
+        ("rate(sealwire_requests_total{code=\"okay\"}[5m])", "is never okay"),
+        ("sum by (clas) (rate(sealwire_requests_total[5m]))", "no metric here has that label"),
+        ("sum by (le) (rate(sealwire_requests_total[5m]))", "no metric here has that label"),
+        ("sealwire_requests_total", "do not go together"),
         ("rate(sealwire_ready[5m])", "do not go together"),
-        ("sealwire_queue_seconds", "by its parts"),
-        ("histogram_quantile(0.9, sum by (class) (rate(sealwire_queue_seconds_bucket[5m])))", "needs the label le"),
-        ("rates(sealwire_calls_total[5m])", "no such metric or function"),
-        ("sum(rate(sealwire_calls_total[5m])", "is open"),
-        ("sum(rate(sealwire_calls_total[5m])))", "too many"),
+        ("sealwire_request_queue_seconds", "by its parts"),
+        (
+            "histogram_quantile(0.9, sum by (class) (rate(sealwire_request_queue_seconds_bucket[5m])))",
+            "needs the label le",
+        ),
+        ("rates(sealwire_requests_total[5m])", "no such metric or function"),
+        ("sum(rate(sealwire_requests_total[5m])", "is open"),
+        ("sum(rate(sealwire_requests_total[5m])))", "too many"),
         ("1 + 1", "no metric"),
     ] {
         let error = checker.check(bad).expect_err(bad);

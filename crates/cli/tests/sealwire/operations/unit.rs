@@ -200,7 +200,7 @@ fn a_second_signal_ends_a_drain() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    until(&admin, "/metrics", |metrics| metrics.contains("sealwire_calls_in_flight 1\n"));
+    until(&admin, "/metrics", |metrics| metrics.contains("sealwire_requests_in_flight 1\n"));
     let signal = || assert!(Command::new("kill").arg(engine.id().to_string()).status().unwrap().success());
     signal();
     until(&admin, "/ready", |ready| ready == "draining\n");
