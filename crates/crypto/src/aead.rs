@@ -9,21 +9,22 @@ use crate::{CannotOpen, Error};
 
 /// Bytes of a key of either algorithm.
 pub(crate) const KEY_BYTES: usize = 32;
-/// Bytes of its nonce.
+/// Bytes of a nonce of either algorithm.
 pub(crate) const NONCE_BYTES: usize = 12;
-/// Bytes of its tag.
+/// Bytes of a tag of either algorithm.
 pub(crate) const TAG_BYTES: usize = 16;
 
 /// An expanded key. AWS-LC wipes the expanded form when it is freed.
 pub(crate) struct AeadKey(LessSafeKey);
 
 impl AeadKey {
-    /// A key for AES-256-GCM.
+    /// Makes a key for AES-256-GCM.
     pub(crate) fn new(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
         Self::of(&AES_256_GCM, key)
     }
 
-    /// A key for AES-256-GCM-SIV (RFC 8452), where a nonce that repeats tells only whether plaintexts are equal.
+    /// Makes a key for AES-256-GCM-SIV (RFC 8452). There, a repeated nonce reveals only whether two plaintexts are
+    /// equal.
     pub(crate) fn siv(key: &[u8; KEY_BYTES]) -> Result<Self, Error> {
         Self::of(&AES_256_GCM_SIV, key)
     }
@@ -32,7 +33,7 @@ impl AeadKey {
         Ok(Self(LessSafeKey::new(UnboundKey::new(algorithm, key).map_err(|_| Error::Library)?)))
     }
 
-    /// Encrypts `data` from byte `from` to its end, where it lies, and appends the tag.
+    /// Encrypts `data` in place, from byte `from` to its end, and appends the tag.
     #[inline]
     pub(crate) fn seal(
         &self,
@@ -43,14 +44,14 @@ impl AeadKey {
     ) -> Result<(), Error> {
         let end = data.len();
         data.resize(end + TAG_BYTES, 0);
-        // The library writes the tag to its place: handed over by value it is copied four times, which costs more than
-        // an AES block.
+        // The library writes the tag directly into the buffer. Returning the tag by value copies it four times, which
+        // costs more than an AES block.
         let (data, tag) = data[from..].split_at_mut(end - from);
         let nonce = Nonce::assume_unique_for_key(nonce);
         self.0.seal_in_place_scatter(nonce, Aad::from(aad), data, &[], tag).map_err(|_| Error::Library)
     }
 
-    /// Decrypts `data`, ciphertext and tag, where it lies and returns the plaintext in it.
+    /// Decrypts `data` (ciphertext and tag) in place and returns the plaintext in it.
     #[inline]
     pub(crate) fn open<'a>(
         &self,
@@ -63,10 +64,10 @@ impl AeadKey {
     }
 }
 
-/// Up to here a buffer is made larger than it must be, so that fields that grow by bits do not make one each.
+/// Largest buffer size that is rounded up, so that slowly growing fields do not cause an allocation each.
 const ROUNDED_BYTES_MAX: usize = 64 << 10;
 
-/// Gives a buffer, in which ciphertext becomes plaintext, a length of at least `bytes`. It is replaced, not grown, so that
+/// Gives a decryption buffer a length of at least `bytes`. A buffer that is too small is replaced, not grown, so that
 /// the old one is wiped.
 #[inline]
 pub(crate) fn room(buffer: &mut Zeroizing<Vec<u8>>, bytes: usize) {

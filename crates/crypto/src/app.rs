@@ -1,4 +1,4 @@
-//! An app's name, its key versions and which of them writes and reads.
+//! An app's name, its key versions, and the selection of versions that seal and open.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::schedule::Ahead;
 use crate::{Curve, Error, KeyPair, PublicKey};
 
-/// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. A clone is a reference count.
+/// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AppId(Arc<str>);
 
@@ -23,7 +23,7 @@ impl AppId {
     /// [`Error::InvalidAppId`] for any other length or character.
     pub fn new(name: &str) -> Result<Self, Error> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-        // A leading dot would make a hidden file, or `..`, of a name that a store uses for a file.
+        // A store can use the name as a file name. A leading dot would make a hidden file, or `..`.
         let valid = (1..=Self::BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.');
         if valid { Ok(Self(name.into())) } else { Err(Error::InvalidAppId) }
     }
@@ -41,13 +41,13 @@ impl fmt::Display for AppId {
     }
 }
 
-/// Names one key version in every envelope it made: the first 5 bytes of SHA-256 over
+/// Names one key version in every envelope that the version sealed. The id is the first 5 bytes of SHA-256 over
 /// `"sealwire/key-id/1"`, the suite byte and the uncompressed public key. Safe to log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId([u8; 5]);
 
 impl KeyId {
-    /// The id of a public key.
+    /// Computes the id of a public key.
     #[must_use]
     pub fn of(key: &PublicKey) -> Self {
         let digest = Sha256::new()
@@ -60,13 +60,13 @@ impl KeyId {
         Self(id)
     }
 
-    /// An id read from an envelope.
+    /// Wraps an id that was read from an envelope.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 5]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes that go into an envelope.
+    /// Returns the bytes that go into an envelope.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 5] {
         &self.0
@@ -76,7 +76,7 @@ impl KeyId {
 impl FromStr for KeyId {
     type Err = Error;
 
-    /// Reads what [`KeyId`] displays: 10 hexadecimal digits, of either case.
+    /// Parses the text form that [`KeyId`] displays: 10 hexadecimal digits, of either case.
     fn from_str(text: &str) -> Result<Self, Error> {
         let digits: &[u8; 10] = text.as_bytes().try_into().map_err(|_| Error::InvalidKeyId)?;
         let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|nibble| u8::try_from(nibble).ok());
@@ -101,10 +101,10 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// Whether a key version may be used.
+/// The state of a key version, which decides its permitted uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// Opens envelopes, and seals new ones while it is the newest of its curve.
+    /// Opens envelopes. Also seals new envelopes while the version is the newest of its curve.
     Active,
     /// Opens and seals nothing.
     Disabled,
@@ -113,27 +113,27 @@ pub enum KeyState {
 /// One generation of an app's key pair on one curve.
 #[derive(Debug)]
 pub struct KeyVersion {
-    /// Names this version in envelopes.
+    /// The id that names this version in envelopes.
     pub id: KeyId,
-    /// Counts the app's versions on this curve from 1.
+    /// Number of this version among the app's versions on this curve, from 1.
     pub number: u32,
-    /// Whether it may be used.
+    /// The state, which decides permitted uses.
     pub state: KeyState,
-    /// Whether it may seal. One that was imported to open what there is does not.
+    /// True if this version can seal. A version that was imported only to open existing envelopes cannot.
     pub seals: bool,
-    /// The keys.
+    /// The key pair.
     pub pair: KeyPair,
     pub(crate) ahead: Ahead,
 }
 
 impl KeyVersion {
-    /// A version in the given state; its id follows from the public key.
+    /// Creates a version in the given state and computes its id from the public key.
     #[must_use]
     pub fn new(number: u32, state: KeyState, pair: KeyPair) -> Self {
         Self { id: KeyId::of(pair.public()), number, state, seals: true, pair, ahead: Ahead::default() }
     }
 
-    /// The same, which opens and never seals unless `seals`.
+    /// Returns this version with sealing allowed only if `seals`. The version can always open.
     #[must_use]
     pub fn sealing(self, seals: bool) -> Self {
         Self { seals, ..self }
@@ -148,10 +148,10 @@ pub struct AppKeys {
 }
 
 impl AppKeys {
-    /// Collects the versions of an app, in any order.
+    /// Collects the versions of an app, given in any order.
     ///
     /// # Errors
-    /// [`Error::KeyIdTaken`] when two of them share an id.
+    /// [`Error::KeyIdTaken`] when two versions share an id.
     pub fn new(app: AppId, versions: Vec<KeyVersion>) -> Result<Self, Error> {
         let mut ids: Vec<KeyId> = versions.iter().map(|version| version.id).collect();
         ids.sort_unstable();
@@ -161,26 +161,27 @@ impl AppKeys {
         Ok(Self { app, versions: versions.into_iter().map(Arc::new).collect() })
     }
 
-    /// The app.
+    /// Returns the app.
     #[must_use]
     pub fn app(&self) -> &AppId {
         &self.app
     }
 
-    /// Every version, disabled ones too.
+    /// Returns every version, including disabled versions.
     #[must_use]
     pub fn versions(&self) -> &[Arc<KeyVersion>] {
         &self.versions
     }
 
-    /// Whether both are the same versions in the same states, so that what was made ahead for one serves the other.
+    /// Returns true if both hold the same versions in the same states, so that precomputed material of one is valid for
+    /// the other.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let facts = |keys: &Self| keys.versions.iter().map(|v| (v.id, v.number, v.state, v.seals)).collect::<Vec<_>>();
         self.app == other.app && facts(self) == facts(other)
     }
 
-    /// The newest active version on `curve` that may seal: the one that does.
+    /// Returns the version that seals on `curve`: the newest active version that is allowed to seal.
     #[must_use]
     pub fn newest(&self, curve: Curve) -> Option<&Arc<KeyVersion>> {
         self.versions
@@ -190,7 +191,7 @@ impl AppKeys {
             .max_by_key(|version| version.number)
     }
 
-    /// The active version with this id and curve: the one that opens.
+    /// Returns the version that opens envelopes with this id and curve, if it is active.
     #[must_use]
     pub fn reader(&self, curve: Curve, id: KeyId) -> Option<&Arc<KeyVersion>> {
         self.versions.iter().find(|version| {

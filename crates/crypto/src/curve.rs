@@ -1,6 +1,6 @@
-//! The two curves, under the numbers that each document gives them.
+//! The two supported curves and their identifiers in each specification.
 
-/// A curve that app keys and ephemeral keys live on.
+/// A curve of app keys and ephemeral keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Curve {
     /// NIST P-256, secp256r1: the default. `r1` on the wire.
@@ -13,7 +13,7 @@ impl Curve {
     /// Both curves, default first.
     pub const ALL: [Self; 2] = [Self::P256, Self::Secp256k1];
 
-    /// The suite byte of an envelope header (`proto/envelope.md`).
+    /// Returns the suite byte of an envelope header (`proto/envelope.md`).
     #[must_use]
     pub fn suite(self) -> u8 {
         match self {
@@ -22,13 +22,13 @@ impl Curve {
         }
     }
 
-    /// The curve behind a suite byte, if there is one.
+    /// Returns the curve of a suite byte, or `None` if the byte is unknown.
     #[must_use]
     pub fn from_suite(suite: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|curve| curve.suite() == suite)
     }
 
-    /// HPKE KEM id: RFC 9180 section 7.1 for P-256; draft-wahby-cfrg-hpke-kem-secp256k1 for secp256k1.
+    /// Returns the HPKE KEM id: RFC 9180 section 7.1 for P-256; draft-wahby-cfrg-hpke-kem-secp256k1 for secp256k1.
     pub(crate) fn kem_id(self) -> u16 {
         match self {
             Self::P256 => 0x0010,
@@ -36,7 +36,7 @@ impl Curve {
         }
     }
 
-    /// The short name used on the wire, in configuration and in files.
+    /// Returns the short name used on the wire, in configuration and in files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Curve {
         }
     }
 
-    /// The curve with this short name, if there is one.
+    /// Returns the curve with this short name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|curve| curve.name() == name)

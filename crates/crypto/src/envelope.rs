@@ -1,12 +1,12 @@
-//! The bytes of the native envelope, version 1 (`proto/envelope.md`).
+//! The byte layout of the native envelope, version 1 (`proto/envelope.md`).
 //!
 //! ```text
 //! text:   "sw1:" base64url( header | body )        binary: 53 57 01 | header | body
 //! header: suite 1 | key id 5 | ephemeral public key, compressed 33
 //! body:   datatype 1 | sequence 4 | ciphertext | tag 16
 //! ```
-//! The header is the same for every field that one ephemeral key sealed. Its 39 bytes are 52 characters
-//! exactly, so header and body are encoded apart and the header only once.
+//! All fields that one ephemeral key sealed share the same header. The 39 header bytes encode to exactly 52 characters.
+//! Header and body are therefore encoded separately, and the header only once.
 
 use std::sync::LazyLock;
 
@@ -17,22 +17,22 @@ use base64::engine::simd::Simd;
 use crate::aead::TAG_BYTES;
 use crate::{CannotOpen, Curve, KeyId};
 
-/// base64url without padding; decoding refuses padding and non-zero trailing bits, so that each envelope
-/// has one text only. Vectorised from 64 characters on where the processor can.
+/// base64url without padding. Decoding rejects padding and non-zero trailing bits, so that each envelope has exactly
+/// one text. Vectorised from 64 characters on where the processor supports it.
 pub(crate) static BASE64: LazyLock<Simd> = LazyLock::new(|| Simd::url_safe(NO_PAD));
 
 pub(crate) const TEXT_PREFIX: &[u8; 4] = b"sw1:";
 pub(crate) const BINARY_PREFIX: &[u8; 3] = &[0x53, 0x57, 0x01];
 pub(crate) const HEADER_BYTES: usize = 39;
 pub(crate) const HEADER_CHARS: usize = 52;
-/// Datatype and sequence, in front of the ciphertext.
+/// Length of the fields before the ciphertext: datatype and sequence.
 pub(crate) const BODY_PREFIX_BYTES: usize = 5;
-/// What a body adds to its plaintext.
+/// Bytes that a body adds to its plaintext.
 pub(crate) const BODY_OVERHEAD: usize = BODY_PREFIX_BYTES + TAG_BYTES;
-/// The HPKE `info` begins with this; the app id follows.
+/// Prefix of the HPKE `info`; the app id follows.
 pub(crate) const INFO_PREFIX: &[u8] = b"sealwire/1";
 
-/// How an envelope is written down.
+/// The encoding of an envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// A string: `sw1:` and base64url.
@@ -42,7 +42,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Bytes of an envelope whose plaintext has `plaintext` bytes.
+    /// Returns the size of an envelope in bytes for a plaintext of `plaintext_bytes` bytes.
     #[must_use]
     #[inline]
     pub fn sealed_bytes(self, plaintext: usize) -> usize {
@@ -53,13 +53,13 @@ impl Encoding {
     }
 }
 
-/// Characters of unpadded base64.
+/// Returns the number of unpadded base64 characters for `bytes` bytes.
 #[inline]
 pub(crate) fn base64_chars(bytes: usize) -> usize {
     bytes / 3 * 4 + [0, 2, 3][bytes % 3]
 }
 
-/// What the plaintext is, bound as additional data.
+/// The type of a plaintext, authenticated as additional data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datatype {
     /// The UTF-8 bytes of a string.
@@ -71,33 +71,34 @@ pub enum Datatype {
 }
 
 impl Datatype {
-    /// The datatype behind a byte, if there is one.
+    /// Returns the datatype of a byte, if there is one.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         [Self::String, Self::Binary, Self::Value].into_iter().find(|datatype| *datatype as u8 == byte)
     }
 }
 
-/// Whether a string claims to be an envelope. What claims to be one must open or fail; it is never data.
+/// Returns true if a string has the prefix of an envelope. Such a string must open or fail; it is never treated as
+/// data.
 #[must_use]
 #[inline]
 pub fn looks_like_text(text: &[u8]) -> bool {
     text.starts_with(TEXT_PREFIX)
 }
 
-/// Whether bytes claim to be an envelope.
+/// Returns true if bytes have the prefix of an envelope.
 #[must_use]
 #[inline]
 pub fn looks_like_binary(bytes: &[u8]) -> bool {
     bytes.starts_with(BINARY_PREFIX)
 }
 
-/// The 39 bytes in front of every body.
+/// The 39 bytes before every body.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Header(pub(crate) [u8; HEADER_BYTES]);
 
 impl Header {
-    /// `ephemeral` is SEC 1 uncompressed; the header carries it compressed.
+    /// Builds a header. `ephemeral` is SEC 1 uncompressed; the header stores it compressed.
     pub(crate) fn new(curve: Curve, key: KeyId, ephemeral: &[u8; 65]) -> Self {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = curve.suite();
@@ -133,32 +134,32 @@ impl Header {
     }
 }
 
-/// What an envelope says about itself without being opened. Nothing in it is authenticated.
+/// The public metadata of an envelope, readable without opening it. None of it is authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Text or binary.
+    /// The encoding: text or binary.
     pub encoding: Encoding,
-    /// Curve of its keys.
+    /// The curve of the envelope's keys.
     pub curve: Curve,
-    /// The key version that opens it.
+    /// The key version that opens the envelope.
     pub key_id: KeyId,
-    /// What the plaintext is.
+    /// The type of the plaintext.
     pub datatype: Datatype,
-    /// Number of the field among those of its ephemeral key.
+    /// Sequence number of the field among the fields of its ephemeral key.
     pub sequence: u32,
-    /// Length of the plaintext.
+    /// Length of the plaintext in bytes.
     pub plaintext_bytes: usize,
 }
 
 impl Envelope {
-    /// Reads a text envelope; `None` when it is none.
+    /// Parses a text envelope. Returns `None` when `text` is not an envelope.
     #[must_use]
     pub fn from_text(text: &[u8]) -> Option<Self> {
         let bytes = BASE64.decode(text.strip_prefix(TEXT_PREFIX)?).ok()?;
         Self::parse(Encoding::Text, &bytes)
     }
 
-    /// Reads a binary envelope; `None` when it is none.
+    /// Parses a binary envelope. Returns `None` when `bytes` is not an envelope.
     #[must_use]
     pub fn from_binary(bytes: &[u8]) -> Option<Self> {
         Self::parse(Encoding::Binary, bytes.strip_prefix(BINARY_PREFIX)?)

@@ -1,12 +1,13 @@
-//! An epoch: one ephemeral key of a key version that many calls seal under, for a bounded time and number of fields.
+//! Epochs. In an epoch, many requests seal under one ephemeral key, for a bounded time and number of fields.
 //!
-//! Belongs to one app and key version, so to one curve; the callers' contexts go into each field's aad. Numbers are given
-//! out one at a time by an atomic addition on 64 bits, so none is given out twice, whoever asks on whatever thread and
-//! however a call ends: what a stopped call took is skipped. Time counts from before the key was made and is looked at
-//! for every field, so use does not prolong it and a long call changes over in the middle.
+//! An epoch belongs to one app and one key version, and so to one curve. The context of each request goes into the
+//! additional data of each field. An atomic 64-bit addition assigns sequence numbers, so no number is assigned twice by
+//! any thread. Numbers of an aborted request are skipped. The lifetime starts just before the key is made and is
+//! checked for every field. Use therefore does not prolong an epoch, and a long request can change epochs in the
+//! middle.
 //!
-//! This module has no clock: the [`Clock`] comes with each sealer. Nor has it a timer: the owner says
-//! [`AppKeys::end_epochs`] now and then, so that the key of an app that fell silent is wiped as well.
+//! This module has no clock: each sealer brings a [`Clock`]. It has no timer either: the owner calls
+//! [`AppKeys::end_epochs`] regularly, so that the key of an idle app is wiped as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,18 +16,18 @@ use std::time::{Duration, Instant};
 use crate::schedule::{Schedule, lock};
 use crate::{AppId, AppKeys, Error, KeyVersion};
 
-/// Tells the time, such as `Instant::now`.
+/// A function that returns the current time, such as `Instant::now`.
 pub type Clock = fn() -> Instant;
 
-/// How long one ephemeral key may serve in epoch scope: 1 ms to 15 s, counted from when it was made.
+/// The lifetime of one ephemeral key in epoch scope: 1 ms to 15 s, counted from its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochLifetime(Duration);
 
 impl EpochLifetime {
-    /// Longest lifetime in milliseconds: whoever learns one key reads no more than that much traffic of one app.
+    /// Longest lifetime in milliseconds. A leaked ephemeral key exposes at most this much traffic of one app.
     pub const MS_MAX: u32 = 15_000;
 
-    /// A lifetime of `1..=`[`EpochLifetime::MS_MAX`] milliseconds.
+    /// Creates a lifetime of `1..=`[`EpochLifetime::MS_MAX`] milliseconds.
     ///
     /// # Errors
     /// [`Error::InvalidEpoch`] for any other number.
@@ -38,35 +39,37 @@ impl EpochLifetime {
         }
     }
 
-    /// In milliseconds.
+    /// Returns the lifetime in milliseconds.
     #[must_use]
     pub fn as_ms(self) -> u32 {
         u32::try_from(self.0.as_millis()).unwrap_or(Self::MS_MAX)
     }
 }
 
-/// See the module. Its key is wiped when the last sealer lets go of it.
+/// One epoch, as the module docs describe it. The key is wiped when the last sealer drops its reference.
 pub(crate) struct Epoch {
     pub(crate) schedule: Schedule,
     app: AppId,
     began: Instant,
-    /// The next number. Past 2^32 it only grows by one for each call that finds it used up.
+    /// The next sequence number. Once all 2^32 numbers are used, it grows by one per request that finds none left.
     pub(crate) next: AtomicU64,
     is_revoked: AtomicBool,
 }
 
 impl Epoch {
-    /// A number that nothing else is sealed with; none when the time is over or all 2^32 are taken.
+    /// Reserves a sequence number that no other field uses. Returns `None` when the lifetime is over or all 2^32
+    /// numbers are taken.
     #[inline]
     pub(crate) fn take_number(&self, lifetime: EpochLifetime, now: Instant) -> Option<u32> {
         if !self.lasts(lifetime, now) {
             return None;
         }
-        // Only the addition must be one step; what is sealed is ordered by nothing.
+        // Relaxed ordering is enough: only the addition must be atomic, and no other memory depends on its order.
         u32::try_from(self.next.fetch_add(1, Ordering::Relaxed)).ok()
     }
 
-    /// Whether its owner has ended it for good: who still holds it must not begin another.
+    /// Returns true if the owner has ended the epoch for good. A sealer that still holds the epoch must not start
+    /// another.
     #[inline]
     pub(crate) fn is_revoked(&self) -> bool {
         self.is_revoked.load(Ordering::Relaxed)
@@ -74,7 +77,7 @@ impl Epoch {
 
     #[inline]
     fn lasts(&self, lifetime: EpochLifetime, now: Instant) -> bool {
-        // By the lifetime of whoever asks: one that was shortened holds for the present epoch too.
+        // Uses the lifetime of the current sealer, so that a shortened lifetime also applies to the current epoch.
         now.saturating_duration_since(self.began) < lifetime.0
     }
 
@@ -84,16 +87,17 @@ impl Epoch {
 }
 
 impl KeyVersion {
-    /// The present epoch, or the next one if that is over. Whoever else needs a new one meanwhile waits for it.
+    /// Returns the current epoch, or starts the next one if the current one is over. Concurrent callers wait for the
+    /// new epoch.
     pub(crate) fn epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Result<Arc<Epoch>, Error> {
         let mut present = lock(&self.ahead.epoch);
-        // A key version belongs to one app; if one were ever shared, its epochs would not be.
+        // A key version belongs to one app. The check keeps epochs separate even if two apps shared a version.
         let serves = |epoch: &&Arc<Epoch>| epoch.app == *app && epoch.lasts(lifetime, now) && !epoch.is_used_up();
         if let Some(epoch) = present.as_ref().filter(serves) {
             return Ok(Arc::clone(epoch));
         }
         self.ahead.count_use();
-        // Never a ready one: those are made for one call, and before the epoch began.
+        // Never uses a ready schedule: such a schedule is made for one request, and before the epoch began.
         let schedule = Schedule::make(app, self)?;
         let epoch = Arc::new(Epoch {
             schedule,
@@ -106,7 +110,7 @@ impl KeyVersion {
         Ok(epoch)
     }
 
-    /// Ends its epoch for good. Calls that hold it let go of it at their next field.
+    /// Ends the epoch of this key version for good. Sealers that hold the epoch release it at their next field.
     pub(crate) fn revoke_epoch(&self) {
         if let Some(epoch) = lock(&self.ahead.epoch).take() {
             epoch.is_revoked.store(true, Ordering::Relaxed);
@@ -115,8 +119,9 @@ impl KeyVersion {
 }
 
 impl AppKeys {
-    /// Ends the epochs that are over by then, or all, for good, if the app has no lifetime for them. A key is wiped at once,
-    /// or with the last sealer that holds it: that one lets go of it at its next field, or the first that is too late.
+    /// Ends every epoch that is over at time `by`. Without a lifetime, ends all epochs of the app for good. Each key is
+    /// wiped at once, or when the last sealer that holds it releases it. A sealer releases an ended epoch at its next
+    /// field.
     pub fn end_epochs(&self, lifetime: Option<EpochLifetime>, by: Instant) {
         for version in self.versions() {
             match lifetime {

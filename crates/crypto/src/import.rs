@@ -1,4 +1,4 @@
-//! Reads a private key that another program exported.
+//! Imports private keys that other programs exported.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -11,18 +11,19 @@ use zeroize::{Zeroize as _, Zeroizing};
 use crate::kek::hex;
 use crate::{Curve, Error, KeyPair};
 
-/// Padding is exact or absent.
+/// Base64 with padding that must be exact or absent.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// How a PEM file begins.
+/// The beginning of a PEM file.
 const PEM: &[u8] = b"-----BEGIN ";
 
 impl KeyPair {
-    /// Reads a key pair of `curve` from a file's text, white space around it ignored: PEM (`EC PRIVATE KEY` of SEC 1, or
-    /// `PRIVATE KEY` of PKCS #8, not encrypted), or the scalar's 32 bytes as 64 hexadecimal digits or as base64.
+    /// Reads a key pair of `curve` from the text of a file, ignoring white space around it. Accepts PEM without
+    /// encryption: `EC PRIVATE KEY` of SEC 1 or `PRIVATE KEY` of PKCS #8. Also accepts the 32 bytes of the scalar as 64
+    /// hexadecimal digits or as base64.
     ///
     /// # Errors
     /// [`Error::UnreadableKey`] for another form, an encrypted key or one of another curve; [`Error::InvalidPrivateKey`]
@@ -38,7 +39,7 @@ impl KeyPair {
 }
 
 fn from_base64(text: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
-    // Room for one byte more than fits, so that 33 are noticed.
+    // The buffer is one byte too long on purpose, so that 33 bytes are detected.
     let mut bytes = Zeroizing::new([0; 33]);
     let length = BASE64.decode_slice(text, &mut bytes[..]).ok()?;
     let mut scalar = Zeroizing::new([0; 32]);
@@ -51,7 +52,7 @@ fn from_pem(curve: Curve, text: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
         Curve::P256 => Nid::X9_62_PRIME256V1,
         Curve::Secp256k1 => Nid::SECP256K1,
     };
-    // Without a callback OpenSSL would ask the terminal for the password of an encrypted key.
+    // Without a callback OpenSSL would prompt on the terminal for the password of an encrypted key.
     let key = PKey::private_key_from_pem_callback(text, |_| Err(ErrorStack::get())).ok()?.ec_key().ok()?;
     if key.group().curve_name() != Some(named) || key.check_key().is_err() {
         return None;
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn every_form_is_the_same_key() {
         for (curve, named) in [(Curve::P256, Nid::X9_62_PRIME256V1), (Curve::Secp256k1, Nid::SECP256K1)] {
-            // The second has leading zeros, which a number written without its width loses.
+            // The second key has leading zeros, which a number written without its width loses.
             let mut small = [0; 32];
             small[31] = 7;
             for scalar in [[0x11; 32], small] {

@@ -1,4 +1,4 @@
-//! The key-encryption key (KEK): private keys and token secrets rest under it.
+//! The key-encryption key (KEK), which encrypts stored private keys and token secrets.
 
 use std::fmt;
 
@@ -9,17 +9,18 @@ use zeroize::Zeroizing;
 use crate::aead::{AeadKey, NONCE_BYTES};
 use crate::{Error, Scalar, TokenSecret};
 
-/// Bytes of what is wrapped: nonce 12, ciphertext 32, tag 16.
+/// Bytes of a wrapped key: nonce 12, ciphertext 32, tag 16.
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + 16;
 
-/// What the secret of the audit trail is derived under.
+/// The HKDF label of the audit log's secret.
 const AUDIT_LABEL: &[u8] = b"sealwire/kek/audit/1";
 
-/// In front of what a token secret is bound to, so that no record lets a scalar pass for one. No app's name begins so.
+/// Prefix of the additional data of a token secret, so that a wrapped scalar never unwraps as a token secret. No app
+/// name begins with `/`.
 const SECRET_LABEL: &[u8] = b"/token-secret/1/";
 
 /// Wraps private keys and token secrets with AES-256-GCM under a random 96-bit nonce (NIST SP 800-38D, section 8.2.2).
-/// One KEK may wrap 2^32 of them. The record's public facts are bound as additional data, so a wrapped key
+/// One KEK may wrap 2^32 of them. The record's public fields are authenticated as additional data, so a wrapped key
 /// cannot be moved to another app or version.
 pub struct Kek {
     aead: AeadKey,
@@ -27,23 +28,24 @@ pub struct Kek {
 }
 
 impl Kek {
-    /// A KEK from its 32 bytes.
+    /// Creates a KEK from its 32 bytes.
     ///
     /// # Errors
-    /// [`Error::Library`] when the library refuses the key.
+    /// [`Error::Library`] when the library rejects the key.
     pub fn new(bytes: &Zeroizing<[u8; 32]>) -> Result<Self, Error> {
         let mut audit = Zeroizing::new([0; 32]);
         Hkdf::<Sha256>::new(None, &bytes[..]).expand(AUDIT_LABEL, &mut audit[..]).map_err(|_| Error::Library)?;
         Ok(Self { aead: AeadKey::new(bytes)?, audit })
     }
 
-    /// The secret of the audit trail, from the KEK by HKDF-SHA-256 under a label of its own. It leads back to nothing.
+    /// Returns the secret of the audit log, derived from the KEK by HKDF-SHA-256 under its own label. The KEK cannot be
+    /// computed from this secret.
     #[must_use]
     pub fn audit_secret(&self) -> &Zeroizing<[u8; 32]> {
         &self.audit
     }
 
-    /// A KEK from 64 hexadecimal digits, white space around them ignored.
+    /// Parses a KEK from 64 hexadecimal digits, ignoring white space around them.
     ///
     /// # Errors
     /// [`Error::InvalidKek`] for anything else; the text is never repeated in the error.
@@ -51,7 +53,7 @@ impl Kek {
         Self::new(&hex(text.trim().as_bytes()).ok_or(Error::InvalidKek)?)
     }
 
-    /// Makes 64 hexadecimal digits of fresh key, wiped on drop.
+    /// Generates a fresh key as 64 hexadecimal digits, wiped on drop.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
@@ -67,7 +69,7 @@ impl Kek {
         Ok(text)
     }
 
-    /// Wraps a scalar; `bound` must be given again to unwrap.
+    /// Wraps a scalar. Unwrapping requires the same `bound`.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
@@ -75,15 +77,15 @@ impl Kek {
         self.wrap_bytes(scalar.expose(), bound)
     }
 
-    /// Unwraps what [`Kek::wrap`] made.
+    /// Unwraps a scalar that [`Kek::wrap`] wrapped.
     ///
     /// # Errors
-    /// [`Error::Unwrap`] when the KEK, the bound facts or any byte differ.
+    /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
     pub fn unwrap(&self, wrapped: &[u8], bound: &[u8]) -> Result<Scalar, Error> {
         self.unwrap_bytes(wrapped, bound).map(Scalar::new)
     }
 
-    /// Wraps a token secret; `bound` must be given again to unwrap. Never unwraps as a scalar.
+    /// Wraps a token secret. Unwrapping requires the same `bound`. The result never unwraps as a scalar.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
@@ -91,10 +93,10 @@ impl Kek {
         self.wrap_bytes(secret.expose(), &[SECRET_LABEL, bound].concat())
     }
 
-    /// Unwraps what [`Kek::wrap_secret`] made.
+    /// Unwraps a token secret that [`Kek::wrap_secret`] wrapped.
     ///
     /// # Errors
-    /// [`Error::Unwrap`] when the KEK, the bound facts or any byte differ.
+    /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
     pub fn unwrap_secret(&self, wrapped: &[u8], bound: &[u8]) -> Result<TokenSecret, Error> {
         self.unwrap_bytes(wrapped, &[SECRET_LABEL, bound].concat()).map(TokenSecret::new)
     }
@@ -102,7 +104,7 @@ impl Kek {
     fn wrap_bytes(&self, bytes: &[u8; 32], bound: &[u8]) -> Result<Vec<u8>, Error> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
-        // Room for the whole from the start: growing would leave a copy of the key behind.
+        // Allocates the full capacity at once: growing would leave an unwiped copy of the key.
         let mut wrapped = Vec::with_capacity(WRAPPED_BYTES);
         wrapped.extend_from_slice(&nonce);
         wrapped.extend_from_slice(bytes);
@@ -121,7 +123,7 @@ impl Kek {
     }
 }
 
-/// The 32 bytes of 64 hexadecimal digits.
+/// Decodes 64 hexadecimal digits to 32 bytes.
 pub(crate) fn hex(digits: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
     let digits: &[u8; 64] = digits.try_into().ok()?;
     let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|nibble| u8::try_from(nibble).ok());

@@ -1,7 +1,7 @@
 //! Key pairs and Diffie-Hellman on either curve.
 //!
-//! P-256 runs on AWS-LC, secp256k1 on libsecp256k1: both constant time for secret scalars. Public points
-//! are kept in both SEC 1 forms, because envelopes carry the compressed one and HPKE hashes the other.
+//! P-256 runs on AWS-LC, secp256k1 on libsecp256k1; both are constant time for secret scalars. Public points are stored
+//! in both SEC 1 forms: envelopes carry the compressed form, and HKDF hashes the uncompressed form.
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::{Curve, Error};
 
-/// A private scalar, 32 bytes big-endian, wiped on drop. No `Clone`; `Debug` shows nothing of it.
+/// A private scalar, 32 bytes big-endian, wiped on drop. No `Clone`; `Debug` shows none of its bytes.
 pub struct Scalar(Zeroizing<[u8; 32]>);
 
 impl Scalar {
-    /// Takes over bytes that came from a key pair or from unwrapping a stored key. Checked at use.
+    /// Takes ownership of bytes from a key pair or from unwrapping a stored key. The bytes are checked at use.
     #[must_use]
     pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
         Self(bytes)
     }
 
-    /// The one door to the bytes: for wrapping a key under the KEK, and for test vectors.
+    /// Exposes the bytes. For wrapping a key under the KEK, and for test vectors only.
     #[must_use]
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
@@ -36,10 +36,10 @@ impl fmt::Debug for Scalar {
     }
 }
 
-/// The x coordinate that both sides of a Diffie-Hellman compute, wiped on drop.
+/// The shared x coordinate of a Diffie-Hellman, wiped on drop.
 pub(crate) struct SharedX(pub(crate) Zeroizing<[u8; 32]>);
 
-/// A point of a curve, checked to be on it.
+/// A point that was checked to be on its curve.
 #[derive(Clone)]
 pub struct PublicKey {
     compressed: [u8; 33],
@@ -54,19 +54,20 @@ enum Parsed {
 }
 
 impl PublicKey {
-    /// Reads a SEC 1 point, 33 bytes compressed or 65 uncompressed.
+    /// Parses a SEC 1 point, 33 bytes compressed or 65 uncompressed.
     ///
     /// # Errors
-    /// [`Error::InvalidPublicKey`] when the bytes are no point of `curve`.
+    /// [`Error::InvalidPublicKey`] when the bytes are not a point of `curve`.
     pub fn from_sec1(curve: Curve, sec1: &[u8]) -> Result<Self, Error> {
-        // AWS-LC also accepts hybrid points and SubjectPublicKeyInfo; an envelope holds neither.
+        // AWS-LC also accepts hybrid points and SubjectPublicKeyInfo. An envelope contains neither.
         if !matches!((sec1.len(), sec1.first()), (33, Some(2 | 3)) | (65, Some(4))) {
             return Err(Error::InvalidPublicKey);
         }
         let invalid = |_| Error::InvalidPublicKey;
         match curve {
             Curve::P256 => {
-                // AWS-LC's Rust API does not give back the decompressed point; this crate does. Points are public.
+                // AWS-LC's Rust API does not return the decompressed point, so the p256 crate decompresses it. Points
+                // are public.
                 let point = p256::PublicKey::from_sec1_bytes(sec1).map_err(|_| Error::InvalidPublicKey)?;
                 let mut uncompressed = [0; 65];
                 uncompressed.copy_from_slice(point.to_sec1_point(false).as_bytes());
@@ -93,7 +94,7 @@ impl PublicKey {
         }
     }
 
-    /// The curve this point is on.
+    /// Returns the curve of this point.
     #[must_use]
     pub fn curve(&self) -> Curve {
         match self.parsed {
@@ -102,13 +103,13 @@ impl PublicKey {
         }
     }
 
-    /// SEC 1 compressed form.
+    /// Returns the SEC 1 compressed form.
     #[must_use]
     pub fn compressed(&self) -> &[u8; 33] {
         &self.compressed
     }
 
-    /// SEC 1 uncompressed form, which HPKE calls the serialized public key.
+    /// Returns the SEC 1 uncompressed form, which HPKE calls the serialized public key.
     #[must_use]
     pub fn uncompressed(&self) -> &[u8; 65] {
         &self.uncompressed
@@ -121,7 +122,7 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A private key and its point. Wiped on drop; `Debug` shows the curve only.
+/// A private key and its public point. Wiped on drop; `Debug` shows the curve only.
 pub struct KeyPair {
     private: Private,
     public: PublicKey,
@@ -130,7 +131,7 @@ pub struct KeyPair {
 enum Private {
     /// AWS-LC wipes every allocation it frees (`OPENSSL_free`).
     P256(agreement::PrivateKey),
-    /// In its own allocation, so that a move leaves no copy behind.
+    /// The key in its own allocation, so that a move leaves no copy behind.
     Secp256k1(Box<WipedSecret>),
 }
 
@@ -144,7 +145,7 @@ impl Drop for WipedSecret {
 }
 
 impl KeyPair {
-    /// Makes a fresh key pair from the system's random source.
+    /// Generates a key pair from the system's random source.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source or the library fails.
@@ -161,7 +162,7 @@ impl KeyPair {
         }
     }
 
-    /// The key pair of a stored scalar, 32 bytes big-endian.
+    /// Creates the key pair of a stored scalar, 32 bytes big-endian.
     ///
     /// # Errors
     /// [`Error::InvalidPrivateKey`] when the scalar is zero or not below the order of the curve.
@@ -186,13 +187,13 @@ impl KeyPair {
         Ok(Self { private: Private::P256(private), public: PublicKey::p256(uncompressed)? })
     }
 
-    /// The public half.
+    /// Returns the public half.
     #[must_use]
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
 
-    /// The private half, for wrapping under the KEK.
+    /// Returns the private half, for wrapping under the KEK.
     ///
     /// # Errors
     /// [`Error::Library`] when the library cannot serialize its key.
@@ -200,7 +201,7 @@ impl KeyPair {
         self.private.scalar()
     }
 
-    /// Diffie-Hellman: the x coordinate of `self * peer`.
+    /// Computes a Diffie-Hellman: the x coordinate of `self * peer`.
     ///
     /// # Errors
     /// [`Error::InvalidPublicKey`] when the peer's point is on the other curve.
@@ -249,7 +250,7 @@ impl Private {
     }
 }
 
-/// A key pair made for one agreement: its point is written down and never used to agree with.
+/// A key pair for one key agreement. Its point is sent to the peer and never used for an agreement on this side.
 pub(crate) struct Ephemeral {
     private: Private,
     public: [u8; 65],
@@ -266,7 +267,7 @@ impl Ephemeral {
             }
             Curve::Secp256k1 => {
                 let mut bytes = Zeroizing::new([0; 32]);
-                // A random string misses the scalar range with chance 2^-128: the loop ends.
+                // A random string is outside the scalar range with probability 2^-128, so the loop ends.
                 loop {
                     aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| Error::Library)?;
                     match fixed_base::secp256k1::multiply_generator(&bytes) {
@@ -279,7 +280,7 @@ impl Ephemeral {
         }
     }
 
-    /// SEC 1 uncompressed.
+    /// Returns the SEC 1 uncompressed public point.
     pub(crate) fn public(&self) -> &[u8; 65] {
         &self.public
     }
@@ -288,7 +289,7 @@ impl Ephemeral {
         self.private.agree(peer)
     }
 
-    /// The same by the peer's table, which must be of its point.
+    /// Computes the Diffie-Hellman with the peer's table, which must be of the peer's point.
     pub(crate) fn agree_by(&self, table: &FixedBase) -> Result<SharedX, Error> {
         let scalar = self.private.scalar()?;
         table.multiply(scalar.expose()).map(SharedX).map_err(|_| Error::Library)

@@ -1,12 +1,13 @@
-//! Keys, the HPKE key schedule, AEAD and the envelope that one encrypted field becomes; the keys of tokens and their rows.
+//! Key management, the HPKE key schedule, AEAD, and the envelope format of one encrypted field. Also the keys and rows
+//! of tokens.
 //!
-//! Bytes in, bytes out: no I/O, clock, async or logging, so a reviewer can read this crate alone. The
-//! construction is HPKE base mode (RFC 9180) with the sequence number written into every envelope;
-//! `proto/envelope.md` gives the exact bytes, `proto/token.md` those of token rows. Nothing here invents a primitive: curves and AES-GCM come
-//! from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto.
+//! Bytes in, bytes out: no I/O, clock, async or logging, so that this crate can be reviewed alone. The construction is
+//! HPKE base mode (RFC 9180) with the sequence number written into every envelope. `proto/envelope.md` specifies the
+//! exact bytes of envelopes, `proto/token.md` the bytes of token rows. This crate defines no primitives of its own.
+//! Curves and AES-GCM come from AWS-LC, libsecp256k1 and OpenSSL, point decompression and HKDF from RustCrypto.
 //!
-//! The fact a reader would get wrong: [`CannotOpen`] carries no reason, on purpose. Wrong key, wrong
-//! context and altered bytes must look alike to whoever asked.
+//! Important: [`CannotOpen`] carries no reason, on purpose. A client must not be able to tell a wrong key, a wrong
+//! context and altered bytes apart.
 
 mod aead;
 mod app;

@@ -15,42 +15,42 @@ use crate::hpke::Context;
 use crate::opened::{HELD_MAX, Name, Schedule};
 use crate::{AppKeys, CannotOpen, Datatype, OpenedSchedules, PublicKey};
 
-/// A field that opened.
+/// An opened field.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
-    /// What the plaintext is.
+    /// The type of the plaintext.
     pub datatype: Datatype,
-    /// The plaintext; valid UTF-8 when the datatype is a string. Anyone who holds the app's public key can
-    /// have written it: trust its content no more than the document it came from.
+    /// The plaintext; valid UTF-8 when the datatype is a string. Anyone who holds the app's public key can have written
+    /// the plaintext. Trust it no more than the document that contained it.
     pub plaintext: &'a [u8],
 }
 
-/// Opens fields under one context. Fields of one ephemeral key share its Diffie-Hellman.
+/// Opens fields under one context. Fields of one ephemeral key share one Diffie-Hellman.
 pub struct Opener {
     keys: Arc<AppKeys>,
-    /// Datatype, then the caller's context.
+    /// The additional data: the datatype, then the client's context.
     aad: Vec<u8>,
-    /// What earlier requests opened, if it is to be used.
+    /// The cache of schedules that earlier requests opened, if enabled.
     kept: Option<Arc<OpenedSchedules>>,
     schedules: Vec<Slot>,
     by_header: HashMap<Header, usize>,
-    /// The header seen last and its schedule: in a document made by one request, every header.
+    /// The last header and the index of its schedule. In a document made by one request, every header is the same.
     last: Option<(Header, [u8; HEADER_CHARS], usize)>,
-    /// Diffie-Hellmans made.
+    /// Number of Diffie-Hellmans made.
     agreements: usize,
     body: Zeroizing<Vec<u8>>,
 }
 
-/// One schedule of this request.
+/// One key schedule of this request.
 struct Slot {
     context: Arc<Context>,
     header: Header,
-    /// It is in [`Opener::kept`], or need not be.
+    /// True if the schedule is in [`Opener::kept`] or must not be added there.
     is_kept: bool,
 }
 
 impl Opener {
-    /// An opener with an app's keys; `context` is what the fields were sealed with.
+    /// Creates an opener with an app's keys. `context` must be the context that the fields were sealed with.
     #[must_use]
     pub fn new(keys: Arc<AppKeys>, context: &[u8]) -> Self {
         let aad = [&[Datatype::Value as u8], context].concat();
@@ -66,7 +66,7 @@ impl Opener {
         }
     }
 
-    /// The same, which also uses and feeds the schedules that other requests opened.
+    /// Makes the opener use and extend the cache of schedules that other requests opened.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
         Self { kept, ..self }
@@ -77,7 +77,7 @@ impl Opener {
         self.schedules.len()
     }
 
-    /// Diffie-Hellmans made so far: nearly all of what opening costs.
+    /// Returns the number of Diffie-Hellmans made so far, which dominate the cost of opening.
     pub fn agreements(&self) -> usize {
         self.agreements
     }
@@ -141,7 +141,7 @@ impl Opener {
         Ok(Opened { datatype, plaintext })
     }
 
-    /// The schedule of a header, derived at its first field.
+    /// Returns the index of a header's schedule. The schedule is derived at the header's first field.
     fn schedule(&mut self, header: Header) -> Result<usize, CannotOpen> {
         let schedule = match self.by_header.get(&header) {
             Some(schedule) => *schedule,
@@ -154,7 +154,7 @@ impl Opener {
     fn derive(&mut self, header: Header) -> Result<usize, CannotOpen> {
         let app = self.keys.app();
         let curve = header.curve().ok_or(CannotOpen)?;
-        // Before anything kept is asked for: a disabled version opens nothing.
+        // Looks up the key before the cache, because a disabled version must open nothing.
         let key = self.keys.reader(curve, header.key_id()).ok_or(CannotOpen)?;
         let slot = match self.kept.as_ref().and_then(|kept| kept.get(app, Name::Envelope(header))) {
             Some(Schedule::Envelope(context)) => Slot { context, header, is_kept: true },

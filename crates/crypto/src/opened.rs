@@ -1,10 +1,10 @@
-//! Key schedules that earlier requests opened, kept for a while: the next field under the same ephemeral key needs no
+//! A cache of key schedules that earlier requests opened. The next field under the same ephemeral key needs no
 //! Diffie-Hellman.
 //!
-//! Bounded in number, in time from the first use (not from the last, so nothing lives for ever by being popular) and
-//! in uses. Holds no clock: the owner says when time has passed. Only a schedule under which a field really opened
-//! gets in, so junk cannot push out what is of use. Whoever asks has already found the key version active, so a
-//! disabled one opens nothing even before [`OpenedSchedules::purge`]. What leaves is wiped.
+//! The cache is bounded in entries, in time since the first use, and in uses. It has no clock: the owner calls
+//! [`OpenedSchedules::tick`]. A schedule enters the cache only after a field opened under it, so invalid input cannot
+//! evict useful entries. Every caller must first find the key version active. A disabled version therefore opens
+//! nothing, even before [`OpenedSchedules::purge`]. Evicted entries are wiped.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -18,15 +18,15 @@ use crate::evervault::Kdf;
 use crate::hpke::Context;
 use crate::{AppId, KeyId};
 
-/// Key schedules that one request holds at hand, of each format: envelopes' about 1 KiB each, Evervault's about 2 KiB. They
-/// lie outside any budget of bytes, so there are few; a request with more still opens. What opened something and was let
-/// go is found again in [`OpenedSchedules`], and the rest is derived again.
+/// Key schedules that one request holds, per format: about 1 KiB each for envelopes, about 2 KiB for Evervault. They
+/// are outside every byte budget, so the limit is small. A request with more schedules still opens. An evicted schedule
+/// is taken from [`OpenedSchedules`] if it opened a field, else derived again.
 pub(crate) const HELD_MAX: usize = 32;
 
-/// Requests that one kept schedule serves. Beyond it one Diffie-Hellman is a fair price for a fresh start.
+/// Uses of one cached schedule. Beyond this limit, one Diffie-Hellman is a fair price for a fresh entry.
 const USES_MAX: u32 = 1 << 20;
 
-/// The kept schedules of all apps. May be shared by many threads.
+/// The cache of all apps' schedules. Can be shared by many threads.
 pub struct OpenedSchedules {
     lifetime_ticks: u64,
     inner: Mutex<Inner>,
@@ -39,16 +39,16 @@ struct Inner {
     entries: LruCache<(AppId, Name), Entry>,
 }
 
-/// What a schedule is found by within its app. Only who has found the key version active may ask.
+/// The cache key of a schedule within its app. Callers must first find the key version active.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Name {
     /// An envelope's header: curve, key version and ephemeral key.
     Envelope(Header),
-    /// An Evervault value names no key version, and one agreement gives two keys.
+    /// An Evervault value's ephemeral key. The value names no key version, and one agreement gives two keys.
     Evervault { key: KeyId, ephemeral: [u8; 33], kdf: Kdf },
 }
 
-/// What is kept under a name of the same kind.
+/// A cached schedule. Its variant matches the variant of its [`Name`].
 #[derive(Clone)]
 pub(crate) enum Schedule {
     Envelope(Arc<Context>),
@@ -57,13 +57,14 @@ pub(crate) enum Schedule {
 
 struct Entry {
     schedule: Schedule,
-    /// First tick at which it is no longer served.
+    /// First tick at which this entry is no longer returned.
     ends: u64,
     uses_left: u32,
 }
 
 impl OpenedSchedules {
-    /// Keeps at most `capacity` schedules, about 1 KiB each, for `lifetime_ticks` calls of [`OpenedSchedules::tick`].
+    /// Creates a cache of at most `capacity` schedules, about 1 KiB each. An entry lives for `lifetime_ticks` calls of
+    /// [`OpenedSchedules::tick`].
     #[must_use]
     pub fn new(capacity: NonZeroUsize, lifetime_ticks: u64) -> Self {
         Self {
@@ -72,7 +73,7 @@ impl OpenedSchedules {
         }
     }
 
-    /// Time passed: what is past its lifetime is wiped.
+    /// Advances the time by one tick and wipes expired entries.
     pub fn tick(&self) {
         let mut inner = self.lock();
         inner.now += 1;
@@ -80,36 +81,36 @@ impl OpenedSchedules {
         inner.drop_where(|_, entry| entry.ends <= now);
     }
 
-    /// Wipes what belongs to an app, for when its keys change.
+    /// Wipes all entries of an app. Call this when the app's keys change.
     pub fn purge(&self, app: &AppId) {
         self.lock().drop_where(|key, _| key.0 == *app);
     }
 
-    /// How many are kept.
+    /// Returns the number of cached schedules.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }
 
-    /// How many look-ups found one since the start, and how many found none.
+    /// Returns the number of cache hits and of cache misses since the start.
     #[must_use]
     pub fn lookups(&self) -> (u64, u64) {
         let inner = self.lock();
         (inner.hits, inner.misses)
     }
 
-    /// Whether none is kept.
+    /// Returns true if the cache is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is kept under a name, if anything.
+    /// Returns the schedule cached under a name, if any.
     pub(crate) fn get(&self, app: &AppId, name: Name) -> Option<Schedule> {
         self.lock().take_use(app, name)
     }
 
-    /// Gives `found` what is kept under each of several names, with its place among them. One lock for all.
+    /// Passes to `found` each cached schedule with the index of its name in `names`. Takes the lock once.
     pub(crate) fn get_each(
         &self,
         app: &AppId,
@@ -128,14 +129,14 @@ impl OpenedSchedules {
         let mut inner = self.lock();
         let ends = inner.now.saturating_add(self.lifetime_ticks);
         let key = (app.clone(), name);
-        // A schedule that two requests opened at once keeps the earlier end.
+        // If two requests opened a schedule at the same time, the earlier expiry is kept.
         if !inner.entries.contains(&key) {
             inner.entries.put(key, Entry { schedule, ends, uses_left: USES_MAX });
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // The cache is whole between any two calls into it.
+        // The cache is consistent between any two calls into it, so a poisoned lock is safe to use.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,12 @@
-//! One ephemeral key's schedule, and the work that can be done for it ahead of a request.
+//! The key schedule of one ephemeral key, and its precomputation ahead of requests.
 //!
-//! A key version that seals often is given a table, which makes the Diffie-Hellman with it five times cheaper, and
-//! ready schedules, which take it off the request altogether. Both are made by whoever has time for it
-//! ([`KeyVersion::make_table`], [`KeyVersion::make_ready`]) and are optional: without them a schedule is made on the spot.
+//! A key version that seals often gets a precomputed table and ready schedules. The table makes a Diffie-Hellman five
+//! times cheaper. A ready schedule removes the Diffie-Hellman from the request. Idle threads make both
+//! ([`KeyVersion::make_table`], [`KeyVersion::make_ready`]). Both are optional: without them, a schedule is computed
+//! when it is needed.
 //!
-//! The one fact to hold on to: a ready schedule is taken out of its list to be used, so no two sealers ever share one.
-//! A snapshot of the machine that is resumed twice would break that; so both can be switched off where that happens.
+//! Important: a ready schedule is removed from its list before use, so no two sealers ever share a schedule. Resuming
+//! one machine snapshot twice would break this guarantee. Both can therefore be switched off on such machines.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use crate::hpke::{Context, ScheduleContext};
 use crate::key::{Ephemeral, SharedX};
 use crate::{AppId, Curve, Error, KeyVersion};
 
-/// An ephemeral key's schedule. The ephemeral private key is already gone.
+/// The key schedule of an ephemeral key. The ephemeral private key is already dropped.
 pub(crate) struct Schedule {
     pub(crate) context: Context,
     pub(crate) header: Header,
@@ -27,7 +28,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule to seal one request or field under: a ready one if there is one, else made now.
+    /// Returns a schedule to seal one request or field under: a ready schedule if available, else a new one.
     pub(crate) fn take(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
         recipient.ahead.count_use();
         match recipient.ahead.take_ready(app) {
@@ -36,12 +37,12 @@ impl Schedule {
         }
     }
 
-    /// A fresh schedule: one key generation and one Diffie-Hellman, by table if there is one.
+    /// Computes a fresh schedule by one key generation and one Diffie-Hellman. Uses the table if there is one.
     pub(crate) fn make(app: &AppId, recipient: &KeyVersion) -> Result<Self, Error> {
         Self::with_ephemeral(app, recipient, &Ephemeral::generate(recipient.pair.public().curve())?)
     }
 
-    /// The schedule of a given ephemeral key. A second one of the same key would repeat nonces.
+    /// Computes the schedule of a given ephemeral key. A second schedule of the same key would repeat nonces.
     pub(crate) fn with_ephemeral(app: &AppId, recipient: &KeyVersion, ephemeral: &Ephemeral) -> Result<Self, Error> {
         Self::derive(app, recipient, ephemeral.public(), &recipient.agree(ephemeral)?)
     }
@@ -56,11 +57,11 @@ impl Schedule {
     }
 }
 
-/// What has been made ahead for one key version, and the key of its epoch.
+/// Precomputed material of one key version, and the key of its epoch.
 #[derive(Default)]
 pub(crate) struct Ahead {
     uses: AtomicU64,
-    /// What its schedules have in common, and the app that it is of.
+    /// The common part of the version's schedules, with the app that it belongs to.
     context: OnceLock<(AppId, ScheduleContext)>,
     table: Mutex<Option<Arc<FixedBase>>>,
     ready: Mutex<Vec<(AppId, Schedule)>>,
@@ -77,35 +78,37 @@ impl Ahead {
     }
 
     fn take_ready(&self, app: &AppId) -> Option<Schedule> {
-        // A key version belongs to one app; if one were ever shared, its schedules would not be.
+        // A key version belongs to one app. The filter keeps schedules separate even if two apps shared a version.
         lock(&self.ready).pop().filter(|(of, _)| of == app).map(|(_, schedule)| schedule)
     }
 }
 
 impl KeyVersion {
-    /// How many ephemeral keys have been made for it since it was loaded: says whether it is worth a table.
+    /// Returns the number of ephemeral keys made for this version since it was loaded. The number shows if a table pays
+    /// off.
     #[must_use]
     pub fn uses(&self) -> u64 {
         self.ahead.uses.load(Ordering::Relaxed)
     }
 
-    /// A fresh ephemeral key for a format other than the envelope: its point, uncompressed, and the shared x
-    /// coordinate. The private half is gone.
+    /// Makes a fresh ephemeral key for a format other than the envelope. Returns its uncompressed point and the shared
+    /// x coordinate. The private half is dropped.
     pub(crate) fn agree_fresh(&self) -> Result<([u8; 65], SharedX), Error> {
         self.ahead.count_use();
         let ephemeral = Ephemeral::generate(self.pair.public().curve())?;
         Ok((*ephemeral.public(), self.agree(&ephemeral)?))
     }
 
-    /// Has `derive` use what all schedules of the app under this key have in common, made at the first.
+    /// Calls `derive` with the common part of all schedules of the app under this key. The first call computes that
+    /// part.
     pub(crate) fn with_context<T>(&self, app: &AppId, derive: impl FnOnce(&ScheduleContext) -> T) -> T {
         let make = || ScheduleContext::new(self.pair.public().curve(), &[INFO_PREFIX, app.as_str().as_bytes()]);
         let (of, context) = self.ahead.context.get_or_init(|| (app.clone(), make()));
-        // A key version belongs to one app; if one were ever shared, its schedules would not be.
+        // A key version belongs to one app. The check keeps contexts separate even if two apps shared a version.
         if of == app { derive(context) } else { derive(&make()) }
     }
 
-    /// Diffie-Hellman with an ephemeral key, by table if there is one.
+    /// Computes a Diffie-Hellman with an ephemeral key, by table if there is one.
     fn agree(&self, ephemeral: &Ephemeral) -> Result<SharedX, Error> {
         match self.ahead.table() {
             Some(table) => ephemeral.agree_by(&table),
@@ -113,10 +116,11 @@ impl KeyVersion {
         }
     }
 
-    /// Makes its table, about 20 ms and 150 KB, unless it has one or its curve has none. `true`: made now.
+    /// Makes this version's table, which takes about 20 ms and 150 KB. Does nothing if the table exists or the curve
+    /// has none. Returns `true` if a table was made.
     ///
     /// # Errors
-    /// [`Error::Library`]; sealing goes on without it.
+    /// [`Error::Library`]; sealing continues without a table.
     pub fn make_table(&self) -> Result<bool, Error> {
         let public = self.pair.public();
         if public.curve() != Curve::P256 || self.ahead.table().is_some() {
@@ -127,10 +131,10 @@ impl KeyVersion {
         Ok(true)
     }
 
-    /// Makes one ready schedule unless there are `max`. `true`: made now.
+    /// Makes one ready schedule unless there are `max`. Returns `true` if a schedule was made.
     ///
     /// # Errors
-    /// [`Error::Library`]; sealing goes on without it.
+    /// [`Error::Library`]; sealing continues without a ready schedule.
     pub fn make_ready(&self, app: &AppId, max: usize) -> Result<bool, Error> {
         if lock(&self.ahead.ready).len() >= max {
             return Ok(false);
@@ -140,7 +144,7 @@ impl KeyVersion {
         Ok(true)
     }
 
-    /// Drops its table, wipes its ready schedules and ends its epoch.
+    /// Drops this version's table, wipes its ready schedules and ends its epoch.
     pub fn cool(&self) {
         *lock(&self.ahead.table) = None;
         lock(&self.ahead.ready).clear();
@@ -156,6 +160,6 @@ impl fmt::Debug for Ahead {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is locked here is whole between any two statements.
+    // The guarded data is consistent between any two statements, so a poisoned lock is safe to use.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,36 +10,37 @@ use crate::epoch::Epoch;
 use crate::schedule::Schedule;
 use crate::{AppId, Clock, Datatype, Encoding, EpochLifetime, Error, KeyVersion};
 
-/// How far an ephemeral key of one sealer reaches. One that many sealers share is [`Sealer::in_epoch`].
+/// The scope of an ephemeral key within one sealer. [`Sealer::in_epoch`] shares a key between sealers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyScope {
     /// One key for all fields of a request; field `i` has sequence number `i`. The default.
     Request,
-    /// One key per field: about 60 us each. Whoever learns one ephemeral key reads one field, not a request's.
+    /// One key per field, which costs about 60 us each. A leaked ephemeral key then exposes one field instead of a
+    /// whole request.
     Field,
 }
 
-/// Seals fields under one context. Holds an ephemeral key schedule, wiped on drop, or shares one.
+/// Seals fields under one context. Owns an ephemeral key schedule, wiped on drop, or shares one.
 ///
-/// The ephemeral private key itself is gone once the schedule is derived, so a `Sealer` cannot open
-/// anything another one made.
+/// The ephemeral private key is dropped once the schedule is derived, so a `Sealer` cannot open fields of another
+/// sealer.
 pub struct Sealer {
     app: AppId,
     recipient: Arc<KeyVersion>,
     keys: Keys,
     encoding: Encoding,
-    /// Datatype, then the caller's context.
+    /// The additional data: the datatype, then the client's context.
     aad: Vec<u8>,
-    /// The body while it is sealed and before it is encoded. Holds ciphertext between calls.
+    /// The body during sealing, before it is encoded. Holds ciphertext between calls.
     body: Vec<u8>,
 }
 
-/// Where schedules and numbers under them come from.
+/// The source of schedules and sequence numbers.
 enum Keys {
     Own {
         scope: KeyScope,
         schedule: Schedule,
-        /// Next sequence number; `None` once all 2^32 are used.
+        /// The next sequence number; `None` once all 2^32 are used.
         next: Option<u32>,
     },
     Shared {
@@ -50,8 +51,8 @@ enum Keys {
 }
 
 impl Keys {
-    /// A schedule and a number that nothing else is sealed with: under a new key where the scope, the end of the
-    /// numbers or the end of the epoch asks for one, and under the call's own once epochs are forbidden.
+    /// Returns a schedule and an unused sequence number. Makes a new key if the scope requires it, the numbers are used
+    /// up, or the epoch is over. Switches to the request's own key once epochs are forbidden.
     #[inline]
     fn next(&mut self, app: &AppId, recipient: &KeyVersion) -> Result<(&Schedule, u32), Error> {
         if let Self::Shared { epoch, .. } = self
@@ -82,9 +83,9 @@ impl Keys {
 }
 
 impl Sealer {
-    /// Takes an ephemeral key's schedule: ready, or made now by one key generation and one Diffie-Hellman.
+    /// Creates a sealer with a ready schedule, or computes one by one key generation and one Diffie-Hellman.
     ///
-    /// `context` binds every field to its place; the same bytes must be given to open it.
+    /// `context` binds every field to its place. Opening requires the same bytes.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source or the crypto library fails.
@@ -99,12 +100,12 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
-    /// Seals under the key of the present epoch, which all such sealers of this key version share: made now if there is
-    /// none or its `lifetime` is over, which `clock` is asked before every field. Whoever learns one epoch's key reads
-    /// every field of that time, whatever its context or caller.
+    /// Creates a sealer under the key of the current epoch, which all such sealers of this key version share. Starts an
+    /// epoch if there is none or its `lifetime` is over. `clock` is read before every field. A leaked epoch key exposes
+    /// every field of the epoch, whatever its context or client.
     ///
     /// # Errors
-    /// As for [`Sealer::new`].
+    /// The errors of [`Sealer::new`].
     pub fn in_epoch(
         app: &AppId,
         recipient: Arc<KeyVersion>,
@@ -117,7 +118,7 @@ impl Sealer {
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
-    /// [`Sealer::new`] with a given ephemeral key, for vectors only: a second use of one key repeats nonces.
+    /// Creates a sealer with a given ephemeral key, for test vectors only. A second use of one key repeats nonces.
     #[cfg(test)]
     pub(crate) fn with_ephemeral(
         app: &AppId,
@@ -137,14 +138,14 @@ impl Sealer {
         Self { app: app.clone(), recipient, keys, encoding, aad, body: Vec::new() }
     }
 
-    /// Bytes that [`Sealer::seal`] appends for a plaintext of this length.
+    /// Returns the number of bytes that [`Sealer::seal`] appends for a plaintext of this length.
     #[must_use]
     #[inline]
     pub fn sealed_bytes(&self, plaintext: usize) -> usize {
         self.encoding.sealed_bytes(plaintext)
     }
 
-    /// How the envelopes are written.
+    /// Returns the encoding of the envelopes.
     #[must_use]
     #[inline]
     pub fn encoding(&self) -> Encoding {
@@ -154,7 +155,7 @@ impl Sealer {
     /// Appends the envelope of one field to `out`: [`Sealer::sealed_bytes`] bytes.
     ///
     /// # Errors
-    /// [`Error::Library`] when the crypto library fails; `out` is then as it was.
+    /// [`Error::Library`] when the crypto library fails; `out` is then unchanged.
     #[inline]
     pub fn seal(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         let (schedule, sequence) = self.keys.next(&self.app, &self.recipient)?;

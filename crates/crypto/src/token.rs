@@ -1,11 +1,10 @@
-//! The keys of an app's tokens: what names a token, what finds it again, and what seals it at rest.
+//! The keys of an app's tokens: token ids, fingerprints and masks, and encryption of rows at rest.
 //!
-//! Symmetric and apart from the key pairs of envelopes. Each version is a 32-byte secret, from which HKDF-SHA256 makes
-//! one sub-key per purpose, once. `proto/token.md` gives the exact bytes.
+//! Token keys are symmetric and separate from the key pairs of envelopes. Each version is a 32-byte secret. HKDF-SHA256
+//! derives one sub-key per purpose, once. `proto/token.md` specifies the exact bytes.
 //!
-//! The fact a reader would get wrong: names, fingerprints and masks come from version 1 for ever, whatever its state,
-//! because a row must be found again after a rotation and a value must mask as it did before. Rotating and disabling is
-//! about what seals and opens rows.
+//! Important: ids, fingerprints and masks always use version 1, in any state. A row must be found again after a
+//! rotation, and a value must keep its mask. Rotating and disabling affects only the keys that seal and open rows.
 
 mod format;
 mod hash;
@@ -30,20 +29,20 @@ const FINGERPRINT_LABEL: &[u8] = b"sealwire/token/fingerprint/1";
 const CONTEXT_LABEL: &[u8] = b"sealwire/token/context/1";
 const SEAL_LABEL: &[u8] = b"sealwire/token/seal/1";
 const MASK_LABEL: &[u8] = b"sealwire/mask/1";
-/// Its sub-key leaves no process; it tells two secrets apart without keeping them.
+/// Label of a sub-key that never leaves the process. The sub-key allows comparing two secrets without storing them.
 const MARK_LABEL: &[u8] = b"sealwire/token/mark/1";
 
-/// What a token key version is made of, 32 bytes, wiped on drop. No `Clone`; `Debug` shows nothing of it.
+/// The secret of a token key version, 32 bytes, wiped on drop. No `Clone`; `Debug` shows none of its bytes.
 pub struct TokenSecret(Zeroizing<[u8; 32]>);
 
 impl TokenSecret {
-    /// Takes over bytes that came from unwrapping a stored secret.
+    /// Takes ownership of bytes from unwrapping a stored secret.
     #[must_use]
     pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
         Self(bytes)
     }
 
-    /// Makes a fresh one from the system's random source.
+    /// Generates a secret from the system's random source.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source fails.
@@ -53,13 +52,13 @@ impl TokenSecret {
         Ok(Self(bytes))
     }
 
-    /// The one door to the bytes: for wrapping under the KEK, and for test vectors.
+    /// Exposes the bytes. For wrapping under the KEK, and for test vectors only.
     #[must_use]
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The sub-key for one purpose.
+    /// Derives the sub-key for one purpose.
     fn sub_key(&self, label: &[u8]) -> Zeroizing<[u8; 32]> {
         let mut key = Zeroizing::new([0; 32]);
         Hkdf::<Sha256>::new(None, &self.0[..]).expand(label, &mut key[..]).expect("a sub-key is one hash long");
@@ -76,15 +75,15 @@ impl fmt::Debug for TokenSecret {
 /// One generation of an app's token key.
 #[derive(Debug)]
 pub struct TokenKeyVersion {
-    /// Counts the app's versions from 1.
+    /// Number of this version among the app's versions, from 1.
     pub number: u32,
-    /// Whether it seals and opens rows.
+    /// The state. Only an active version seals and opens rows.
     pub state: KeyState,
-    /// What its sub-keys are derived from.
+    /// The secret that sub-keys are derived from.
     pub secret: TokenSecret,
 }
 
-/// The token keys of one app, derived and ready. Wiped on drop; `Debug` shows numbers and states only.
+/// The derived token keys of one app. Wiped on drop; `Debug` shows numbers and states only.
 pub struct TokenKeys {
     app: u32,
     id: Keyed,
@@ -97,15 +96,16 @@ pub struct TokenKeys {
 struct Version {
     number: u32,
     mark: Zeroizing<[u8; 32]>,
-    /// `None`: disabled.
+    /// The row key; `None` if the version is disabled.
     key: Option<AeadKey>,
 }
 
 impl TokenKeys {
-    /// Derives the keys of an app from all its versions, in any order. `app` is the app's number, which is never used twice.
+    /// Derives the keys of an app from all its versions, given in any order. `app` is the app's number, which is never
+    /// reused.
     ///
     /// # Errors
-    /// [`Error::InvalidTokenKeys`] without version 1, or with a number that is 0 or there twice; [`Error::Library`].
+    /// [`Error::InvalidTokenKeys`] without version 1, or if a number is 0 or repeated; [`Error::Library`].
     pub fn new(app: u32, mut versions: Vec<TokenKeyVersion>) -> Result<Self, Error> {
         versions.sort_unstable_by_key(|version| version.number);
         let first = versions.first().filter(|version| version.number == 1).ok_or(Error::InvalidTokenKeys)?;
@@ -119,30 +119,30 @@ impl TokenKeys {
         Ok(Self { app, id, fingerprint, context, mask, versions })
     }
 
-    /// The secret that the app's masks are derived from: of version 1, whatever its state, so that a value masks alike for
-    /// as long as there is the app. It names no token and opens no row.
+    /// Returns the secret that the app's masks are derived from. It comes from version 1 in any state, so that masks
+    /// stay the same for the life of the app. It names no token and opens no row.
     #[must_use]
     pub fn mask_secret(&self) -> Zeroizing<[u8; 32]> {
         self.mask.clone()
     }
 
-    /// The app's number.
+    /// Returns the app's number.
     #[must_use]
     pub fn app(&self) -> u32 {
         self.app
     }
 
-    /// The newest active version, which seals; `None` when all are disabled.
+    /// Returns the newest active version, which seals rows, or `None` when all are disabled.
     #[must_use]
     pub fn newest(&self) -> Option<u32> {
         self.sealing().map(|(number, _)| number)
     }
 
-    /// Whether both are of one app, of the same secrets in the same states, so that one serves for the other.
+    /// Returns true if both belong to one app and hold equal secrets in equal states, so that they are interchangeable.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |(a, b): (&Version, &Version)| {
-            // Neither secret is a caller's to guess at: plain comparison will do.
+            // No client can influence either secret, so a comparison in variable time is safe.
             a.number == b.number && a.key.is_some() == b.key.is_some() && a.mark == b.mark
         };
         self.app == other.app

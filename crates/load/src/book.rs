@@ -1,4 +1,4 @@
-//! What becomes of answers: judged, counted, and a few of them compared with what was sent.
+//! Checks and counts responses. Compares a sample of the results with the documents that were sent.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,10 +16,10 @@ use crate::session::{Kind, Pause, Pending, end_by_notice};
 use crate::stream::Stream;
 use crate::tally::{Spread, Tally};
 
-/// Beyond this a send is late.
+/// A request that is sent later than this after its due time counts as late.
 const LATE_NS: u64 = 1_000_000;
 
-/// The time that counts, in nanoseconds of the generator's clock, and its parts.
+/// The measurement window, in nanoseconds of the generator's clock, and the length of its intervals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) begin: u64,
@@ -36,14 +36,14 @@ impl Window {
 /// The generator's clock.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// Shows the time since then.
+    /// Reports the time elapsed since this instant.
     Since(Instant),
-    /// Shows the nanoseconds that a test has set.
+    /// Reports the nanoseconds that a test has set.
     #[cfg(test)]
     Set(std::rc::Rc<std::cell::Cell<u64>>),
 }
 
-/// What came since somebody last looked.
+/// Counts of responses since the last progress report.
 #[derive(Clone, Debug)]
 pub(crate) struct Recent {
     pub(crate) ok: u64,
@@ -57,18 +57,18 @@ impl Recent {
     }
 }
 
-/// Everything that answers change.
+/// State that responses change.
 pub(crate) struct Book {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) tallies: Vec<Tally>,
     pub(crate) window: Window,
     pub(crate) lag: Spread,
-    /// Sends of a closed loop that wait for their time, and on which connection.
+    /// Requests of a closed loop that wait for their due time, each with its connection.
     pub(crate) waiting: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Why the load must end.
+    /// The fault that must end the load.
     pub(crate) fault: Option<Fault>,
     pub(crate) recent: Recent,
-    /// Of failures before the time that counts, one.
+    /// The last error that the engine returned.
     pub(crate) last_error: Option<String>,
     app: String,
     clock: Clock,
@@ -99,7 +99,7 @@ impl Book {
         }
     }
 
-    /// Nanoseconds since the load began.
+    /// Returns the nanoseconds since the load began.
     pub(crate) fn now(&self) -> u64 {
         match &self.clock {
             Clock::Since(began) => began.elapsed().as_nanos() as u64,
@@ -108,7 +108,7 @@ impl Book {
         }
     }
 
-    /// Counts a call whose time has come, and how far behind it is.
+    /// Counts a request that is due, and records how late it is sent.
     pub(crate) fn sent(&mut self, kind: u32, due: u64, now: u64) {
         if self.window.holds(due) {
             let behind = now.saturating_sub(due);
@@ -119,7 +119,7 @@ impl Book {
         }
     }
 
-    /// Counts a call that came to nothing.
+    /// Counts a request that failed with `code`.
     pub(crate) fn failed(&mut self, kind: u32, due: u64, now: u64, code: &str) {
         let tally = &mut self.tallies[kind as usize];
         if self.window.holds(due) {
@@ -152,7 +152,7 @@ impl Book {
         self.fault.get_or_insert(Fault::Wrong(what));
     }
 
-    /// Takes one message that came on a connection.
+    /// Processes one message received on a connection.
     pub(crate) fn take(
         &mut self,
         number: usize,
@@ -194,9 +194,9 @@ impl Book {
         }
     }
 
-    /// Whether a message is a result of the right shape, or what error it carries.
+    /// Checks that a message is a result with the expected number of values, or returns the error that it carries.
     fn judge(&mut self, call: &Pending, values: u64, message: &[u8]) -> Result<(), RpcError> {
-        // The scanner has walked all of it: a good one is not walked again.
+        // The scanner has walked the whole message already, so a good result is not walked again.
         let mut head = TokenReader::new(message);
         let is_result = head.array_len().and_then(|_| head.u64()).and_then(|_| head.u32()).is_ok() && head.take_nil();
         if is_result {
@@ -217,7 +217,7 @@ impl Book {
         }
     }
 
-    /// Of each kind the first result, and then one of so many.
+    /// Selects the first result of each kind, then one of every `check` results at random.
     fn is_sampled(&mut self, call: &Pending) -> bool {
         let tally = &self.tallies[call.kind as usize];
         self.check > 0
@@ -225,7 +225,7 @@ impl Book {
             && (tally.ok == 1 || self.check == 1 || self.random.below(self.check as usize) == 0)
     }
 
-    /// Compares a result with what was sent, or has it opened again for that.
+    /// Compares a result with the document that was sent, or sends a request that opens the result for a later comparison.
     fn compare(&mut self, call: &Pending, message: &[u8], stream: &mut Stream, calls: &mut Calls<Pending>) {
         let payload = match payload(message) {
             Ok(payload) => payload,
@@ -246,12 +246,12 @@ impl Book {
         }
     }
 
-    /// Takes what an answer was opened to.
+    /// Handles the response to a request that opened an earlier result for comparison.
     fn checked(&mut self, call: &Pending, outcome: Result<&[u8], RpcError>) {
         match outcome.map(payload) {
             Ok(Ok(payload)) => self.equal(call, payload),
             Ok(Err(error)) => self.wrong(error.to_string()),
-            // Load may cause these; whether the answer was right is not known then.
+            // Load can cause these errors. Such a check says nothing about the earlier result.
             Err(RpcError { code: ErrorCode::Overloaded | ErrorCode::Unavailable, .. }) => (),
             Err(RpcError { code: ErrorCode::DeadlineExceeded | ErrorCode::Cancelled, .. }) => (),
             Err(error) => self.wrong(format!("it does not open again: {error}")),
@@ -268,14 +268,14 @@ impl Book {
     }
 }
 
-/// The document in a whole answer that holds one.
+/// Returns the document in a complete response message.
 fn payload(message: &[u8]) -> Result<&[u8], Malformed> {
     let result = Reply::decode(message)?.outcome;
     let none = Malformed::Expected { expected: "a result", found: "an error" };
     Ok(Document::decode(result.map_err(|_| none)?)?.payload)
 }
 
-/// Whether a document of [`frames::document`] came back in its shape, each field changed and each key as it was.
+/// Returns true if `other` has the shape of `plain` from [`frames::document`], with every field changed and every key kept.
 fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
     let (mut plain, mut other) = (TokenReader::new(plain), TokenReader::new(other));
     let mut is_field = false;
@@ -288,7 +288,7 @@ fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
         if !is_good {
             return Ok(false);
         }
-        // A field follows its key; the array behind the first key begins with maps.
+        // Each field follows its key; the array behind the first key begins with maps.
         is_field = matches!(sent, Token::Str(_)) && !is_field;
     }
     Ok(other.is_at_end())

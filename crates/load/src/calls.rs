@@ -1,15 +1,15 @@
-//! Calls under way on one connection, found by their msgid without a search.
+//! In-flight requests of one connection, found by msgid without a search.
 
-/// Bits of a msgid that are a place; those above say how often the place was used, so that an answer to an earlier call
-/// of the same place is told apart.
+/// Bits of a msgid that hold a slot number. The bits above count uses of the slot, so that a response to an earlier request
+/// in the slot is recognised.
 const PLACE_BITS: u32 = 20;
-/// Most calls under way on one connection.
+/// Maximum number of in-flight requests on one connection.
 pub(crate) const UNDER_WAY_MAX: usize = 1 << PLACE_BITS;
-/// Set in every msgid, which so always has five bytes.
+/// Bit that is set in every msgid, so that each msgid is encoded in five bytes.
 const LONG: u32 = 0x8000_0000;
 const USE_MASK: u32 = (LONG >> PLACE_BITS) - 1;
 
-/// What is remembered of each call until its answer.
+/// Values stored for each in-flight request until its response arrives.
 #[derive(Debug)]
 pub(crate) struct Calls<T> {
     places: Vec<(u32, Option<T>)>,
@@ -21,7 +21,7 @@ impl<T> Calls<T> {
         Self { places: Vec::new(), free: Vec::new() }
     }
 
-    /// Remembers a call and gives its msgid; `None` if too many are under way.
+    /// Stores a value and returns its msgid; `None` if too many requests are in flight.
     pub(crate) fn begin(&mut self, call: T) -> Option<u32> {
         let place = match self.free.pop() {
             Some(place) => place,
@@ -37,7 +37,7 @@ impl<T> Calls<T> {
         Some(LONG | *uses << PLACE_BITS | place)
     }
 
-    /// The call of that msgid, which has its answer now.
+    /// Removes and returns the value of the request with this msgid.
     pub(crate) fn end(&mut self, msgid: u32) -> Option<T> {
         let place = self.place(msgid)?;
         let call = self.places[place as usize].1.take()?;
@@ -45,7 +45,7 @@ impl<T> Calls<T> {
         Some(call)
     }
 
-    /// Whether the call of that msgid is under way.
+    /// Returns true if the request with this msgid is in flight.
     pub(crate) fn is_under_way(&self, msgid: u32) -> bool {
         self.place(msgid).is_some_and(|place| self.places[place as usize].1.is_some())
     }
@@ -56,12 +56,12 @@ impl<T> Calls<T> {
         (msgid == LONG | uses << PLACE_BITS | place).then_some(place)
     }
 
-    /// How many are under way.
+    /// Returns the number of in-flight requests.
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// All that are under way; then none is.
+    /// Removes and returns the values of all in-flight requests.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.free.clear();
         std::mem::take(&mut self.places).into_iter().filter_map(|(_, call)| call)
@@ -84,7 +84,7 @@ mod tests {
         for stranger in [0, 7, LONG, LONG | 100, u32::MAX] {
             assert_eq!(calls.end(stranger), None);
         }
-        // A place's count of uses comes round after 2,048 of them.
+        // The use count of a slot wraps after 2,048 uses.
         let mut last = again;
         for _ in 0..5_000 {
             calls.end(last).unwrap();

@@ -1,6 +1,6 @@
-//! A throw-away authority, with a certificate for a responder on this machine and one for its caller.
+//! A temporary certificate authority, with one server certificate for this machine and one client certificate.
 //!
-//! The files have the names that `sealwire dev` gives them. Whoever needs certificates that last takes `sealwire certs`.
+//! The files have the same names as those of `sealwire dev`. For lasting certificates use `sealwire certs`.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,10 +12,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
-/// Makes the folder and everything in it; a folder that is there stays as it is.
+/// Creates the folder and its files. Leaves an existing folder unchanged.
 ///
 /// # Errors
-/// What the file system or the maker of certificates says.
+/// Returns errors of the file system and of certificate generation.
 pub fn make(folder: &Path) -> io::Result<()> {
     if folder.exists() {
         return Ok(());
@@ -24,10 +24,10 @@ pub fn make(folder: &Path) -> io::Result<()> {
     fill(folder)
 }
 
-/// Makes everything in a folder.
+/// Creates the certificate and key files in an existing folder.
 ///
 /// # Errors
-/// As [`make`].
+/// Same as [`make`].
 pub fn fill(folder: &Path) -> io::Result<()> {
     let failed = |error: rcgen::Error| io::Error::other(error);
     let mut authority = CertificateParams::new(Vec::new()).map_err(failed)?;

@@ -1,9 +1,9 @@
-//! The command line: what can be said to `sealwire-load`, and what it says back.
+//! The command line of `sealwire-load`.
 //!
-//! Figures go to standard output, everything else to standard error. Exit status: 0 done, 1 failed, 2 not understood (from
-//! the argument parser), 3 a wrong answer, 4 the engine was lost, 5 the generator was the bottleneck.
+//! Figures go to standard output, everything else to standard error. Exit status: 0 success, 1 failure, 2 invalid arguments
+//! (from the argument parser), 3 wrong response, 4 connection to the engine lost, 5 generator was the bottleneck.
 
-// The one module that prints: it is the program's face.
+// The only module of this crate that prints to standard output.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod load;
@@ -62,7 +62,7 @@ struct ShowArgs {
     files: Vec<PathBuf>,
 }
 
-/// Any failure of a command.
+/// Any error of a command.
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program with the arguments of the process.

@@ -1,33 +1,33 @@
-//! Why there are no figures, or none that may be believed. Each kind is an exit status of its own.
+//! Reasons why a load gives no figures or no valid figures. Each class has its own exit status.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a load gave no figures.
+/// The reason why a load gave no figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Fault {
-    /// It could not be run: no engine, no certificate, or an argument that fits nothing.
+    /// The load could not run: no engine, no certificate, or an invalid argument.
     #[error("{0}")]
     Failed(String),
-    /// No call succeeded.
+    /// No request succeeded.
     #[error("no call succeeded: {0}")]
     Unanswered(String),
-    /// The engine answered something that is not the answer to the call.
+    /// The engine sent a wrong response.
     #[error("WRONG ANSWER: {0}")]
     Wrong(String),
-    /// A connection ended while calls were under way.
+    /// A connection ended with requests in flight.
     #[error("the engine was lost: {0}")]
     Lost(String),
-    /// The generator could not do what it was told; the figures would be its own.
+    /// The generator fell behind its schedule, so the figures would describe the generator.
     #[error("the generator was the bottleneck: {0}")]
     Bottleneck(String),
 }
 
 impl Fault {
-    /// The exit status of the program.
+    /// Returns the program's exit status for this fault.
     pub const fn status(&self) -> u8 {
         match self {
             Self::Failed(_) | Self::Unanswered(_) => 1,
-            // 2 is the argument parser's.
+            // The argument parser uses 2.
             Self::Wrong(_) => 3,
             Self::Lost(_) => 4,
             Self::Bottleneck(_) => 5,

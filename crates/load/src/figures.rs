@@ -1,7 +1,7 @@
-//! What was measured, as it is written and read: the contract between generator, scenarios and report.
+//! Measurement results as JSON: the format shared by the generator, the scenarios and the report.
 //!
-//! Times of calls are in microseconds, rates in units of a second. A number that could not be had is `null`, never 0.
-//! A reader ignores keys it does not know, so that a writer may add some.
+//! Request times are in microseconds, rates are per second. An unknown number is `null`, never 0. Readers ignore unknown
+//! keys, so that writers can add keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,21 +9,21 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-/// The `schema` of a [`Run`].
+/// The `schema` value of a [`Run`].
 pub const RUN: &str = "sealwire.load/1";
-/// The `schema` of a [`Sweep`].
+/// The `schema` value of a [`Sweep`].
 pub const SWEEP: &str = "sealwire.sweep/1";
-/// The `schema` of [`Backends`].
+/// The `schema` value of [`Backends`].
 pub const BACKENDS: &str = "sealwire.backends/1";
 
-/// One file of figures, of any kind.
+/// A results file of any kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Figures {
     /// One load.
     Run(Box<Run>),
     /// Loads of rising rates.
     Sweep(Sweep),
-    /// Stores compared.
+    /// A comparison of stores.
     Backends(Backends),
 }
 
@@ -31,16 +31,16 @@ impl Figures {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, or is not of a schema that this build knows. Names the file.
+    /// Fails if the file cannot be read or its schema is unknown to this build. The error names the file.
     pub fn read(file: &Path) -> io::Result<Self> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
         fs::read_to_string(file).and_then(|text| Self::parse(&text)).map_err(named)
     }
 
-    /// Reads text.
+    /// Parses a results file from text.
     ///
     /// # Errors
-    /// As [`Figures::read`].
+    /// Fails if the text is not valid JSON or its schema is unknown to this build.
     pub fn parse(text: &str) -> io::Result<Self> {
         #[derive(Deserialize)]
         struct Schema {
@@ -55,209 +55,209 @@ impl Figures {
     }
 }
 
-/// One load, and what came of it.
+/// The results of one load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// [`RUN`].
     pub schema: String,
-    /// What measured it, with its version.
+    /// Name and version of the measuring tool.
     pub tool: String,
-    /// What it is called in tables and plots.
+    /// Name of the load in tables and plots.
     pub name: String,
-    /// When it began, RFC 3339 in UTC.
+    /// Start time, RFC 3339 in UTC.
     pub started: String,
-    /// What the figures depend on.
+    /// Conditions of the measurement.
     pub conditions: Conditions,
-    /// Calls by their kind, in the order of the mix.
+    /// Results per kind of request, in the order of the mix.
     pub classes: Vec<Class>,
     /// All classes together.
     pub totals: Totals,
-    /// What the engine used, where that could be read.
+    /// CPU use of the engine, if it could be read.
     pub server_cpu: Option<ServerCpu>,
-    /// What the generator took itself, and whether that spoilt the figures.
+    /// Resource use of the generator, and whether the generator was the bottleneck.
     pub generator: Generator,
 }
 
-/// What figures depend on.
+/// Conditions of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// Who answered.
+    /// The engine that was measured.
     pub engine: Engine,
-    /// Where the generator ran.
+    /// The machine of the generator.
     pub machine: Machine,
-    /// Version, suite and key exchange as negotiated.
+    /// Negotiated TLS version, cipher suite and key exchange.
     pub tls: String,
-    /// Whether engine and generator shared the machine.
+    /// True if engine and generator ran on one machine.
     pub same_machine: bool,
-    /// Connections, of all processes together.
+    /// Connections of all processes together.
     pub connections: u32,
-    /// Processes that sent.
+    /// Number of sending processes.
     pub processes: u32,
-    /// Who decided when a call was sent.
+    /// Open or closed loop.
     pub mode: Mode,
-    /// Calls that were to be sent each second, of an open loop.
+    /// Target request rate per second, in an open loop.
     pub offered_per_s: Option<f64>,
-    /// Calls that were always under way, of a closed loop.
+    /// Number of requests always in flight, in a closed loop.
     pub callers: Option<u32>,
-    /// Seconds that count.
+    /// Length of the measurement window, in seconds.
     pub duration_s: f64,
-    /// Seconds before them that do not.
+    /// Length of the warm-up before the measurement window, in seconds.
     pub warm_up_s: f64,
 }
 
-/// The engine, as it answered `info` and as far as its machine could be looked at.
+/// The engine, from its `info` response and, if possible, from its machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Engine {
-    /// Its program's version.
+    /// Version of the engine's program.
     pub version: String,
-    /// Where it listens.
+    /// Address of the engine's listener.
     pub address: String,
-    /// Cores of its machine.
+    /// CPU cores of the engine's machine.
     pub cores: Option<u32>,
-    /// Where it keeps its state: `embedded`, `stateless` or `postgres`.
+    /// Kind of state store: `embedded`, `stateless` or `postgres`.
     pub state: Option<String>,
-    /// The curve of the calls: `r1`, `k1`, or both with a plus between.
+    /// The curve of the requests: `r1`, `k1`, or both with a plus between.
     pub curve: Option<String>,
-    /// The key scope of the calls.
+    /// The ephemeral key scope of the requests.
     pub scope: Option<String>,
 }
 
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its cores.
+    /// Number of CPU cores.
     pub cores: u32,
-    /// What its processor calls itself.
+    /// Model name of the processor.
     pub cpu: String,
-    /// System and release.
+    /// Operating system and release.
     pub os: String,
 }
 
-/// Who decided when a call was sent.
+/// Rule that decides when requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// A clock, whatever the answers did.
+    /// By a clock, regardless of responses.
     Open,
-    /// The answers: a caller sends when it has its last one.
+    /// By responses: a client sends a request when the response to its previous request has arrived.
     Closed,
 }
 
-/// Calls of one kind.
+/// Results for requests of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Class {
-    /// What it is called.
+    /// Name of the kind.
     pub name: String,
-    /// The method.
+    /// Name of the method.
     pub method: String,
-    /// Fields of a call.
+    /// Fields per request.
     pub fields: u32,
-    /// Bytes of a field.
+    /// Bytes per field.
     pub field_bytes: u32,
-    /// Its share of all calls, 0 to 1.
+    /// Share of all requests, 0 to 1.
     pub weight: f64,
-    /// Calls that were due in the time that counts.
+    /// Requests that were due in the measurement window.
     pub sent: u64,
-    /// Those that were answered with a result.
+    /// Requests that got a result.
     pub ok: u64,
-    /// The others by what they came to: a code of the contract, or one of ours (`unanswered`, `paused`, `unsent`).
+    /// Requests without a result, per error code of the protocol or of the generator (`unanswered`, `paused`, `unsent`).
     pub errors: BTreeMap<String, u64>,
-    /// Calls that were sent more than 1 ms behind their time.
+    /// Requests that were sent more than 1 ms after their due time.
     pub late: u64,
-    /// Results that were compared with what was sent, opened again where they were sealed.
+    /// Results that were compared with the document sent; sealed results were opened again for this.
     pub checked: u64,
-    /// Of results, from when the call should have been sent to its last byte.
+    /// Latency of results, from the time when the request was due to the last byte.
     pub latency_us: Times,
-    /// Of results, from when the call was sent.
+    /// Service time of results, from the time when the request was sent.
     pub service_us: Times,
-    /// Of `latency_us`: the upper end of a range and how many were in it, rising, at most 200, none empty.
+    /// Histogram of `latency_us`: upper bound and count per range, ascending, at most 200 ranges, none empty.
     pub histogram_us: Vec<(f64, u64)>,
-    /// As it went.
+    /// Progress over time.
     pub over_time: Vec<Moment>,
 }
 
-/// How a set of times was spread, in microseconds. All 0 without any.
+/// Distribution of a set of times, in microseconds. All 0 if the set is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// The least.
+    /// The minimum.
     pub min: f64,
     /// The median.
     pub p50: f64,
-    /// 90 of 100 were at most this.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 999 of 1,000.
+    /// The 99.9th percentile.
     pub p999: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
     /// The mean.
     pub mean: f64,
 }
 
-/// A part of the time that counts.
+/// One interval of the measurement window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Its end, in seconds from the beginning.
+    /// End of the interval, in seconds from the start of the window.
     pub t_s: f64,
-    /// Results that came in it.
+    /// Results received in the interval.
     pub ok: u64,
-    /// Errors that came in it.
+    /// Errors received in the interval.
     pub errors: u64,
-    /// Median latency of those results.
+    /// Median latency of the interval's results.
     pub p50_us: f64,
-    /// 99 of 100 of them.
+    /// 99th percentile of the latency of the interval's results.
     pub p99_us: f64,
-    /// Fields of those results for each second of it.
+    /// Fields in the interval's results, per second.
     pub fields_per_s: f64,
 }
 
-/// All classes together, for each second that counts.
+/// Totals of all classes. Rates are per second of the measurement window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// What was to be sent; of a closed loop what was sent.
+    /// Target request rate; in a closed loop the rate of requests sent.
     pub offered_per_s: f64,
-    /// What was sent.
+    /// Rate of requests sent.
     pub sent_per_s: f64,
-    /// Results that came.
+    /// Rate of results received.
     pub ok_per_s: f64,
-    /// Fields of those results.
+    /// Rate of fields in those results.
     pub fields_per_s: f64,
-    /// Calls of this time that got no result.
+    /// Requests of the measurement window that got no result.
     pub errors: u64,
-    /// Bytes that were sent, as on the wire.
+    /// Bytes sent on the wire.
     pub bytes_out_per_s: f64,
-    /// Bytes that came.
+    /// Bytes received on the wire.
     pub bytes_in_per_s: f64,
 }
 
-/// What the engine used in the time that counts.
+/// CPU use of the engine in the measurement window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerCpu {
-    /// CPU time for each field of a result, those among them that were opened again to be compared.
+    /// CPU time per field of a result. The fields include those that were opened again for comparison.
     pub us_per_field: f64,
-    /// Cores that were busy with it.
+    /// Average number of cores in use.
     pub cores: f64,
 }
 
-/// What the generator took in the time that counts.
+/// Resource use of the generator in the measurement window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Generator {
-    /// Cores that were busy with it.
+    /// Average number of cores in use.
     pub cpu_cores: f64,
-    /// CPU time for each call.
+    /// CPU time per request.
     pub us_per_call: f64,
-    /// 99 of 100 calls were sent at most this long behind their time.
+    /// 99th percentile of the delay between the due time and the send time of a request.
     pub lag_p99_us: f64,
-    /// The most that one was behind.
+    /// Maximum of that delay.
     pub lag_max_us: f64,
-    /// Precedence of the thread that sent, as a nice value: below 0 it went before the engine where they shared a core. `None`
-    /// where a writer does not tell.
+    /// Nice value of the sending thread. Below 0 the thread has precedence over an engine on the same core. `None` if the
+    /// writer does not report it.
     #[serde(default)]
     pub nice: Option<i32>,
-    /// Whether the figures are its own rather than the engine's.
+    /// True if the generator was the bottleneck, so that the figures do not describe the engine.
     pub was_bottleneck: bool,
-    /// How that shows.
+    /// Evidence that the generator was the bottleneck.
     pub why: Option<String>,
 }
 
@@ -266,68 +266,68 @@ pub struct Generator {
 pub struct Sweep {
     /// [`SWEEP`].
     pub schema: String,
-    /// Each load, in the order of their rates.
+    /// The loads, by ascending rate.
     pub runs: Vec<Run>,
-    /// The greatest load that was served well; `None` if no end of the engine was found.
+    /// The greatest load that was served well; `None` if the engine's limit was not reached.
     pub knee: Option<Knee>,
 }
 
-/// Where more load gives no more answers, or late ones.
+/// The load beyond which more requests give no more results, or late results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
     /// The greatest rate that was served well.
     pub offered_per_s: f64,
-    /// What came of it.
+    /// Result rate at that load.
     pub ok_per_s: f64,
-    /// What happened beyond it.
+    /// Effect of higher rates.
     pub why: String,
 }
 
-/// Now, RFC 3339 in UTC, to the second.
+/// Returns the current time, RFC 3339 in UTC, to the second.
 pub fn now() -> String {
     let now = time::OffsetDateTime::now_utc().replace_nanosecond(0).unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
     now.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
 }
 
-/// Stores compared.
+/// A comparison of stores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Backends {
     /// [`BACKENDS`].
     pub schema: String,
-    /// One for each store and kind of durability.
+    /// One row per store and durability setting.
     pub rows: Vec<Backend>,
-    /// What the figures depend on: `machine`, versions and settings, by name.
+    /// Conditions of the measurement by name: `machine`, versions and settings.
     pub conditions: serde_json::Map<String, serde_json::Value>,
 }
 
-/// One store with one kind of durability.
+/// Results for one store with one durability setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Backend {
     /// `memory`, `embedded` or `postgres`.
     pub store: String,
-    /// `sync`: on disk when acknowledged; `async`: soon after; `none`: never.
+    /// `sync`: on disk before the acknowledgement; `async`: on disk soon after; `none`: never on disk.
     pub durability: String,
-    /// Secrets written.
+    /// Results of writing secrets.
     pub write: Operations,
-    /// Secrets read.
+    /// Results of reading secrets.
     pub read: Operations,
-    /// What a crash may lose of what was acknowledged, in words.
+    /// Description of acknowledged data that a crash can lose.
     #[serde(default)]
     pub loses: Option<String>,
 }
 
-/// Operations of one kind on a store.
+/// Results for operations of one kind on a store.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operations {
-    /// How many.
+    /// Number of operations.
     pub ops: u64,
-    /// Threads that asked.
+    /// Number of concurrent threads.
     pub threads: u32,
-    /// How many each second.
+    /// Operations per second.
     pub per_s: f64,
-    /// Median time of one, in microseconds.
+    /// Median time per operation, in microseconds.
     pub p50_us: f64,
-    /// 99 of 100, in microseconds.
+    /// 99th percentile of the time per operation, in microseconds.
     pub p99_us: f64,
 }
 

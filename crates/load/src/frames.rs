@@ -1,4 +1,4 @@
-//! Documents, and the calls made of them: encoded once, of which only the msgid is written anew for each send.
+//! Documents and the requests made from them. A request is encoded once; only its msgid is rewritten for each send.
 
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire as wire;
@@ -7,17 +7,18 @@ use sealwire_wire::{Decrypt, Detokenize, Encrypt, Minting, Tokenize, Within, Wri
 use crate::load::{Call, Curve, Method, Scope};
 use crate::random::Random;
 
-/// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head, the type and its marker.
+/// A msgid of five bytes, so that any other 32-bit msgid fits in its place, behind the array header, the type and the
+/// marker.
 pub(crate) const MSGID: u32 = 0x8000_0000;
 const MSGID_AT: std::ops::Range<usize> = 3..7;
-/// Values of a reply around its payload: the array, type, msgid and nil, the map, its two keys and the generation.
+/// Values in a response besides its payload: the array, type, msgid and nil, the map, its two keys and the generation.
 const AROUND_PAYLOAD: u64 = 8;
 /// The keys of a row, in order.
 const COLUMNS: [&str; 10] = ["id", "number", "name", "street", "city", "postcode", "country", "email", "phone", "note"];
-/// What fields are made of.
+/// Characters of the random fields.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .";
 
-/// `{"rows": [{"id": .., "number": .., ..}, ..]}` with so many strings in all, of that many random letters each.
+/// Builds `{"rows": [{"id": .., "number": .., ..}, ..]}` with `fields` strings of `field_bytes` random characters each.
 pub(crate) fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + fields as usize * (field_bytes as usize + 12));
     write::map_len(&mut out, 1);
@@ -35,7 +36,7 @@ pub(crate) fn document(fields: u32, field_bytes: u32, random: &mut Random) -> Ve
     out
 }
 
-/// How many values are in a document, itself included.
+/// Returns the number of values in a document, including the document itself; 0 if the document is malformed.
 pub(crate) fn values(document: &[u8]) -> u64 {
     let mut reader = TokenReader::new(document);
     let mut count = 0;
@@ -48,38 +49,38 @@ pub(crate) fn values(document: &[u8]) -> u64 {
     count
 }
 
-/// One call, ready to be sent.
+/// One encoded request.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    /// The document in the clear.
+    /// The plaintext document.
     pub(crate) plain: Vec<u8>,
-    /// Values in a good reply.
+    /// Number of values in a correct response.
     pub(crate) values: u64,
     bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// A call on `payload`, which is `plain` or what became of it.
+    /// Encodes a request with `payload`, which is `plain` or its sealed form.
     pub(crate) fn new(app: &str, call: &Call, method: Method, plain: Vec<u8>, payload: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(payload.len() + 256);
         encode(&mut bytes, MSGID, app, call, method, payload);
         Self { values: AROUND_PAYLOAD + values(payload), plain, bytes }
     }
 
-    /// Appends the call under that msgid, which is at least 65,536.
+    /// Appends the request with the given msgid, which must be at least 65,536.
     pub(crate) fn append(&self, out: &mut Vec<u8>, msgid: u32) {
         let at = out.len();
         out.extend_from_slice(&self.bytes);
         out[at + MSGID_AT.start..at + MSGID_AT.end].copy_from_slice(&msgid.to_be_bytes());
     }
 
-    /// Its length.
+    /// Returns the length of the encoded request in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// Appends a call of that method, with what `call` says besides.
+/// Appends a request for the given method, with the options of `call`.
 pub(crate) fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Method, payload: &[u8]) {
     let deadline_ms = call.deadline_ms;
     let collection = &*call.collection;

@@ -1,9 +1,9 @@
-//! Sends calls when they are due and takes the times: one thread, connections that never block, no task per call.
+//! Sends requests when they are due and measures their latency: one thread, nonblocking connections, no task per request.
 //!
-//! An open loop sends by a plan that no answer changes, and a latency counts from the planned time: what waits in the
-//! generator makes a figure worse, never better, and how much waited is kept beside it. Calls that are due together
-//! share a connection, up to a record, so that many small calls cost few system calls. At high rates the generator looks
-//! at its connections every so often (the tick) instead of whenever a byte comes; a latency is then up to a tick too long.
+//! An open loop sends by a plan that does not depend on responses. Latency counts from the planned time, so delays inside
+//! the generator make a figure worse, never better. These delays are also reported separately. Requests that are due
+//! together share a connection, up to one TLS record, to save system calls. At high rates the generator polls its
+//! connections at a fixed interval (the tick) instead of after each byte. A latency can then be too long by up to one tick.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -25,37 +25,37 @@ use crate::random::Random;
 use crate::session::{Link, Pending, Session};
 use crate::stream::READ_BYTES;
 
-/// Calls that are due together go to one connection up to so many bytes, which is one TLS record.
+/// Maximum bytes of requests due together that go to one connection: one TLS record.
 const TOGETHER_BYTES: usize = 16 << 10;
-/// Calls that one turn sends at most, before it looks at answers again.
+/// Maximum requests sent in one iteration, before responses are read again.
 const TURN_CALLS: usize = 4_096;
-/// What may wait on a connection whose engine reads no more.
+/// Maximum unsent bytes of a connection if the engine stops reading.
 const BACKLOG_BYTES_MAX: usize = 16 << 20;
-/// From this rate on the generator looks at its connections by the tick.
+/// Rate from which the generator polls its connections at the tick.
 const TICK_FROM_PER_S: f64 = 20_000.0;
 /// The tick, in microseconds.
 const TICK_US: u32 = 100;
-/// How long behind its plan the generator goes on sending after the end.
+/// Maximum time after the end of the load in which a late generator still sends planned requests.
 const GRACE_NS: u64 = 1_000_000_000;
-/// How often a watcher is told.
+/// Interval between progress reports.
 const LIVE_NS: u64 = 1_000_000_000;
 const SECOND: f64 = 1e9;
 
-/// A load under way.
+/// State of a running load.
 struct Generator<'a> {
     load: &'a Load,
     links: Vec<Link>,
     book: Book,
     scratch: Vec<u8>,
     random: Random,
-    /// Weights of the kinds, each with those before it.
+    /// Cumulative weights of the kinds.
     odds: Vec<f64>,
-    /// The next call of an open loop.
+    /// Due time of the next request of an open loop.
     due: f64,
-    /// Which connection is next, and what it was given in this turn.
+    /// The connection for the next requests; `together` counts the bytes given to it in this iteration.
     next_link: usize,
     together: usize,
-    /// Of each kind the calls that are to be cancelled: when, where, which.
+    /// Requests to cancel, per kind: time, connection and msgid.
     cancels: Vec<VecDeque<(u64, usize, u32)>>,
     tick: u64,
     last_turn: u64,
@@ -64,7 +64,7 @@ struct Generator<'a> {
 /// Runs a load over a session.
 ///
 /// # Errors
-/// [`Fault`]: there are no figures then.
+/// Returns a [`Fault`] if the load gives no figures.
 pub(crate) fn run(load: &Load, session: Session, live: Option<Live>) -> Result<Part, Fault> {
     host::wake_on_time();
     let nice = host::take_precedence();
@@ -74,9 +74,9 @@ pub(crate) fn run(load: &Load, session: Session, live: Option<Live>) -> Result<P
     Ok(Part { nice, ..generator.part(marks, tls, version)? })
 }
 
-/// How long a part of the time that counts is, of which figures show each.
+/// Returns the length of an interval of the measurement window, in seconds.
 pub(crate) fn interval_s(load: &Load) -> f64 {
-    // Whole parts, at most 100, and of a quarter second at least where the time allows.
+    // A whole number of intervals, at most 100, each of at least 0.25 s if the window is long enough.
     let parts = (load.duration_s / 0.25).floor().clamp(1.0, 100.0);
     load.duration_s / parts
 }
@@ -121,7 +121,8 @@ impl<'a> Generator<'a> {
                     (marks.first, marks.started) = (Some(Meter::read(&self.links, now, engine)), figures::now());
                 }
             } else if marks.last.is_none() && now >= end {
-                // Never in the turn of the first, though the machine slept over both: rates are of the time between.
+                // Never in the iteration of the first reading, even if the machine slept past both times: rates need the
+                // time between.
                 marks.last = Some(Meter::read(&self.links, now, engine));
             }
             let mut next = if now < begin { begin } else { end };
@@ -148,7 +149,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Puts together what was measured.
+    /// Builds the results of this process.
     fn part(mut self, marks: Marks, tls: String, version: String) -> Result<Part, Fault> {
         self.leave();
         let (Some(first), Some(last)) = (marks.first, marks.last) else {
@@ -174,7 +175,7 @@ impl<'a> Generator<'a> {
         })
     }
 
-    /// Plans the first calls.
+    /// Plans the first requests.
     fn begin(&mut self) {
         match self.load.drive {
             Drive::Open { .. } => self.due = self.gap(),
@@ -185,7 +186,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// To the next call of an open loop, in nanoseconds.
+    /// Returns the time until the next request of an open loop, in nanoseconds.
     fn gap(&mut self) -> f64 {
         match self.load.drive {
             Drive::Open { per_s, arrivals: Arrivals::Even } => SECOND / per_s,
@@ -194,7 +195,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Sends what is due by then. Gives when the next call is.
+    /// Sends the requests due by this time. Returns the due time of the next request.
     fn send_due(&mut self, by: u64) -> u64 {
         self.advance();
         let mut calls = 0;
@@ -228,7 +229,7 @@ impl<'a> Generator<'a> {
         self.odds.partition_point(|odds| *odds <= at).min(self.odds.len() - 1)
     }
 
-    /// The connection for a call, unless the engine has asked to keep such calls back on all of them.
+    /// Chooses the connection for a request; `None` if the engine has asked to pause such requests on all connections.
     fn pick(&mut self, kind: usize) -> Option<usize> {
         let fields = self.load.calls[kind].fields;
         let now = self.book.now();
@@ -242,7 +243,7 @@ impl<'a> Generator<'a> {
         None
     }
 
-    /// Turns to the next connection, and hands the last one's calls to its socket.
+    /// Flushes the current connection and moves to the next connection.
     fn advance(&mut self) {
         if self.together > 0 {
             self.links[self.next_link].stream.flush();
@@ -277,7 +278,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Cancels what has waited long enough. Gives when the next is to be.
+    /// Cancels requests that have waited long enough. Returns the time of the next cancellation.
     fn cancel_due(&mut self, now: u64) -> u64 {
         let mut next = u64::MAX;
         for queue in &mut self.cancels {
@@ -297,7 +298,7 @@ impl<'a> Generator<'a> {
         next
     }
 
-    /// Waits until then at most, and takes what has come.
+    /// Waits until the given time at most, and processes received responses.
     fn turn(&mut self, next: u64) -> Result<(), Fault> {
         self.links.iter_mut().filter(|link| link.stream.wants_write()).for_each(|link| link.stream.flush());
         if self.tick > 0 {
@@ -318,7 +319,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// The connections that something has come on, as soon as there is one.
+    /// Waits until a connection is readable or the time is reached. Returns the readable connections.
     fn ready(&self, next: u64) -> io::Result<Vec<usize>> {
         let flags = |link: &Link| {
             let mut flags = PollFlags::IN;
@@ -352,7 +353,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Stops sending. Gives how many calls were due and not sent.
+    /// Stops sending. Returns the number of due requests that were not sent.
     fn give_up(&mut self, now: u64) -> u64 {
         self.book.waiting.clear();
         let mut unsent = 0;
@@ -365,13 +366,13 @@ impl<'a> Generator<'a> {
                 self.due += self.gap();
                 unsent += 1;
             }
-            // Beyond a million the exact number tells nobody more.
+            // Beyond a million requests the remainder is computed from the rate.
             unsent += ((end - self.due).max(0.0) / SECOND * per_s) as u64;
         }
         unsent
     }
 
-    /// Counts what has no answer to this moment.
+    /// Counts requests without a response as unanswered.
     fn leave(&mut self) {
         let now = self.book.now();
         for link in &mut self.links {
@@ -405,8 +406,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Runs a load against a responder whose answers do not come for the first second of an injected clock, and then all
-    /// at once. Returns how many requests took more than 0.2 s.
+    /// Runs a load against a responder that withholds responses for the first second of an injected clock, then sends them
+    /// all at once. Returns the number of requests with a latency above 0.2 s.
     fn long_after_a_stall(drive: serde_json::Value) -> u64 {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
@@ -446,9 +447,9 @@ mod tests {
     #[test]
     fn what_waits_in_an_open_loop_counts_and_in_a_closed_one_it_does_not() {
         let open = long_after_a_stall(serde_json::json!({"open": {"per_s": 300, "arrivals": "even"}}));
-        // Of the 300 requests that were due in the second, those of the first 0.8 s.
+        // The expected requests are those of the first 0.8 s, of 300 that were due in the second.
         assert!((238..=241).contains(&open), "{open}");
-        // Of two callers a stall holds up two requests.
+        // With two clients a stall delays two requests.
         assert_eq!(long_after_a_stall(serde_json::json!({"closed": {"callers": 2}})), 2);
     }
 }

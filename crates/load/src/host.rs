@@ -1,4 +1,4 @@
-//! The machine, and what processes on it have used, as the kernel tells (Linux). What it does not tell is `None`.
+//! Information about the machine and its processes from the Linux kernel. Unavailable values are `None`.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -11,14 +11,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::figures::Machine;
 
-/// The kernel counts CPU time of a process in hundredths of a second.
+/// Unit in which the kernel reports the CPU time of a process.
 const TICK: Duration = Duration::from_millis(10);
-/// State of a socket that listens, in the kernel's table.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
-/// What an engine's process is called.
+/// Process name of an engine.
 const ENGINE: &str = "sealwire";
 
-/// What this machine is.
+/// Describes this machine.
 pub(crate) fn machine() -> Machine {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -31,40 +31,40 @@ pub(crate) fn machine() -> Machine {
     }
 }
 
-/// Cores of this machine that this process may use.
+/// Returns the number of CPU cores that this process may use.
 pub(crate) fn cores() -> u32 {
     thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
-/// CPU time of the calling thread so far.
+/// Returns the CPU time used by the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// How long the calling thread has been ready to run and had no core.
+/// Returns the time that the calling thread was ready to run without a core.
 pub(crate) fn thread_queued() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
-/// CPU time of a process so far, ended threads included.
+/// Returns the CPU time used by a process, including ended threads.
 pub(crate) fn process_cpu(pid: u32) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may hold anything, its state is the first.
+    // The process name can contain any character. The first field after the name is the state.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u32>().ok();
     Some(TICK * (ticks(11)? + ticks(12)?))
 }
 
-/// The engine's process on this machine that listens there, if it may be looked at. What only passes calls on to an engine is
-/// none: its CPU time is not the engine's.
+/// Returns the engine process on this machine that listens on `address`, if it can be inspected. Ignores proxies, since
+/// their CPU time is not the engine's.
 pub(crate) fn engine(address: &str) -> Option<u32> {
     let is_engine = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == ENGINE);
     listener(address).filter(is_engine)
 }
 
-/// The process on this machine that listens there, if it may be looked at.
+/// Returns the process on this machine that listens on `address`, if it can be inspected.
 fn listener(address: &str) -> Option<u32> {
     let wanted = address.to_socket_addrs().ok()?.next()?;
     if !wanted.ip().is_loopback() && !is_ours(wanted.ip()) {
@@ -73,7 +73,7 @@ fn listener(address: &str) -> Option<u32> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
     let listens = || tables.iter().flat_map(|table| table.lines().filter_map(listens));
     let of = |ip: IpAddr| listens().find(|(at, _)| at.port() == wanted.port() && at.ip().to_canonical() == ip);
-    // Who took the very address is who is called.
+    // A listener on the exact address takes precedence over a listener on all addresses.
     let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
     let (_, inode) = of(wanted.ip().to_canonical()).or_else(|| any.into_iter().find_map(of))?;
     let target = format!("socket:[{inode}]");
@@ -81,11 +81,11 @@ fn listener(address: &str) -> Option<u32> {
     processes.into_iter().find(|pid: &u32| holds(*pid, Path::new(&target)))
 }
 
-/// Of a line of the kernel's table where a socket listens, and its inode.
+/// Parses a line of `/proc/net/tcp`. Returns address and inode if the socket listens.
 fn listens(line: &str) -> Option<(SocketAddr, &str)> {
     let columns: Vec<&str> = line.split_whitespace().collect();
     let (ip, port) = columns.get(1)?.rsplit_once(':')?;
-    // Each 32 bits are written as a number of this machine.
+    // Each group of 32 bits is a number in host byte order.
     let words = (0..ip.len() / 8).map(|at| u32::from_str_radix(ip.get(8 * at..8 * at + 8)?, 16).ok());
     let bytes = words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<u8>>();
     let ip =
@@ -99,18 +99,18 @@ fn holds(pid: u32, target: &Path) -> bool {
     files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|link| link == target))
 }
 
-/// Whether an address is one of this machine's: only then can it be bound.
+/// Returns true if the address belongs to this machine, which is tested by binding a socket to it.
 fn is_ours(ip: IpAddr) -> bool {
     std::net::TcpListener::bind((ip, 0)).is_ok()
 }
 
-/// Whether an address is on this machine.
+/// Returns true if the address is a loopback address or belongs to this machine.
 pub(crate) fn is_here(address: &str) -> bool {
     let found = address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
     found.is_some_and(|address| address.ip().is_loopback() || is_ours(address.ip()))
 }
 
-/// Makes sleeps of the calling thread end when they should; the kernel otherwise joins wake-ups within 50 us.
+/// Sets the timer slack of the calling thread to 1 us. By default the kernel merges wake-ups within 50 us.
 pub(crate) fn wake_on_time() {
     let link = fs::read_link("/proc/thread-self").unwrap_or_default();
     if let Some(thread) = link.file_name() {
@@ -118,8 +118,8 @@ pub(crate) fn wake_on_time() {
     }
 }
 
-/// Gives the calling thread the precedence of callers on a machine of their own: an engine beside it must not keep its sends from
-/// the core. Only some may; without it sends are late more often, and the figures say so. Gives the nice value that it has then.
+/// Raises the priority of the calling thread, so that an engine on the same machine does not delay sends. Needs a privilege;
+/// without it more sends are late and the figures report so. Returns the resulting nice value.
 pub(crate) fn take_precedence() -> Option<i32> {
     let _ = setpriority_process(None, -10);
     getpriority_process(None).ok()
@@ -137,10 +137,10 @@ mod tests {
         let address = listener_.local_addr().unwrap().to_string();
         assert_eq!(listener(&address), Some(std::process::id()));
         assert!(is_here(&address) && process_cpu(std::process::id()).is_some() && thread_cpu() > Duration::ZERO);
-        // A test is no engine.
+        // The process of this test is not an engine.
         assert_eq!(engine(&address), None);
         let port = listener_.local_addr().unwrap().port();
-        // Another address of this machine with the same port is somebody else, or nobody.
+        // A listener on another address of this machine with the same port must not match.
         assert_eq!(listener(&format!("127.0.0.2:{port}")), None);
         let other = TcpListener::bind(("127.0.0.2", port)).unwrap();
         drop(listener_);

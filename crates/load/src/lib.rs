@@ -1,7 +1,7 @@
-//! Load for a Sealwire engine, and what it measured.
+//! A load generator for a Sealwire engine, with its measurements.
 //!
-//! Everything that is measured ends in the types of [`figures`], as JSON: a page, a table or another program reads them
-//! from there. Knows nothing of keys or of the engine's insides; it is a caller like any other.
+//! All measurements are JSON in the types of [`figures`], which the page, the tables and other programs read. The crate uses
+//! only the client protocol. It knows nothing about keys or engine internals.
 
 mod book;
 mod calls;

@@ -1,4 +1,4 @@
-//! What a watcher sees while a load runs: one line a second on standard error, printed by a thread of its own.
+//! Progress output while a load runs: one line per second on standard error, printed by a separate thread.
 
 use std::io::Write as _;
 use std::sync::mpsc::{Sender, channel};
@@ -7,30 +7,30 @@ use std::thread::JoinHandle;
 use crate::book::Recent;
 use crate::table::{number, time};
 
-/// What came in the last second.
+/// Progress in the last second.
 pub(crate) struct Moment {
-    /// Seconds since the time that counts began; below 0 before.
+    /// Seconds since the measurement window began; negative during warm-up.
     pub(crate) t_s: f64,
-    /// Calls without an answer yet.
+    /// Requests without a response yet.
     pub(crate) under_way: u64,
     pub(crate) recent: Recent,
 }
 
-/// The way to the watcher.
+/// The sender of progress to the printing thread.
 pub(crate) struct Live(Sender<Moment>);
 
 impl Live {
-    /// Begins to print. The thread ends when this is dropped.
+    /// Starts the printing thread. The thread ends when the sender is dropped.
     pub(crate) fn start() -> (Self, JoinHandle<()>) {
         let (sender, moments) = channel::<Moment>();
         let printer = std::thread::spawn(move || {
-            // A standard error that is gone is no reason to stop a load.
+            // A closed standard error must not stop a load.
             moments.iter().for_each(|moment| drop(writeln!(std::io::stderr(), "{}", line(&moment))));
         });
         (Self(sender), printer)
     }
 
-    /// Tells what came. Never waits.
+    /// Sends progress to the printing thread. Never blocks.
     pub(crate) fn tell(&self, moment: Moment) {
         let _ = self.0.send(moment);
     }

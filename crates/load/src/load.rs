@@ -1,4 +1,4 @@
-//! A load as data: what is called, when and how often. What a child process is given, and what a test makes.
+//! Description of a load: target, kinds of requests, timing. Also the input of a child process.
 
 use std::fs;
 use std::path::Path;
@@ -8,63 +8,63 @@ use serde::{Deserialize, Serialize};
 use crate::fault::Fault;
 use crate::target::Target;
 
-/// Most connections of one process: each is a socket that is looked at in every turn.
+/// Maximum connections of one process; each is a socket that every iteration polls.
 pub const CONNECTIONS_MAX: u32 = 1_024;
-/// Most callers of a closed loop.
+/// Maximum clients of a closed loop.
 pub const CALLERS_MAX: u32 = 100_000;
-/// Most fields of a call: what the engine's limit on values in a message lets through.
+/// Maximum fields of a request, from the engine's limit on values in a message.
 pub const FIELDS_MAX: u32 = 1_500_000;
 
 /// One load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Who is called.
+    /// The engine under load.
     pub target: Target,
     /// The app whose keys seal.
     pub app: String,
-    /// What is called, with weights above 0.
+    /// Kinds of requests, with weights above 0.
     pub calls: Vec<Call>,
-    /// When.
+    /// Timing of requests.
     pub drive: Drive,
     /// Connections, 1 to [`CONNECTIONS_MAX`].
     pub connections: u32,
-    /// Seconds that count.
+    /// Length of the measurement window, in seconds.
     pub duration_s: f64,
-    /// Seconds before them that do not.
+    /// Length of the warm-up before the window, in seconds.
     pub warm_up_s: f64,
-    /// Seconds that answers are waited for after the last call.
+    /// Maximum time to wait for responses after the last request, in seconds.
     pub drain_s: f64,
-    /// One result of this many is compared; 0: none.
+    /// Compare one of this many results; 0: none.
     pub check: u32,
-    /// Documents of each kind, which take turns.
+    /// Number of different documents per kind, used in rotation.
     pub distinct: u32,
-    /// Whether calls are sent while the engine has told the caller to wait.
+    /// Send requests even while the engine has told the client to wait.
     pub ignore_retry: bool,
-    /// Beginning of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Microseconds between two looks at the connections; `None`: as the rate needs.
+    /// Interval between polls of the connections, in microseconds; `None`: chosen by rate.
     pub tick_us: Option<u32>,
 }
 
-/// When calls are sent.
+/// Rule that decides when requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Drive {
-    /// By a clock, whatever the answers do.
+    /// By a clock, regardless of responses.
     Open {
-        /// Calls each second.
+        /// Requests per second.
         per_s: f64,
-        /// How they are spread.
+        /// Distribution of the requests over time.
         arrivals: Arrivals,
     },
-    /// When an answer has come: so many calls are always under way.
+    /// After each response, with a fixed number of requests in flight.
     Closed {
-        /// How many.
+        /// Number of clients, each with one request in flight.
         callers: u32,
     },
 }
 
-/// How the calls of an open loop are spread over time.
+/// Distribution of the requests of an open loop over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
@@ -74,7 +74,7 @@ pub enum Arrivals {
     Even,
 }
 
-/// What a call asks for.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
@@ -89,7 +89,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Its name on the wire.
+    /// Returns the method name on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Encrypt => "encrypt",
@@ -100,7 +100,7 @@ impl Method {
     }
 }
 
-/// The curve that seals.
+/// The curve used for sealing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Curve {
@@ -110,7 +110,7 @@ pub enum Curve {
     K1,
 }
 
-/// How far one ephemeral key reaches.
+/// The scope of one ephemeral key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -122,32 +122,32 @@ pub enum Scope {
     Epoch,
 }
 
-/// Calls of one kind.
+/// Requests of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Call {
-    /// What it is called in tables.
+    /// Name in tables.
     pub name: String,
-    /// What it asks for.
+    /// The method.
     pub method: Method,
-    /// Fields, 1 to [`FIELDS_MAX`].
+    /// Fields per request, 1 to [`FIELDS_MAX`].
     pub fields: u32,
-    /// Bytes of a field.
+    /// Bytes per field.
     pub field_bytes: u32,
-    /// How often it comes, beside the others.
+    /// Frequency relative to the other kinds.
     pub weight: f64,
-    /// The curve that seals.
+    /// The curve used for sealing.
     pub curve: Curve,
-    /// How far one ephemeral key reaches.
+    /// The scope of one ephemeral key.
     pub scope: Scope,
-    /// Where tokens are kept.
+    /// The collection that stores tokens.
     pub collection: String,
-    /// The engine is to give up after so many milliseconds.
+    /// Deadline sent to the engine, in milliseconds.
     pub deadline_ms: Option<u32>,
-    /// It is cancelled when so many milliseconds have brought no answer.
+    /// Cancel the request if no response has arrived after this many milliseconds.
     pub cancel_after_ms: Option<u32>,
 }
 
-/// A kind of call in a file: what is absent is as the command line says.
+/// A kind of request in a file. Absent values default to those of the command line.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -164,16 +164,16 @@ struct Entry {
 }
 
 impl Call {
-    /// The founding mix of production: mostly small calls, and a few that are large.
+    /// The mix of the first production system: mostly small requests and a few large ones.
     pub fn founding(base: &Self) -> Vec<Self> {
         let of = |(fields, weight)| Self { name: format!("{fields} fields"), fields, weight, ..base.clone() };
         [(30, 0.8), (150, 0.18), (2_000, 0.02)].map(of).into()
     }
 
-    /// A mix from a JSON file: an array of kinds, each with a `weight` and what differs from `base`.
+    /// Reads a mix from a JSON file: an array of kinds, each with a `weight` and the values that differ from `base`.
     ///
     /// # Errors
-    /// [`Fault::Failed`] if it cannot be read or says something that no call can be.
+    /// [`Fault::Failed`] if the file cannot be read or has invalid values.
     pub fn from_file(file: &Path, base: &Self) -> Result<Vec<Self>, Fault> {
         let named = |what: String| Fault::Failed(format!("{}: {what}", file.display()));
         let text = fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
@@ -202,7 +202,7 @@ impl Entry {
     }
 }
 
-/// Refuses kinds that cannot be called or drawn.
+/// Checks that every kind can be sent and has a valid weight.
 fn check(calls: &[Call]) -> Result<(), Fault> {
     let refuse = |what: String| Err(Fault::Failed(what));
     if calls.is_empty() || calls.len() > 64 {
@@ -223,10 +223,10 @@ fn check(calls: &[Call]) -> Result<(), Fault> {
 }
 
 impl Load {
-    /// Refuses a load that cannot be run.
+    /// Checks that the load can run.
     ///
     /// # Errors
-    /// [`Fault::Failed`] with what is wrong.
+    /// [`Fault::Failed`] with the invalid value.
     pub fn check(&self) -> Result<(), Fault> {
         check(&self.calls)?;
         let refuse = |what: &str| Err(Fault::Failed(what.to_owned()));
@@ -249,7 +249,7 @@ impl Load {
         Ok(())
     }
 
-    /// What the load is called if nobody names it.
+    /// Returns the default name of the load.
     pub fn describe(&self) -> String {
         let what = match &*self.calls {
             [one] => format!("{} {} fields", one.method.name(), one.fields),
@@ -262,7 +262,7 @@ impl Load {
         }
     }
 
-    /// The curves of its calls, with a plus between.
+    /// Returns the curves of the requests, joined by a plus sign.
     pub fn curves(&self) -> String {
         names(self.calls.iter().map(|call| match call.curve {
             Curve::R1 => "r1",
@@ -270,7 +270,7 @@ impl Load {
         }))
     }
 
-    /// The key scopes of its calls, with a plus between.
+    /// Returns the key scopes of the requests, joined by a plus sign.
     pub fn scopes(&self) -> String {
         names(self.calls.iter().map(|call| match call.scope {
             Scope::Request => "request",

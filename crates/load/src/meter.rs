@@ -1,11 +1,11 @@
-//! What a load used in the time that counts: read at its beginning and at its end.
+//! Resource use of a load in the measurement window, from readings at its start and end.
 
 use std::time::Duration;
 
 use crate::host;
 use crate::session::Link;
 
-/// What was used up to a moment.
+/// A reading of cumulative resource use.
 #[derive(Debug)]
 pub(crate) struct Meter {
     at: u64,
@@ -16,33 +16,33 @@ pub(crate) struct Meter {
     engine: Option<Duration>,
 }
 
-/// The beginning and the end of the time that counts.
+/// Readings at the start and end of the measurement window.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
-    /// When it began, RFC 3339 in UTC.
+    /// Start of the window, RFC 3339 in UTC.
     pub(crate) started: String,
     pub(crate) first: Option<Meter>,
     pub(crate) last: Option<Meter>,
-    /// Calls that were due and not sent, once nothing is sent any more.
+    /// Number of due requests that were not sent; set when sending has stopped.
     pub(crate) unsent: Option<u64>,
 }
 
-/// What was used between two moments.
+/// Resource use between two readings.
 #[derive(Debug)]
 pub(crate) struct Used {
     pub(crate) wall_s: f64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
-    /// Of the thread that sends.
+    /// CPU time of the sending thread.
     pub(crate) cpu_s: f64,
-    /// That it was ready and had no core, where it could be read.
+    /// Time that the sending thread was ready without a core, if it could be read.
     pub(crate) queued_s: Option<f64>,
-    /// Of the engine, where it could be read.
+    /// CPU time of the engine, if it could be read.
     pub(crate) engine_cpu_s: Option<f64>,
 }
 
 impl Meter {
-    /// Now, which is that many nanoseconds of the generator's clock. `engine` is its process on this machine.
+    /// Takes a reading at `now`, in nanoseconds of the generator's clock. `engine` is the engine's process on this machine.
     pub(crate) fn read(links: &[Link], now: u64, engine: Option<u32>) -> Self {
         let sum = |of: fn(&Link) -> u64| links.iter().map(of).sum();
         Self {
@@ -55,7 +55,7 @@ impl Meter {
         }
     }
 
-    /// What was used from this moment to a later one.
+    /// Returns the resource use from this reading to a later reading.
     pub(crate) fn until(&self, last: &Self) -> Used {
         let used = |from: Option<Duration>, to: Option<Duration>| Some((to? - from?).as_secs_f64());
         Used {

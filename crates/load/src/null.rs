@@ -1,8 +1,8 @@
-//! A responder that does no work: what a generator can do against it is the generator's own limit.
+//! A responder that does no work. The rate that a generator reaches against the responder is the generator's own limit.
 //!
-//! Real mutual TLS and real messages. Of each document it makes one answer, of the size that the engine's would have, and
-//! gives that again and again; `decrypt` of such an answer gives the document, so that a caller's checks hold. It can be
-//! told to give wrong answers, to see that a caller notices. One thread.
+//! The responder uses real mutual TLS and real messages in one thread. It makes one response per document, of the same size
+//! as the engine's, and reuses the response. `decrypt` of such a response gives the document, so a client's checks succeed.
+//! The responder can send wrong responses on request, to test that a client detects them.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,21 +22,21 @@ use crate::fault::Fault;
 use crate::pem;
 use crate::stream::{READ_BYTES, Stream};
 
-/// What is remembered of documents and their answers. Beyond it no new document is taken: one that was forgotten could not
-/// be opened again, which its caller would hold for a wrong answer.
+/// Memory limit for documents and their responses. Beyond the limit new documents are rejected. A forgotten document could
+/// not be opened again, and the client would report a wrong response.
 const REMEMBERED_BYTES_MAX: usize = 1 << 30;
-/// A connection is not read while so much waits to be sent on it.
+/// Reading from a connection stops while this many bytes wait to be sent on it.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
-/// How long a handshake may take. Everybody else waits meanwhile.
+/// Time limit of a handshake. All other connections wait during a handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A responder, ready to serve.
 pub struct Null {
     tls: Arc<ServerConfig>,
-    /// Results of documents, and of what they were sealed to.
+    /// Results for documents; `opened` holds the results for their sealed forms.
     sealed: HashMap<Vec<u8>, Vec<u8>>,
     opened: HashMap<Vec<u8>, Vec<u8>>,
-    /// What both may still take, in bytes.
+    /// Remaining memory of both maps, in bytes.
     room: usize,
     made: u32,
     wrong_every: u32,
@@ -44,7 +44,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// With the certificates of a folder of `sealwire dev`. Of `wrong_every` answers with a document one is wrong; 0: none.
+    /// Uses the certificates of a `sealwire dev` folder. One of every `wrong_every` document responses is wrong; 0: none.
     ///
     /// # Errors
     /// [`Fault::Failed`] with the file that is not usable.
@@ -61,17 +61,17 @@ impl Null {
             .with_client_cert_verifier(verifier)
             .with_single_cert(pem::certificates(&cert)?, pem::private_key(&folder.join("server-key.pem"))?)
             .map_err(unusable)?;
-        // As the engine: nobody comes back without showing a certificate.
+        // As in the engine, sessions cannot be resumed without a client certificate.
         tls.session_storage = Arc::new(NoServerSessionStorage {});
         tls.send_tls13_tickets = 0;
         let (sealed, opened) = (HashMap::new(), HashMap::new());
         Ok(Self { tls: Arc::new(tls), sealed, opened, room: REMEMBERED_BYTES_MAX, made: 0, wrong_every, given: 0 })
     }
 
-    /// Serves until something comes on `stop`, or its other end is gone.
+    /// Serves until `stop` is readable or its other end is closed.
     ///
     /// # Errors
-    /// What the system says about the listener. A connection that fails ends alone.
+    /// Returns errors of the listener. An error of a connection ends only that connection.
     pub fn serve(&mut self, listener: &TcpListener, stop: Option<BorrowedFd<'_>>) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let mut streams: Vec<Stream> = Vec::new();
@@ -108,7 +108,7 @@ impl Null {
     }
 
     fn answer(&mut self, stream: &mut Stream, boundary: &Boundary, message: &[u8]) {
-        // What is cancelled has its answer already.
+        // A cancelled request has already got its response.
         let Head::Request { msgid, method } = boundary.head else { return };
         let out = stream.out();
         let payload = boundary.payload.and_then(|span| message.get(span.start..span.end));
@@ -149,13 +149,13 @@ impl Null {
         out.extend_from_slice(result);
         self.given = self.given.wrapping_add(1);
         if self.wrong_every > 0 && self.given.is_multiple_of(self.wrong_every) {
-            // The last byte of the last field.
+            // Changes the last byte of the last field.
             let last = out.len() - AFTER_PAYLOAD;
             out[last - 1] ^= 1;
         }
     }
 
-    /// Makes the answers of a document that is new: what it is sealed to, and itself from that. Makes nothing where there is no room.
+    /// Creates the responses for a new document and for its sealed form. Does nothing if the memory limit is reached.
     fn make(&mut self, plain: &[u8]) {
         let mut sealed = Vec::new();
         let (mut reader, mut field) = (TokenReader::new(plain), 0);
@@ -168,7 +168,7 @@ impl Null {
     }
 }
 
-/// What in a result comes behind its payload: a key of 11 bytes and a number of one.
+/// Bytes behind the payload in a result: a key of 11 bytes and a number of one byte.
 const AFTER_PAYLOAD: usize = 12;
 
 fn result(payload: &[u8]) -> Vec<u8> {
@@ -181,7 +181,7 @@ fn result(payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Copies a value; each leaf becomes a text as long as its envelope would be, and like no other. As deep as the scanner let it.
+/// Copies a value, with each leaf replaced by a unique text as long as its envelope. The scanner has limited the depth.
 fn seal(reader: &mut TokenReader<'_>, out: &mut Vec<u8>, document: u32, field: &mut u32) -> Result<(), Malformed> {
     let begin = reader.position();
     let bytes = match reader.token()? {
@@ -204,7 +204,7 @@ fn seal(reader: &mut TokenReader<'_>, out: &mut Vec<u8>, document: u32, field: &
         Token::Str(bytes) | Token::Bin(bytes) => bytes.len(),
         _ => reader.position() - begin,
     };
-    // The length of an envelope in text, from `proto/envelope.md`.
+    // Length of an envelope in text form, from `proto/envelope.md`.
     let length = 56 + ((21 + bytes) * 4).div_ceil(3);
     *field += 1;
     write::str(out, &format!("{:A<length$}", format!("sw1:null{document:08x}{field:08x}")));
@@ -220,14 +220,14 @@ fn info() -> Info {
     }
 }
 
-/// What something has come on.
+/// The sources that are readable.
 struct Ready {
     stop: bool,
     listener: bool,
     streams: Vec<usize>,
 }
 
-/// Waits until something comes.
+/// Waits until a source is readable.
 fn ready(listener: &TcpListener, stop: Option<BorrowedFd<'_>>, streams: &[Stream]) -> io::Result<Ready> {
     let flags = |stream: &Stream| {
         let mut flags = PollFlags::empty();
@@ -257,7 +257,7 @@ mod tests {
     use crate::certs;
     use crate::target::Target;
 
-    /// What a document is answered with: a payload, or why not.
+    /// Returns the response to a document: a payload or an error code.
     fn ask(null: &mut Null, seals: bool, payload: &[u8]) -> Result<Vec<u8>, ErrorCode> {
         let mut out = Vec::new();
         null.document(&mut out, 1, seals, payload);

@@ -1,46 +1,46 @@
-//! What one process measured, before it is put together with the others' and becomes figures.
+//! Results of one process, before they are merged with those of other processes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::tally::{Spread, Tally};
 
-/// What one process measured.
+/// Results of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// In the order of the load's calls.
+    /// Counts per kind, in the order of the load's requests.
     pub(crate) tallies: Vec<Tally>,
-    /// How far sends were behind their time.
+    /// Delay between the due time and the send time of requests.
     pub(crate) lag: Spread,
-    /// Bytes on the wire in the time that counts.
+    /// Bytes sent on the wire in the measurement window.
     pub(crate) bytes_out: u64,
-    /// Bytes on the wire in the time that counts.
+    /// Bytes received on the wire in the measurement window.
     pub(crate) bytes_in: u64,
-    /// CPU seconds of the thread that sent, in the time that counts.
+    /// CPU seconds of the sending thread in the measurement window.
     pub(crate) cpu_s: f64,
-    /// Of the busiest thread that sent, the share of a core.
+    /// CPU use of the busiest sending thread, as a share of one core.
     pub(crate) busiest: f64,
-    /// Of the thread that waited longest for a core while it was ready, the share of the time, where that could be read.
+    /// Share of the window in which a ready sending thread waited for a core, if readable; the maximum of all threads.
     pub(crate) queued: Option<f64>,
-    /// The nice value of the thread that sent; of several the greatest.
+    /// Nice value of the sending thread; the maximum of several threads.
     pub(crate) nice: Option<i32>,
-    /// CPU seconds of the engine in the same time, where they could be read.
+    /// CPU seconds of the engine in the measurement window, if they could be read.
     pub(crate) engine_cpu_s: Option<f64>,
-    /// Seconds from its beginning to its end, as it was.
+    /// Actual length of the measurement window, in seconds.
     pub(crate) wall_s: f64,
-    /// Calls whose time came and that were not sent, since the generator was too far behind.
+    /// Due requests that were not sent because the generator was too late.
     pub(crate) unsent: u64,
-    /// One of the errors that calls came to, as the engine said it.
+    /// One of the errors that the engine returned.
     pub(crate) last_error: Option<String>,
-    /// As negotiated.
+    /// Negotiated TLS parameters.
     pub(crate) tls: String,
     /// The engine's version.
     pub(crate) version: String,
-    /// When the time that counts began, RFC 3339 in UTC.
+    /// Start of the measurement window, RFC 3339 in UTC.
     pub(crate) started: String,
 }
 
 impl Part {
-    /// Adds what another process measured at the same time.
+    /// Adds the results of another process for the same window.
     pub(crate) fn add(&mut self, other: &Self) {
         self.tallies.iter_mut().zip(&other.tallies).for_each(|(ours, theirs)| ours.add(theirs));
         self.lag.add(&other.lag);

@@ -1,4 +1,4 @@
-//! Certificates and keys from PEM files. An error names the file and never quotes it.
+//! Certificates and keys from PEM files. An error names the file and never quotes its content.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub(crate) fn unusable(file: &Path, error: impl Display) -> Fault {
     Fault::Failed(format!("{}: {error}", file.display()))
 }
 
-/// All certificates of a file, at least one.
+/// Reads all certificates of a file, at least one.
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let text = std::fs::read(file).map_err(|error| unusable(file, error))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -23,7 +23,7 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// The certificates of a file as those that others must come from.
+/// Reads the certificates of a file as trust anchors.
 pub(crate) fn roots(file: &Path) -> Result<RootCertStore, Fault> {
     let mut roots = RootCertStore::empty();
     for root in certificates(file)? {
@@ -32,9 +32,9 @@ pub(crate) fn roots(file: &Path) -> Result<RootCertStore, Fault> {
     Ok(roots)
 }
 
-/// The private key of a file.
+/// Reads the private key of a file.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, Fault> {
     let text = std::fs::read(file).map_err(|error| unusable(file, error))?;
-    // The parser's error may quote the text, which is the key.
+    // The parser's error can quote the text, which is the key.
     PrivateKeyDer::from_pem_slice(&text).map_err(|_| unusable(file, "no private key in PEM"))
 }

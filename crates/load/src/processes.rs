@@ -1,7 +1,8 @@
-//! One load by one or several processes. Each has its connections and its share of the calls; their counts add up.
+//! Runs a load in one or several processes. Each process has its own connections and its share of the requests. Their counts
+//! are added.
 //!
-//! A child reads its load from standard input, says when it is ready, and begins when it is told, so that all measure the
-//! same time. It ends when its standard input does, whatever it is doing: nobody is left to hear of it then.
+//! A child reads its load from standard input, reports when it is ready, and begins on command, so that all children measure
+//! the same window. It exits when its standard input closes, since no parent is left to read its results.
 
 use std::io::{self, BufRead as _, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -19,20 +20,20 @@ use crate::session::Session;
 
 const READY: &str = "ready";
 
-/// What a child is to do.
+/// Input of a child process.
 #[derive(Serialize, Deserialize)]
 struct Task {
     load: Load,
-    /// Whether it prints what it does.
+    /// Print progress lines.
     live: bool,
 }
 
-/// Runs a load and waits for its end. With `live` a line is printed each second, of several processes by the first.
+/// Runs a load to its end. With `live`, the first process prints one line per second.
 pub(crate) fn run(load: &Load, processes: u32, live: bool) -> Result<Part, Fault> {
     if processes <= 1 {
         return alone(load, Session::open(load)?, live);
     }
-    // What any of them says is heard when it says it: one that fails ends the load of all.
+    // Lines of all children arrive on one channel in order of time: the failure of one child ends the whole load.
     let (say, said) = channel();
     let mut children = (0..processes)
         .map(|number| Process::start(&Task { load: share(load, processes, number), live: live && number == 0 }, &say))
@@ -48,7 +49,7 @@ pub(crate) fn run(load: &Load, processes: u32, live: bool) -> Result<Part, Fault
     Ok(all)
 }
 
-/// The next line that any of the children says.
+/// Returns the next line from any child.
 fn line(said: &Receiver<io::Result<String>>) -> Result<String, Fault> {
     Ok(said.recv().map_err(io::Error::other)??)
 }
@@ -66,13 +67,13 @@ fn part(line: &str) -> Result<Part, Fault> {
 
 fn alone(load: &Load, session: Session, live: bool) -> Result<Part, Fault> {
     let (live, printer) = if live { Some(Live::start()).unzip() } else { (None, None) };
-    // The printer ends when the load has dropped its end.
+    // The printing thread ends when the load drops its sender.
     let part = generator::run(load, session, live);
     printer.map(std::thread::JoinHandle::join);
     part
 }
 
-/// The share of one of several processes.
+/// Returns the share of one of several processes.
 fn share(load: &Load, processes: u32, number: u32) -> Load {
     let of = |all: u32| all / processes + u32::from(number < all % processes);
     let drive = match load.drive {
@@ -82,14 +83,14 @@ fn share(load: &Load, processes: u32, number: u32) -> Load {
     Load { drive, connections: of(load.connections), seed: load.seed + (u64::from(number) << 32), ..load.clone() }
 }
 
-/// A child of ours.
+/// A child process.
 struct Process {
     child: Child,
     input: ChildStdin,
 }
 
 impl Process {
-    /// Starts one, whose two lines go to `say`: that it is ready, and what it measured, or why not.
+    /// Starts a child, whose two lines go to `say`: a ready message, then its results or its fault.
     fn start(task: &Task, say: &Sender<io::Result<String>>) -> Result<Self, Fault> {
         let mut child =
             Command::new(std::env::current_exe()?).arg("part").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -120,7 +121,7 @@ impl Drop for Process {
     }
 }
 
-/// The child's side. What it measured, or why not, goes to standard output.
+/// Runs a child process. Writes its results or its fault to standard output.
 pub(crate) fn child() -> Result<(), Fault> {
     let mut task = String::new();
     io::stdin().read_line(&mut task)?;
@@ -135,7 +136,7 @@ pub(crate) fn child() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Ends this process with its standard input. Gives the lines that still come.
+/// Exits this process when standard input closes. Returns a receiver of the remaining lines.
 #[expect(clippy::disallowed_methods, reason = "no call to drain, no key to wipe")]
 fn until_input_ends() -> Receiver<String> {
     let (say, said) = channel();

@@ -1,4 +1,4 @@
-//! Shows what the generator can do itself: against the responder that does no work, in a process of its own.
+//! Measures the generator's own limit against the responder that does no work, which runs in a separate process.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -9,13 +9,13 @@ use crate::figures::{Run, Sweep};
 use crate::sweep::answered;
 use crate::table::number;
 
-/// A rate counts only if nearly all of it was answered.
+/// A rate counts only if at least this share of its requests got a result.
 const OK_SHARE_MIN: f64 = 0.99;
 
-/// The responder as a child. It ends with its standard input, and so with this process.
+/// The responder as a child process, which ends when this process closes its standard input.
 pub(crate) struct Responder {
     child: Child,
-    /// Where it listens.
+    /// Address of the listener.
     pub(crate) address: String,
 }
 
@@ -48,16 +48,16 @@ impl Drop for Responder {
     }
 }
 
-/// The run with the greatest rate that was sent on time and answered.
+/// Returns the run with the greatest rate that was sent on time and got results.
 pub(crate) fn best(sweep: &Sweep) -> Option<&Run> {
     let is_good = |run: &&Run| !run.generator.was_bottleneck && answered(run) >= OK_SHARE_MIN;
     sweep.runs.iter().filter(is_good).max_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s))
 }
 
-/// What the generator can do, in a sentence.
+/// Describes the generator's limit in a sentence.
 ///
 /// # Errors
-/// [`Fault::Bottleneck`] if that is less than `target_per_s`.
+/// [`Fault::Bottleneck`] if the limit is below `target_per_s`.
 pub(crate) fn verdict(sweep: &Sweep, target_per_s: f64) -> Result<String, Fault> {
     let Some(run) = best(sweep) else {
         return Err(Fault::Bottleneck("no rate was sent on time and answered; is the machine busy?".to_owned()));

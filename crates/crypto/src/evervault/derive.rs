@@ -1,4 +1,4 @@
-//! From a Diffie-Hellman to an AES key, in the two ways this format has.
+//! The two derivations of an AES key from a Diffie-Hellman result in the Evervault format.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use crate::aead::AeadKey;
 use crate::key::SharedX;
 use crate::{Curve, Error};
 
-/// Whether the shared x coordinate is hashed.
+/// The derivation of the AES key from the shared x coordinate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kdf {
-    /// It is the AES key as it stands.
+    /// No derivation: the x coordinate is the AES key.
     None = 0,
     /// ANSI X9.63 with SHA-256: `SHA-256( x | 00000001 | SubjectPublicKeyInfo of the ephemeral key )`.
     X963 = 1,
 }
 
 impl Kdf {
-    /// Both.
+    /// Both derivations.
     pub(super) const ALL: [Self; 2] = [Self::None, Self::X963];
 
     pub(super) fn other(self) -> Self {
@@ -30,10 +30,10 @@ impl Kdf {
     }
 }
 
-/// The AES keys of one Diffie-Hellman, each expanded when first asked for.
+/// The AES keys of one Diffie-Hellman result, each expanded on first use.
 ///
-/// The x coordinate stays, boxed so that it is never copied by a growing list, because a reader may need the other
-/// derivation too, and that one then costs a hash rather than a Diffie-Hellman.
+/// The x coordinate is kept, because a reader can need the other derivation too. A second derivation then costs a hash
+/// instead of a Diffie-Hellman. The coordinate is boxed, so that a growing list never copies it.
 pub(super) struct Derived {
     x: Box<SharedX>,
     keys: [Option<Arc<AeadKey>>; 2],
@@ -44,7 +44,7 @@ impl Derived {
         Self { x: Box::new(x), keys: [None, None] }
     }
 
-    /// The key under `kdf`; `ephemeral` is the writer's point, uncompressed, whichever side asks.
+    /// Returns the key under `kdf`. `ephemeral` is the sealer's uncompressed point, on both sides of the exchange.
     #[inline]
     pub(super) fn key(&mut self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Result<&Arc<AeadKey>, Error> {
         if self.keys[kdf as usize].is_none() {
@@ -68,8 +68,8 @@ impl Derived {
     }
 }
 
-/// What precedes the uncompressed point in a DER SubjectPublicKeyInfo with explicit curve parameters (SEC 1, C.3):
-/// the format predates its authors' use of named curves, and the hash covers every byte.
+/// Returns the bytes before the uncompressed point in a DER SubjectPublicKeyInfo with explicit curve parameters (SEC 1,
+/// C.3). The format predates its authors' use of named curves, and the hash covers every byte.
 fn spki_prefix(curve: Curve) -> &'static [u8] {
     match curve {
         Curve::P256 => &SPKI_PREFIX_P256,

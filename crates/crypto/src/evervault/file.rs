@@ -1,11 +1,11 @@
-//! The bytes of a file around its content.
+//! The file layout around the content.
 //!
 //! ```text
 //! "%EVENC" 6 | version 1 | offset of the ciphertext 2, little-endian | ephemeral point 33 | IV 12 | flags 1
 //! versions 4 and 5: length 2, little-endian | encrypted metadata, tag included
 //! ciphertext | tag 16 | CRC-32 of all before it 4, little-endian
 //! ```
-//! The CRC finds an accident, not an attacker: only the tag says that the content is what was sealed.
+//! The CRC detects accidental damage only. The tag alone authenticates the content.
 
 use super::Legacy;
 use super::derive::Kdf;
@@ -18,28 +18,28 @@ use crate::{CannotOpen, Curve};
 const MAGIC: &[u8; 6] = b"%EVENC";
 /// Bytes before the content of versions 2 and 3.
 pub const FILE_HEADER_BYTES: usize = 55;
-/// Tag and checksum behind the content.
+/// Bytes of tag and checksum after the content.
 pub(super) const TRAILER_BYTES: usize = TAG_BYTES + 4;
-/// Longest content the published clients take, and so the longest we write: 25 MiB. Reading has no limit of its own.
+/// Longest content that the published clients accept and that we write: 25 MiB. Reading has no limit here.
 pub const FILE_BYTES_MAX: u64 = 25 << 20;
 
-/// Whether bytes claim to be a file. What claims to be one must open or fail; it is never data.
+/// Returns true if bytes have the prefix of a file. Such bytes must open or fail; they are never treated as data.
 #[must_use]
 #[inline]
 pub fn looks_like_file(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// Why a file was not sealed.
+/// The reason why a file was not sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
-    /// More than [`FILE_BYTES_MAX`]. The caller's to split.
+    /// The content is longer than [`FILE_BYTES_MAX`]. The client must split it.
     #[error("a file holds at most 25 MiB")]
     TooLong,
-    /// This format has no role for a file that cannot be stripped, so none is written. The caller's to decide.
+    /// A role was requested. In this format anyone can strip the role of a file, so none is written.
     #[error("a file takes no role")]
     Role,
-    /// The content begins as metadata does, and readers would judge it by that. The caller's to put in another form.
+    /// The content begins like metadata, and readers would take it for metadata. The client must change its form.
     #[error("the content begins as metadata does")]
     Ambiguous,
     /// The system's random source or the crypto library failed. Stop using this process.
@@ -53,10 +53,10 @@ impl From<crate::Error> for FileError {
     }
 }
 
-/// How a file was made.
+/// The version of a file, which decides its curve and key derivation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileVersion {
-    /// secp256k1, neither key derivation nor additional data.
+    /// secp256k1, without key derivation or additional data.
     V2 = 2,
     /// P-256.
     V3 = 3,
@@ -67,7 +67,7 @@ pub enum FileVersion {
 }
 
 impl FileVersion {
-    /// What is written for a curve.
+    /// Returns the version that is written for a curve.
     #[must_use]
     pub fn of(curve: Curve) -> Self {
         match curve {
@@ -76,7 +76,7 @@ impl FileVersion {
         }
     }
 
-    /// The curve of its keys.
+    /// Returns the curve of this version's keys.
     #[must_use]
     pub fn curve(self) -> Curve {
         match self {
@@ -85,7 +85,7 @@ impl FileVersion {
         }
     }
 
-    /// Whether opening it takes [`Legacy::Allowed`].
+    /// Returns true if opening this version requires [`Legacy::Allowed`].
     #[must_use]
     pub fn is_legacy(self) -> bool {
         matches!(self, Self::V4 | Self::V5)
@@ -96,29 +96,29 @@ impl FileVersion {
         Scheme { kdf, is_mixed: self.curve() == Curve::Secp256k1 }
     }
 
-    /// The additional data, given the app's compressed point.
+    /// Returns the additional data, given the app's compressed point.
     pub(super) fn aad(self, app: &[u8; POINT_BYTES]) -> &[u8] {
         if self == Self::V2 { &[] } else { app }
     }
 }
 
-/// The first 55 bytes of a file. Nothing in them is authenticated.
+/// The first 55 bytes of a file. None of them is authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// How it was made.
+    /// The version of the file.
     pub version: FileVersion,
-    /// Whether it was made for the vendor's published debug key; such a file never opens here.
+    /// True if the file was made for the vendor's published debug key. Such a file never opens here.
     pub is_debug: bool,
-    /// The writer's ephemeral key, compressed.
+    /// The sealer's ephemeral key, compressed.
     pub ephemeral: [u8; POINT_BYTES],
     pub(super) iv: [u8; NONCE_BYTES],
-    /// Bytes of encrypted metadata, of versions 4 and 5.
+    /// Bytes of encrypted metadata in versions 4 and 5.
     pub(super) metadata_bytes: usize,
     pub(super) bytes: [u8; FILE_HEADER_BYTES],
 }
 
 impl FileHeader {
-    /// Reads the first bytes of a file; `None` when it is none.
+    /// Parses the first bytes of a file. Returns `None` when they are not a file header.
     #[must_use]
     pub fn read(bytes: &[u8; FILE_HEADER_BYTES]) -> Option<Self> {
         let (version, rest) = bytes.strip_prefix(MAGIC)?.split_first()?;
@@ -133,7 +133,7 @@ impl FileHeader {
             true => offset.checked_sub(FILE_HEADER_BYTES + 2)?,
             false => offset.checked_sub(FILE_HEADER_BYTES).filter(|more| *more == 0)?,
         };
-        // Bits without a meaning are refused rather than guessed at.
+        // Unknown flag bits are rejected.
         let is_debug = match flags {
             [0] => false,
             [1] => true,
@@ -142,7 +142,7 @@ impl FileHeader {
         Some(Self { version, is_debug, ephemeral: *ephemeral, iv: *iv, metadata_bytes, bytes: *bytes })
     }
 
-    /// Header and the rest of a whole file.
+    /// Splits a whole file into its header and the rest.
     pub(super) fn split(file: &[u8]) -> Option<(Self, &[u8])> {
         let (header, rest) = file.split_first_chunk()?;
         Some((Self::read(header)?, rest))
@@ -162,13 +162,13 @@ impl FileHeader {
         bytes
     }
 
-    /// Refuses what is never or not now read.
+    /// Rejects debug files, and legacy versions unless `legacy` allows them.
     pub(super) fn check(&self, legacy: Legacy) -> Result<(), CannotOpen> {
         let refused = self.is_debug || (self.version.is_legacy() && legacy == Legacy::Refused);
         if refused { Err(CannotOpen) } else { Ok(()) }
     }
 
-    /// What lies between header and content: a length and as many bytes, or nothing.
+    /// Splits off the bytes between header and content: a length and as many bytes, or nothing.
     pub(super) fn split_metadata<'a>(&self, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         if !self.version.is_legacy() {
             return Some(rest.split_at(0));
@@ -178,25 +178,25 @@ impl FileHeader {
         rest.split_at_checked(self.metadata_bytes)
     }
 
-    /// The length is said twice, and must agree.
+    /// Checks that the two copies of the metadata length agree.
     pub(super) fn check_metadata_length(&self, length: [u8; 2]) -> Option<()> {
         let bytes = usize::from(u16::from_le_bytes(length));
         (bytes == self.metadata_bytes && bytes >= TAG_BYTES).then_some(())
     }
 }
 
-/// What a whole file says about itself without being opened. Nothing in it is authenticated.
+/// The public metadata of a whole file, readable without opening it. None of it is authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileInspection {
-    /// How it was made.
+    /// The version of the file.
     pub version: FileVersion,
-    /// Whether it was made for the vendor's published debug key; such a file never opens here.
+    /// True if the file was made for the vendor's published debug key. Such a file never opens here.
     pub is_debug: bool,
-    /// Length of the content.
+    /// Length of the content in bytes.
     pub content_bytes: usize,
 }
 
-/// Reads what is around a file's content; `None` when it is none. Does not look at the checksum.
+/// Parses the parts around a file's content. Returns `None` when `file` is not a file. Does not check the CRC.
 #[must_use]
 pub fn inspect_file(file: &[u8]) -> Option<FileInspection> {
     let (header, rest) = FileHeader::split(file)?;
@@ -205,14 +205,14 @@ pub fn inspect_file(file: &[u8]) -> Option<FileInspection> {
     Some(FileInspection { version, is_debug, content_bytes: content.len().checked_sub(TRAILER_BYTES)? })
 }
 
-/// The role in the opened metadata of versions 4 and 5, its spent tag still behind it.
+/// Returns the role in the opened metadata of versions 4 and 5. The metadata still ends with its used tag.
 pub(super) fn role(opened: &[u8]) -> Result<Option<&str>, CannotOpen> {
     let map = opened.split_last_chunk::<TAG_BYTES>().map(|(map, _)| map);
     map.and_then(Metadata::parse).map(|metadata| metadata.role).ok_or(CannotOpen)
 }
 
-/// The role in metadata that the content of versions 2 and 3 begins with: some Android clients put it there, and so
-/// does whoever makes a file of a `TENZ` string, which has the same key and additional data as version 3.
+/// Returns the role in metadata at the start of the content of versions 2 and 3. Some Android clients put metadata
+/// there. A file built from a `TENZ` string has it too, since that tag shares key and additional data with version 3.
 pub(super) fn unmarked_role(content: &[u8], legacy: Legacy) -> Result<Option<&str>, CannotOpen> {
     match Metadata::in_front(content)? {
         Some(_) if legacy == Legacy::Refused => Err(CannotOpen),
@@ -220,7 +220,7 @@ pub(super) fn unmarked_role(content: &[u8], legacy: Legacy) -> Result<Option<&st
     }
 }
 
-/// Refuses content that would be read as having metadata.
+/// Rejects content that readers would take for metadata.
 pub(super) fn check_front(content: &[u8]) -> Result<(), FileError> {
     match Metadata::in_front(content) {
         Ok(None) => Ok(()),

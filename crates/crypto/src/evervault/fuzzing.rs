@@ -4,7 +4,7 @@ use super::metadata::{CARRIED_ROLE_BYTES_MAX, Front, Metadata, Stamp};
 use super::number::{self, Number, Parsed};
 use crate::CannotOpen;
 
-/// Role, origin and time of a metadata map.
+/// Role, origin and time from a metadata map.
 pub type Fields<'a> = (Option<&'a str>, Option<u64>, Option<u64>);
 
 /// Longest role that can be stamped, in bytes.
@@ -14,7 +14,7 @@ fn fields<'a>(metadata: Metadata<'a>) -> Fields<'a> {
     (metadata.role, metadata.origin, metadata.encrypted_at)
 }
 
-/// Reads a metadata map.
+/// Parses a metadata map.
 #[must_use]
 pub fn parse(map: &[u8]) -> Option<Fields<'_>> {
     Metadata::parse(map).map(fields)
@@ -26,7 +26,7 @@ pub fn split(payload: &[u8]) -> Option<(Fields<'_>, &[u8])> {
     Metadata::split(payload).map(|(metadata, text)| (fields(metadata), text))
 }
 
-/// Reads metadata in front of a file's content, which comes in pieces of `piece` bytes.
+/// Parses metadata at the start of a file's content, fed in pieces of `piece` bytes.
 ///
 /// # Errors
 /// [`CannotOpen`] when the metadata cannot be read.
@@ -40,7 +40,7 @@ pub fn in_front(content: &[u8], piece: usize) -> Result<Option<Fields<'_>>, Cann
     whole
 }
 
-/// Encodes metadata with its length, as it stands in front of a text.
+/// Encodes metadata with its length, in the form that precedes a text.
 #[must_use]
 pub fn stamp(origin: u8, encrypted_at: u32, role: Option<&str>) -> Vec<u8> {
     let mut out = Vec::new();
@@ -48,7 +48,7 @@ pub fn stamp(origin: u8, encrypted_at: u32, role: Option<&str>) -> Vec<u8> {
     out
 }
 
-/// Reads a number: `None` if no client writes it, `Some(None)` if only its text is exact.
+/// Parses a number. Returns `None` if no client writes it, and `Some(None)` if only its text is exact.
 #[must_use]
 pub fn number(text: &str) -> Option<Option<Number>> {
     match number::parse(text) {

@@ -1,26 +1,26 @@
-//! The map in front of the text: role, origin and time.
+//! The metadata map before the text: role, origin and time.
 //!
-//! Reading fails closed. A policy is decided by the role, so a map that cannot be read, says its role twice or says it
-//! in anything but a string refuses the whole value rather than giving it out without a role.
+//! Parsing fails closed, because a policy depends on the role. A map is rejected with its whole value if it is
+//! unreadable, repeats the role, or has a role that is not a string.
 
 use sealwire_msgpack::{Token, TokenReader, write};
 use zeroize::Zeroizing;
 
 use crate::CannotOpen;
 
-/// What we write as a value's origin: the ASCII letter S. Published clients use 5 to 13.
+/// The origin that we write: the ASCII letter S. Published clients use 5 to 13.
 pub const ORIGIN: u8 = b'S';
 
 /// Longest role in characters.
 const ROLE_CHARS_MAX: usize = 20;
-/// Longest role that is carried over from a string that another client made: 20 characters in UTF-8.
+/// Longest role, in bytes, that is copied from another client's string: 20 characters in UTF-8.
 pub(super) const CARRIED_ROLE_BYTES_MAX: usize = 4 * ROLE_CHARS_MAX;
 
 /// A data role: 1 to 20 of `a-z 0-9 -`. Safe to log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Role(Box<str>);
 
-/// A role has 1 to 20 characters of `a-z 0-9 -`. The caller's bug.
+/// A role must have 1 to 20 characters of `a-z 0-9 -`. This is a bug of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a role is 1 to 20 lower-case letters, digits or hyphens")]
 pub struct InvalidRole;
@@ -36,14 +36,14 @@ impl Role {
         if valid { Ok(Self(role.into())) } else { Err(InvalidRole) }
     }
 
-    /// The role.
+    /// Returns the role as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What a map says. The published clients write no other keys.
+/// The content of a metadata map. The published clients write no other keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata<'a> {
     pub(super) role: Option<&'a str>,
@@ -60,11 +60,11 @@ impl<'a> Metadata<'a> {
         Some((Self::parse(map)?, text))
     }
 
-    /// Metadata that a file's content begins with and nothing marks: a length and a map of just that length in which
-    /// a key of ours occurs. Random bytes begin so by less than one chance in 2^32.
+    /// Detects unmarked metadata at the start of a file's content. Metadata is a length and a map of exactly that
+    /// length with at least one known key. Random bytes look like this with a probability below 2^-32.
     ///
     /// # Errors
-    /// [`CannotOpen`] when it is such a map and [`Metadata::parse`] does not take it.
+    /// [`CannotOpen`] when there is such a map and [`Metadata::parse`] rejects it.
     pub(super) fn in_front(content: &'a [u8]) -> Result<Option<Self>, CannotOpen> {
         let map = content.split_first_chunk().and_then(|(length, rest)| rest.get(..u16::from_le_bytes(*length).into()));
         match map.filter(|map| names_a_key(map) == Some(true)) {
@@ -73,7 +73,7 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// Reads a map: keys in any order, unknown ones ignored, nothing behind it.
+    /// Parses a map. Keys can be in any order, unknown keys are ignored, and no bytes may follow the map.
     pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
         let mut reader = TokenReader::new(map);
         let mut metadata = Self::default();
@@ -83,7 +83,7 @@ impl<'a> Metadata<'a> {
             match known {
                 Some(key) if seen[key] => return None,
                 Some(0) => metadata.role = Some(reader.str_utf8().ok()?),
-                // Advisory: nobody decides by these two, so another type is no reason to refuse.
+                // These two values are advisory and no policy uses them, so another type is not an error.
                 Some(1) => metadata.origin = integer_or_skip(&mut reader)?,
                 Some(_) => metadata.encrypted_at = integer_or_skip(&mut reader)?,
                 None => reader.skip_value().ok()?,
@@ -96,7 +96,7 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// Reads a key; the number of one of ours.
+/// Reads a key and returns the number of a known key.
 fn key(reader: &mut TokenReader<'_>) -> Option<Option<usize>> {
     let known = match reader.peek().ok()? {
         Token::Str(b"dr") => Some(0),
@@ -108,7 +108,7 @@ fn key(reader: &mut TokenReader<'_>) -> Option<Option<usize>> {
     Some(known)
 }
 
-/// Whether this is one whole map, to its last byte, in which a key of ours occurs.
+/// Returns true if `map` is exactly one map that contains a known key.
 fn names_a_key(map: &[u8]) -> Option<bool> {
     let mut reader = TokenReader::new(map);
     let mut is_ours = false;
@@ -119,12 +119,12 @@ fn names_a_key(map: &[u8]) -> Option<bool> {
     Some(is_ours && reader.is_at_end())
 }
 
-/// Collects the first bytes of a content that comes in pieces, until [`Metadata::in_front`] can judge them.
+/// Collects the first bytes of content that arrives in pieces, until [`Metadata::in_front`] can decide.
 #[derive(Default)]
 pub(super) struct Front(Zeroizing<Vec<u8>>);
 
 impl Front {
-    /// Takes the next bytes; `true` once there are enough. Content that ends before has no metadata.
+    /// Takes the next bytes. Returns `true` once there are enough. Content that ends earlier has no metadata.
     pub(super) fn take(&mut self, mut content: &[u8]) -> bool {
         loop {
             let length = self.0.first_chunk().map_or(0, |length| u16::from_le_bytes(*length).into());
@@ -133,7 +133,7 @@ impl Front {
                 return missing == 0;
             }
             let (now, later) = content.split_at(missing.min(content.len()));
-            // Once for the length and once for the map, so that no more than the length is left behind unwiped.
+            // Reserves twice at most, for the length and for the map, so that at most the length is left unwiped.
             self.0.reserve_exact(missing);
             self.0.extend_from_slice(now);
             content = later;
@@ -153,7 +153,7 @@ fn integer_or_skip(reader: &mut TokenReader<'_>) -> Option<Option<u64>> {
     Some(None)
 }
 
-/// What goes in front of every text of one writer.
+/// The metadata that one sealer puts before every text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) origin: u8,
@@ -161,7 +161,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// Puts length and map in `map`, ready to go in front of a text. A role has at most [`CARRIED_ROLE_BYTES_MAX`].
+    /// Writes length and map into `map`, ready to precede a text. A role has at most [`CARRIED_ROLE_BYTES_MAX`] bytes.
     pub(super) fn encode(self, role: Option<&str>, map: &mut Vec<u8>) {
         debug_assert!(self.origin < 0x80, "a positive fixint");
         map.clear();

@@ -1,12 +1,12 @@
 //! Strings and files in the published Evervault format: read every tag, write the current ones.
 //!
-//! `proto/evervault.md` describes the format for its users. Refuses debug strings, and refuses legacy tags unless the
-//! caller allows them. Writing is [`Sealer`] and [`FileSealer`], reading [`Opener`] and [`FileOpener`]; what a string
-//! says without a key is [`inspect`].
+//! `proto/evervault.md` describes the format for its users. This module rejects debug strings, and rejects legacy tags
+//! unless the client allows them. [`Sealer`] and [`FileSealer`] write, [`Opener`] and [`FileOpener`] read. [`inspect`]
+//! reads a string's public metadata without a key.
 //!
-//! The fact a reader would get wrong: only the tags with metadata authenticate the datatype and the role. A string
-//! under another tag can be given another datatype by anyone, and its ephemeral key's sign byte is not bound either,
-//! so it is no unique id of anything.
+//! Important: only tags with metadata authenticate the datatype and the role. Under any other tag, anyone can change
+//! the datatype of a string. The sign byte of the ephemeral key is not authenticated there either, so the key is not a
+//! unique id.
 
 mod derive;
 mod file;

@@ -1,40 +1,39 @@
-//! Number text to a typed value and back, without losing a digit.
+//! Converts number text to a typed value and back, without losing a digit.
 //!
-//! Each client writes numbers in its own way (`1`, `1.0`, `1e+21`, an integer of any size, a numeric string as it was
-//! typed). A text that no 64-bit value holds exactly is given back as the text: a card number of 20 digits or a `007`
-//! must not come back as another number. A float holds a text when the text is how that float is printed, so `0.1`
-//! is a float although no float is a tenth.
+//! Each client writes numbers in its own way: `1`, `1.0`, `1e+21`, an integer of any size, or a numeric string as
+//! typed. A text that no 64-bit value holds exactly is returned as text. A card number of 20 digits or a `007` must not
+//! come back as another number. A float holds a text exactly if the float prints as that text, so `0.1` is a float.
 
 use std::fmt::{self, Write as _};
 
-/// A number that opened, or one to be sealed.
+/// A number that was opened or is to be sealed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// A whole number from 0.
+    /// A non-negative integer.
     Unsigned(u64),
-    /// A whole number below 0.
+    /// A negative integer.
     Signed(i64),
-    /// Text with a point or an exponent, a whole number beyond 64 bits that a float holds exactly, `-0`, or one of
-    /// the words for what is no number. Never used for a whole number within 64 bits.
+    /// Text with a point or an exponent, an integer beyond 64 bits that a float holds exactly, `-0`, NaN or an
+    /// infinity. Never used for an integer within 64 bits.
     Float(f64),
 }
 
-/// Significant digits that tell any two floats apart; a text with more can only be exact by accident.
+/// Significant digits that distinguish any two floats. A longer text can only be exact by accident.
 const DIGITS_MAX: usize = 17;
 
-/// What a number text came to.
+/// The result of parsing a number text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Parsed {
     Exact(Number),
-    /// Some client's number, but none that 64 bits hold: keep the text.
+    /// A number of some client that 64 bits cannot hold exactly. The caller must keep the text.
     Text,
-    /// Nothing that any client writes.
+    /// A text that no client writes.
     Refused,
 }
 
 pub(super) fn parse(text: &str) -> Parsed {
     match text {
-        // The words of Python, Go and JSON for floats that are no number; JSON's `null` does not say which.
+        // The words of Python, Go and JSON for NaN and infinities. JSON's `null` does not say which.
         "nan" | "NaN" => return Parsed::Exact(Number::Float(f64::NAN)),
         "inf" | "+Inf" => return Parsed::Exact(Number::Float(f64::INFINITY)),
         "-inf" | "-Inf" => return Parsed::Exact(Number::Float(f64::NEG_INFINITY)),
@@ -53,7 +52,7 @@ fn exact(text: &str) -> Option<Number> {
     let decimal = Grammar::of(text)?;
     if decimal.is_whole() {
         if let Ok(value) = text.parse() {
-            // `-0` parses as the integer 0 where signs are allowed; here it falls through and keeps its sign.
+            // `-0` parses as the signed integer 0. Here it falls through to a float and keeps its sign.
             return Some(Number::Unsigned(value));
         }
         if text != "-0"
@@ -67,7 +66,7 @@ fn exact(text: &str) -> Option<Number> {
     let value: f64 = text.parse().ok().filter(|value: &f64| value.is_finite())?;
     let digits = Digits::of(text)?;
     let precision = usize::from(digits.length).saturating_sub(1);
-    // The shortest print, or the correctly rounded one of the same length: clients differ in the rare cases.
+    // Accepts the shortest print, or the correctly rounded print of the same length: clients differ in rare cases.
     let mut print = NumberText::default();
     write!(print, "{value:e}").ok()?;
     let mut same = Digits::of(print.as_str()) == Some(digits);
@@ -110,7 +109,7 @@ impl<'a> Grammar<'a> {
     }
 }
 
-/// A decimal value in its one normal form: `0.d1d2..` times ten to the exponent, no zero at either end.
+/// A decimal value in normal form: `0.d1d2..` times ten to the exponent, without zeros at either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Digits {
     is_negative: bool,
@@ -120,7 +119,7 @@ struct Digits {
 }
 
 impl Digits {
-    /// `None` when there are more digits or a larger exponent than a float can answer for.
+    /// Returns `None` when there are more digits or a larger exponent than a float can represent.
     fn of(text: &str) -> Option<Self> {
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let (is_negative, mantissa) = match mantissa.strip_prefix('-') {
@@ -140,7 +139,7 @@ impl Digits {
                 *place = b'0';
             }
         }
-        // Zeros behind the last digit are part of the exponent alone.
+        // Trailing zeros are counted in the exponent only.
         digits.digits[last..].fill(0);
         digits.length = u8::try_from(last).ok()?;
         if last > 0 {
@@ -151,7 +150,7 @@ impl Digits {
     }
 }
 
-/// Whether `value` prints as `text`, without printing it anywhere.
+/// Returns true if `value` prints as `text`, without allocating.
 fn prints_as(value: fmt::Arguments<'_>, text: &str) -> bool {
     struct Rest<'a>(&'a str);
     impl fmt::Write for Rest<'_> {
@@ -164,7 +163,7 @@ fn prints_as(value: fmt::Arguments<'_>, text: &str) -> bool {
     rest.write_fmt(value).is_ok() && rest.0.is_empty()
 }
 
-/// The text of a number, in place.
+/// The text of a number, stored inline.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NumberText {
     bytes: [u8; 32],
@@ -172,8 +171,8 @@ pub struct NumberText {
 }
 
 impl NumberText {
-    /// A number as it is written: a float always with a point or an exponent, so that it comes back as a float;
-    /// `nan`, `inf` and `-inf` as Python has them.
+    /// Formats a number. A float always has a point or an exponent, so that it parses as a float again; `nan`, `inf`
+    /// and `-inf` are written as in Python.
     #[must_use]
     pub fn new(number: Number) -> Self {
         let mut text = Self::default();
@@ -187,7 +186,7 @@ impl NumberText {
         text
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..self.length]).expect("digits, points, signs and letters")

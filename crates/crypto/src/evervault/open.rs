@@ -13,20 +13,21 @@ use super::text::{Aad, Datatype, Parts, SEALED_CHARS_MAX, Tag};
 use crate::aead::{TAG_BYTES, room};
 use crate::{AppKeys, CannotOpen, OpenedSchedules};
 
-/// Whether the formats that the vendor has given up are read.
+/// The policy for formats that the vendor has abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Legacy {
-    /// They do not open. The default to choose: whoever holds the app's public key can strip the role of some.
+    /// Legacy formats do not open. This is the recommended default: anyone who holds the app's public key can strip the
+    /// role of some legacy values.
     Refused,
-    /// They open: tags `QlJV`, `TENZ`, `T1JL`, untagged strings, files of versions 4 and 5, and files whose content
-    /// begins with metadata.
+    /// Legacy formats open: tags `QlJV`, `TENZ`, `T1JL`, untagged strings, files of versions 4 and 5, and files whose
+    /// content begins with metadata.
     Allowed,
 }
 
-/// What a string held.
+/// The value of an opened string.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
-    /// Text; also the text of a number that no 64-bit value holds exactly.
+    /// Text, or the text of a number that no 64-bit value holds exactly.
     Text(&'a str),
     /// A number.
     Number(Number),
@@ -34,71 +35,74 @@ pub enum Value<'a> {
     Boolean(bool),
 }
 
-/// A string that opened. Anyone who holds the app's public key can have written it.
+/// An opened string. Anyone who holds the app's public key can have written it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Opened<'a> {
     /// The value.
     pub value: Value<'a>,
-    /// The datatype it was sealed as.
+    /// The datatype that the value was sealed as.
     pub datatype: Datatype,
-    /// The text that was sealed, which says the value in its writer's way.
+    /// The sealed text, which shows the value in the format of the client that sealed it.
     pub text: &'a str,
-    /// The data role its writer gave it, for a policy to judge.
+    /// The data role that the sealing client assigned, for a policy to check.
     pub role: Option<&'a str>,
-    /// Which client wrote it, by number.
+    /// The number of the client that sealed the value.
     pub origin: Option<u64>,
-    /// Unix seconds by the writer's clock. Advisory: one client writes it in the wrong byte order.
+    /// Unix seconds by the sealing client's clock. Advisory: one client writes this field in the wrong byte order.
     pub encrypted_at: Option<u64>,
 }
 
-/// A file that opened.
+/// An opened file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedFile<'a> {
-    /// The bytes, metadata that they begin with included.
+    /// The content, including any metadata at its start.
     pub content: &'a [u8],
-    /// The data role: that of versions 4 and 5, and that of metadata which the content of other versions begins with.
+    /// The data role, from the metadata of versions 4 and 5 or from metadata at the start of the content of other
+    /// versions.
     pub role: Option<&'a str>,
 }
 
-/// Opens the values of one request. Values of one ephemeral key share its Diffie-Hellman.
+/// Opens the values of one request. Values of one ephemeral key share one Diffie-Hellman.
 pub struct Opener {
     legacy: Legacy,
-    /// Values whose datatype nothing authenticates are text.
+    /// If set, values with an unauthenticated datatype open as text.
     ignores_unauthenticated_types: bool,
     ring: Ring,
-    /// Ciphertext, then plaintext in its place. Wiped on drop.
+    /// Ciphertext, decrypted in place. Wiped on drop.
     body: Zeroizing<Vec<u8>>,
 }
 
 impl Opener {
-    /// An opener with an app's keys. Every active version reads.
+    /// Creates an opener with an app's keys. It tries every active version.
     #[must_use]
     pub fn new(keys: &Arc<AppKeys>, legacy: Legacy) -> Self {
         let body = Zeroizing::new(Vec::new());
         Self { legacy, ignores_unauthenticated_types: false, ring: Ring::new(keys), body }
     }
 
-    /// The same, which also uses and feeds the keys that other requests opened. The published clients use one ephemeral
-    /// key for 15 seconds, so many requests share it.
+    /// Makes the opener use and extend the cache of keys that other requests opened. The published clients use one
+    /// ephemeral key for 15 seconds, so many requests share it.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
         Self { ring: self.ring.keeping(kept), ..self }
     }
 
-    /// The same, which gives a value up between two attempts once `stop` says so. It is not asked before the first.
+    /// Makes the opener abandon a value between two attempts once `stop` returns true. The first attempt of a value
+    /// always runs.
     #[must_use]
     pub fn stopping(self, stop: impl Fn() -> bool + Send + 'static) -> Self {
         Self { ring: self.ring.stopping(stop), ..self }
     }
 
-    /// The same, which opens strings as text if nothing authenticates their datatype. For readers who must not learn by
-    /// changing the datatype what a value could be.
+    /// Makes the opener return strings as text if their datatype is not authenticated. Otherwise a client could learn
+    /// about a value by changing its datatype.
     #[must_use]
     pub fn ignoring_unauthenticated_types(self) -> Self {
         Self { ignores_unauthenticated_types: true, ..self }
     }
 
-    /// Diffie-Hellmans so far: what takes the time. One value may take as many as its curve has active versions.
+    /// Returns the number of Diffie-Hellmans so far, which dominate the cost. One value needs at most one per active
+    /// version of its curve.
     #[must_use]
     #[inline]
     pub fn agreements(&self) -> usize {
@@ -118,7 +122,7 @@ impl Opener {
     pub fn open(&mut self, text: &[u8]) -> Result<Opened<'_>, CannotOpen> {
         let parts = Parts::of(text).ok_or(CannotOpen)?;
         let Parts { tag, datatype, .. } = parts;
-        // Each attempt goes over the whole text.
+        // Limits the length, because each attempt processes the whole text.
         if parts.sealed.len() > SEALED_CHARS_MAX
             || parts.is_debug
             || (tag.is_legacy() && self.legacy == Legacy::Refused)
@@ -133,7 +137,7 @@ impl Opener {
         let length = loop {
             let candidate = self.ring.candidate(place, scheme, turn)?;
             let aad = Aad::new(tag, datatype, candidate.ephemeral, candidate.app);
-            // Decoded anew for each attempt: a failed one leaves nothing of the ciphertext.
+            // Decoded again for each attempt, because a failed attempt destroys the ciphertext.
             let bytes = parts.decode_sealed(&mut self.body)?;
             if let Ok(plaintext) = candidate.key.open(nonce, aad.as_slice(), &mut self.body[..bytes]) {
                 break plaintext.len();
@@ -146,7 +150,7 @@ impl Opener {
         read(tag, datatype, &self.body[..length])
     }
 
-    /// Opens a file that is in memory whole. [`FileOpener`](super::FileOpener) takes one in pieces.
+    /// Opens a file that is completely in memory. [`FileOpener`](super::FileOpener) takes a file in pieces.
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
@@ -191,14 +195,14 @@ impl Opener {
     }
 }
 
-/// What an authenticated payload says.
+/// Interprets an authenticated payload.
 #[inline]
 fn read(tag: Tag, datatype: Datatype, payload: &[u8]) -> Result<Opened<'_>, CannotOpen> {
     let (metadata, text) = match tag.has_metadata() {
         true => Metadata::split(payload).ok_or(CannotOpen)?,
         false => (Metadata::default(), payload),
     };
-    // Not only tidiness: a `TENZ` relabelled `Tk9D` to lose its role authenticates, and fails here, because its
+    // Security relevant: a `TENZ` string relabelled `Tk9D` to drop its role authenticates. It fails here, because its
     // metadata is never UTF-8.
     let text = std::str::from_utf8(text).map_err(|_| CannotOpen)?;
     let value = match datatype {
@@ -208,7 +212,7 @@ fn read(tag: Tag, datatype: Datatype, payload: &[u8]) -> Result<Opened<'_>, Cann
             Parsed::Text => Value::Text(text),
             Parsed::Refused => return Err(CannotOpen),
         },
-        // The digits are from Python clients before 3.0.
+        // Python clients before 3.0 write the digits.
         Datatype::Boolean => match text {
             "true" | "1" => Value::Boolean(true),
             "false" | "0" => Value::Boolean(false),

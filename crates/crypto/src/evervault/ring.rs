@@ -1,7 +1,7 @@
-//! The keys that might open a value: one Diffie-Hellman per ephemeral key and key version, kept for a request.
+//! Candidate keys for a value: one Diffie-Hellman per ephemeral key and key version, cached for a request.
 //!
-//! A value names no key version, so each active version of its curve is tried, newest first, and the one that opened
-//! an ephemeral key's last value is tried first for its next. A value that opens under none costs one
+//! A value names no key version, so each active version of its curve is tried, newest first. The version that opened
+//! the last value of an ephemeral key is tried first for the next value. A value that opens under no version costs one
 //! Diffie-Hellman per version.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::aead::AeadKey;
 use crate::opened::{HELD_MAX, Name, Schedule};
 use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, PublicKey};
 
-/// Active versions of `curve`, newest first.
+/// Returns the active versions of `curve`, newest first.
 pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
     let is_active =
         |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.pair.public().curve() == curve;
@@ -22,16 +22,17 @@ pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
     versions
 }
 
-/// The derivations a value may have been made with.
+/// The key derivations that can apply to a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scheme {
-    /// The one its tag or file version stands for.
+    /// The derivation that the tag or file version specifies.
     pub(super) kdf: Kdf,
-    /// Whether the other is tried too.
+    /// True if the other derivation is tried too.
     pub(super) is_mixed: bool,
 }
 
-/// The `turn`-th pair to try of `versions` versions: all of them under the named derivation, then the other.
+/// Returns the `turn`-th pair to try of `versions` versions: first all versions under the specified derivation, then
+/// all under the other.
 pub(super) fn attempt(scheme: Scheme, versions: usize, turn: usize) -> Option<(usize, Kdf)> {
     if turn < versions {
         Some((turn, scheme.kdf))
@@ -48,20 +49,20 @@ pub(super) struct Candidate<'a> {
     pub(super) ephemeral: &'a [u8; POINT_BYTES],
 }
 
-/// One ephemeral key.
+/// The state of one ephemeral key.
 struct Point {
     ephemeral: PublicKey,
-    /// By place in the list of versions.
+    /// Cached keys, by index in the list of versions.
     versions: Vec<Known>,
-    /// The turn that opened the last value, for values that name either derivation.
+    /// The attempt that opened the last value, for values that specify either derivation.
     likely: [usize; 2],
 }
 
-/// What is known of one ephemeral key with one version.
+/// The cached keys of one ephemeral key with one version.
 #[derive(Default)]
 struct Known {
     derived: Option<Derived>,
-    /// Keys that earlier requests opened something with, or that others now can.
+    /// Keys from the cache shared between requests, or keys already added to that cache.
     kept: [Option<Arc<AeadKey>>; 2],
 }
 
@@ -74,17 +75,17 @@ impl Known {
 pub(super) struct Ring {
     app: AppId,
     versions: [Vec<Arc<KeyVersion>>; 2],
-    /// What earlier requests opened, if it is to be used.
+    /// The cache of keys that earlier requests opened, if enabled.
     kept: Option<Arc<OpenedSchedules>>,
     points: Vec<Point>,
     by_point: HashMap<(Curve, [u8; POINT_BYTES]), usize>,
-    /// The point seen last, as text: in a document made by one client, every point.
+    /// The last point, as text. In a document made by one client, every point is the same.
     last: Option<(Curve, [u8; POINT_CHARS], usize)>,
-    /// Diffie-Hellmans so far.
+    /// Number of Diffie-Hellmans so far.
     agreements: usize,
-    /// Asked before each attempt but a value's first.
+    /// Called before each attempt, except the first attempt of a value.
     stop: Option<Box<dyn Fn() -> bool + Send>>,
-    /// Versions of [`Ring::points`] with which anything is known, or a few more.
+    /// Number of versions of [`Ring::points`] with cached keys, or slightly more.
     held: usize,
 }
 
@@ -111,7 +112,7 @@ impl Ring {
         Self { stop: Some(Box::new(stop)), ..self }
     }
 
-    /// Diffie-Hellmans so far.
+    /// Returns the number of Diffie-Hellmans so far.
     pub(super) fn agreements(&self) -> usize {
         self.agreements
     }
@@ -125,7 +126,7 @@ impl Ring {
         &self.app
     }
 
-    /// The place of a point given as text.
+    /// Returns the index of a point given as text, adding the point if it is new.
     #[inline]
     pub(super) fn place_of_chars(&mut self, curve: Curve, chars: &[u8; POINT_CHARS]) -> Result<usize, CannotOpen> {
         if let Some((last_curve, last, place)) = &self.last
@@ -139,13 +140,13 @@ impl Ring {
         Ok(place)
     }
 
-    /// The place of a point; it is checked to be on the curve when it is new.
+    /// Returns the index of a point. A new point is checked to be on the curve.
     pub(super) fn place(&mut self, curve: Curve, point: [u8; POINT_BYTES]) -> Result<usize, CannotOpen> {
         if let Some(place) = self.by_point.get(&(curve, point)) {
             return Ok(*place);
         }
         let ephemeral = PublicKey::from_sec1(curve, &point).map_err(|_| CannotOpen)?;
-        // The last point overshoots it by as many versions as it is tried with.
+        // The last point can exceed the limit by the number of versions tried with it.
         if self.held >= HELD_MAX || self.points.len() >= HELD_MAX {
             self.points.clear();
             self.by_point.clear();
@@ -160,7 +161,8 @@ impl Ring {
         Ok(place)
     }
 
-    /// A point with what earlier requests left of it; a version that opened it then is the likely one now.
+    /// Creates a point with the keys that earlier requests cached for it. A version that opened a value then is tried
+    /// first now.
     fn known(&self, curve: Curve, ephemeral: PublicKey) -> Point {
         let mut versions: Vec<Known> = self.versions[curve as usize].iter().map(|_| Known::default()).collect();
         let mut likely = [0; 2];
@@ -174,7 +176,8 @@ impl Ring {
             let Schedule::Evervault(key) = schedule else { return };
             versions[place].kept[kdf as usize] = Some(key);
             likely[kdf as usize] = place;
-            // A value that names the other derivation was made with this one, unless that one is kept too.
+            // A value that specifies the other derivation was made with this derivation, unless the key of the other is
+            // cached too.
             if versions[place].kept[kdf.other() as usize].is_none() {
                 likely[kdf.other() as usize] = count + place;
             }
@@ -182,14 +185,15 @@ impl Ring {
         Point { ephemeral, versions, likely }
     }
 
-    /// The turn that is tried first. Values whose clients do not mix derivations never have a turn of the other.
+    /// Returns the attempt to make first. Clients that do not mix derivations never need the other derivation.
     fn likely(&self, place: usize, scheme: Scheme) -> usize {
         let point = &self.points[place];
         let likely = point.likely[scheme.kdf as usize];
         if scheme.is_mixed || likely < point.versions.len() { likely } else { 0 }
     }
 
-    /// The `turn`-th key to try, the likeliest first; [`CannotOpen`] when all were tried, or the request was stopped.
+    /// Returns the `turn`-th key to try, the likeliest first. Returns [`CannotOpen`] when all keys were tried or the
+    /// request was stopped.
     #[inline]
     pub(super) fn candidate(&mut self, place: usize, scheme: Scheme, turn: usize) -> Result<Candidate<'_>, CannotOpen> {
         if turn > 0 && self.stop.as_ref().is_some_and(|stop| stop()) {
@@ -216,7 +220,7 @@ impl Ring {
         Ok(Candidate { key, app: own.public().compressed(), ephemeral: point.ephemeral.compressed() })
     }
 
-    /// Remembers which turn opened a value, and keeps its key for other requests.
+    /// Records the attempt that opened a value, and caches its key for other requests.
     #[inline]
     pub(super) fn opened(&mut self, place: usize, scheme: Scheme, turn: usize) {
         let turn = reordered(self.likely(place, scheme), turn);
@@ -237,7 +241,7 @@ impl Ring {
     }
 }
 
-/// Turn 0 is the likely one, and the others keep their order.
+/// Maps attempt 0 to the likely attempt and keeps the order of the others.
 #[inline]
 fn reordered(likely: usize, turn: usize) -> usize {
     match turn {

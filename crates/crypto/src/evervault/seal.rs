@@ -16,26 +16,26 @@ use crate::envelope::base64_chars;
 use crate::key::SharedX;
 use crate::{Curve, Error, KeyScope, KeyVersion};
 
-/// IVs drawn at a time, so that a field costs no call to the random source.
+/// IVs drawn per call of the random source, so that most fields need no call.
 const IVS: usize = 32;
 
-/// Which of a curve's two current tags is written.
+/// The form of strings to write: each curve has two current tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// `QkTC` or `S0lS`: datatype, role, origin and time are part of what is authenticated. The one to choose.
+    /// `QkTC` or `S0lS`: datatype, role, origin and time are authenticated. This form is recommended.
     Metadata {
-        /// For a policy to judge when the value is opened.
+        /// A role for a policy to check when the value is opened.
         role: Option<Role>,
-        /// Unix seconds, readable to whoever opens the value.
+        /// Unix seconds, visible to every client that opens the value.
         encrypted_at: u32,
     },
-    /// `Tk9D` or `RFVC`: the shorter strings that the Node and Python clients write by default. Anyone can give them
-    /// another datatype.
+    /// `Tk9D` or `RFVC`: the shorter strings that the Node and Python clients write by default. Anyone can change their
+    /// datatype.
     Plain,
 }
 
 impl Form {
-    /// The tag written on a curve.
+    /// Returns the tag written on a curve.
     #[must_use]
     pub fn tag(&self, curve: Curve) -> Tag {
         match (self, curve) {
@@ -47,31 +47,31 @@ impl Form {
     }
 }
 
-/// Seals the values of one request. Holds the AES keys of one ephemeral key, wiped on drop; the ephemeral private
-/// key itself is gone once they are derived.
+/// Seals the values of one request. Holds the AES keys of one ephemeral key, wiped on drop. The ephemeral private key
+/// is dropped once the AES keys are derived.
 pub struct Sealer {
     recipient: Arc<KeyVersion>,
     scope: KeyScope,
     tag: Tag,
-    /// What every string says of its making; `None` without metadata.
+    /// Origin and time in the metadata of every string; `None` without metadata.
     stamp: Option<Stamp>,
-    /// The role that every string carries, empty for none. Real roles are not empty.
+    /// The role in every string; empty for no role. A real role is never empty.
     role: String,
-    /// What goes in front of every text, length included. Empty without metadata.
+    /// The metadata before every text, with its length. Empty without metadata.
     metadata: Vec<u8>,
     ephemeral: Ephemeral,
     ivs: Ivs,
-    /// The payload while it is sealed and before it is encoded. Holds ciphertext between calls.
+    /// The payload during sealing, before it is encoded. Holds ciphertext between calls.
     body: Vec<u8>,
 }
 
-/// One ephemeral key's public half and what was derived from the private one.
+/// The public half of an ephemeral key, and the keys derived from its private half.
 struct Ephemeral {
     compressed: [u8; POINT_BYTES],
     uncompressed: [u8; 65],
     chars: [u8; POINT_CHARS],
     derived: Derived,
-    /// Values sealed. IVs are random, so one key may seal 2^32 (NIST SP 800-38D, section 8.3).
+    /// Number of values sealed. IVs are random, so one key may seal 2^32 values (NIST SP 800-38D, section 8.3).
     used: u32,
 }
 
@@ -127,7 +127,7 @@ impl Sealer {
         Ok(Self::with_ephemeral(recipient, scope, form, ephemeral, ORIGIN))
     }
 
-    /// The same with everything random given, for vectors only: a second use repeats the IV.
+    /// Creates a sealer from fixed random inputs, for test vectors only. A second use repeats the IV.
     #[cfg(test)]
     pub(super) fn fixed(
         recipient: Arc<KeyVersion>,
@@ -169,14 +169,15 @@ impl Sealer {
         }
     }
 
-    /// Gives the strings that follow the role of one that was opened, which need not be one that [`Role`] takes: other
-    /// clients check less. `false`, and no change: this form has no place for it, or it is longer than any client's.
+    /// Sets the role of the following strings to the role of an opened string. [`Role`] can reject such a role, since
+    /// other clients check less. Returns `false`, without a change, if this form has no role or the role is longer than
+    /// any client's.
     #[must_use]
     #[inline]
     pub fn carry_role(&mut self, role: Option<&str>) -> bool {
         let wanted = role.unwrap_or_default();
         if wanted == self.role {
-            // An empty role is one that a policy may name; it is not to be lost.
+            // An empty role must not be lost, because a policy can name it.
             return role.is_none() || !wanted.is_empty();
         }
         if self.stamp.is_none() || wanted.len() > CARRIED_ROLE_BYTES_MAX || role.is_some_and(str::is_empty) {
@@ -187,13 +188,13 @@ impl Sealer {
         true
     }
 
-    /// The tag of the strings it writes.
+    /// Returns the tag of the strings that this sealer writes.
     #[must_use]
     pub fn tag(&self) -> Tag {
         self.tag
     }
 
-    /// Bytes that [`Sealer::seal`] appends for a text of this length.
+    /// Returns the number of bytes that [`Sealer::seal`] appends for a text of this length.
     #[must_use]
     #[inline]
     pub fn sealed_bytes(&self, datatype: Datatype, text: usize) -> usize {
@@ -202,7 +203,7 @@ impl Sealer {
         outer + IV_CHARS + 1 + POINT_CHARS + 1 + sealed
     }
 
-    /// Bytes that [`Sealer::seal_file`] appends for a content of this length.
+    /// Returns the number of bytes that [`Sealer::seal_file`] appends for a content of this length.
     #[must_use]
     #[inline]
     pub fn sealed_file_bytes(&self, content: usize) -> usize {
@@ -213,8 +214,8 @@ impl Sealer {
     /// number's [`NumberText`](super::NumberText), or `true` or `false`.
     ///
     /// # Errors
-    /// [`Error::TextTooLong`] beyond [`TEXT_BYTES_MAX`], [`Error::Library`] when the crypto library fails; `out` is then
-    /// as it was.
+    /// [`Error::TextTooLong`] beyond [`TEXT_BYTES_MAX`], [`Error::Library`] when the crypto library fails; `out` is
+    /// then unchanged.
     #[inline]
     pub fn seal(&mut self, datatype: Datatype, text: &str, out: &mut Vec<u8>) -> Result<(), Error> {
         if text.len() > TEXT_BYTES_MAX {
@@ -248,7 +249,7 @@ impl Sealer {
     ///
     /// # Errors
     /// [`FileError::Role`] when the sealer writes a role, [`FileError::TooLong`], [`FileError::Ambiguous`],
-    /// [`FileError::Library`]; `out` is then as it was.
+    /// [`FileError::Library`]; `out` is then unchanged.
     pub fn seal_file(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<(), FileError> {
         if !self.role.is_empty() {
             return Err(FileError::Role);
@@ -276,7 +277,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// Counts one use of the ephemeral key, of a new one where the scope or the count asks for it.
+    /// Counts one use of the ephemeral key. Makes a new key first if the scope or the use count requires it.
     #[inline]
     fn take_use(&mut self) -> Result<(), Error> {
         let used = self.ephemeral.used;

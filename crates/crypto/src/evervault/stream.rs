@@ -1,11 +1,10 @@
-//! Files in pieces, for those that should not be in memory whole. Bytes in, bytes out; the caller does the reading
-//! and writing.
+//! Streaming of files that should not be completely in memory. Bytes in, bytes out: the caller does the I/O.
 //!
-//! **What [`FileOpener`] gives out is not authenticated until [`FileOpener::finish`] has returned `Ok`.** Write it to
-//! a file nobody else reads, and rename that file only then; on `Err`, delete it. The format has one tag at its end,
-//! so no reader can do better without reading twice.
+//! **Output of [`FileOpener`] is not authenticated until [`FileOpener::finish`] has returned `Ok`.** Write the output
+//! to a private file, and rename that file only after success; on `Err`, delete it. The format has one tag at its end,
+//! so the only alternative is to read the file twice.
 //!
-//! AWS-LC's safe interface has no GCM in pieces, so this runs on OpenSSL's.
+//! This module uses OpenSSL, because AWS-LC's safe interface has no streaming GCM.
 
 use std::fmt;
 
@@ -22,20 +21,21 @@ use crate::aead::{AeadKey, NONCE_BYTES, TAG_BYTES};
 use crate::key::SharedX;
 use crate::{AppKeys, CannotOpen, Error, KeyVersion, PublicKey};
 
-/// OpenSSL counts the bytes of one call in a C int.
+/// Limit per call: OpenSSL counts bytes in a C int.
 const CALL_BYTES_MAX: usize = 1 << 30;
 
-/// Opens one file. A file names no key version, so [`FileOpener::candidates`] may give several to try in turn.
+/// Opens one file. A file names no key version, so [`FileOpener::candidates`] can return several openers to try in
+/// order.
 pub struct FileOpener {
     context: CipherCtx,
     checksum: crc32fast::Hasher,
     /// Set until the encrypted metadata of versions 4 and 5 has been read.
     metadata: Option<MetadataPart>,
-    /// Set until the first of the content of versions 2 and 3 has been judged.
+    /// Set until the start of the content of versions 2 and 3 has been checked for metadata.
     front: Option<Front>,
     legacy: Legacy,
     role: Option<Box<str>>,
-    /// The last bytes seen: tag and checksum, if nothing follows.
+    /// The last bytes seen, which are tag and checksum if no more bytes follow.
     held: Vec<u8>,
 }
 
@@ -43,14 +43,14 @@ struct MetadataPart {
     header: FileHeader,
     key: AeadKey,
     aad: Box<[u8]>,
-    /// Length, then as many bytes.
+    /// The length field, then as many bytes of metadata.
     read: Vec<u8>,
 }
 
 impl FileOpener {
-    /// Openers to try, likeliest first: one per active key version, and on secp256k1 one more for either derivation,
-    /// because real clients mix them. Feed the bytes behind the header to the first; if it fails, start over with
-    /// the next.
+    /// Returns openers to try, likeliest first: one per active key version. On secp256k1 each version has a second
+    /// opener for the other derivation, because real clients mix them. Feed the bytes after the header to the first
+    /// opener; if it fails, start over with the next.
     ///
     /// # Errors
     /// [`CannotOpen`] when none can open the file.
@@ -88,10 +88,11 @@ impl FileOpener {
         Ok(Self { context, checksum, metadata, front, legacy, role: None, held: Vec::with_capacity(TRAILER_BYTES) })
     }
 
-    /// Takes the next bytes of the file, of any length, and appends what they decrypt to: **not authenticated yet**.
+    /// Takes the next bytes of the file, of any length, and appends the decrypted bytes: **not authenticated yet**.
     ///
     /// # Errors
-    /// [`CannotOpen`] when metadata does not open or is refused; wrong content shows only at the end.
+    /// [`CannotOpen`] when metadata does not open or is rejected. Wrong content is detected only by
+    /// [`FileOpener::finish`].
     pub fn update(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), CannotOpen> {
         let chunk = match &mut self.metadata {
             None => chunk,
@@ -115,7 +116,7 @@ impl FileOpener {
         Ok(())
     }
 
-    /// Collects the metadata, opens it once it is whole, and gives back what is behind it.
+    /// Collects the metadata, opens it once it is complete, and returns the bytes after it.
     fn take_metadata<'a>(&mut self, chunk: &'a [u8]) -> Result<&'a [u8], CannotOpen> {
         let Some(part) = &mut self.metadata else { return Ok(chunk) };
         let missing = 2 + part.header.metadata_bytes - part.read.len();
@@ -133,13 +134,13 @@ impl FileOpener {
         Ok(rest)
     }
 
-    /// The data role, as far as it is known: ask once all was taken.
+    /// Returns the data role. It is complete only after the whole file was passed to [`FileOpener::update`].
     #[must_use]
     pub fn role(&self) -> Option<&str> {
         self.role.as_deref()
     }
 
-    /// Says whether everything given out was authentic. Anything but `Ok` means: delete it.
+    /// Checks that all returned output was authentic. On an error, delete the output.
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
@@ -164,17 +165,17 @@ impl fmt::Debug for FileOpener {
     }
 }
 
-/// Seals one file under an ephemeral key of its own.
+/// Seals one file under its own ephemeral key.
 pub struct FileSealer {
     context: CipherCtx,
     checksum: crc32fast::Hasher,
     content_bytes: u64,
-    /// Set until the first of the content has been judged.
+    /// Set until the start of the content has been checked for metadata.
     front: Option<Front>,
 }
 
 impl FileSealer {
-    /// A sealer to `recipient`, and the bytes that begin the file: version 3 on P-256, 2 on secp256k1.
+    /// Creates a sealer to `recipient` and the file's header: version 3 on P-256, 2 on secp256k1.
     ///
     /// # Errors
     /// [`Error::Library`] when the random source or the crypto library fails.
@@ -203,11 +204,11 @@ impl FileSealer {
         Ok((Self { context, checksum, content_bytes: 0, front: Some(Front::default()) }, header))
     }
 
-    /// Encrypts the next bytes, of any length, where they lie.
+    /// Encrypts the next bytes, of any length, in place.
     ///
     /// # Errors
-    /// [`FileError::TooLong`] beyond [`FILE_BYTES_MAX`] in all, [`FileError::Ambiguous`], [`FileError::Library`]; the
-    /// file is then void.
+    /// [`FileError::TooLong`] beyond [`FILE_BYTES_MAX`] in total, [`FileError::Ambiguous`], [`FileError::Library`]; the
+    /// file is then unusable.
     pub fn update(&mut self, chunk: &mut [u8]) -> Result<(), FileError> {
         self.content_bytes = self.content_bytes.saturating_add(chunk.len() as u64);
         if self.content_bytes > FILE_BYTES_MAX {
@@ -222,7 +223,7 @@ impl FileSealer {
         Ok(())
     }
 
-    /// The bytes that end the file.
+    /// Returns the last bytes of the file.
     ///
     /// # Errors
     /// [`FileError::Library`] when the crypto library fails.

@@ -1,4 +1,4 @@
-//! The parts of a string, before any key is involved.
+//! The syntax of an Evervault string, without any key.
 //!
 //! ```text
 //! ev:[debug:][TAG:][TYPE:]IV:EPH:CT:$
@@ -14,7 +14,8 @@ use super::derive::Kdf;
 use crate::aead::{NONCE_BYTES, TAG_BYTES};
 use crate::{CannotOpen, Curve};
 
-/// Standard base64 as the format writes it, without padding, and with it as some of its examples have it.
+/// Standard base64 without padding, as the format writes it. `PADDED` accepts padding, as in some of the vendor's
+/// examples.
 pub(super) static BASE64: LazyLock<Simd> = LazyLock::new(|| Simd::standard(NO_PAD));
 static PADDED: LazyLock<Simd> = LazyLock::new(|| Simd::standard(PAD));
 
@@ -24,28 +25,30 @@ pub(super) const IV_CHARS: usize = 16;
 pub(super) const POINT_BYTES: usize = 33;
 pub(super) const POINT_CHARS: usize = 44;
 
-/// Longest text that is sealed: 25 MiB, as of a file's content. A reader goes over it once per key that it tries.
+/// Longest text that is sealed: 25 MiB, like the content of a file. A reader processes the text once per key that it
+/// tries.
 pub const TEXT_BYTES_MAX: usize = 25 << 20;
-/// Its characters once sealed, with the longest metadata there is in front, and padded.
+/// Characters of the longest sealed text, with the longest possible metadata and padding.
 pub(super) const SEALED_CHARS_MAX: usize = (2 + u16::MAX as usize + TEXT_BYTES_MAX + TAG_BYTES).div_ceil(3) * 4;
 
-/// Whether a string claims to be one. What claims to be one must open or fail; it is never data.
+/// Returns true if a string has the prefix of an Evervault string. Such a string must open or fail; it is never treated
+/// as data.
 #[must_use]
 #[inline]
 pub fn looks_like(text: &[u8]) -> bool {
     text.len() >= PREFIX.len() + SUFFIX.len() && text.starts_with(PREFIX) && text.ends_with(SUFFIX)
 }
 
-/// The four characters that say how a string was made. Compared exactly, never decoded.
+/// The four characters that identify how a string was made. Compared exactly, never decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tag {
     /// `RFVC`: secp256k1, no role; datatype not authenticated.
     Rfvc,
     /// `Tk9D`: P-256, no role; datatype not authenticated.
     Tk9d,
-    /// `S0lS`: secp256k1, with metadata. What we write on that curve.
+    /// `S0lS`: secp256k1, with metadata. We write this tag on that curve.
     S0ls,
-    /// `QkTC`: P-256, with metadata. What we write by default.
+    /// `QkTC`: P-256, with metadata. We write this tag by default.
     Qktc,
     /// `QlJV`: secp256k1 with metadata, October 2023 to May 2024. Legacy.
     Qljv,
@@ -57,22 +60,23 @@ pub enum Tag {
     Untagged,
 }
 
-/// What a tag binds as additional data.
+/// The additional data that a tag binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Binding {
     Nothing,
     /// The app's compressed point.
     App,
-    /// Debug mark, datatype and this version number; the ephemeral and the app's compressed point.
+    /// The debug mark, the datatype and this version number; then the compressed points of the ephemeral key and the
+    /// app.
     V2(u8),
 }
 
 impl Tag {
-    /// Every tag, those we write first.
+    /// Every tag. The tags that we write come first.
     pub const ALL: [Self; 8] =
         [Self::Qktc, Self::S0ls, Self::Tk9d, Self::Rfvc, Self::Tenz, Self::Qljv, Self::T1jl, Self::Untagged];
 
-    /// The characters; empty for an untagged string.
+    /// Returns the four characters; empty for an untagged string.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -87,7 +91,7 @@ impl Tag {
         }
     }
 
-    /// The curve of its keys.
+    /// Returns the curve of the tag's keys.
     #[must_use]
     pub fn curve(self) -> Curve {
         match self {
@@ -96,19 +100,20 @@ impl Tag {
         }
     }
 
-    /// Whether opening it takes [`Legacy::Allowed`](super::Legacy::Allowed).
+    /// Returns true if opening requires [`Legacy::Allowed`](super::Legacy::Allowed).
     #[must_use]
     pub fn is_legacy(self) -> bool {
         matches!(self, Self::Qljv | Self::Tenz | Self::T1jl | Self::Untagged)
     }
 
-    /// Whether the payload begins with metadata: the only place for a role.
+    /// Returns true if the payload begins with metadata, which is the only place for a role.
     #[must_use]
     pub fn has_metadata(self) -> bool {
         matches!(self, Self::S0ls | Self::Qktc | Self::Qljv | Self::Tenz)
     }
 
-    /// Whether the declared datatype is authenticated. Where it is not, whoever holds a string can change it.
+    /// Returns true if the declared datatype is authenticated. Otherwise anyone who holds a string can change its
+    /// datatype.
     #[must_use]
     pub fn authenticates_datatype(self) -> bool {
         matches!(self.binding(), Binding::V2(_))
@@ -121,8 +126,8 @@ impl Tag {
         }
     }
 
-    /// Whether real clients wrote this tag under the other derivation too: those of 2022 and later on secp256k1
-    /// keep the key of their first call, whatever a later call asks for.
+    /// Returns true if real clients also wrote this tag under the other derivation. Clients of 2022 and later on
+    /// secp256k1 keep the key of their first call, even if a later call requests the other derivation.
     pub(super) fn mixes_derivations(self) -> bool {
         matches!(self, Self::Rfvc | Self::S0ls | Self::Qljv)
     }
@@ -141,10 +146,10 @@ impl Tag {
     }
 }
 
-/// The datatype a string declares.
+/// The datatype that a string declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Datatype {
-    /// Text; written without a word.
+    /// Text; written without a datatype word.
     String = 0,
     /// A number in decimal.
     Number = 1,
@@ -156,7 +161,7 @@ impl Datatype {
     /// Every datatype.
     pub const ALL: [Self; 3] = [Self::String, Self::Number, Self::Boolean];
 
-    /// The word in a string, with the colon behind it.
+    /// Returns the datatype word in a string, with the colon after it.
     pub(super) fn word(self) -> &'static [u8] {
         match self {
             Self::String => b"",
@@ -167,7 +172,7 @@ impl Datatype {
 
     #[inline]
     fn strip_word(rest: &[u8]) -> (Self, &[u8]) {
-        // Nobody writes the word for a string, but the published readers accept it.
+        // No client writes the word for a string, but the published readers accept it.
         let words: [(&[u8], Self); 3] =
             [(Self::Number.word(), Self::Number), (Self::Boolean.word(), Self::Boolean), (b"string:", Self::String)];
         let stripped = words.into_iter().find_map(|(word, datatype)| Some((datatype, rest.strip_prefix(word)?)));
@@ -175,7 +180,7 @@ impl Datatype {
     }
 }
 
-/// Additional data of one string, at most 67 bytes.
+/// The additional data of one string, at most 67 bytes.
 pub(super) struct Aad {
     bytes: [u8; 1 + 2 * POINT_BYTES],
     length: usize,
@@ -192,7 +197,7 @@ impl Aad {
                 aad.length = POINT_BYTES;
             }
             Binding::V2(version) => {
-                // Bit 7 is the debug mark; debug strings are neither read nor written here.
+                // Bit 7 is the debug mark. Debug strings are neither read nor written here.
                 aad.bytes[0] = (datatype as u8) << 4 | version;
                 aad.bytes[1..=POINT_BYTES].copy_from_slice(ephemeral);
                 aad.bytes[1 + POINT_BYTES..].copy_from_slice(app);
@@ -208,7 +213,7 @@ impl Aad {
     }
 }
 
-/// A string cut at its colons; nothing decoded yet.
+/// A string split at its colons, not yet decoded.
 pub(super) struct Parts<'a> {
     pub(super) is_debug: bool,
     pub(super) tag: Tag,
@@ -219,7 +224,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Cuts a string; `None` when it has another shape.
+    /// Splits a string. Returns `None` when its syntax is invalid.
     #[inline]
     pub(super) fn of(text: &'a [u8]) -> Option<Self> {
         let rest = text.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
@@ -244,8 +249,8 @@ impl<'a> Parts<'a> {
         Ok(nonce)
     }
 
-    /// Decodes ciphertext and tag into `body`, which is as long as the characters at least; returns the length.
-    /// Padding is exact or absent: the published clients strip it, the vendor's examples show it.
+    /// Decodes ciphertext and tag into `body` and returns their length. `body` must be at least as long as the
+    /// characters. Padding must be exact or absent: the published clients strip it, the vendor's examples contain it.
     #[inline]
     pub(super) fn decode_sealed(&self, body: &mut [u8]) -> Result<usize, CannotOpen> {
         let engine = if self.sealed.ends_with(b"=") { &PADDED } else { &BASE64 };
@@ -253,7 +258,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The compressed form of an uncompressed point.
+/// Returns the compressed form of an uncompressed point.
 pub(super) fn compressed(point: &[u8; 65]) -> [u8; POINT_BYTES] {
     let mut compressed = [0; POINT_BYTES];
     compressed[0] = 2 | (point[64] & 1);
@@ -268,25 +273,25 @@ pub(super) fn point(chars: &[u8; POINT_CHARS]) -> Result<[u8; POINT_BYTES], Cann
     Ok(point)
 }
 
-/// What a string says about itself without being opened. Nothing in it is authenticated, and a role is known only
-/// once the string opens.
+/// The public parts of a string, readable without a key. None of them is authenticated. A role is known only after the
+/// string opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// How it was made.
+    /// The tag, which identifies how the string was made.
     pub tag: Tag,
-    /// Curve of its keys.
+    /// The curve of the string's keys.
     pub curve: Curve,
-    /// The datatype it declares.
+    /// The datatype that the string declares.
     pub datatype: Datatype,
-    /// Whether it was made for the vendor's published debug key; such a string never opens here.
+    /// True if the string was made for the vendor's published debug key. Such a string never opens here.
     pub is_debug: bool,
-    /// The writer's ephemeral key, compressed. Values made together normally share it.
+    /// The sealer's ephemeral key, compressed. Values made together normally share this key.
     pub ephemeral: [u8; 33],
-    /// Length of the payload: of the text, and of the metadata in front of it where the tag has any.
+    /// Length of the payload in bytes: the text, and the metadata before it if the tag has any.
     pub payload_bytes: usize,
 }
 
-/// Reads a string's outer parts; `None` when it is none.
+/// Parses a string's public parts. Returns `None` when `text` is not an Evervault string.
 #[must_use]
 pub fn inspect(text: &[u8]) -> Option<Inspection> {
     let parts = Parts::of(text)?;

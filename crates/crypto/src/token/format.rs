@@ -1,8 +1,8 @@
-//! What tokens look like: random strings of a chosen shape.
+//! Token formats: random strings of a chosen shape.
 //!
-//! A token says nothing of its value beyond what its format keeps on purpose: a length, a card's ends. Every token of a
-//! format is as likely as any other, the value itself excepted. How many there are bounds how many values a collection
-//! can hold; the store knows which are taken, so running out is the caller's to see.
+//! A token reveals only the parts of its value that its format keeps on purpose: a length, or the ends of a card
+//! number. All tokens of a format are equally likely, except the value itself, which is excluded. The number of tokens
+//! limits the number of values in a collection. The store knows the used tokens, so the caller must detect exhaustion.
 //!
 //! | format | shape | how many |
 //! | --- | --- | --- |
@@ -18,29 +18,29 @@ const OPAQUE_PREFIX: &str = "tok_";
 const OPAQUE_CHARS: usize = 22;
 const EMAIL_PREFIX: &str = "tok-";
 const EMAIL_CHARS: usize = 25;
-/// RFC 2606 keeps `.invalid` from ever being a domain: mail to a token goes nowhere.
+/// RFC 2606 reserves `.invalid`, so mail to a token is never delivered.
 const EMAIL_SUFFIX: &str = "@tokens.invalid";
-/// Where a UUID has its hyphens.
+/// Positions of the hyphens in a UUID.
 const UUID_HYPHENS: [usize; 4] = [8, 13, 18, 23];
 const UUID_CHARS: usize = 36;
 const ALPHABET: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// The shape of a collection's tokens.
+/// The format of a collection's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Says of itself that it is a token; survives a double click. For any value.
+    /// A string recognizable as a token that a double click selects completely. For any value.
     Opaque,
     /// A random UUID. For any value.
     Uuid,
-    /// As many digits as the value, which is a string of 1 to [`Format::DIGITS_MAX`] of them.
+    /// As many digits as the value, which must be a string of 1 to [`Format::DIGITS_MAX`] digits.
     Digits,
-    /// A card number with the value's ends. For a string of 12 to 19 digits that passes Luhn.
+    /// A card number that keeps the value's ends. For a string of 12 to 19 digits that passes Luhn.
     Card(CardEnds),
-    /// An address that no mail reaches and that survives lower-casing. For any value.
+    /// An undeliverable mail address that survives lower-casing. For any value.
     Email,
 }
 
-/// How much of a card number its token keeps. The first six name the bank, the last four are what is printed on receipts.
+/// The digits of a card number that its token keeps. The first six identify the bank, and receipts show the last four.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardEnds {
     first: u8,
@@ -53,22 +53,22 @@ impl CardEnds {
     /// Most digits kept at the end.
     pub const LAST_MAX: u8 = 4;
 
-    /// How many digits are kept at the start and at the end.
+    /// Creates the numbers of digits to keep at the start and at the end.
     ///
     /// # Errors
-    /// [`Error::InvalidCardEnds`] beyond the greatest of each: what lies between would be too few to be a token.
+    /// [`Error::InvalidCardEnds`] beyond either maximum, because too few random digits would remain between the ends.
     pub fn new(first: u8, last: u8) -> Result<Self, Error> {
         let fit = first <= Self::FIRST_MAX && last <= Self::LAST_MAX;
         if fit { Ok(Self { first, last }) } else { Err(Error::InvalidCardEnds) }
     }
 
-    /// Digits kept at the start.
+    /// Returns the number of digits kept at the start.
     #[must_use]
     pub fn first(self) -> u8 {
         self.first
     }
 
-    /// Digits kept at the end.
+    /// Returns the number of digits kept at the end.
     #[must_use]
     pub fn last(self) -> u8 {
         self.last
@@ -81,16 +81,16 @@ impl Default for CardEnds {
     }
 }
 
-/// Why there is no token for a value. Says nothing of the value.
+/// The reason why there is no token for a value. Contains no part of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The format wants a string of digits. The caller's to choose another collection.
+    /// The format requires a string of digits. The client must choose another collection.
     #[error("not a string of 1 to 64 digits")]
     NotDigits,
-    /// The format wants a card number. The caller's to choose another collection.
+    /// The format requires a card number. The client must choose another collection.
     #[error("not a string of 12 to 19 digits that passes Luhn")]
     NotCard,
-    /// Not the value's fault: the system's random source failed. Stop using this process.
+    /// The system's random source failed, independent of the value. Stop using this process.
     #[error("the random source failed")]
     Library,
 }
@@ -99,7 +99,7 @@ impl Format {
     /// Longest value and token of [`Format::Digits`].
     pub const DIGITS_MAX: usize = 64;
 
-    /// Puts a random token for a value into `out`, in place of what is there. Never the value itself.
+    /// Replaces the content of `out` with a random token for a value. The token is never the value itself.
     ///
     /// # Errors
     /// [`Unfit`] when the format has no token for such a value.
@@ -120,7 +120,7 @@ impl Format {
         }
     }
 
-    /// Whether a string may be a token of this format. Of digits and cards, whether it is digits or a card number.
+    /// Returns true if a string has the shape of this format. For digits and cards, checks for digits or a card number.
     #[must_use]
     pub fn has_shape(self, text: &str) -> bool {
         let of = |prefix, chars: usize, suffix, allowed: fn(&u8) -> bool| {
@@ -138,7 +138,7 @@ impl Format {
         }
     }
 
-    /// One token at random, which may be the value. The plaintext fits.
+    /// Draws one random token, which can be equal to the value. The plaintext must fit the format.
     fn draw<E>(self, plaintext: &[u8], byte: &mut impl FnMut() -> Result<u8, E>, out: &mut String) -> Result<(), E> {
         match self {
             Self::Opaque => {
@@ -158,7 +158,8 @@ impl Format {
     }
 }
 
-/// A uniform number below `bound`, which is not 0: bytes beyond its greatest multiple are passed over.
+/// Draws a uniform number below `bound`, which must not be 0. Bytes at or above the greatest multiple of `bound` are
+/// skipped.
 pub(super) fn below<E>(bound: u8, byte: &mut impl FnMut() -> Result<u8, E>) -> Result<u8, E> {
     let excess = (u8::MAX % bound + 1) % bound;
     loop {
@@ -182,7 +183,7 @@ fn draw_chars<E>(
     Ok(())
 }
 
-/// RFC 9562, section 5.4.
+/// Draws a UUID (RFC 9562, section 5.4).
 fn draw_uuid<E>(byte: &mut impl FnMut() -> Result<u8, E>, out: &mut String) -> Result<(), E> {
     for at in 0..16 {
         let drawn = match (at, byte()?) {
@@ -200,7 +201,7 @@ fn draw_uuid<E>(byte: &mut impl FnMut() -> Result<u8, E>, out: &mut String) -> R
     Ok(())
 }
 
-/// The ends of `card`, and between them digits of which the last makes Luhn's sum come out.
+/// Draws the digits between the ends of `card`. The last drawn digit makes the number pass Luhn.
 fn draw_card<E>(
     ends: CardEnds,
     card: &[u8],
@@ -214,7 +215,7 @@ fn draw_card<E>(
     let chosen_at = out.len();
     out.push('0');
     kept(&card[last_at..], out);
-    // What a digit adds to the sum is a permutation of 0..10 in either parity, so exactly one fits.
+    // In either parity, the weights of the digits 0 to 9 are a permutation of 0..10, so exactly one digit fits.
     let missing = (10 - luhn(out.as_bytes()) % 10) % 10;
     let is_doubled = (card.len() - chosen_at).is_multiple_of(2);
     let digit = (b'0'..=b'9').find(|digit| weight(*digit, is_doubled) == missing).expect("a permutation");
@@ -222,7 +223,7 @@ fn draw_card<E>(
     Ok(())
 }
 
-/// Luhn's sum (ISO/IEC 7812-1, annex B) over ASCII digits; a valid number's is a multiple of ten.
+/// Computes Luhn's sum (ISO/IEC 7812-1, annex B) over ASCII digits. The sum of a valid number is a multiple of ten.
 pub(super) fn luhn(digits: &[u8]) -> u32 {
     digits.iter().rev().enumerate().map(|(at, digit)| weight(*digit, !at.is_multiple_of(2))).sum()
 }
@@ -253,7 +254,7 @@ fn is_uuid(text: &[u8]) -> bool {
         })
 }
 
-/// The system's random source, asked for what nearly every token needs in one go. Lives as long as one token.
+/// The system's random source, read in blocks that are enough for nearly every token. Lives as long as one token.
 struct Random {
     bytes: [u8; 32],
     at: usize,

@@ -1,7 +1,8 @@
-//! Keyed hashes: what a store may know in place of a token, a value or a context.
+//! Keyed hashes that a store holds in place of tokens, values and contexts.
 //!
-//! HMAC-SHA-256 cut to 16 bytes, each purpose under its own sub-key. Every input carries the app's number, and whatever
-//! varies in length has its length in front as 8 bytes, so that no two inputs are the same bytes. Integers are big-endian.
+//! Each hash is HMAC-SHA-256 cut to 16 bytes, with its own sub-key per purpose. Every input contains the app's number.
+//! Each part of variable length is preceded by its length as 8 bytes, so that different inputs never encode alike.
+//! Integers are big-endian.
 
 use std::fmt;
 
@@ -14,12 +15,12 @@ use crate::Datatype;
 /// Bytes of every keyed hash here.
 pub(super) const HASH_BYTES: usize = 16;
 
-/// First byte of what a fingerprint hashes.
+/// First byte of a fingerprint's input.
 const OF_VALUE: u8 = 1;
 const OF_CALL: u8 = 2;
 
-/// HMAC-SHA-256 with its key taken in: a row costs the blocks of its input and one more. In its own allocation, so that a
-/// move leaves no copy behind; it wipes itself, and so do the copies that hash.
+/// HMAC-SHA-256 with its key already absorbed, so that a row costs the blocks of its input and one more. Boxed, so that
+/// a move leaves no copy behind. The state and its copies for hashing wipe themselves.
 pub(super) struct Keyed(Box<Hmac<Sha256>>);
 
 impl Keyed {
@@ -37,7 +38,7 @@ impl Keyed {
     }
 }
 
-/// Keyed hash of a caller's context under one app, made once per call: rows are bound to it.
+/// A keyed hash of a client's context under one app, computed once per request. Rows are bound to it.
 #[derive(Clone, Copy)]
 pub struct TokenContext(pub(super) [u8; HASH_BYTES]);
 
@@ -53,13 +54,13 @@ fn length(bytes: &[u8]) -> [u8; 8] {
 }
 
 impl TokenKeys {
-    /// The hash of a caller's context; an empty one is a context too.
+    /// Hashes a client's context. An empty context is valid.
     #[must_use]
     pub fn context(&self, context: &[u8]) -> TokenContext {
         TokenContext(self.context.hash(&[&self.app.to_be_bytes(), &length(context), context]))
     }
 
-    /// What a token is stored under in its collection.
+    /// Returns the id that a token is stored under in its collection.
     #[must_use]
     #[inline]
     pub fn id(&self, collection: u32, token: &str) -> [u8; HASH_BYTES] {
@@ -67,8 +68,9 @@ impl TokenKeys {
         self.id.hash(&[&self.app.to_be_bytes(), &collection.to_be_bytes(), &length(token), token])
     }
 
-    /// The same for the same value under the same context, in one collection: deterministic and one-way tokens are found
-    /// again by it. Where a collection's values are one across contexts, `context` is the empty one.
+    /// Returns the fingerprint of a value under a context in one collection. It is deterministic, so deterministic and
+    /// one-way tokens are found again by it. If a collection shares values across contexts, `context` must be the empty
+    /// one.
     #[must_use]
     #[inline]
     pub fn fingerprint_of_value(
@@ -83,8 +85,9 @@ impl TokenKeys {
         self.fingerprint.hash(&[&[OF_VALUE], &app, &collection, &context.0, &datatype, &length(plaintext), plaintext])
     }
 
-    /// The same when a call is repeated: a field of a call with an idempotency key, by its position among the call's
-    /// fields. Another value or context under the same key has another fingerprint, and so gets another token.
+    /// Returns the fingerprint of a field of a request with an idempotency key, by its position among the request's
+    /// fields. It is equal when the request is repeated. Another value or context under the same key has another
+    /// fingerprint, and so another token.
     #[must_use]
     #[inline]
     pub fn fingerprint_of_call(

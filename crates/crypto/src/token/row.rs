@@ -5,11 +5,11 @@
 //! plaintext: context hash 16 | [fingerprint 16, in layout 2] token length 2 | token | datatype 1 | value
 //! aad:       [02, in layout 2] app 4 | collection 4 | id 16
 //! ```
-//! Layout 2 is for rows whose value alone cannot prove that they belong to the fingerprint that they are found by.
-//! AES-256-GCM-SIV under a random nonce, so that neither the number of rows nor a nonce that repeats after a machine's
-//! snapshot is a danger. A row opens only in its place. Its context is inside and not in the additional data: whoever
-//! lists a collection must learn the token and knows no context, while the value is released to its context alone.
-//! One seal does both; the check is as strong, since the tag covers what it compares.
+//! Layout 2 is for rows whose value alone cannot prove that they belong to their fingerprint. Rows use AES-256-GCM-SIV
+//! under a random nonce, so that neither many rows nor a nonce repeated after a machine snapshot is a danger. A row
+//! opens only under its own app, collection and id. The context is inside the plaintext, not in the additional data. A
+//! listing of a collection can therefore show tokens without a context, while a value is released only to its context.
+//! Token and value share one seal. The check is equally strong, since the tag covers the compared context.
 
 use std::fmt;
 
@@ -21,18 +21,18 @@ use super::hash::{HASH_BYTES, TokenContext};
 use crate::aead::{NONCE_BYTES, TAG_BYTES, room};
 use crate::{CannotOpen, Datatype, Error};
 
-/// Without a fingerprint.
+/// Layout without a fingerprint.
 const PLAIN: u8 = 1;
-/// With the fingerprint that the row is found by.
+/// Layout with the fingerprint that finds the row.
 const BOUND: u8 = 2;
-/// In front of the ciphertext: layout, key number, nonce.
+/// Bytes before the ciphertext: layout, key number, nonce.
 const HEADER_BYTES: usize = 1 + 4 + NONCE_BYTES;
-/// In the plaintext beside token and value: context hash, token length, datatype.
+/// Bytes of the plaintext besides token and value: context hash, token length, datatype.
 const PLAIN_OVERHEAD: usize = HASH_BYTES + 2 + 1;
-/// In place of a datatype where there is no value.
+/// Marks a row without a value, in place of a datatype.
 const NO_VALUE: u8 = 0x80;
 
-/// Where rows are opened, one after the other; wiped on drop.
+/// A reusable buffer in which rows are opened; wiped on drop.
 #[derive(Default)]
 pub struct RowBuffer(Zeroizing<Vec<u8>>);
 
@@ -42,7 +42,7 @@ impl fmt::Debug for RowBuffer {
     }
 }
 
-/// Content of a new row.
+/// The content of a new row.
 #[derive(Clone, Copy)]
 pub struct NewToken<'a> {
     /// The collection's number.
@@ -55,18 +55,18 @@ pub struct NewToken<'a> {
     pub fingerprint: Option<&'a [u8; HASH_BYTES]>,
     /// The token.
     pub token: &'a str,
-    /// The value; `None` for one-way.
+    /// The value; `None` for a one-way token.
     pub value: Option<(Datatype, &'a [u8])>,
 }
 
-/// Without token and value.
+/// Omits token and value.
 impl fmt::Debug for NewToken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewToken").field("collection", &self.collection).finish_non_exhaustive()
     }
 }
 
-/// A row that opened. The token is there for anybody who may read the collection, the value under its context only.
+/// An opened row. The token is available to every reader of the collection, the value only under its context.
 pub struct OpenedToken<'a> {
     context: [u8; HASH_BYTES],
     fingerprint: Option<[u8; HASH_BYTES]>,
@@ -75,23 +75,23 @@ pub struct OpenedToken<'a> {
 }
 
 impl<'a> OpenedToken<'a> {
-    /// The token.
+    /// Returns the token.
     #[must_use]
     pub fn token(&self) -> &'a str {
         self.token
     }
 
-    /// The value; `None` of what is one-way. A string is valid UTF-8.
+    /// Returns the value, or `None` for a one-way token. A string is valid UTF-8.
     ///
     /// # Errors
-    /// [`CannotOpen`] under another context. Compared in constant time.
+    /// [`CannotOpen`] under another context. The comparison takes constant time.
     pub fn value(&self, context: &TokenContext) -> Result<Option<(Datatype, &'a [u8])>, CannotOpen> {
         verify_slices_are_equal(&self.context, &context.0).map_err(|_| CannotOpen)?;
         Ok(self.value)
     }
 
-    /// Returns whether the row belongs to the fingerprint that it was found by, is under this context if one is given, and holds
-    /// this value if it holds any. `canonical` appends a value in the encoding that was hashed. Compares in constant time.
+    /// Returns true if the row belongs to the fingerprint that found it, to this context if given, and holds this value
+    /// if it holds any. `canonical` appends a value in the encoding that was hashed. Compares in constant time.
     #[must_use]
     pub fn is_of(
         &self,
@@ -111,7 +111,7 @@ impl<'a> OpenedToken<'a> {
         if own != datatype {
             return false;
         }
-        // Strings and binary have one encoding. So do most other values.
+        // Strings and binary have exactly one encoding, and so do most other values.
         if !differs(held, value) || datatype != Datatype::Value {
             return !differs(held, value);
         }
@@ -123,7 +123,7 @@ impl<'a> OpenedToken<'a> {
     }
 }
 
-/// Without token and value: neither belongs into a log.
+/// Omits token and value, because neither may be logged.
 impl fmt::Debug for OpenedToken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OpenedToken")
@@ -131,7 +131,7 @@ impl fmt::Debug for OpenedToken<'_> {
 }
 
 impl TokenKeys {
-    /// Seals a token and its value under the newest active version. Allocates the row and nothing else.
+    /// Seals a token and its value under the newest active version. Allocates only the row.
     ///
     /// # Errors
     /// [`Error::NoTokenKey`], [`Error::TokenTooLong`], or [`Error::Library`] when the random source fails.
@@ -147,7 +147,7 @@ impl TokenKeys {
         let token_bytes = u16::try_from(token.len()).map_err(|_| Error::TokenTooLong)?;
         let (datatype, value) = value.map_or((NO_VALUE, &[][..]), |(datatype, value)| (datatype as u8, value));
         let (layout, fingerprint) = fingerprint.map_or((PLAIN, &[][..]), |fingerprint| (BOUND, &fingerprint[..]));
-        // Room for the whole from the start: growing would leave a copy of the value behind.
+        // Allocates the full capacity at once: growing would leave an unwiped copy of the value.
         let plain = PLAIN_OVERHEAD + fingerprint.len() + token.len() + value.len();
         let mut row = Vec::with_capacity(HEADER_BYTES + plain + TAG_BYTES);
         row.push(layout);
@@ -163,10 +163,10 @@ impl TokenKeys {
         Ok(row)
     }
 
-    /// Opens a row in `buffer`, which may be used again for the next. Allocates only where the buffer is too small.
+    /// Opens a row in `buffer`, which can be reused for the next row. Allocates only when the buffer is too small.
     ///
     /// # Errors
-    /// [`CannotOpen`], whatever the reason: another place, another key, a disabled version, altered bytes.
+    /// [`CannotOpen`], whatever the reason: other coordinates, another key, a disabled version, altered bytes.
     pub fn open<'a>(
         &self,
         collection: u32,
@@ -187,7 +187,7 @@ impl TokenKeys {
         OpenedToken::read(layout == BOUND, plain).ok_or(CannotOpen)
     }
 
-    /// What a row is bound to besides its key: the first byte is no part of it in layout 1.
+    /// Returns the additional data of a row. Its first byte is left out in layout 1.
     pub(super) fn place(&self, layout: u8, collection: u32, id: &[u8; HASH_BYTES]) -> Place {
         let mut place = [0; 1 + 8 + HASH_BYTES];
         place[0] = layout;
@@ -198,7 +198,7 @@ impl TokenKeys {
     }
 }
 
-/// Layout, app, collection and id.
+/// The additional data: layout, app, collection and id.
 pub(super) struct Place([u8; 1 + 8 + HASH_BYTES]);
 
 impl Place {

@@ -1,4 +1,4 @@
-//! What a load is, said in options. Shared by the commands that put load on an engine.
+//! Command-line options that describe a load, shared by the commands that run one.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -90,7 +90,7 @@ pub(super) struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// The load, sent that way.
+    /// Builds the load for the given arrival model.
     pub(super) fn load(&self, drive: Drive) -> Result<Load, Fault> {
         let load = Load {
             target: self.connect.target()?,
@@ -140,7 +140,7 @@ impl LoadArgs {
         }
     }
 
-    /// Whether somebody watches.
+    /// Returns true if progress lines were requested or standard error is a terminal.
     pub(super) fn is_live(&self) -> bool {
         self.live || std::io::stderr().is_terminal()
     }

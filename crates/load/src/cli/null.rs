@@ -1,4 +1,4 @@
-//! `null`: the responder that does no work, until it is stopped.
+//! The `null` command: serves as a responder that does no work, until it is stopped.
 
 use std::io::Write as _;
 use std::net::TcpListener;

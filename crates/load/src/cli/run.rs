@@ -1,4 +1,4 @@
-//! `run`: one load, and its figures.
+//! The `run` command: runs one load and reports its figures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub(super) struct OutArgs {
 }
 
 impl OutArgs {
-    /// Writes figures, and prints them as JSON or as `table` says.
+    /// Writes figures to the output file, and prints them as JSON or as the text that `table` returns.
     pub(super) fn give<T: Serialize>(&self, figures: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         if let Some(file) = &self.output {
             let text = serde_json::to_string_pretty(figures)? + "\n";
@@ -61,7 +61,7 @@ impl OutArgs {
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically, through a temporary file and a rename.
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
     let beside = file.with_extension("part");
     let named = |error: std::io::Error| Failure::from(format!("{}: {error}", file.display()));

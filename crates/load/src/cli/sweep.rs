@@ -1,4 +1,4 @@
-//! `sweep` and `prove`: loads of rising rates, of an engine and of the generator itself.
+//! The `sweep` and `prove` commands: loads of rising rates, against an engine or against the `null` responder.
 
 use super::Failure;
 use super::load::LoadArgs;
@@ -14,9 +14,9 @@ use crate::table::{self, number};
 use crate::target::Target;
 use crate::verdict;
 
-/// Callers of the closed loop that finds about how much an engine can do.
+/// Clients of the closed loop that estimates the engine's capacity.
 const GUESS_CALLERS: u32 = 64;
-/// The first rate is such a part of that.
+/// The first rate is the estimated capacity divided by this number.
 const GUESS_PART: f64 = 16.0;
 
 /// Arguments of `sweep`.
@@ -70,12 +70,12 @@ pub(super) fn run(args: &SweepArgs) -> Result<(), Failure> {
     let allow_bottleneck = args.load.allow_bottleneck;
     let steps = Steps { from_per_s, factor: args.factor, rates_max: args.rates, around: args.around, allow_bottleneck };
     let swept = measured(&load, steps, &args.load)?;
-    // Each rate's figures are good also where the search for the knee was not.
+    // Each rate's figures are valid even if the search for the knee failed.
     args.out.give(&swept.sweep, table::sweep)?;
     swept.short.map_or(Ok(()), |fault| Err(fault.into()))
 }
 
-/// A rate that any engine which does what this one does in a closed loop serves with ease.
+/// Returns a starting rate well below the throughput that the engine reaches in a closed loop.
 fn guess(load: &Load, processes: u32) -> Result<f64, Fault> {
     let callers = GUESS_CALLERS.max(load.connections);
     let closed = Load { drive: Drive::Closed { callers }, duration_s: 2.0, warm_up_s: 1.0, ..load.clone() };
@@ -85,7 +85,7 @@ fn guess(load: &Load, processes: u32) -> Result<f64, Fault> {
     Ok(most / GUESS_PART)
 }
 
-/// Sweeps, and says of each run what came of it.
+/// Runs a sweep and prints a line for each of its loads.
 fn measured(load: &Load, steps: Steps, args: &LoadArgs) -> Result<Swept, Fault> {
     let measure = |load: &Load| {
         let part = processes::run(load, args.processes, args.live)?;
@@ -108,7 +108,7 @@ pub(super) fn prove(args: &ProveArgs) -> Result<(), Failure> {
     asked.fields = asked.fields.or(Some(1));
     let mut load = asked.load(Drive::Open { per_s: args.from, arrivals: asked.arrivals })?;
     load.target = Target::of_folder(folder.path(), &responder.address);
-    // The generator's own limit is what is sought.
+    // The sweep looks for the limit of the generator itself.
     let steps = Steps { from_per_s: args.from, factor: 2.0, rates_max: 8, around: 2, allow_bottleneck: true };
     let swept = measured(&load, steps, &asked)?;
     args.out.give(&swept.sweep, table::sweep)?;

@@ -1,4 +1,4 @@
-//! The contract by example: what another program writes is read, and what is written is the same again.
+//! Tests the format by example: results of other writers are read, and written results are read back unchanged.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub(crate) fn backends() -> Value {
     })
 }
 
-/// Reads it, and reads it again after writing it.
+/// Parses a value, writes it, and checks that parsing the written text gives the same figures.
 fn check(value: &Value) -> Figures {
     let read = Figures::parse(&value.to_string()).unwrap();
     let again = match &read {
