@@ -13,9 +13,9 @@ use sealwire_crypto::evervault;
 use sealwire_crypto::{AppKeys, Curve, Encoding, KeyScope, Opener, Sealer};
 use sealwire_engine::field_errors::FieldErrors;
 use sealwire_engine::field_opener::{Evervault, FieldOpener};
-use sealwire_engine::field_ops::{OpenFields, SealFields, ShowFields};
 use sealwire_engine::field_sealer::FieldSealer;
 use sealwire_engine::masks::disclosure::Disclosure;
+use sealwire_engine::operations::{OpenFields, SealFields, ShowFields};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
 use sealwire_wire::OnError;
@@ -149,7 +149,7 @@ fn sealing(keys: &AppKeys, form: Form) -> SealFields {
         }
     };
     let faults = FieldErrors::new(OnError::Fail, 0, 0);
-    SealFields { writer: writer.expect("makes a sealer"), ticket: Arc::default(), faults }
+    SealFields { writer: writer.expect("makes a sealer"), cancel: Arc::default(), faults }
 }
 
 /// The rows of [`FORMS`] begin with the request's key; `warm` has it at hand, so it is the cost of the fields alone.
@@ -211,7 +211,7 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                     let evervault = Evervault::new(Arc::clone(keys), Arc::default());
                     let open = OpenFields {
                         reader: FieldOpener::new(native, evervault, 64).into(),
-                        ticket: Arc::default(),
+                        cancel: Arc::default(),
                         faults: FieldErrors::new(OnError::Fail, 0, fields as u64),
                     };
                     let mut show = ShowFields { open, shown: Disclosure::clear() };

@@ -1,9 +1,9 @@
 //! Authorization of every data and control request, over the policy cache.
 //!
-//! A decision needs what the principal may do, which is its roles (one record, read when it is first asked for) and what
-//! they grant (records that the engine holds, with the apps). Both are of one generation, or the look-up is made again.
-//! The cache is purged whenever another generation is served and after every change that was made here, so that no call
-//! that begins after the answer to a change is judged by what was before it.
+//! A decision needs what the principal may do, which is its roles (one record, read when it is first asked for) and
+//! what they grant (records that the engine holds, with the apps). Both are of one generation, or the look-up is made
+//! again. The cache is purged whenever another generation is served and after every change that was made here, so that
+//! no call that begins after the answer to a change is judged by what was before it.
 
 mod hourly;
 mod operation;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::apps::Apps;
 use crate::error::CallFailure;
-pub use operation::{Target, of_call, of_control};
+pub use operation::{Target, of_control};
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{Metrics, RefusalReason};
 
@@ -119,8 +119,8 @@ impl Authorizer {
         }
     }
 
-    /// Checks that a principal has a role, before much memory is held for a message of which it is not known yet what it
-    /// asks for. Safe to drop midway.
+    /// Checks that a principal has a role, before much memory is held for a message of which it is not known yet what
+    /// it asks for. Safe to drop midway.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 //! The apps in memory: what calls look up, and the watch on the store behind it.
 //!
-//! A look-up is a read lock and a hash. The store is asked at start, when it tells of a change, at every poll, and after
-//! a change that this instance made itself. If it cannot be read, the last good state stays in use and readiness says so.
+//! A look-up is a read lock and a hash. The store is asked at start, when it tells of a change, at every poll, and
+//! after a change that this instance made itself. If it cannot be read, the last good state stays in use and readiness
+//! says so.
 //!
 //! An instance says at every poll, and whenever that moves, which generation it serves, and with generation 0 before it
 //! first loads, so that no name is used again that some instance may still serve as something else.
@@ -175,8 +176,8 @@ impl Apps {
         (table.generation, Arc::clone(&table.roles))
     }
 
-    /// Has `purge` called whenever another generation is served, before anybody is told of it, and after every change that
-    /// was made here. Once.
+    /// Has `purge` called whenever another generation is served, before anybody is told of it, and after every change
+    /// that was made here. Once.
     pub fn after_each_load(&self, purge: Purge) {
         let _ = self.purge.set(purge);
     }
@@ -316,7 +317,8 @@ impl Apps {
         }
     }
 
-    /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of one, and at every poll.
+    /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of one, and at every
+    /// poll.
     pub async fn watch(self: Arc<Self>, poll: Duration, admin: Arc<Telemetry>) {
         let (mut failing, mut pause) = (false, Duration::ZERO);
         let mut next_asked = tokio::time::Instant::now();
@@ -366,8 +368,8 @@ pub(crate) fn jittered(poll: Duration) -> Duration {
 }
 
 impl Table {
-    /// Of what the store has. Keys that did not change are those from before, with what was made ahead for them; all else
-    /// is new.
+    /// Of what the store has. Keys that did not change are those from before, with what was made ahead for them; all
+    /// else is new.
     fn new(state: State, before: &Self) -> Self {
         let serve = |mut app: App| {
             let name: Box<str> = app.keys.app().as_str().into();
@@ -387,8 +389,8 @@ impl Table {
     }
 }
 
-/// What roles grant. One that cannot be read grants nothing, and does not keep the rest of a change from being served: it
-/// may be what takes a role away.
+/// What roles grant. One that cannot be read grants nothing, and does not keep the rest of a change from being served:
+/// it may be what takes a role away.
 fn roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box<str>, Arc<Role>> {
     let read = |(key, record): (&String, &Vec<u8>)| match Role::from_record(key, record) {
         Ok(role) => Some(role),

@@ -1,5 +1,5 @@
-//! The audit trail as calls and operators meet it: opened with the engine, waited for with a limit, and spoken of in log,
-//! metrics and readiness.
+//! The audit trail as calls and operators meet it: opened with the engine, waited for with a limit, and spoken of in
+//! log, metrics and readiness.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -157,7 +157,8 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// [`CallFailure::Audit`]: not with what it came to, because its record is lost, or not known to be written in time.
+    /// [`CallFailure::Audit`]: not with what it came to, because its record is lost, or not known to be written in
+    /// time.
     pub async fn kept(self) -> Result<(), CallFailure> {
         if let Some(known) = self.now() {
             return known;

@@ -1,7 +1,7 @@
-//! How a call is told to stop: one atomic that the work looks at before every field.
+//! Stops requests: one atomic flag, which the job of a request checks before every field.
 //!
-//! The connection holds one [`CancelToken`] per call in flight, by msgid; the work holds the other. Whoever stops a
-//! call does not wait for the work to notice: the answer goes out at once and the work ends at its next field.
+//! The connection holds one [`CancelToken`] per request in flight, by msgid, and the job holds a clone. The response to
+//! a stopped request does not wait for the job, which ends at its next field.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,14 +12,14 @@ use sealwire_mask::Mask;
 use sealwire_telemetry::metrics::CancelReason;
 use tokio::sync::Notify;
 
-/// Why a call is stopped before its end.
+/// The reason for which a request is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// Its caller sent `cancel`.
+    /// The client sent `cancel`.
     Cancel = 1,
     /// Its deadline passed.
     Deadline = 2,
-    /// Its connection went.
+    /// Its connection ended.
     Disconnect = 3,
     /// The engine shuts down.
     Drain = 4,
@@ -28,8 +28,8 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Returns the label under which stopped calls are counted. Drains and expired certificates are not counted, since the
-    /// operator caused them.
+    /// Returns the label under which stopped calls are counted. Drains and expired certificates are not counted, since
+    /// the operator caused them.
     pub fn counted(self) -> Option<CancelReason> {
         match self {
             Self::Cancel => Some(CancelReason::Cancel),
@@ -48,12 +48,12 @@ pub struct CancelToken {
     done: [AtomicU64; 2],
     /// One more than the generation; 0: not planned yet.
     planned: AtomicU64,
-    /// The function that the caller sees values through, if it is not to see them.
+    /// The mask through which the principal sees values, if its role has one.
     mask: OnceLock<Box<str>>,
 }
 
 impl CancelToken {
-    /// Stops the call. The first reason stays.
+    /// Stops the request. The first reason stays.
     pub fn stop(&self, reason: StopReason) {
         // Relaxed: the flag guards no other memory.
         if self.stopped.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -61,7 +61,7 @@ impl CancelToken {
         }
     }
 
-    /// Why the call is stopped, if it is. One relaxed load.
+    /// Returns the reason for which the request is stopped, if it is. One relaxed load.
     #[inline]
     pub fn stop_reason(&self) -> Option<StopReason> {
         match self.stopped.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ impl CancelToken {
         }
     }
 
-    /// Notes what was done so far: fields, and of them those that were refused.
+    /// Notes the number of fields done so far, and of those that failed.
     pub fn did(&self, fields: u64, errors: u64) {
         self.done[0].store(fields, Ordering::Relaxed);
         self.done[1].store(errors, Ordering::Relaxed);
@@ -85,27 +85,27 @@ impl CancelToken {
         (self.done[0].load(Ordering::Relaxed), self.done[1].load(Ordering::Relaxed))
     }
 
-    /// Notes the generation that the call was planned under.
+    /// Notes the generation under which the request was planned.
     pub fn plan_under(&self, generation: u64) {
         self.planned.store(generation.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// That generation, once it was planned.
+    /// Returns the generation under which the request was planned.
     pub fn planned_under(&self) -> Option<u64> {
         self.planned.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Notes that the caller sees values through a mask.
+    /// Notes that the principal sees values through a mask.
     pub fn show_through(&self, mask: &Mask) {
         let _ = self.mask.set(mask.function().to_string().into());
     }
 
-    /// That function.
+    /// Returns the function of that mask.
     pub fn shown_through(&self) -> Option<&str> {
         self.mask.get().map(|mask| &**mask)
     }
 
-    /// Waits until the call is stopped. One waiter at a time. Safe to drop midway.
+    /// Waits until the request is stopped. One waiter at a time. Cancel-safe.
     pub async fn stopped(&self) -> StopReason {
         loop {
             if let Some(reason) = self.stop_reason() {
@@ -116,32 +116,32 @@ impl CancelToken {
     }
 }
 
-/// The calls in flight on one connection, by msgid.
+/// The cancel tokens of the requests in flight on one connection, by msgid.
 #[derive(Clone, Debug, Default)]
 pub struct CancelTokens(Arc<Mutex<HashMap<u32, Arc<CancelToken>>>>);
 
 impl CancelTokens {
-    /// A ticket for a new call; `None` when its msgid is in flight already.
+    /// Issues the token of a new request; `None` if its msgid is in flight already.
     pub fn issue(&self, msgid: u32) -> Option<CancelGuard> {
         match self.lock().entry(msgid) {
             Entry::Occupied(_) => None,
             Entry::Vacant(entry) => {
-                let ticket = Arc::clone(entry.insert(Arc::default()));
-                Some(CancelGuard { ticket, msgid, tickets: self.clone() })
+                let cancel = Arc::clone(entry.insert(Arc::default()));
+                Some(CancelGuard { cancel, msgid, cancel_tokens: self.clone() })
             }
         }
     }
 
-    /// Stops one call, if it is in flight.
+    /// Stops one request, if it is in flight.
     pub fn stop(&self, msgid: u32, reason: StopReason) {
-        if let Some(ticket) = self.lock().get(&msgid) {
-            ticket.stop(reason);
+        if let Some(cancel) = self.lock().get(&msgid) {
+            cancel.stop(reason);
         }
     }
 
-    /// Stops every call in flight.
+    /// Stops every request in flight.
     pub fn stop_all(&self, reason: StopReason) {
-        self.lock().values().for_each(|ticket| ticket.stop(reason));
+        self.lock().values().for_each(|cancel| cancel.stop(reason));
     }
 
     /// Returns true if a request of that msgid is in flight.
@@ -149,7 +149,7 @@ impl CancelTokens {
         self.lock().contains_key(&msgid)
     }
 
-    /// Calls in flight.
+    /// Returns the number of requests in flight.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
@@ -160,29 +160,29 @@ impl CancelTokens {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<CancelToken>>> {
-        // A map of flags is whole after any panic.
+        // A map of flags is consistent after any panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Keeps a call in its connection's map; dropping it takes the entry out, whatever became of the call.
+/// Keeps a token in its connection's map. Dropping the guard removes it.
 #[derive(Debug)]
 pub struct CancelGuard {
-    ticket: Arc<CancelToken>,
+    cancel: Arc<CancelToken>,
     msgid: u32,
-    tickets: CancelTokens,
+    cancel_tokens: CancelTokens,
 }
 
 impl CancelGuard {
-    /// The ticket.
-    pub fn ticket(&self) -> &Arc<CancelToken> {
-        &self.ticket
+    /// Returns the token.
+    pub fn token(&self) -> &Arc<CancelToken> {
+        &self.cancel
     }
 }
 
 impl Drop for CancelGuard {
     fn drop(&mut self) {
-        self.tickets.lock().remove(&self.msgid);
+        self.cancel_tokens.lock().remove(&self.msgid);
     }
 }
 
@@ -192,30 +192,30 @@ mod tests {
 
     #[test]
     fn a_msgid_is_in_flight_once_and_its_entry_goes_with_the_guard() {
-        let tickets = CancelTokens::default();
-        let first = tickets.issue(7).unwrap();
-        assert!(tickets.issue(7).is_none());
-        tickets.stop(8, StopReason::Cancel);
-        assert_eq!(first.ticket().stop_reason(), None);
-        tickets.stop(7, StopReason::Cancel);
-        tickets.stop_all(StopReason::Disconnect);
-        assert_eq!(first.ticket().stop_reason(), Some(StopReason::Cancel), "the first reason stays");
+        let cancel_tokens = CancelTokens::default();
+        let first = cancel_tokens.issue(7).unwrap();
+        assert!(cancel_tokens.issue(7).is_none());
+        cancel_tokens.stop(8, StopReason::Cancel);
+        assert_eq!(first.token().stop_reason(), None);
+        cancel_tokens.stop(7, StopReason::Cancel);
+        cancel_tokens.stop_all(StopReason::Disconnect);
+        assert_eq!(first.token().stop_reason(), Some(StopReason::Cancel), "the first reason stays");
         drop(first);
-        assert!(tickets.is_empty() && tickets.issue(7).is_some());
+        assert!(cancel_tokens.is_empty() && cancel_tokens.issue(7).is_some());
     }
 
     #[tokio::test]
     async fn a_stop_before_and_after_the_wait_is_seen() {
-        let ticket = Arc::new(CancelToken::default());
-        ticket.stop(StopReason::Deadline);
-        assert_eq!(ticket.stopped().await, StopReason::Deadline);
-        let ticket = Arc::new(CancelToken::default());
+        let cancel = Arc::new(CancelToken::default());
+        cancel.stop(StopReason::Deadline);
+        assert_eq!(cancel.stopped().await, StopReason::Deadline);
+        let cancel = Arc::new(CancelToken::default());
         let waiting = tokio::spawn({
-            let ticket = Arc::clone(&ticket);
-            async move { ticket.stopped().await }
+            let cancel = Arc::clone(&cancel);
+            async move { cancel.stopped().await }
         });
         tokio::task::yield_now().await;
-        ticket.stop(StopReason::Drain);
+        cancel.stop(StopReason::Drain);
         assert_eq!(waiting.await.unwrap(), StopReason::Drain);
     }
 }

@@ -57,7 +57,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Counts `bytes` in place of what there was.
+    /// Counts `bytes` in admission of what there was.
     pub fn set(&mut self, bytes: usize) {
         if bytes >= self.bytes {
             self.connection.used.fetch_add(bytes - self.bytes, Ordering::AcqRel);

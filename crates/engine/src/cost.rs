@@ -79,8 +79,8 @@ impl OperationKind {
         }
     }
 
-    /// The kind of a call. What does not write has neither curve nor scope: it is taken to open the work of one request,
-    /// and if it does not, the scheduler learns as it goes.
+    /// The kind of a call. What does not write has neither curve nor scope: it is taken to open the work of one
+    /// request, and if it does not, the scheduler learns as it goes.
     pub fn of(method: Method, curve: Curve, scope: KeyScope) -> Self {
         match method {
             Method::Encrypt => Self { operation: Operation::Seal, curve, scope },

@@ -123,7 +123,8 @@ pub enum CallFailure {
     /// The app has no active key on that curve.
     #[error("the app has no active key on that curve")]
     NoKey,
-    /// The app's operator has not allowed epoch scope. Another scope would be another promise, so there is no falling back.
+    /// The app's operator has not allowed epoch scope. Another scope would be another promise, so there is no falling
+    /// back.
     #[error(
         "key_scope \"epoch\" is off for this app: the operator can allow it with `sealwire apps set APP --epoch-ms N`"
     )]

@@ -61,8 +61,8 @@ impl FieldOpener {
     }
 
     /// Gives up a value that takes several keys to try once the call is stopped.
-    pub fn stop_with(&mut self, ticket: Arc<CancelToken>) {
-        self.evervault.ticket = ticket;
+    pub fn stop_with(&mut self, cancel: Arc<CancelToken>) {
+        self.evervault.cancel = cancel;
     }
 
     /// Opens bare Evervault strings as text, whatever datatype they declare: for a value that is masked. Nothing
@@ -135,7 +135,7 @@ pub struct Evervault {
     kept: Option<Arc<OpenedSchedules>>,
     opener: Option<Box<evervault::Opener>>,
     /// Tells when to stop.
-    ticket: Arc<CancelToken>,
+    cancel: Arc<CancelToken>,
     /// A number or boolean that opened, as MessagePack.
     value: Zeroizing<Vec<u8>>,
 }
@@ -143,7 +143,7 @@ pub struct Evervault {
 impl Evervault {
     /// With an app's keys, under the operator's rules.
     pub fn new(keys: Arc<AppKeys>, rules: Arc<sealwire_config::Evervault>) -> Self {
-        let (ticket, value) = (Arc::default(), Zeroizing::new(Vec::new()));
+        let (cancel, value) = (Arc::default(), Zeroizing::new(Vec::new()));
         Self {
             keys,
             rules,
@@ -151,7 +151,7 @@ impl Evervault {
             ignores_unauthenticated_types: false,
             kept: None,
             opener: None,
-            ticket,
+            cancel,
             value,
         }
     }
@@ -214,8 +214,8 @@ impl Evervault {
         if self.opener.is_none() {
             let legacy = if self.rules.legacy { Legacy::Allowed } else { Legacy::Refused };
             let opener = evervault::Opener::new(&self.keys, legacy).keeping(self.kept.take());
-            let ticket = Arc::clone(&self.ticket);
-            let opener = opener.stopping(move || ticket.stop_reason().is_some());
+            let cancel = Arc::clone(&self.cancel);
+            let opener = opener.stopping(move || cancel.stop_reason().is_some());
             let opener = match self.ignores_unauthenticated_types {
                 true => opener.ignoring_unauthenticated_types(),
                 false => opener,

@@ -1,7 +1,8 @@
 //! Network threads take turns over bytes: between two pieces of a long message or reply, others are served.
 //!
-//! Connections with much to move wait here, outside the runtime's queue, so that at any time only as many of their pieces
-//! as there are network threads stand between a small call and its thread. Turns are by connection: who opens many gets many.
+//! Connections with much to move wait here, outside the runtime's queue, so that at any time only as many of their
+//! pieces as there are network threads stand between a small call and its thread. Turns are by connection: who opens
+//! many gets many.
 
 use tokio::sync::Semaphore;
 

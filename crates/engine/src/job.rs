@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealwire_mask::Masks;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError};
 use sealwire_schedule::{Cost, Shape};
 use sealwire_wire::{OnError, Unmatched, reply};
@@ -18,36 +17,83 @@ use crate::cost::{Allowance, OperationKind, fields_max};
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_opener::FieldOpener;
-use crate::field_ops::{OpenFields, RewrapFields, SealFields, ShowFields};
-use crate::field_sealer::FieldSealer;
-use crate::masks::disclosure::Disclosure;
-use crate::masks::fields::MaskFields;
-use crate::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
-use crate::tokens::tokenize::{TokenizeFields, TokenizeSpec};
+use crate::tokens::detokenize::DetokenizeFields;
+use crate::tokens::tokenize::TokenizeFields;
 use sealwire_config::Limits;
 use sealwire_telemetry::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 
-/// Operation on the fields. Key material is made in the first slice, never on a network thread.
-pub enum Task {
-    /// Seal them.
-    Seal {
-        /// Makes the call's writer.
-        writer: MakeWriter,
-        /// Effect of one bad field.
-        on_error: OnError,
-    },
-    /// Open them, and give what their caller may see of them.
-    Open(Reading, Disclosure),
-    /// Open them and seal them again.
-    Rewrap(Reading, MakeWriter),
-    /// Mask them by rules.
-    Mask(MakeMasks, OnError),
-    /// Make tokens of them.
-    Tokenize(TokenizeSpec, OnError),
-    /// Make values of tokens.
-    Detokenize(DetokenizeSpec, OnError),
-    /// Continues with the store's response.
-    Again(TokenFields),
+/// Makes the operation on the fields, in the first slice: key material is never made on a network thread.
+pub type StartFields = Box<dyn FnOnce(FieldContext) -> Result<Fields, CallFailure> + Send>;
+
+/// What an operation on fields is made with.
+pub struct FieldContext {
+    /// Tells when to stop.
+    pub cancel: Arc<CancelToken>,
+    errors_max: usize,
+    leaves: u64,
+}
+
+impl FieldContext {
+    /// Returns an empty list of field errors.
+    pub fn errors(&self, on_error: OnError) -> FieldErrors {
+        FieldErrors::new(on_error, self.errors_max, self.leaves)
+    }
+}
+
+/// An operation on the fields of one document.
+pub trait FieldWork: Send {
+    /// Walks on within the budget. Returns true at the end of the document. [`walk_on`] does it for a [`Transform`].
+    ///
+    /// # Errors
+    ///
+    /// A field that ends the request, a malformed document, or a response that is too long.
+    fn advance(
+        &mut self,
+        walk: &mut Walk,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        budget: Budget,
+    ) -> Result<bool, CallFailure>;
+
+    /// Returns the field errors so far.
+    fn errors(&self) -> &FieldErrors;
+
+    /// Returns what opens envelopes, whose key agreements the scheduler counts.
+    fn opener(&mut self) -> Option<&mut FieldOpener> {
+        None
+    }
+
+    /// Returns the fields to walk over, if only the operation knows them.
+    fn selection(&self) -> Option<Arc<Selection>> {
+        None
+    }
+
+    /// Counts what was found besides fields, after each walk.
+    fn count(&self, _: &Metrics) {}
+}
+
+/// An operation on fields, begun.
+pub enum Fields {
+    /// It needs nothing but the document.
+    Document(Box<dyn FieldWork>),
+    /// It needs the token store.
+    Tokens(TokenFields),
+}
+
+impl Fields {
+    fn work(&self) -> &dyn FieldWork {
+        match self {
+            Self::Document(work) => &**work,
+            Self::Tokens(fields) => fields,
+        }
+    }
+
+    fn work_mut(&mut self) -> &mut dyn FieldWork {
+        match self {
+            Self::Document(work) => &mut **work,
+            Self::Tokens(fields) => fields,
+        }
+    }
 }
 
 /// Operation on the fields of a token request.
@@ -67,13 +113,6 @@ impl TokenFields {
         }
     }
 
-    fn faults(&self) -> &FieldErrors {
-        match self {
-            Self::Tokenize(fields) => &fields.faults,
-            Self::Detokenize(fields) => &fields.faults,
-        }
-    }
-
     /// Begins the next walk.
     fn restart(&mut self, faults: FieldErrors) {
         match self {
@@ -83,18 +122,33 @@ impl TokenFields {
     }
 }
 
-/// Makes a call's writer: one key generation and one Diffie-Hellman.
-pub type MakeWriter = Box<dyn FnOnce() -> Result<FieldSealer, sealwire_crypto::Error> + Send>;
+impl FieldWork for TokenFields {
+    fn advance(
+        &mut self,
+        walk: &mut Walk,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        budget: Budget,
+    ) -> Result<bool, CallFailure> {
+        match self {
+            Self::Tokenize(fields) => walk_on(walk, payload, out, &mut **fields, budget),
+            Self::Detokenize(fields) => walk_on(walk, payload, out, &mut **fields, budget),
+        }
+    }
 
-/// Reads a call's rules and derives their keys.
-pub type MakeMasks = Box<dyn FnOnce() -> Result<Masks, CallFailure> + Send>;
+    fn errors(&self) -> &FieldErrors {
+        match self {
+            Self::Tokenize(fields) => &fields.faults,
+            Self::Detokenize(fields) => &fields.faults,
+        }
+    }
 
-/// How envelopes are opened.
-pub struct Reading {
-    /// The app's keys under the caller's context. Opens nothing before the first slice.
-    pub reader: Box<FieldOpener>,
-    /// Effect of one bad field.
-    pub on_error: OnError,
+    fn count(&self, metrics: &Metrics) {
+        match self {
+            Self::Tokenize(fields) => metrics.tokens(TokenLabel::Mismatched, fields.mismatched),
+            Self::Detokenize(fields) => metrics.fields_masked(MaskLabel::Role, fields.masked()),
+        }
+    }
 }
 
 /// A call to be worked on.
@@ -110,10 +164,12 @@ pub struct JobSpec {
     pub payload: Bytes,
     /// Its fields.
     pub selection: Arc<Selection>,
+    /// Whether a selected container is one field.
+    pub containers: Containers,
     /// Effect of a path that selects no field.
     pub unmatched: Unmatched,
     /// When to stop.
-    pub ticket: Arc<CancelToken>,
+    pub cancel: Arc<CancelToken>,
     /// The generation the keys are of.
     pub generation: u64,
     /// Upper bound of the document's fields.
@@ -165,8 +221,8 @@ impl Paused {
     /// The reply as it stands: the store's answer changes nothing.
     pub fn reply(mut self) -> Vec<u8> {
         self.metrics.fields_done(self.order.method, self.walked);
-        self.order.ticket.did(self.walked, self.fields.faults().count());
-        let (faults, generation) = (Some(self.fields.faults()), self.order.generation);
+        self.order.cancel.did(self.walked, self.fields.errors().count());
+        let (faults, generation) = (Some(self.fields.errors()), self.order.generation);
         finish_document(self.document, &mut self.out, generation, faults, &self.unmatched);
         self.out
     }
@@ -175,7 +231,12 @@ impl Paused {
     pub fn again(mut self) -> (Box<Job>, oneshot::Receiver<Finished>) {
         drop(std::mem::take(&mut self.out));
         self.order.kind = self.order.kind.behind().unwrap_or(self.order.kind);
-        Job::new(Task::Again(self.fields), self.order, &self.limits, self.metrics)
+        let mut fields = self.fields;
+        let start = Box::new(move |context: FieldContext| {
+            fields.restart(context.errors(fields.errors().on_error()));
+            Ok(Fields::Tokens(fields))
+        });
+        Job::new(start, self.order, &self.limits, self.metrics)
     }
 }
 
@@ -225,42 +286,23 @@ pub struct Job {
 }
 
 enum Stage {
-    New(Task),
-    Sealing(SealFields),
-    Opening(ShowFields),
-    Masking(Box<MaskFields>),
-    Rewrapping(Box<RewrapFields>),
-    OnTokens(TokenFields),
+    New(StartFields),
+    Running(Fields),
     Over,
 }
 
 impl Stage {
-    fn open(&mut self) -> Option<&mut OpenFields> {
+    fn fields(&self) -> Option<&Fields> {
         match self {
-            Self::Opening(show) => Some(&mut show.open),
-            Self::Rewrapping(rewrap) => Some(&mut rewrap.open),
-            Self::New(_) | Self::Sealing(_) | Self::Masking(_) | Self::OnTokens(_) | Self::Over => None,
-        }
-    }
-
-    fn faults(&self) -> Option<&FieldErrors> {
-        match self {
-            Self::Sealing(seal) => Some(&seal.faults),
-            Self::Opening(show) => Some(&show.open.faults),
-            Self::Masking(mask) => Some(&mask.faults),
-            Self::Rewrapping(rewrap) => Some(&rewrap.open.faults),
-            Self::OnTokens(fields) => Some(fields.faults()),
+            Self::Running(fields) => Some(fields),
             Self::New(_) | Self::Over => None,
         }
     }
 
-    /// Fields that were masked, and by whose word.
-    fn masked(&self) -> Option<(MaskLabel, u64)> {
+    fn fields_mut(&mut self) -> Option<&mut Fields> {
         match self {
-            Self::Opening(show) => Some((MaskLabel::Role, show.shown.masked())),
-            Self::Masking(mask) => Some((MaskLabel::Call, mask.masked)),
-            Self::OnTokens(TokenFields::Detokenize(fields)) => Some((MaskLabel::Role, fields.masked())),
-            Self::Sealing(_) | Self::Rewrapping(_) | Self::OnTokens(_) | Self::New(_) | Self::Over => None,
+            Self::Running(fields) => Some(fields),
+            Self::New(_) | Self::Over => None,
         }
     }
 }
@@ -268,32 +310,16 @@ impl Stage {
 impl Job {
     /// Work that will send its end to the receiver. The receiver sees a closed channel if the work panics.
     pub fn new(
-        task: Task,
+        start: StartFields,
         order: JobSpec,
         limits: &Limits,
         metrics: Arc<Metrics>,
     ) -> (Box<Self>, oneshot::Receiver<Finished>) {
-        let containers = match task {
-            Task::Seal { .. } | Task::Tokenize(..) | Task::Again(TokenFields::Tokenize(_)) => Containers::Whole,
-            // Of a mask the rules say what its walk is, once they are read.
-            Task::Open(..)
-            | Task::Mask(..)
-            | Task::Rewrap(..)
-            | Task::Detokenize(..)
-            | Task::Again(TokenFields::Detokenize(_)) => Containers::Descend,
-        };
-        order.ticket.plan_under(order.generation);
-        let shown = match &task {
-            Task::Open(_, shown) | Task::Detokenize(DetokenizeSpec { shown, .. }, _) => shown.mask(),
-            Task::Seal { .. } | Task::Mask(..) | Task::Rewrap(..) | Task::Tokenize(..) | Task::Again(_) => None,
-        };
-        if let Some(mask) = shown {
-            order.ticket.show_through(mask);
-        }
+        order.cancel.plan_under(order.generation);
         let (done, finished) = oneshot::channel();
         let work = Self {
-            stage: Stage::New(task),
-            walk: Walk::new(Arc::clone(&order.selection), containers, walk_limits(limits)),
+            stage: Stage::New(start),
+            walk: Walk::new(Arc::clone(&order.selection), order.containers, walk_limits(limits)),
             out: Vec::new(),
             document: None,
             started: None,
@@ -308,85 +334,45 @@ impl Job {
     }
 
     fn agreements(&mut self) -> usize {
-        self.stage.open().map_or(0, |open| open.reader.agreements())
+        let opener = self.stage.fields_mut().and_then(|fields| fields.work_mut().opener());
+        opener.map_or(0, |opener| opener.agreements())
     }
 
-    /// Makes the keys at the first slice.
+    /// Makes the operation at the first slice.
     fn begin(&mut self) -> Result<(), CallFailure> {
-        let stage = std::mem::replace(&mut self.stage, Stage::Over);
-        self.stage = match stage {
-            Stage::New(Task::Seal { writer, on_error }) => {
-                let writer = made(writer)?;
-                let (ticket, faults) = (Arc::clone(&self.order.ticket), self.faults(on_error));
-                Stage::Sealing(SealFields { writer, ticket, faults })
-            }
-            Stage::New(Task::Open(reading, shown)) => {
-                Stage::Opening(ShowFields { open: self.open_fields(reading), shown })
-            }
-            Stage::New(Task::Mask(masks, on_error)) => {
-                let masks = Arc::new(masks()?);
-                let selection = Arc::clone(masks.rules().selection());
-                self.walk = Walk::new(selection, Containers::Descend, walk_limits(&self.limits));
-                let (ticket, faults) = (Arc::clone(&self.order.ticket), self.faults(on_error));
-                Stage::Masking(Box::new(MaskFields { masks, ticket, faults, masked: 0 }))
-            }
-            Stage::New(Task::Rewrap(reading, writer)) => {
-                let (open, writer) = (self.open_fields(reading), made(writer)?);
-                Stage::Rewrapping(Box::new(RewrapFields { open, writer }))
-            }
-            Stage::New(Task::Tokenize(minting, on_error)) => {
-                let (ticket, faults) = (Arc::clone(&self.order.ticket), self.faults(on_error));
-                Stage::OnTokens(TokenFields::Tokenize(Box::new(TokenizeFields::new(minting, ticket, faults))))
-            }
-            Stage::New(Task::Detokenize(looking, on_error)) => {
-                let (ticket, faults) = (Arc::clone(&self.order.ticket), self.faults(on_error));
-                Stage::OnTokens(TokenFields::Detokenize(Box::new(DetokenizeFields::new(looking, ticket, faults))))
-            }
-            Stage::New(Task::Again(mut fields)) => {
-                let faults = self.faults(fields.faults().on_error());
-                fields.restart(faults);
-                Stage::OnTokens(fields)
-            }
+        let start = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::New(start) => start,
             begun => {
                 self.stage = begun;
                 return Ok(());
             }
         };
+        let (cancel, leaves) = (Arc::clone(&self.order.cancel), self.order.leaves);
+        let fields = start(FieldContext { cancel, errors_max: self.limits.errors_reported_max, leaves })?;
+        if let Some(selection) = fields.work().selection() {
+            self.walk = Walk::new(selection, self.order.containers, walk_limits(&self.limits));
+        }
+        self.stage = Stage::Running(fields);
         self.out = Vec::with_capacity(self.order.reply_bytes);
         self.document = Some(reply::Document::begin(&mut self.out, self.order.msgid));
         Ok(())
     }
 
-    fn open_fields(&self, mut reading: Reading) -> OpenFields {
-        let ticket = Arc::clone(&self.order.ticket);
-        reading.reader.stop_with(Arc::clone(&ticket));
-        OpenFields { reader: reading.reader, ticket, faults: self.faults(reading.on_error) }
-    }
-
-    fn faults(&self, on_error: OnError) -> FieldErrors {
-        FieldErrors::new(on_error, self.limits.errors_reported_max, self.order.leaves)
-    }
-
     /// Walks on as far as allowed. `true`: the document is done.
     fn advance(&mut self, allowance: &Allowance) -> Result<bool, CallFailure> {
-        if let Some(reason) = self.order.ticket.stop_reason() {
+        if let Some(reason) = self.order.cancel.stop_reason() {
             return Err(CallFailure::Stopped(reason));
         }
         self.begin()?;
-        if let Some(open) = self.stage.open() {
-            open.reader.pause_after(allowance.agreements);
+        let Stage::Running(fields) = &mut self.stage else {
+            return Err(CallFailure::Internal("work was resumed after its end"));
+        };
+        let work = fields.work_mut();
+        if let Some(opener) = work.opener() {
+            opener.pause_after(allowance.agreements);
         }
         let budget = Budget { fields_max: allowance.fields, bytes_max: allowance.bytes };
-        let (walk, payload, out) = (&mut self.walk, &self.order.payload[..], &mut self.out);
-        match &mut self.stage {
-            Stage::Sealing(seal) => walk_on(walk, payload, out, seal, budget),
-            Stage::Opening(show) => walk_on(walk, payload, out, show, budget),
-            Stage::Masking(mask) => walk_on(walk, payload, out, &mut mask.in_slice(), budget),
-            Stage::Rewrapping(rewrap) => walk_on(walk, payload, out, &mut **rewrap, budget),
-            Stage::OnTokens(TokenFields::Tokenize(fields)) => walk_on(walk, payload, out, &mut **fields, budget),
-            Stage::OnTokens(TokenFields::Detokenize(fields)) => walk_on(walk, payload, out, &mut **fields, budget),
-            Stage::New(_) | Stage::Over => Err(CallFailure::Internal("work was resumed after its end")),
-        }
+        work.advance(&mut self.walk, &self.order.payload, &mut self.out, budget)
     }
 
     fn finish(&mut self, walked: Result<(), CallFailure>) {
@@ -410,10 +396,10 @@ impl Job {
         }
         self.count_found();
         let mut out = std::mem::take(&mut self.out);
-        let errors = self.stage.faults().map_or(0, FieldErrors::count);
-        self.order.ticket.did(self.walk.fields() as u64, errors);
+        let errors = self.errors().map_or(0, FieldErrors::count);
+        self.order.cancel.did(self.walk.fields() as u64, errors);
         Ok(match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::OnTokens(fields) if fields.asks() => Outcome::Asks(Box::new(Paused {
+            Stage::Running(Fields::Tokens(fields)) if fields.asks() => Outcome::Asks(Box::new(Paused {
                 order: self.order.clone(),
                 fields,
                 out,
@@ -424,19 +410,21 @@ impl Job {
                 metrics: Arc::clone(&self.metrics),
             })),
             stage => {
-                finish_document(document, &mut out, self.order.generation, stage.faults(), &unmatched);
+                let errors = stage.fields().map(|fields| fields.work().errors());
+                finish_document(document, &mut out, self.order.generation, errors, &unmatched);
                 Outcome::Reply(out)
             }
         })
     }
 
-    /// Counts what a walk came upon besides fields.
+    fn errors(&self) -> Option<&FieldErrors> {
+        self.stage.fields().map(|fields| fields.work().errors())
+    }
+
+    /// Counts what a walk found besides fields.
     fn count_found(&self) {
-        if let Stage::OnTokens(TokenFields::Tokenize(fields)) = &self.stage {
-            self.metrics.tokens(TokenLabel::Mismatched, fields.mismatched);
-        }
-        if let Some((by, fields)) = self.stage.masked() {
-            self.metrics.fields_masked(by, fields);
+        if let Some(fields) = self.stage.fields() {
+            fields.work().count(&self.metrics);
         }
     }
 
@@ -448,8 +436,8 @@ impl Job {
             return;
         }
         self.count_found();
-        self.order.ticket.did(fields, self.stage.faults().map_or(0, FieldErrors::count));
-        if let Some(reason) = self.order.ticket.stop_reason().and_then(StopReason::counted) {
+        self.order.cancel.did(fields, self.errors().map_or(0, FieldErrors::count));
+        if let Some(reason) = self.order.cancel.stop_reason().and_then(StopReason::counted) {
             let all = fields_max(self.order.leaves);
             let saved = all.saturating_sub(fields);
             self.metrics.call_stopped(
@@ -529,11 +517,12 @@ fn walk_limits(limits: &Limits) -> sealwire_payload::Limits {
     sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max }
 }
 
-fn made(writer: MakeWriter) -> Result<FieldSealer, CallFailure> {
-    writer().map_err(|_| CallFailure::Internal("the crypto library failed"))
-}
-
-fn walk_on<T: Transform<Error = FieldFault>>(
+/// Walks on with a transform of fields. Returns true at the end of the document.
+///
+/// # Errors
+///
+/// A field that ends the request, a malformed document, or a response that is too long.
+pub fn walk_on<T: Transform<Error = FieldFault>>(
     walk: &mut Walk,
     payload: &[u8],
     out: &mut Vec<u8>,

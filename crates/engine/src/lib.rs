@@ -1,7 +1,7 @@
 //! The engine: authorizes, plans, admits and runs requests. It has no sockets, TLS or command line.
 //!
-//! [`engine::Engine`] holds what all connections share. The server reads requests and writes replies; this crate decides and
-//! works on them.
+//! [`engine::Engine`] holds what all connections share. The server reads requests and writes replies; this crate
+//! decides and works on them.
 
 pub mod access;
 pub mod apps;
@@ -15,14 +15,13 @@ pub mod error;
 pub mod failures;
 pub mod field_errors;
 pub mod field_opener;
-pub mod field_ops;
 pub mod field_sealer;
-pub mod inspect;
 pub mod io_fairness;
 pub mod job;
 pub mod kek;
 pub mod key_warmer;
 pub mod masks;
+pub mod operations;
 pub mod scheduler;
 pub mod stores;
 pub mod sweeper;

@@ -1,16 +1,12 @@
 //! Masks: of calls that ask for them, and of roles that may see values through one only.
 //!
-//! What is masked with is derived from the app's token secret, here and nowhere else. A call's rules are read and its keys
-//! derived on a crypto thread, in its first slice. A role's mask is read when the role is set, and made once for an app and
-//! generation.
+//! What is masked with is derived from the app's token secret, here and nowhere else. A call's rules are read and its
+//! keys derived on a crypto thread, in its first slice. A role's mask is read when the role is set, and made once for
+//! an app and generation.
 //!
-//! | file | its one concern |
-//! | --- | --- |
-//! | `fields.rs` | one field of `mask` |
-//! | `sight.rs` | what becomes of a value that was opened: shown, or masked for its caller's role |
+//! `disclosure` writes opened values: in the clear, or masked for the principal's role.
 
 pub mod disclosure;
-pub mod fields;
 
 use sealwire_mask::{Function, Kind, MaskSecret, Masks, RuleText, Rules, Target, Unknown};
 use sealwire_wire::{MaskRule, Masking, RuleFields, UnknownFields};
@@ -78,8 +74,9 @@ impl MaskSpec {
 /// with its MessagePack header.
 const MASK_BYTES: usize = 128;
 
-/// The most by which functions of these texts, with list entries of so many bytes, make values longer. A replacement is not
-/// longer than the text that names it; only a sign of several bytes in place of each of one can make a long value longer.
+/// The most by which functions of these texts, with list entries of so many bytes, make values longer. A replacement is
+/// not longer than the text that names it; only a sign of several bytes in place of each of one can make a long value
+/// longer.
 fn growth<'a>(masks: impl Iterator<Item = &'a str>, entry: usize, fields: usize, bytes: usize) -> usize {
     let (mut longest, mut wide) = (0, false);
     for mask in masks {

@@ -1,10 +1,10 @@
-//! The crypto threads, and whose work they do: [`sealwire_schedule`]'s core behind one mutex.
+//! The crypto threads, and the scheduler of their work: [`sealwire_schedule`]'s core behind one mutex.
 //!
-//! A fixed number of threads, started once on the runtime's blocking pool, take slices, do them and come back for the
-//! next. They never wait on I/O, and network threads never do a slice. The lock is held for a few hundred
-//! nanoseconds at a time: nothing is run, dropped or woken under it.
+//! A fixed number of threads, started once on the runtime's blocking pool, take slices and run them. They never wait on
+//! I/O, and network threads never run a slice. The lock is held for a few hundred nanoseconds at a time: nothing is
+//! run, dropped or woken under it.
 //!
-//! A call is in the books from [`Scheduler::offer`] until its [`AdmissionPermit`] is dropped, whatever becomes of it.
+//! The scheduler accounts for a request from [`Scheduler::offer`] until its [`AdmissionPermit`] is dropped.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,9 +22,9 @@ use crate::job::{Slice, Slices};
 use sealwire_access::{Principal, PrincipalKind};
 use sealwire_config::CALL_BYTES;
 
-/// One slice in so many is timed, to learn what things cost.
+/// One slice in so many is timed, to correct the cost model.
 const SLICES_PER_SAMPLE: u32 = 8;
-/// Time at long work after which a crypto thread offers its core to network threads.
+/// Time of uninterrupted work after which a crypto thread yields its core to network threads.
 const GIVES_WAY_AFTER: Duration = Duration::from_micros(100);
 
 /// Idle task of a crypto thread. Returns true if it did something. Each step is short.
@@ -59,25 +59,25 @@ pub struct AdmissionRequest<'a> {
     pub principal: &'a Principal,
     /// Kind of the work.
     pub kind: OperationKind,
-    /// To how much.
+    /// Predicted amount of work.
     pub shape: Shape,
     /// Bytes it will hold, as far as known.
     pub bytes: usize,
     /// When its wait began, which has a bound.
     pub since: Instant,
-    /// When its answer is of no more use.
+    /// When its response is of no more use.
     pub deadline: Option<Instant>,
-    /// Its message is complete; else that is said later, by [`AdmissionPermit::reckon`].
+    /// Its message is complete. If not, [`AdmissionPermit::update_estimate`] says so later.
     pub whole: bool,
 }
 
-/// A call in the books. Dropping it ends the call, in whatever state it is, and gives back what it holds: at once, or
-/// when the slice that runs is done.
+/// A request that the scheduler accounts for. Dropping the permit ends the request in any state and releases what it
+/// holds: at once, or when the running slice is done.
 pub struct AdmissionPermit {
     scheduler: Scheduler,
     id: Id,
     held: Reservation,
-    /// Resolves when the call may go on; `None` once it may.
+    /// Resolves on admission; `None` afterwards.
     admitted: Option<oneshot::Receiver<()>>,
     /// Cost of the whole request, and the part of it before the store is called.
     estimate: (Cost, Cost),
@@ -106,7 +106,7 @@ struct Ran {
 
 impl Scheduler {
     /// Starts `threads` workers on the current runtime's blocking pool, which must have room for them.
-    /// With nothing to do they do `spare` until it finds nothing, then sleep.
+    /// Idle workers run `spare` until it finds nothing to do, then sleep.
     pub fn start(threads: NonZeroU32, config: &sealwire_config::Schedule, costs: Costs, spare: Spare) -> Self {
         let knobs = Knobs {
             slice: Cost::from_nanos(config.slice_us * 1_000),
@@ -130,11 +130,11 @@ impl Scheduler {
         Self(Arc::new(Handle(shared)))
     }
 
-    /// Asks for a place for a call.
+    /// Requests admission.
     ///
     /// # Errors
     ///
-    /// The call is refused; the refusal says for how long to stay away.
+    /// The request is rejected. The rejection says when to retry.
     pub fn offer(
         &self,
         offer: &AdmissionRequest<'_>,
@@ -168,12 +168,12 @@ impl Scheduler {
         self.0.0.lock().costs.whole(kind, shape)
     }
 
-    /// The bound on the wait of calls of ordinary size.
+    /// Returns the bound on the wait of requests of ordinary size.
     pub fn wait_max(&self) -> Duration {
         self.0.0.wait_max
     }
 
-    /// Looks at the gauges, for as long as there is something to see; keeps no thread alive.
+    /// A probe of the gauges that keeps no thread alive.
     pub fn probe(&self) -> Box<dyn Fn() -> Gauges + Send + Sync> {
         let shared = Arc::downgrade(&self.0.0);
         Box::new(move || shared.upgrade().map_or_else(Gauges::default, |shared| shared.lock().core.gauges()))
@@ -186,10 +186,10 @@ impl Scheduler {
 }
 
 impl AdmissionPermit {
-    /// Waits until the call may go on. Safe to drop midway.
+    /// Waits for admission. Cancel-safe.
     pub async fn admitted(&mut self) {
         if let Some(admitted) = &mut self.admitted {
-            // The core keeps the other end until it admits the call or the place is dropped.
+            // The core keeps the other end until it admits the request or the permit is dropped.
             let _ = admitted.await;
             self.admitted = None;
         }
@@ -204,13 +204,13 @@ impl AdmissionPermit {
         waits
     }
 
-    /// Begins the wait of the call anew: until now it was kept by something other than the crypto threads.
+    /// Restarts the wait of the request: until now it waited for something other than the crypto threads.
     pub fn restart_wait(&mut self) {
         let shared = &self.scheduler.0.0;
         shared.lock().core.restart_wait(shared.now(), self.id);
     }
 
-    /// The end of the call's wait for admission and for a crypto thread.
+    /// Returns a timer for the bound on the wait for admission and for a crypto thread.
     pub fn patience(&self) -> WaitBound {
         WaitBound { scheduler: self.scheduler.clone(), id: self.id }
     }
@@ -220,12 +220,12 @@ impl AdmissionPermit {
         self.estimate.0
     }
 
-    /// Its class, by that.
+    /// Returns the size class of that estimate.
     pub fn class(&self) -> Class {
         Class::of_cost(self.estimate.0)
     }
 
-    /// How long it was expected to take when it was offered.
+    /// Returns the duration that was predicted when it was offered.
     pub fn predicted(&self) -> Duration {
         self.predicted
     }
@@ -237,18 +237,19 @@ impl AdmissionPermit {
         state.core.correct(self.id, self.estimate.0);
     }
 
-    /// Corrects the estimate, now that the whole message is there. A thread with nothing to do admits it.
-    pub fn reckon(&mut self, kind: OperationKind, shape: Shape) {
+    /// Corrects the estimate when the message is complete. An idle thread admits it.
+    pub fn update_estimate(&mut self, kind: OperationKind, shape: Shape) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
         self.estimate = state.estimate(kind, shape);
-        state.core.reckon(shared.now(), self.id, self.estimate.0);
+        state.core.update_estimate(shared.now(), self.id, self.estimate.0);
         let woken = woken(&mut state.core);
         drop(state);
         wake_all(woken);
     }
 
-    /// Changes what the call holds to `bytes`; `false`, and no change, when that is more than its caller's share.
+    /// Changes the request's memory to `bytes`. Returns false, and changes nothing, if that exceeds the quota of its
+    /// principal.
     pub fn resize(&mut self, bytes: usize) -> bool {
         let bytes = bytes.saturating_add(CALL_BYTES);
         let fits = bytes == self.held.bytes() || self.scheduler.0.0.lock().core.resize(self.id, bytes as u64);
@@ -258,12 +259,12 @@ impl AdmissionPermit {
         fits
     }
 
-    /// Bytes the call may fill.
+    /// Returns the bytes that the request can fill.
     pub fn bytes(&self) -> usize {
         self.held.bytes() - CALL_BYTES
     }
 
-    /// Hands over work of a call that was admitted: the first, or more of it once that is done.
+    /// Hands over work of an admitted request: the first, or more after that is done.
     pub fn submit(&mut self, work: Box<dyn Slices>) {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
@@ -282,7 +283,7 @@ impl AdmissionPermit {
     }
 }
 
-/// The end of a call's wait. It needs no crypto thread, so it comes when none of them gets on.
+/// A timer for the bound on a request's wait. It needs no crypto thread, so it fires even if all of them are stuck.
 #[derive(Debug)]
 pub struct WaitBound {
     scheduler: Scheduler,
@@ -290,8 +291,7 @@ pub struct WaitBound {
 }
 
 impl WaitBound {
-    /// Resolves when the call has waited for twice its bound and is refused for that; never if it begins. Safe to drop
-    /// midway.
+    /// Resolves when the request has waited for twice its bound and is rejected; never if it begins. Cancel-safe.
     pub async fn ended(self) -> Refusal {
         let shared = &self.scheduler.0.0;
         let mut until = shared.lock().core.expires(self.id);
@@ -317,7 +317,7 @@ impl WaitBound {
 }
 
 impl State {
-    /// Returns the cost of a request, and the part of it that comes first.
+    /// Returns the cost of a request, and the part of it before the store is asked.
     fn estimate(&self, kind: OperationKind, shape: Shape) -> (Cost, Cost) {
         (self.costs.whole(kind, shape), self.costs.estimate(kind, shape))
     }
@@ -351,7 +351,7 @@ impl Shared {
             slices = slices.wrapping_add(1);
             let began = slices.is_multiple_of(SLICES_PER_SAMPLE).then(thread_cpu);
             let kind = work.kind();
-            // A panic fails its own call: the result's channel is dropped with the work, and the thread lives on.
+            // A panic fails its own request: the result's channel is dropped with the work, and the thread continues.
             let slice = catch_unwind(AssertUnwindSafe(|| work.slice(&allowance)));
             let took = began.map(|began| thread_cpu().saturating_sub(began));
             let more = slice.as_ref().is_ok_and(|slice| slice.more);
@@ -360,7 +360,7 @@ impl Shared {
                 Ok(Slice { done, more: false }) => Ran { id, kind, done, took, unfinished: None, ended: Some(work) },
                 Err(_) => Ran { id, kind, done: Shape::default(), took: None, unfinished: None, ended: None },
             });
-            // Only long work gives way: to do so after short calls would make network threads take them one by one,
+            // Only long work yields. Yielding after short requests would make network threads take requests one by one,
             // which costs more than it saves.
             if more && gave_way.elapsed() >= GIVES_WAY_AFTER {
                 std::thread::yield_now();
@@ -369,8 +369,8 @@ impl Shared {
         }
     }
 
-    /// Takes back a slice and gives the next, waiting for one; `None` once the handles are gone and nothing is left.
-    /// What work came to is delivered once that is in the books: whoever waits for it may go on with the call at once.
+    /// Returns a finished slice and waits for the next; `None` when all handles are dropped and no work is left.
+    /// Results are delivered after the core has accounted for the slice: the receiver may submit more work at once.
     fn next(&self, ran: Option<Ran>) -> Option<Turn> {
         let (mut unwanted, mut ended) = (None, None);
         let mut state = self.lock();
@@ -430,7 +430,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No slice runs under the lock, so it is never poisoned halfway through a change.
+        // No slice runs under the lock, so it is never poisoned in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -448,7 +448,7 @@ fn deliver(ended: &mut Option<Box<dyn Slices>>) {
 
 fn wake_all(woken: Vec<oneshot::Sender<()>>) {
     for wake in woken {
-        // Fails if the call was given up just now; its place ends it.
+        // Fails if the request was dropped just now; its permit ends it.
         let _ = wake.send(());
     }
 }

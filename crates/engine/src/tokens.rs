@@ -1,22 +1,20 @@
 //! Calls on tokens: `tokenize`, `detokenize` and `tokens.*`.
 //!
-//! A call on a document walks it on the crypto threads, asks the store from its connection's task, and walks it again if
-//! the store's answer changes the reply. What it asks for lies in memory that was set aside before, and no crypto thread
-//! ever waits for the store. The store sees keyed hashes and sealed rows only.
+//! A call on a document walks it on the crypto threads, asks the store from its connection's task, and walks it again
+//! if the store's answer changes the reply. What it asks for lies in memory that was set aside before, and no crypto
+//! thread ever waits for the store. The store sees keyed hashes and sealed rows only.
 //!
 //! | file | its one concern |
 //! | --- | --- |
-//! | `mint.rs` | one field of `tokenize`: a token made, kept or replaced by the one that was there |
-//! | `look.rs` | one field of `detokenize`: a token looked up, and opened |
-//! | `ask.rs` | what is asked of the store between two walks, and what becomes of the answer |
-//! | `calls.rs` | the `tokens.*` methods |
-//! | `turns.rs` | which app's call is next at the store for what is long and rare |
-//! | `each.rs` | the same to many on the crypto threads, in slices |
+//! | `tokenize.rs` | one field of `tokenize`: a token made, kept or replaced by the one that was there |
+//! | `detokenize.rs` | one field of `detokenize`: a token looked up, and opened |
+//! | `store_io.rs` | requests to the store between two walks, and how the job goes on with the response |
+//! | `fair_semaphore.rs` | which app's long and rare request is next at the store |
+//! | `batch.rs` | one function for many items on the crypto threads, in slices |
 
 pub mod batch;
 pub mod detokenize;
 pub mod fair_semaphore;
-pub mod methods;
 pub mod store_io;
 pub mod tokenize;
 
@@ -24,6 +22,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use sealwire_config::Limits;
 use sealwire_crypto::{Datatype, Format, TokenContext, TokenKeys};
 use sealwire_msgpack::Token;
 pub use sealwire_store::CollectionKind as Kind;
@@ -41,8 +40,8 @@ pub struct Collection {
     pub kind: Kind,
     /// Format of its tokens.
     pub format: Format,
-    /// Equal values have equal tokens under one context only. Otherwise contexts are nothing to deterministic and one-way
-    /// tokens: all are under the empty one.
+    /// Equal values have equal tokens under one context only. Otherwise contexts are nothing to deterministic and
+    /// one-way tokens: all are under the empty one.
     pub per_context: bool,
     /// When new tokens expire that name no time, in seconds.
     pub expires_s: Option<u64>,
@@ -55,7 +54,7 @@ impl Collection {
     }
 
     /// Returns the context under which a value of the collection is sealed and found.
-    fn scope(&self, context: &[u8]) -> TokenContext {
+    pub(crate) fn scope(&self, context: &[u8]) -> TokenContext {
         self.keys.context(if self.is_shared() { b"" } else { context })
     }
 }
@@ -69,13 +68,20 @@ pub struct Bounds {
     pub value_bytes_max: usize,
 }
 
+impl Bounds {
+    /// Returns the bounds that an engine sets.
+    pub fn of(limits: &Limits) -> Self {
+        Self { fields_max: limits.tokens_per_call_max, value_bytes_max: limits.token_value_bytes_max }
+    }
+}
+
 /// Seconds since 1970-01-01 UTC, by this machine's clock.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// A value as it is hashed and sealed: text and binary without their headers, all else as its MessagePack.
-fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
+pub(crate) fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
     match token {
         Token::Str(text) => (Datatype::String, text),
         Token::Bin(bytes) => (Datatype::Binary, bytes),
@@ -84,7 +90,7 @@ fn value_of<'a>(token: Token<'a>, raw: &'a [u8]) -> (Datatype, &'a [u8]) {
 }
 
 /// Appends a value in the encoding under which it is hashed and compared. Equal values have one encoding.
-fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
     let before = out.len();
     if datatype != Datatype::Value || sealwire_msgpack::canonical(value, out).is_err() {
         out.truncate(before);
@@ -93,13 +99,13 @@ fn canonical(datatype: Datatype, value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// A value in the encoding under which it is hashed; a string or binary is its own.
-enum Canonical<'a> {
+pub(crate) enum Canonical<'a> {
     Same(&'a [u8]),
     Encoded(Zeroizing<Vec<u8>>),
 }
 
 impl<'a> Canonical<'a> {
-    fn of(datatype: Datatype, value: &'a [u8]) -> Self {
+    pub(crate) fn of(datatype: Datatype, value: &'a [u8]) -> Self {
         if datatype != Datatype::Value {
             return Self::Same(value);
         }

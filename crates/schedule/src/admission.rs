@@ -168,8 +168,8 @@ impl Rules {
         sum / self.window
     }
 
-    /// A call that is to be refused rather than wait for longer. A slow machine makes no call larger, or it would refuse
-    /// none.
+    /// A call that is to be refused rather than wait for longer. A slow machine makes no call larger, or it would
+    /// refuse none.
     fn is_ordinary(&self, own: f64, rate: Rate) -> bool {
         own * rate.worker.min(1.0) <= self.wait_max * self.ordinary
     }
@@ -367,8 +367,8 @@ impl Lanes {
         self.waiting[class.index()].first().copied()
     }
 
-    /// Returns true if the oldest request of `class`, of `work`, can be admitted once `done` nanoseconds of the tenant's work
-    /// are done. Call once with what was done and, after each that was admitted, with zero.
+    /// Returns true if the oldest request of `class`, of `work`, can be admitted once `done` nanoseconds of the
+    /// tenant's work are done. Call once with what was done and, after each that was admitted, with zero.
     pub(crate) fn may_admit(&mut self, class: Class, work: Cost, done: u64, rate: Rate, rules: &Rules) -> bool {
         let ahead = self.backlog[..=class.index()].iter().sum::<u64>() as f64 / rate.tenant;
         let (min, max) = rules.thresholds(work.as_nanos() as f64 / rate.tenant, rate);

@@ -24,7 +24,7 @@ pub struct Call<'a, K> {
     /// When its answer is of no more use.
     pub deadline: Time,
     /// All of it is there, so that it is submitted as soon as it is admitted. Of one whose body is still arriving that
-    /// is said later, by [`Core::reckon`](crate::Core::reckon).
+    /// is said later, by [`Core::update_estimate`](crate::Core::update_estimate).
     pub whole: bool,
 }
 
@@ -85,7 +85,8 @@ pub enum Expiry<T> {
 pub struct Closed<T> {
     /// Its work, to be dropped outside the lock, unless that runs or there is none.
     pub work: Option<T>,
-    /// Work that is not needed any more: zero if the request is done. The whole slice of a running request is subtracted.
+    /// Work that is not needed any more: zero if the request is done. The whole slice of a running request is
+    /// subtracted.
     pub left: Cost,
 }
 

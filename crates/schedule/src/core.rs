@@ -2,7 +2,8 @@
 //!
 //! A call is offered with what its head tells, then waits, is admitted or is refused. An admitted one is submitted once
 //! its body is there, runs slice by slice, may be resumed after a wait for something else, and holds its bytes until it
-//! is closed, which may happen at any time and in any state. Nothing here blocks, reads a clock or does I/O: the owner puts it behind a mutex.
+//! is closed, which may happen at any time and in any state. Nothing here blocks, reads a clock or does I/O: the owner
+//! puts it behind a mutex.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
@@ -176,7 +177,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// A call that waited and is now admitted, with what it was to be woken by. To be asked until there is none, after
-    /// [`Self::reckon`], [`Self::pick`], [`Self::done`] and [`Self::close`].
+    /// [`Self::update_estimate`], [`Self::pick`], [`Self::done`] and [`Self::close`].
     pub fn promoted(&mut self) -> Option<(Id, W)> {
         self.promoted.pop_front()
     }
@@ -185,7 +186,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// it waits, or once it is admitted. After it is submitted it changes nothing.
     ///
     /// A worker that has nothing to do may admit it.
-    pub fn reckon(&mut self, now: Time, id: Id, cost: Cost) {
+    pub fn update_estimate(&mut self, now: Time, id: Id, cost: Cost) {
         self.correct(id, cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.whole) else { return };
         entry.whole = true;
@@ -206,7 +207,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// Puts right what a call costs while its body arrives, waiting or admitted. After it is submitted it changes nothing.
+    /// Puts right what a call costs while its body arrives, waiting or admitted. After it is submitted it changes
+    /// nothing.
     pub fn correct(&mut self, id: Id, cost: Cost) {
         let after = self.measured(cost);
         let Some(entry) = self.entries.get_mut(id) else { return };
@@ -339,8 +341,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// Goes on with a call whose work was done: since then it waited for something other than a worker, counted as no
-    /// work and stood in nobody's way. It was offered with all it costs, so it is not judged again. `cost` is what there is
-    /// to do from here. The work is given back when the call is closed, or not done.
+    /// work and stood in nobody's way. It was offered with all it costs, so it is not judged again. `cost` is what
+    /// there is to do from here. The work is given back when the call is closed, or not done.
     pub fn resume(&mut self, now: Time, id: Id, cost: Cost, work: T) -> Result<(), T> {
         let (class, left) = self.measured(cost);
         let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Done)) else {
@@ -394,7 +396,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         Some(Closed { work, left })
     }
 
-    /// When a call is to be refused if it has not begun by then: ask [`Self::expire`] then. Never for one that has begun.
+    /// When a call is to be refused if it has not begun by then: ask [`Self::expire`] then. Never for one that has
+    /// begun.
     pub fn expires(&self, id: Id) -> Time {
         self.entries.get(id).map_or(Time::NEVER, |entry| entry.expires)
     }
@@ -443,7 +446,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// A number in `0..1` for this offer: multiples of the golden ratio fall evenly into it, any number of them in a row.
+    /// A number in `0..1` for this offer: multiples of the golden ratio fall evenly into it, any number of them in a
+    /// row.
     fn spread(&self) -> f64 {
         (self.offers as f64 * 0.618_033_988_749_895).fract()
     }
@@ -473,8 +477,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         }
     }
 
-    /// How much of a call runs before the next pick. What fits a slice runs whole, to be out of the way; of more it is a
-    /// part, so that what is small waits less for it.
+    /// How much of a call runs before the next pick. What fits a slice runs whole, to be out of the way; of more it is
+    /// a part, so that what is small waits less for it.
     fn budget(&self, left: Cost) -> Cost {
         if left <= self.slice { self.slice } else { self.slice_of_more }
     }

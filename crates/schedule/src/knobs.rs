@@ -21,8 +21,8 @@ pub enum Order {
 pub struct Knobs {
     /// Workers that take slices.
     pub workers: NonZeroU32,
-    /// Work per slice of a request with at most this left; half of it for a longer one. Shorter: small requests wait less.
-    /// Longer: fewer picks. 50 to 250 us; default 100 us.
+    /// Work per slice of a request with at most this left; half of it for a longer one. Shorter: small requests wait
+    /// less. Longer: fewer picks. 50 to 250 us; default 100 us.
     pub slice: Cost,
     /// Predicted wait at which a call of ordinary size is refused; from a quarter of it on calls are delayed. Whatever
     /// was predicted, such a call is refused once it has waited for twice as long. A quarter of what callers wait;
@@ -75,8 +75,8 @@ pub(crate) struct Tuning {
     pub(crate) overload: f64,
     /// How much of what it is behind such a tenant is to make good within the window.
     pub(crate) catch_up: f64,
-    /// How much of what was refused of late is expected to come again. With all of it one in 30 is refused twice, and at
-    /// ten times the capacity a real engine stands idle for a fifth of its time while everybody does as told.
+    /// How much of what was refused of late is expected to come again. With all of it one in 30 is refused twice, and
+    /// at ten times the capacity a real engine stands idle for a fifth of its time while everybody does as told.
     pub(crate) returning: f64,
     /// A class is refused at most so many times the fraction that is refused in all, or one large call that was refused
     /// would have half of the small ones refused as well.

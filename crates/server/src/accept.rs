@@ -82,7 +82,7 @@ impl<T: Serve> Acceptor<T> {
     pub(crate) async fn run(mut self) {
         let refused = LogThrottle::default();
         loop {
-            // Waiting for a handshake's place before accepting leaves the others in the kernel's queue.
+            // Waiting for a handshake's admission before accepting leaves the others in the kernel's queue.
             let handshake = tokio::select! {
                 handshake = Arc::clone(&self.handshakes).acquire_owned() => handshake,
                 _ = self.drains.wait_for(|draining| *draining) => return,
@@ -106,14 +106,14 @@ impl<T: Serve> Acceptor<T> {
 
     fn admit(&self, stream: TcpStream, handshake: OwnedSemaphorePermit) {
         let metrics = Arc::clone(&self.engine.metrics);
-        let Ok(place) = Arc::clone(&self.connections).try_acquire_owned() else {
+        let Ok(admission) = Arc::clone(&self.connections).try_acquire_owned() else {
             return metrics.connection(ConnectionOutcome::Refused);
         };
         let (gate, engine, mut drains) = (Arc::clone(&self.gate), Arc::clone(&self.engine), self.drains.clone());
         let (service, per_principal_max) = (self.service.clone(), self.per_principal_max);
         let principals = Arc::clone(&self.principals);
         tokio::spawn(async move {
-            let _place = place;
+            let _admission = admission;
             if stream.set_nodelay(true).is_err() {
                 return; // The peer is gone already.
             }

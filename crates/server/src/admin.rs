@@ -1,8 +1,8 @@
 //! Health and metrics on a listener and an OS thread of their own, in plain HTTP/1.1.
 //!
 //! The thread runs its own runtime and shares only atomics with the engine, so it answers while every crypto and
-//! network thread is busy or stuck. `/live` says that the process runs, and nothing else: a lost dependency is no reason
-//! to restart it. `/ready` says whether to send calls here. Neither asks anything of anybody while answering.
+//! network thread is busy or stuck. `/live` says that the process runs, and nothing else: a lost dependency is no
+//! reason to restart it. `/ready` says whether to send calls here. Neither asks anything of anybody while answering.
 //!
 //! At most 64 connections. When one more arrives, the one that has been quiet longest is closed: a pile of idle or
 //! stalled connections never keeps a probe out. Nothing here is authenticated; it listens where operators are.

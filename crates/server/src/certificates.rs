@@ -1,12 +1,15 @@
-//! Certificates in service: looked at again, put in each other's place without a dropped connection, watched for their ends.
+//! Certificates in service: looked at again, put in each other's place without a dropped connection, watched for their
+//! ends.
 //!
-//! One task does all of it, by one path: at an operator's word, and whenever the files have changed and then held still for
-//! [`SETTLE`], since a key and its certificate, or a bundle, may be written piece by piece. What does not load changes
-//! nothing: what was in service stays, the log says once why, a metric shows it. What loads is what every handshake
-//! is made under from then on, and who is connected is judged by it: a [`ConnectionRegistry`] of each listener sees to that.
+//! One task does all of it, by one path: at an operator's word, and whenever the files have changed and then held still
+//! for [`SETTLE`], since a key and its certificate, or a bundle, may be written piece by piece. What does not load
+//! changes nothing: what was in service stays, the log says once why, a metric shows it. What loads is what every
+//! handshake is made under from then on, and who is connected is judged by it: a [`ConnectionRegistry`] of each
+//! listener sees to that.
 //!
-//! A caller that is revoked or not vouched for any more has no call begin later than `tls.watch_s`, [`SETTLE`] twice, and two
-//! milliseconds for each certificate in use after the files say so; one whose certificate ends, a second after that.
+//! A caller that is revoked or not vouched for any more has no call begin later than `tls.watch_s`, [`SETTLE`] twice,
+//! and two milliseconds for each certificate in use after the files say so; one whose certificate ends, a second after
+//! that.
 
 mod connection_registry;
 
@@ -247,7 +250,8 @@ impl Certificates {
         }
     }
 
-    /// Says of each that comes near its end so, once at each stage; the engine is ready while its own certificate holds.
+    /// Says of each that comes near its end so, once at each stage; the engine is ready while its own certificate
+    /// holds.
     fn say_ends(&mut self) {
         let now = OffsetDateTime::now_utc();
         let mut own = true;

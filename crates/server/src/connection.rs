@@ -1,19 +1,19 @@
-//! One connection, from its first byte to its last: the path of every request is here and in the files beneath.
+//! One connection, from its first byte to its last. Every request passes through this file and those beneath.
 //!
-//! [`serve`] reads and writes at once. The reader finds messages, asks the [scheduler](sealwire_engine::scheduler) whether a call
-//! may begin, and starts `answer` for each that may; answers go to the writer in whatever order they are ready. Network
-//! threads only scan, look up and copy: sealing and opening happen on the crypto threads.
+//! [`serve`] reads and writes concurrently. The reader finds messages, decodes them, asks the
+//! [scheduler](sealwire_engine::scheduler) for admission, and spawns `request::handle` for each. Responses are
+//! written in the order in which they are ready. Network threads only scan, look up and copy; the crypto threads seal
+//! and open.
 //!
-//! A call is offered to the scheduler when its message is there or, if that is long, before its body is read. One that
-//! is refused is answered at once, and calls of its size or above do not begin for a while. Calls that may not begin
-//! yet, for that or because the connection has too many in flight, are parked, up to what one read brings; then
-//! reading stops. What costs nothing, and `cancel` above all, never waits behind them.
+//! A request is offered to the scheduler when its message is complete or, if the message is long, before its body is
+//! read. A rejected request is answered at once, and requests of its size class or above pause for a while. Requests
+//! that must wait for that pause, or for an in-flight permit, are deferred, at most as many as one read brings. Then
+//! reading stops. Requests that cost nothing, and above all `cancel`, never wait behind deferred ones.
 //!
-//! Nothing waits for ever: a message has a time to arrive in full, a reply to be taken, a call to be answered, an
-//! idle connection to stay. When the connection goes, every call on it is stopped.
+//! Everything has a time limit: the arrival of a message, the reading of a response by the client, the handling of a
+//! request, and an idle connection. When the connection ends, every request on it is stopped.
 
 mod audit;
-mod call;
 mod input;
 mod pace;
 mod reader;
@@ -32,7 +32,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::accept::Peer;
 use crate::shutdown::Shutdown;
-use audit::Refused;
+use audit::RejectedRequest;
 pub use pace::Pace;
 use reader::Reader;
 use replies::{Outgoing, write_replies};
@@ -44,35 +44,35 @@ use sealwire_engine::error::CallFailure;
 use sealwire_engine::failures::log_failure;
 use sealwire_telemetry::metrics::CallReport;
 
-/// What the calls of one connection share.
+/// State that the requests of one connection share.
 struct Connection {
     engine: Arc<Engine>,
     principal: Principal,
     /// Paces requests that never reach the scheduler.
     pace: Arc<Pace>,
-    tickets: CancelTokens,
-    bytes: Arc<ConnectionMemory>,
-    /// Seats for calls on this connection; a seat is held until its reply is written.
-    seats: Arc<Semaphore>,
+    cancel_tokens: CancelTokens,
+    memory: Arc<ConnectionMemory>,
+    /// Permits for requests in flight. A permit is held until the response is written.
+    in_flight_permits: Arc<Semaphore>,
     replies: mpsc::Sender<Outgoing>,
-    /// For replies without a seat that wait for their record.
+    /// Permits for responses that hold no in-flight permit and wait for their audit record.
     recordings: Arc<Semaphore>,
     /// The client asked for errors as text.
     text_errors: AtomicBool,
 }
 
-/// Why reading ended.
+/// The reason for which reading ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// The peer closed, or its bytes broke off.
+    /// The peer closed the connection, or the connection broke.
     Closed,
-    /// The peer broke the protocol, or a time limit. What is queued for it is still written.
+    /// The peer violated the protocol or a time limit. Queued responses are still written.
     Expelled,
-    /// The engine drains or the caller is expelled, and every call is answered.
+    /// The engine drains or the client is disconnected, and every request is answered.
     Drained,
 }
 
-/// Serves one connection until it ends. Dropping the future midway stops every call on it.
+/// Serves one connection until it ends. If the future is dropped, every request on the connection is stopped.
 pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     engine: Arc<Engine>,
     Peer { principal, pace }: Peer,
@@ -85,31 +85,31 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let connection = Arc::new(Connection {
         principal,
         pace,
-        tickets: CancelTokens::default(),
-        bytes: ConnectionMemory::new(limits.bytes_per_connection_max),
-        seats: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
+        cancel_tokens: CancelTokens::default(),
+        memory: ConnectionMemory::new(limits.bytes_per_connection_max),
+        in_flight_permits: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         recordings: Arc::new(Semaphore::new(limits.in_flight_per_connection_max)),
         replies,
         text_errors: AtomicBool::new(false),
         engine,
     });
-    let stop = StopOnDrop(connection.tickets.clone());
+    let stop = StopOnDrop(connection.cancel_tokens.clone());
     let stall = Duration::from_millis(limits.write_stall_ms_max);
     let shared = Arc::clone(&connection.engine);
     let mut writer = tokio::spawn(async move {
-        write_replies(write, outgoing, stall, &shared.turns, |n| shared.metrics.reply_bytes(n)).await
+        write_replies(write, outgoing, stall, &shared.io_fairness, |n| shared.metrics.reply_bytes(n)).await
     });
 
     let mut reader = Reader::new(Arc::clone(&connection), read, ending.clone());
     let end = tokio::select! {
         end = reader.read_calls() => end,
         () = connection.drain(ending.clone()) => End::Drained,
-        // The peer takes no replies, so its calls are of no use.
+        // The peer reads no responses, so its requests are of no use.
         _ = &mut writer => End::Closed,
     };
-    tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.tickets.len(), "connection ends");
+    tracing::debug!(principal = %connection.principal, ?end, in_flight = connection.cancel_tokens.len(), "connection ends");
     if end == End::Drained {
-        reader.turn_all_away().await;
+        reader.reject_all_deferred().await;
         if let Some(farewell) = ending.farewell() {
             connection.send_protocol_error(&farewell).await;
         }
@@ -117,7 +117,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     if end == End::Closed {
         writer.abort();
     }
-    // Stops what still runs. The writer ends once the last call has let go of its sender.
+    // Stops the requests that still run. The writer ends when the last of them has dropped its sender.
     let (input, engine) = (reader.end(), Arc::clone(&connection.engine));
     drop((stop, connection));
     let written = async {
@@ -125,7 +125,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
             let _ = writer.await;
         }
     };
-    if end == End::Closed { written.await } else { input.linger(&engine.turns, written).await }
+    if end == End::Closed { written.await } else { input.linger(&engine.io_fairness, written).await }
 }
 
 /// Returns whether a client that knows the contract and its own rights never gets this code.
@@ -141,7 +141,7 @@ const fn is_fault_of_sender(code: ErrorCode) -> bool {
     )
 }
 
-/// Stops every call when the connection ends, however it ends.
+/// Stops every request when it is dropped.
 struct StopOnDrop(CancelTokens);
 
 impl Drop for StopOnDrop {
@@ -151,44 +151,47 @@ impl Drop for StopOnDrop {
 }
 
 impl Connection {
-    /// Once the end has begun, lets calls finish for a time, then stops the rest. Returns when every reply is written.
+    /// After shutdown has begun, lets requests finish for a time, then stops the rest. Returns when every response is
+    /// written.
     async fn drain(&self, mut ending: Shutdown) {
         let reason = ending.begun().await;
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
-        if timeout(Duration::from_millis(limits.drain_ms_max), self.seats.acquire_many(all)).await.is_err() {
-            self.tickets.stop_all(reason);
-            let _ = timeout(Duration::from_millis(limits.write_stall_ms_max), self.seats.acquire_many(all)).await;
+        if timeout(Duration::from_millis(limits.drain_ms_max), self.in_flight_permits.acquire_many(all)).await.is_err()
+        {
+            self.cancel_tokens.stop_all(reason);
+            let _ = timeout(Duration::from_millis(limits.write_stall_ms_max), self.in_flight_permits.acquire_many(all))
+                .await;
         }
     }
 
-    /// A call is in flight or its reply is not written yet.
+    /// Returns true while a request is in flight or a response is not written yet.
     fn is_busy(&self) -> bool {
-        self.seats.available_permits() < self.engine.limits.in_flight_per_connection_max
+        self.in_flight_permits.available_permits() < self.engine.limits.in_flight_per_connection_max
     }
 
-    /// A seat for one more call, if there is one now.
-    fn try_seat(&self) -> Option<OwnedSemaphorePermit> {
-        if !self.bytes.is_below_max() {
+    /// Returns an in-flight permit if one is available now.
+    fn try_in_flight_permit(&self) -> Option<OwnedSemaphorePermit> {
+        if !self.memory.is_below_max() {
             return None;
         }
-        Arc::clone(&self.seats).try_acquire_owned().ok()
+        Arc::clone(&self.in_flight_permits).try_acquire_owned().ok()
     }
 
-    /// A seat for one more call, once there is one. Safe to drop midway.
-    async fn seat(&self) -> Option<OwnedSemaphorePermit> {
-        self.bytes.below_max().await;
-        Arc::clone(&self.seats).acquire_owned().await.ok()
+    /// Waits for an in-flight permit. Cancel-safe.
+    async fn in_flight(&self) -> Option<OwnedSemaphorePermit> {
+        self.memory.below_max().await;
+        Arc::clone(&self.in_flight_permits).acquire_owned().await.ok()
     }
 
-    /// Queues a reply that holds no seat. Waits while the queue is full, which pauses reading.
+    /// Queues a response that holds no in-flight permit. Waits while the queue is full, which pauses reading.
     async fn send(&self, bytes: Vec<u8>) {
-        let _ = self.replies.send(Outgoing { bytes, _place: None, _seat: None }).await;
+        let _ = self.replies.send(Outgoing { bytes, _admission: None, _in_flight: None }).await;
     }
 
-    /// Answers a request that did not begin.
-    async fn refuse(self: &Arc<Self>, call: &Refused<'_>, failure: &CallFailure) {
-        let Refused { msgid, method, .. } = *call;
+    /// Counts, logs and records a request that did not begin, and answers it.
+    async fn reject(self: &Arc<Self>, request: &RejectedRequest<'_>, failure: &CallFailure) {
+        let RejectedRequest { msgid, method, .. } = *request;
         if is_fault_of_sender(failure.code()) {
             self.pace.rejected(Instant::now());
         }
@@ -198,17 +201,17 @@ impl Connection {
         self.engine.metrics.call_done(&CallReport { method, code: failure.code().into(), times: None });
         log_failure(&self.engine.failures, &self.principal, msgid, failure);
         let out = self.error_reply(msgid, failure);
-        let recording = self.record_refused(call, failure.code().into());
-        self.end_span_refused(call, failure.code().into());
+        let recording = self.record_rejected(request, failure.code().into());
+        self.end_span_rejected(request, failure.code().into());
         self.send_recorded(msgid, out, recording).await;
     }
 
-    /// Sends later errors of this connection in that form.
+    /// Sets the format of later errors on this connection.
     fn set_error_format(&self, format: ErrorFormat) {
         self.text_errors.store(format == ErrorFormat::Text, Ordering::Relaxed);
     }
 
-    /// The response to a request that failed.
+    /// Returns the response to a request that failed.
     fn error_reply(&self, msgid: u32, failure: &CallFailure) -> Vec<u8> {
         let is_text = self.text_errors.load(Ordering::Relaxed);
         let format = if is_text { ErrorFormat::Text } else { ErrorFormat::Map };
@@ -217,13 +220,13 @@ impl Connection {
         out
     }
 
-    /// Two answers to one msgid could not be told apart.
+    /// Disconnects a client that reuses a msgid: it could not tell two responses to one msgid apart.
     async fn expel_for_msgid(&self) -> End {
         self.send_protocol_error(&RpcError::new(ErrorCode::BadRequest, "this msgid is still in flight")).await;
         End::Expelled
     }
 
-    /// Says why the connection ends, where no call can be blamed.
+    /// Sends the reason for which the connection ends, if it belongs to no request.
     async fn send_protocol_error(&self, error: &RpcError) {
         tracing::debug!(principal = %self.principal, %error, "protocol error");
         let mut out = Vec::new();

@@ -2,8 +2,8 @@
 //!
 //! Its calls are few and none is large, so a connection is served by one task, one call after the other, without the
 //! scheduler. Who gets in is decided twice: by the authority of the certificate, and by the principals that the
-//! configuration lists; whoever is not listed is told so once and let go, and few of them are heard at a time. What a call
-//! does is in `calls.rs`, which the command line also uses on a file.
+//! configuration lists; whoever is not listed is told so once and let go, and few of them are heard at a time. What a
+//! call does is in `calls.rs`, which the command line also uses on a file.
 //!
 //! A change runs to its end once it has begun, also when its caller goes away or stops waiting; a drain waits for it.
 
@@ -111,7 +111,8 @@ impl ControlServer {
         self.address
     }
 
-    /// Returns when every connection has ended, which the drain tells them to: after its call. Then every call has, too.
+    /// Returns when every connection has ended, which the drain tells them to: after its call. Then every call has,
+    /// too.
     pub(crate) async fn ended(self) {
         let _ = self.accepting.await;
         let _ = self.connections.acquire_many(CONNECTIONS_MAX as u32).await;

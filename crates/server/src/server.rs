@@ -117,8 +117,8 @@ impl Server {
         Ok(server)
     }
 
-    /// The same, but connections for calls wait in the system's queue until [`Server::open`]: for who has to make apps or
-    /// roles first, over the control listener.
+    /// The same, but connections for calls wait in the system's queue until [`Server::open`]: for who has to make apps
+    /// or roles first, over the control listener.
     ///
     /// # Errors
     ///
@@ -210,7 +210,7 @@ impl Server {
             apps: Arc::clone(&apps),
             scheduler,
             tokens: stores.joined(config.limits.token_value_bytes_max, &metrics),
-            turns: sealwire_engine::io_fairness::IoFairness::new(
+            io_fairness: sealwire_engine::io_fairness::IoFairness::new(
                 tokio::runtime::Handle::current().metrics().num_workers(),
             ),
             audit,
@@ -297,9 +297,9 @@ impl Server {
         &self.engine
     }
 
-    /// Takes over what of a configuration needs no restart of the engine: the certificates, revocation lists and what else
-    /// `[tls]` says, and those of `[control]`. Returns when everybody who is connected is judged by them, with the names of
-    /// what differs from the configuration of the start and stays as it was.
+    /// Takes over what of a configuration needs no restart of the engine: the certificates, revocation lists and what
+    /// else `[tls]` says, and those of `[control]`. Returns when everybody who is connected is judged by them, with the
+    /// names of what differs from the configuration of the start and stays as it was.
     ///
     /// # Errors
     ///

@@ -1,15 +1,16 @@
 //! Builds the TLS side of the listeners from files: TLS 1.3, a client certificate always, post-quantum first.
 //!
-//! Every refusal names its file and what to do about it. No ALPN: a listener speaks one protocol. Nothing is cached: what
-//! another look at the files finds is loaded the same way, and `certificates.rs` puts it in service.
+//! Every refusal names its file and what to do about it. No ALPN: a listener speaks one protocol. Nothing is cached:
+//! what another look at the files finds is loaded the same way, and `certificates.rs` puts it in service.
 //!
 //! Session resumption is off. A resumed session carries the client's identity from the first handshake and skips the
 //! look at its certificate, so an expired or revoked certificate would live on in a ticket. Callers keep their
-//! connections, and a full handshake costs about 0.2 ms of CPU. No tickets also means no ticket keys to
-//! rotate, no early data and nothing to replay.
+//! connections, and a full handshake costs about 0.2 ms of CPU. No tickets also means no ticket keys to rotate, no
+//! early data and nothing to replay.
 //!
-//! A revocation list past its `nextUpdate` stays in force. What it revokes stays revoked; to refuse everybody instead would
-//! turn a missed delivery of a file into an outage of every relay. It is warned of before and after, and measured.
+//! A revocation list past its `nextUpdate` stays in force. What it revokes stays revoked; to refuse everybody instead
+//! would turn a missed delivery of a file into an outage of every relay. It is warned of before and after, and
+//! measured.
 
 mod certificate_info;
 mod files;
@@ -161,8 +162,8 @@ impl TlsError {
 
 /// The cryptography behind TLS, passed explicitly so that no process-wide default matters.
 ///
-/// Key exchange: X25519 with ML-KEM-768 first, so traffic recorded today stays closed to a quantum computer; then X25519
-/// and P-256 for callers without it.
+/// Key exchange: X25519 with ML-KEM-768 first, so traffic recorded today stays closed to a quantum computer; then
+/// X25519 and P-256 for callers without it.
 pub fn provider() -> CryptoProvider {
     use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
     CryptoProvider { kx_groups: vec![X25519MLKEM768, X25519, SECP256R1], ..aws_lc_rs::default_provider() }
@@ -223,7 +224,8 @@ pub(crate) fn load_from(files: &Files, tls: &Tls, control: Option<&ControlListen
     Ok(Loaded { data, control, held })
 }
 
-/// Refuses authorities of operators by which a certificate of any caller passes: the same key, or one that signed theirs.
+/// Refuses authorities of operators by which a certificate of any caller passes: the same key, or one that signed
+/// theirs.
 fn check_own(files: &Files, tls: &Tls, operators: &Path) -> Result<(), TlsError> {
     const OPERATORS: &str = "control.client_ca";
     let (callers, own) =

@@ -1,7 +1,8 @@
 //! Hourly budgets of principals: the fields that each has left for an operation.
 //!
-//! For roles whose callers could guess: each field of theirs is a guess at most. A bucket for each principal, operation and number holds what
-//! grants of that number allow in an hour and fills evenly; it is this engine's own, in memory. Only calls under such a grant come here.
+//! For roles whose callers could guess: each field of theirs is a guess at most. A bucket for each principal, operation
+//! and number holds what grants of that number allow in an hour and fills evenly; it is this engine's own, in memory.
+//! Only calls under such a grant come here.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

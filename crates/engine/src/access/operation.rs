@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use sealwire_access::{Ask, Operation};
+use sealwire_wire::Method;
 use sealwire_wire::control::Control;
-use sealwire_wire::{Call, Method};
 
 /// By method. `health`, `info` and `inspect` have none: they tell nothing of apps, keys or tokens.
 static OPERATIONS: LazyLock<[Option<Operation>; Method::ALL.len()]> =
@@ -26,21 +26,6 @@ pub struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Returns what a data call names.
-    pub fn by_call(call: &Call<'a>) -> Self {
-        let (app, collection, reason) = match call {
-            Call::Encrypt(call) | Call::Rewrap(call) => (call.app, None, call.reason),
-            Call::Decrypt(call) => (call.app, None, call.reason),
-            Call::Tokenize(call) => (call.app, Some(call.writing.collection), call.reason),
-            Call::Detokenize(call) => (call.app, Some(call.writing.collection), call.reason),
-            Call::Mask(call) => (call.app, None, call.reason),
-            Call::Tokens(call) => (call.map.app, Some(call.map.collection), call.map.reason),
-            Call::Control(call) => return Self::by_control(call),
-            Call::Inspect(_) | Call::Info | Call::Health => return Self::default(),
-        };
-        Self { app: Some(app), collection, reason }
-    }
-
     /// Returns what a control call names.
     pub fn by_control(call: &Control<'a>) -> Self {
         let (app, collection) = match call {
@@ -60,14 +45,10 @@ impl<'a> Target<'a> {
         Self { app, collection, reason: None }
     }
 
-    fn ask(self, method: Method) -> Option<Ask<'a>> {
+    /// Returns the permission that a request of `method` needs. `None`: none.
+    pub fn ask(self, method: Method) -> Option<Ask<'a>> {
         Some(Ask::new(operation(method)?, self.app, self.collection).because(self.reason))
     }
-}
-
-/// Returns the permission that a data request needs. `None`: none.
-pub fn of_call<'a>(call: &Call<'a>) -> Option<Ask<'a>> {
-    Target::by_call(call).ask(call.method())
 }
 
 /// Returns the permission that a control request needs. No existing method returns `None`.

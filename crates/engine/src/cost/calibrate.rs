@@ -8,7 +8,7 @@ use sealwire_crypto::{
     TokenSecret,
 };
 use sealwire_msgpack::write;
-use sealwire_payload::Selection;
+use sealwire_payload::{Containers, Selection};
 use sealwire_schedule::{Coefficients, Cost, CostModel};
 use sealwire_store::{MapId, Written};
 use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Unmatched};
@@ -18,11 +18,12 @@ use super::{Allowance, Costs, Operation, OperationKind, thread_cpu};
 use crate::error::CallFailure;
 use crate::field_opener::{Evervault, FieldOpener};
 use crate::field_sealer::FieldSealer;
-use crate::job::{Finished, Job, JobSpec, Outcome, Reading, Slices as _, Task, TokenFields};
+use crate::job::{FieldContext, Fields, Finished, Job, JobSpec, Outcome, Slices as _, StartFields, TokenFields};
 use crate::masks::disclosure::Disclosure;
 use crate::masks::{self, MaskSpec};
-use crate::tokens::detokenize::DetokenizeSpec;
-use crate::tokens::tokenize::TokenizeSpec;
+use crate::operations::{MaskFields, OpenSpec, SealFields, ShowFields};
+use crate::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
+use crate::tokens::tokenize::{TokenizeFields, TokenizeSpec};
 use crate::tokens::{self, Bounds, Collection};
 use sealwire_config::Limits;
 use sealwire_telemetry::metrics::Metrics;
@@ -128,31 +129,45 @@ fn document(fields: u32, bytes: usize) -> Vec<u8> {
     out
 }
 
+/// An operation to measure, and whether it takes containers as one field.
+type Task = (Containers, StartFields);
+
 fn task(keys: &Arc<AppKeys>, curve: Curve, seals: bool) -> Task {
     let keys = Arc::clone(keys);
     if !seals {
         let native = Opener::new(Arc::clone(&keys), b"");
         let reader =
             FieldOpener::new(native, Evervault::new(keys, Arc::default()), Limits::default().depth_max as usize);
-        return Task::Open(Reading { reader: Box::new(reader), on_error: OnError::Fail }, Disclosure::clear());
+        let open = OpenSpec { reader: Box::new(reader), on_error: OnError::Fail };
+        return start(Containers::Descend, |context| {
+            Ok(Fields::Document(Box::new(ShowFields { open: open.start(context), shown: Disclosure::clear() })))
+        });
     }
     let curve = match curve {
         Curve::R1 => crypto::Curve::P256,
         Curve::K1 => crypto::Curve::Secp256k1,
     };
-    let writer = move || {
-        let newest = keys.newest(curve).cloned().ok_or(crypto::Error::KeyIdTaken)?;
-        let sealer = Sealer::new(keys.app(), newest, crypto::KeyScope::Request, crypto::Encoding::Text, b"")?;
-        Ok(FieldSealer::Native(sealer.into()))
-    };
-    Task::Seal { writer: Box::new(writer), on_error: OnError::Fail }
+    start(Containers::Whole, move |context| {
+        let newest = keys.newest(curve).cloned().ok_or(CallFailure::NoKey)?;
+        let sealer = Sealer::new(keys.app(), newest, crypto::KeyScope::Request, crypto::Encoding::Text, b"")
+            .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
+        let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
+        Ok(Fields::Document(Box::new(SealFields { writer: FieldSealer::Native(sealer.into()), cancel, faults })))
+    })
+}
+
+fn start(
+    containers: Containers,
+    start: impl FnOnce(FieldContext) -> Result<Fields, CallFailure> + Send + 'static,
+) -> Task {
+    (containers, Box::new(start))
 }
 
 /// The least CPU that a call on a document takes, in nanoseconds, and the document that comes back.
 fn best(task: impl Fn() -> Task, payload: &Bytes, metrics: &Arc<Metrics>) -> Result<(f64, Bytes), CallFailure> {
     let mut least = (f64::INFINITY, Bytes::new());
     for _ in 0..RUNS {
-        let (took, outcome) = timed(Job::new(task(), order(payload), &Limits::default(), Arc::clone(metrics)))?;
+        let (took, outcome) = timed(job(task(), payload, metrics))?;
         if took < least.0 {
             least = (took, document_of(outcome)?);
         }
@@ -160,20 +175,22 @@ fn best(task: impl Fn() -> Task, payload: &Bytes, metrics: &Arc<Metrics>) -> Res
     Ok(least)
 }
 
-fn order(payload: &Bytes) -> JobSpec {
-    JobSpec {
+fn job((containers, start): Task, payload: &Bytes, metrics: &Arc<Metrics>) -> (Box<Job>, Receiver<Finished>) {
+    let order = JobSpec {
         msgid: 0,
         method: Method::Encrypt.into(),
         kind: OperationKind::of(Method::Encrypt, Curve::R1, KeyScope::Request),
         payload: payload.clone(),
         selection: Arc::new(Selection::everything()),
+        containers,
         unmatched: Unmatched::default(),
-        ticket: Arc::default(),
+        cancel: Arc::default(),
         generation: 0,
         leaves: u64::from(FIELDS),
         reply_bytes: 2 * payload.len() + 64 * 1_024,
         estimate: Cost::default(),
-    }
+    };
+    Job::new(start, order, &Limits::default(), Arc::clone(metrics))
 }
 
 /// The CPU that one walk takes, and what it comes to.
@@ -212,7 +229,11 @@ fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficie
         let rule = MaskRule { fields: RuleFields::Path("$[*]"), mask: "hash" };
         let wanted = MaskSpec::of(&Masking { rules: vec![rule], ..Masking::default() });
         let keys = Arc::clone(keys);
-        Task::Mask(Box::new(move || wanted?.into_masks(&masks::secret(&keys))), OnError::Fail)
+        start(Containers::Descend, move |context| {
+            let masks = Arc::new(wanted?.into_masks(&masks::secret(&keys))?);
+            let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
+            Ok(Fields::Document(Box::new(MaskFields { masks, cancel, faults, masked: 0 })))
+        })
     };
     let took = |fields, bytes| best(task, &document(fields, bytes).into(), metrics).map(|(took, _)| took);
     let (empty, short, long) = (took(0, 0)?, took(FIELDS, SHORT)?, took(FIELDS, LONG)?);
@@ -260,8 +281,17 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) 
     };
     let shown = Disclosure::clear();
     let looking = DetokenizeSpec { collection: Arc::clone(collection), context: Box::default(), bounds, shown };
-    let new = |task, payload| Job::new(task, order(payload), &Limits::default(), Arc::clone(metrics));
-    let (mint, outcome) = timed(new(Task::Tokenize(minting, OnError::Fail), payload))?;
+    let tokenize = start(Containers::Whole, move |context| {
+        let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
+        let fields = TokenizeFields::new(minting, cancel, faults);
+        Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
+    });
+    let detokenize = start(Containers::Descend, move |context| {
+        let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
+        let fields = DetokenizeFields::new(looking, cancel, faults);
+        Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))
+    });
+    let (mint, outcome) = timed(job(tokenize, payload, metrics))?;
     let (mut rows, mut settle) = (Vec::new(), mint);
     let tokens = match outcome {
         Outcome::Asks(mut paused) => {
@@ -275,7 +305,7 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) 
         }
         outcome => document_of(outcome)?,
     };
-    let (look, outcome) = timed(new(Task::Detokenize(looking, OnError::Fail), &tokens))?;
+    let (look, outcome) = timed(job(detokenize, &tokens, metrics))?;
     let reveal = match outcome {
         Outcome::Asks(mut paused) => {
             if let TokenFields::Detokenize(fields) = &mut paused.fields {

@@ -19,28 +19,28 @@ struct Each<I, O> {
     left: std::vec::IntoIter<I>,
     done: Vec<O>,
     begun: bool,
-    ticket: Arc<CancelToken>,
+    cancel: Arc<CancelToken>,
     step: Step<I, O>,
     finished: oneshot::Sender<Result<Vec<O>, CallFailure>>,
 }
 
-/// Does `step` to every item on the crypto threads, under the place of a call that was admitted. When the future is
-/// dropped, what runs ends with its slice.
+/// Applies `step` to every item on the crypto threads, under the admission of a request. If the future is dropped, the
+/// work ends with its present slice.
 ///
 /// # Errors
 ///
-/// [`CallFailure::Stopped`] as the ticket says; [`CallFailure::Internal`] when a step panics.
+/// [`CallFailure::Stopped`] as the cancel token says; [`CallFailure::Internal`] when a step panics.
 pub async fn each<I: Send + 'static, O: Send + 'static>(
-    place: &mut AdmissionPermit,
+    admission: &mut AdmissionPermit,
     kind: OperationKind,
-    ticket: &Arc<CancelToken>,
+    cancel: &Arc<CancelToken>,
     items: Vec<I>,
     step: impl FnMut(I) -> O + Send + 'static,
 ) -> Result<Vec<O>, CallFailure> {
     let (finished, ends) = oneshot::channel();
     let done = Vec::with_capacity(items.len());
-    let (left, ticket, step) = (items.into_iter(), Arc::clone(ticket), Box::new(step));
-    place.submit(Box::new(Each { kind, left, done, begun: false, ticket, step, finished }));
+    let (left, cancel, step) = (items.into_iter(), Arc::clone(cancel), Box::new(step));
+    admission.submit(Box::new(Each { kind, left, done, begun: false, cancel, step, finished }));
     ends.await.map_err(|_| CallFailure::Internal("the work panicked"))?
 }
 
@@ -64,7 +64,7 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
     fn slice(&mut self, allowance: &Allowance) -> Slice {
         let first = !std::mem::replace(&mut self.begun, true);
         let before = self.done.len();
-        let stopped = self.ticket.stop_reason();
+        let stopped = self.cancel.stop_reason();
         if stopped.is_none() {
             self.done.extend(self.left.by_ref().take(allowance.fields).map(&mut self.step));
         }
@@ -74,8 +74,8 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
     }
 
     fn deliver(self: Box<Self>) {
-        let stopped = self.ticket.stop_reason().filter(|_| self.left.len() > 0);
-        // Nobody listens any more when the call was stopped.
+        let stopped = self.cancel.stop_reason().filter(|_| self.left.len() > 0);
+        // Nobody listens after the request was stopped.
         let _ = self.finished.send(stopped.map_or(Ok(self.done), |reason| Err(CallFailure::Stopped(reason))));
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use sealwire_access::Principal;
     use sealwire_config::Config;
 
-    fn place() -> (Scheduler, AdmissionPermit) {
+    fn admission() -> (Scheduler, AdmissionPermit) {
         let spare = Arc::new(|| false);
         let threads = NonZeroU32::new(2).unwrap();
         let config = Config::defaults(Path::new("nowhere")).schedule;
@@ -109,28 +109,28 @@ mod tests {
             deadline: None,
             whole: true,
         };
-        let place = scheduler.offer(&offer, &ConnectionMemory::new(1 << 20)).unwrap();
-        (scheduler, place)
+        let admission = scheduler.offer(&offer, &ConnectionMemory::new(1 << 20)).unwrap();
+        (scheduler, admission)
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_call_may_go_on_the_moment_it_hears_of_its_work() {
-        let (scheduler, mut place) = place();
+        let (scheduler, mut admission) = admission();
         for round in 0..5_000_u64 {
             let numbers = (0..round % 3).collect();
             let doubled =
-                each(&mut place, OperationKind::LOOK, &Arc::default(), numbers, |number| number * 2).await.unwrap();
+                each(&mut admission, OperationKind::LOOK, &Arc::default(), numbers, |number| number * 2).await.unwrap();
             assert_eq!(doubled, (0..round % 3).map(|number| number * 2).collect::<Vec<_>>());
         }
-        drop(place);
+        drop(admission);
         assert_eq!(scheduler.gauges().calls, 0);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_stopped_ends_within_a_slice_and_what_panics_fails() {
-        let (_scheduler, mut place) = place();
-        let ticket = Arc::new(crate::cancel_token::CancelToken::default());
-        let stops = Arc::clone(&ticket);
+        let (_scheduler, mut admission) = admission();
+        let cancel = Arc::new(crate::cancel_token::CancelToken::default());
+        let stops = Arc::clone(&cancel);
         let step = move |at: u64| {
             std::thread::sleep(Duration::from_micros(10));
             if at == 50 {
@@ -138,10 +138,10 @@ mod tests {
             }
             assert!(at < 100_000, "it goes on and on");
         };
-        let stopped = each(&mut place, OperationKind::LOOK, &ticket, (0..1_000_000).collect(), step).await;
+        let stopped = each(&mut admission, OperationKind::LOOK, &cancel, (0..1_000_000).collect(), step).await;
         assert!(matches!(stopped, Err(CallFailure::Stopped(StopReason::Cancel))));
         let panicked =
-            each(&mut place, OperationKind::LOOK, &Arc::default(), vec![()], |()| panic!("on purpose")).await;
+            each(&mut admission, OperationKind::LOOK, &Arc::default(), vec![()], |()| panic!("on purpose")).await;
         assert!(matches!(panicked, Err(CallFailure::Internal(_))));
     }
 }

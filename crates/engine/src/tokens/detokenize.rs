@@ -1,7 +1,7 @@
 //! One field of `detokenize`: a token looked up, and opened.
 //!
-//! The first walk hashes every string that has the shape of the collection's tokens and copies the document as it is. The
-//! second one goes over the same strings with the rows that the store gave.
+//! The first walk hashes every string that has the shape of the collection's tokens and copies the document as it is.
+//! The second one goes over the same strings with the rows that the store gave.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ impl DetokenizeSpec {
 pub struct DetokenizeFields {
     looking: DetokenizeSpec,
     context: TokenContext,
-    /// What rows are sealed under. Of a collection whose tokens are the same for all contexts, rows that an earlier version made are
-    /// under their first caller's.
+    /// What rows are sealed under. Of a collection whose tokens are the same for all contexts, rows that an earlier
+    /// version made are under their first caller's.
     scope: TokenContext,
     /// Of each string that may be a token, in the order of the document: its key.
     slots: Vec<u32>,
@@ -59,14 +59,14 @@ pub struct DetokenizeFields {
     /// The rows are being used.
     answered: bool,
     buffer: RowBuffer,
-    ticket: Arc<CancelToken>,
+    cancel: Arc<CancelToken>,
     /// Tokens that gave no value.
     pub faults: FieldErrors,
 }
 
 impl DetokenizeFields {
     /// Nothing done yet. Hashes the context: for a crypto thread.
-    pub fn new(looking: DetokenizeSpec, ticket: Arc<CancelToken>, faults: FieldErrors) -> Self {
+    pub fn new(looking: DetokenizeSpec, cancel: Arc<CancelToken>, faults: FieldErrors) -> Self {
         Self {
             context: looking.collection.keys.context(&looking.context),
             scope: looking.collection.scope(&looking.context),
@@ -78,7 +78,7 @@ impl DetokenizeFields {
             rows: Vec::new(),
             answered: false,
             buffer: RowBuffer::default(),
-            ticket,
+            cancel,
             faults,
         }
     }
@@ -159,7 +159,7 @@ impl Transform for DetokenizeFields {
     type Error = FieldFault;
 
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
-        if let Some(reason) = self.ticket.stop_reason() {
+        if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFault::Stopped(reason));
         }
         let Token::Str(text) = field.token else { return Ok(Outcome::Keep) };

@@ -1,9 +1,9 @@
 //! Requests to the token store, and how a job goes on with the response.
 //!
-//! Runs on a connection's task and never on a crypto thread. While it waits the call holds its memory and its place, and
-//! no work of it is in the scheduler's books. The store answers in bounded time; the call's own deadline and its cancel
-//! drop the wait: what was not sent by then is not written, what was may be. What is long or changes rows that are there
-//! goes by turns, and keeps its turn until the store is done with it.
+//! Runs on a connection's task and never on a crypto thread. While a request waits for the store it holds its memory
+//! and its admission, and has no work at the scheduler. The store answers in bounded time; the deadline of the request
+//! and its cancel token drop the wait. Rows that were not sent by then are not written. Long operations and changes to
+//! existing rows are served app by app, and each keeps its permit until the store is done.
 
 use std::sync::Arc;
 
@@ -22,21 +22,22 @@ use crate::job::{Finished, Job, Paused, TokenFields};
 use crate::scheduler::AdmissionPermit;
 use sealwire_telemetry::metrics::{Metrics, RefusalReason, StoreLabel, TokenLabel};
 
-/// Most keys of one call that the store is asked for at once: what comes back is counted when it is there.
+/// Most keys of one request in one lookup, since memory for the rows is counted when they arrive.
 const KEYS_MAX: usize = 512;
-/// Most bytes that these may bring, if all their values are as long as may be.
+/// Most bytes that one lookup can bring, if every value has the longest length.
 const KEYS_BYTES_MAX: usize = 16 << 20;
-/// Most rows that are fetched whole at once, and most bytes of them; these are set aside before.
+/// Most rows that are fetched whole at once, and most bytes of them, which are reserved before.
 const ROWS_MAX: usize = 128;
 const ROWS_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a row beside its value: token, tags and the overhead of sealing.
+/// Bytes of a row besides its value: token, tags and the overhead of sealing.
 pub const ROW_BYTES: usize = 1 << 10;
-/// Questions at once that walk through collections: those of `tokens.list`, `tokens.archive` and `tokens.prune`.
+/// Concurrent walks through collections: by `tokens.list`, `tokens.archive` and `tokens.prune`.
 const SWEEPS_MAX: usize = 4;
-/// Changes at once to rows that are there: of `tokens.delete` and `tokens.expire`. The store's other connections write.
+/// Concurrent changes to existing rows: by `tokens.delete` and `tokens.expire`. The store's other connections write new
+/// rows.
 const CHANGES_MAX: usize = 1;
 
-/// The token store, as calls use it.
+/// The token store, as requests use it.
 pub struct Tokens {
     store: Coalescer,
     throttle: WriteThrottle,
@@ -53,16 +54,16 @@ impl std::fmt::Debug for Tokens {
     }
 }
 
-/// How a call goes on.
+/// How a request continues after the store has answered.
 pub enum Resumed {
-    /// With its reply.
+    /// With its response.
     Reply(Vec<u8>),
     /// With another walk.
     Again(Box<Job>, oneshot::Receiver<Finished>),
 }
 
 impl Tokens {
-    /// Over a store, whose rows take no more than that.
+    /// Uses a store whose rows take at most `row_bytes_max` bytes.
     pub fn new(store: Coalescer, throttle: WriteThrottle, row_bytes_max: usize, metrics: Arc<Metrics>) -> Self {
         let (waiting, pressure) = (store.clone(), throttle.clone());
         metrics.watch_token_store(Box::new(move || (waiting.waiting(), pressure.pressure())));
@@ -70,12 +71,12 @@ impl Tokens {
         Self { store, throttle, sweeps, changes, row_bytes_max, metrics }
     }
 
-    /// Takes nothing more; returns when all that was taken is answered.
+    /// Accepts nothing more. Returns when everything accepted is answered.
     pub async fn close(&self) {
         self.store.close().await;
     }
 
-    /// Asks what a walk left open. Safe to drop midway.
+    /// Asks the store for what a walk needs. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -83,7 +84,7 @@ impl Tokens {
     pub async fn resume(
         &self,
         mut paused: Box<Paused>,
-        place: &mut AdmissionPermit,
+        admission: &mut AdmissionPermit,
         deadline: Instant,
     ) -> Result<Resumed, CallFailure> {
         let again = match &mut paused.fields {
@@ -93,7 +94,7 @@ impl Tokens {
                 fields.answered(written)?
             }
             TokenFields::Detokenize(_) => {
-                self.look_up(&mut paused, place, deadline).await?;
+                self.look_up(&mut paused, admission, deadline).await?;
                 true
             }
         };
@@ -109,7 +110,7 @@ impl Tokens {
     async fn look_up(
         &self,
         paused: &mut Paused,
-        place: &mut AdmissionPermit,
+        admission: &mut AdmissionPermit,
         deadline: Instant,
     ) -> Result<(), CallFailure> {
         let reply_bytes_max = paused.limits().reply_bytes_max;
@@ -124,7 +125,7 @@ impl Tokens {
                 break;
             }
             let held = fields.found(self.get(&keys, deadline).await?);
-            self.resize(place, place.bytes().saturating_add(held))?;
+            self.resize(admission, admission.bytes().saturating_add(held))?;
         }
         let (found, missing) = fields.outcome();
         self.metrics.tokens(TokenLabel::Found, found);
@@ -132,30 +133,30 @@ impl Tokens {
         let document = order.payload.len().saturating_add(fields.value_bytes());
         let errors = FieldErrors::bytes(errors_max, order.leaves);
         let reply = document.saturating_add(errors).saturating_add(FRAME_BYTES).min(reply_bytes_max);
-        self.resize(place, (place.bytes() - order.reply_bytes).saturating_add(reply))?;
+        self.resize(admission, (admission.bytes() - order.reply_bytes).saturating_add(reply))?;
         order.reply_bytes = reply;
         Ok(())
     }
 
-    fn resize(&self, place: &mut AdmissionPermit, bytes: usize) -> Result<(), CallFailure> {
-        if place.resize(bytes) {
+    fn resize(&self, admission: &mut AdmissionPermit, bytes: usize) -> Result<(), CallFailure> {
+        if admission.resize(bytes) {
             return Ok(());
         }
         self.metrics.refused(RefusalReason::Memory);
         Err(CallFailure::no_memory())
     }
 
-    /// How many rows may be fetched whole at once, of so many that are wanted. Room for them is set aside in the place,
-    /// until they are given back.
-    pub(super) fn reserve(&self, place: &mut AdmissionPermit, wanted: usize) -> Result<Rows, CallFailure> {
+    /// Reserves memory for rows that are fetched whole, at most `wanted` of them, under the admission of the request,
+    /// until they are released.
+    pub(crate) fn reserve(&self, admission: &mut AdmissionPermit, wanted: usize) -> Result<Rows, CallFailure> {
         let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
         let bytes = most.saturating_mul(self.row_bytes_max);
-        self.resize(place, place.bytes().saturating_add(bytes))?;
+        self.resize(admission, admission.bytes().saturating_add(bytes))?;
         Ok(Rows { most, bytes })
     }
 
-    /// Counts rows that were found by a value and are of another one.
-    pub(super) fn mismatched(&self, rows: u64) {
+    /// Counts rows that were found by a value and hold another one.
+    pub(crate) fn mismatched(&self, rows: u64) {
         self.metrics.tokens(TokenLabel::Mismatched, rows);
     }
 
@@ -170,7 +171,7 @@ impl Tokens {
         }
     }
 
-    /// Has rows kept, once the store can follow.
+    /// Writes rows when the write throttle permits it.
     async fn write(&self, group: Group, deadline: Instant) -> Result<Written, CallFailure> {
         let (came, bytes) = (Instant::now(), group.rows.iter().map(Row::bytes).sum());
         let permit = self.throttle.reserve(group.rows.len(), bytes, Some(deadline)).await.map_err(|refusal| {
@@ -181,8 +182,8 @@ impl Tokens {
         Ok(self.store.write(now(), group, Some(deadline), Some(permit)).await?)
     }
 
-    /// Live rows, by token.
-    pub(super) async fn get(
+    /// Returns live rows by token.
+    pub(crate) async fn get(
         &self,
         keys: &[(MapId, TokenId)],
         deadline: Instant,
@@ -190,8 +191,8 @@ impl Tokens {
         Ok(self.store.get(now(), keys, Some(deadline)).await?)
     }
 
-    /// Live rows, by value.
-    pub(super) async fn find(
+    /// Returns live rows by value.
+    pub(crate) async fn find(
         &self,
         keys: &[(MapId, Fingerprint)],
         deadline: Instant,
@@ -199,8 +200,8 @@ impl Tokens {
         Ok(self.store.find(now(), keys, Some(deadline)).await?)
     }
 
-    /// Asks the store for a walk, when it is the app's turn.
-    pub(super) async fn sweep<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    /// Walks through rows when the app gets its permit.
+    pub(crate) async fn sweep<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
         &self,
         app: u32,
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
@@ -208,8 +209,8 @@ impl Tokens {
         self.in_turn(&self.sweeps, app, StoreLabel::Sweep, ask(Arc::clone(self.store.store()))).await
     }
 
-    /// Has the store change rows that are there, when it is the app's turn.
-    pub(super) async fn change<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    /// Changes existing rows when the app gets its permit.
+    pub(crate) async fn change<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
         &self,
         app: u32,
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
@@ -217,8 +218,8 @@ impl Tokens {
         self.in_turn(&self.changes, app, StoreLabel::Change, ask(Arc::clone(self.store.store()))).await
     }
 
-    /// The turn ends with the store's work and not with the wait for it: else who asks and leaves would have the store
-    /// do all of that at once.
+    /// Runs a store operation under a permit, which is released when the store is done and not when the wait for it
+    /// ends. Otherwise clients that ask and leave could load the store with any number of operations.
     async fn in_turn<T: Send + 'static>(
         &self,
         turns: &Turns,
@@ -239,23 +240,23 @@ impl Tokens {
     }
 }
 
-/// Room for rows in a place.
+/// Memory reserved for rows under an admission.
 #[must_use]
-pub(super) struct Rows {
-    /// How many.
-    pub(super) most: usize,
+pub(crate) struct Rows {
+    /// The number of rows.
+    pub(crate) most: usize,
     bytes: usize,
 }
 
 impl Rows {
-    /// The rows are gone.
-    pub(super) fn give_back(self, place: &mut AdmissionPermit) {
-        // Less always fits.
-        let _ = place.resize(place.bytes().saturating_sub(self.bytes));
+    /// Releases the memory: the rows are gone.
+    pub(crate) fn give_back(self, admission: &mut AdmissionPermit) {
+        // Shrinking a reservation never fails.
+        let _ = admission.resize(admission.bytes().saturating_sub(self.bytes));
     }
 }
 
-/// Head, map keys and generation of a reply.
+/// Bytes of a response's header, map keys and generation.
 pub const FRAME_BYTES: usize = 128;
 
 impl From<CallError> for CallFailure {

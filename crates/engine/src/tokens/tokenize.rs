@@ -1,7 +1,7 @@
 //! One field of `tokenize`: a token made, kept or replaced by the one that was there.
 //!
-//! The first walk makes a token for each field, seals the row and writes the token into the reply, as if the store would
-//! take all of them. A later walk goes over the same fields and does only what the store's answer asks for.
+//! The first walk makes a token for each field, seals the row and writes the token into the reply, as if the store
+//! would take all of them. A later walk goes over the same fields and does only what the store's answer asks for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ pub struct TokenizeFields {
     settled: bool,
     text: String,
     buffer: RowBuffer,
-    ticket: Arc<CancelToken>,
+    cancel: Arc<CancelToken>,
     /// Rows that the store found for a value and that are of another one.
     pub mismatched: u64,
     /// Fields that have no token.
@@ -110,7 +110,7 @@ enum State {
 
 impl TokenizeFields {
     /// Nothing done yet. Hashes the context: for a crypto thread.
-    pub fn new(minting: TokenizeSpec, ticket: Arc<CancelToken>, faults: FieldErrors) -> Self {
+    pub fn new(minting: TokenizeSpec, cancel: Arc<CancelToken>, faults: FieldErrors) -> Self {
         Self {
             context: minting.collection.scope(&minting.context),
             minting,
@@ -124,7 +124,7 @@ impl TokenizeFields {
             settled: false,
             text: String::new(),
             buffer: RowBuffer::default(),
-            ticket,
+            cancel,
             mismatched: 0,
             faults,
         }
@@ -242,8 +242,8 @@ impl TokenizeFields {
             format.generate(datatype, value, &mut self.text)?;
             let id = TokenId(keys.id(map.collection, &self.text));
             if self.drawn.insert(id) {
-                // A deterministic row's value proves what it is found by; a one-way row has none, and that of a call does not
-                // say which call it was.
+                // A deterministic row's value proves what it is found by; a one-way row has none, and that of a call
+                // does not say which call it was.
                 let bound = fingerprint.filter(|_| *kind != Kind::Deterministic);
                 let sealed = keys.seal(&NewToken {
                     collection: map.collection,
@@ -310,7 +310,7 @@ impl Transform for TokenizeFields {
     type Error = FieldFault;
 
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
-        if let Some(reason) = self.ticket.stop_reason() {
+        if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFault::Stopped(reason));
         }
         let (datatype, value) = value_of(field.token, field.raw);

@@ -192,7 +192,7 @@ impl Owner {
             Op::Reckon { of, micros } => {
                 let live = self.live();
                 if !live.is_empty() {
-                    self.reckon(core, live[of % live.len()], micros);
+                    self.update_estimate(core, live[of % live.len()], micros);
                 }
             }
             Op::Resume { of, micros } if !self.done.is_empty() => {
@@ -228,8 +228,8 @@ impl Owner {
         self.running.len() + self.ready.len() + self.admitted.iter().filter(comes).count()
     }
 
-    fn reckon(&mut self, core: &mut TestCore, id: Id, micros: u64) {
-        core.reckon(self.time(), id, micros_of_work(micros));
+    fn update_estimate(&mut self, core: &mut TestCore, id: Id, micros: u64) {
+        core.update_estimate(self.time(), id, micros_of_work(micros));
         self.whole.insert(id);
     }
 
@@ -289,8 +289,8 @@ fn check(core: &TestCore, memory_max: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// Nothing is lost or run twice, no worker idles beside work or beside who waits with all of it there, sums are sums, memory is bounded; and whatever
-    /// happened, all that is admitted comes to its end and leaves nothing behind.
+    /// Nothing is lost or run twice, no worker idles beside work or beside who waits with all of it there, sums are
+    /// sums, memory is bounded; and whatever happened, all that is admitted comes to its end and leaves nothing behind.
     #[test]
     fn whatever_happens_nothing_is_lost_or_run_twice(
         workers in 1..4_u32,
@@ -306,7 +306,7 @@ proptest! {
         let mut rest: Vec<_> = owner.waiting.values().copied().collect();
         rest.sort_unstable();
         for id in rest {
-            owner.reckon(&mut core, id, 100);
+            owner.update_estimate(&mut core, id, 100);
             owner.apply(&mut core, workers, Op::Wait { micros: 0 });
         }
         for _ in 0..2_000 {
@@ -441,9 +441,9 @@ fn no_worker_waits_for_bodies_that_arrive_slowly_while_a_whole_call_waits() {
     assert!(core.pick(now).is_none());
     assert_eq!(promoted(&mut core), [slow[0]]);
     // What is whole meanwhile need not wait for that one, nor for a worker that sleeps to ask again.
-    core.reckon(now, slow[2], micros_of_work(110_000));
+    core.update_estimate(now, slow[2], micros_of_work(110_000));
     assert_eq!(promoted(&mut core), [slow[2]]);
-    core.reckon(now, slow[1], micros_of_work(110_000));
+    core.update_estimate(now, slow[1], micros_of_work(110_000));
     assert_eq!(promoted(&mut core), [], "both workers have one");
 }
 
@@ -466,7 +466,7 @@ fn a_call_that_costs_nothing_is_admitted_in_its_turn() {
     assert_eq!(core.pick(now).unwrap().id, running);
     core.submit(other, micros_of_work(400_000), 0).unwrap();
     let Verdict::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else { panic!("not made to wait") };
-    core.reckon(now, waits, Cost::default());
+    core.update_estimate(now, waits, Cost::default());
     core.done(now, running, micros_of_work(200_000), None);
     assert_eq!(core.promoted(), Some((waits, 0)), "its tenant has nothing ahead of it");
 }
@@ -610,7 +610,7 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
     let mut core = TestCore::new(knobs(1));
     let backlog = |core: &TestCore| core.gauges().backlog.iter().sum::<u64>() / NS_PER_US;
     let id = admitted(core.offer(Time::default(), &call(&0, 100), || 0));
-    core.reckon(Time::default(), id, micros_of_work(400_000));
+    core.update_estimate(Time::default(), id, micros_of_work(400_000));
     assert_eq!(backlog(&core), 400_000);
     let predicted = |core: &mut TestCore| match core.offer(Time::default(), &call(&0, 500_000), || 0) {
         Verdict::Admitted { id, predicted } | Verdict::Waiting { id, predicted } => (id, predicted.as_millis()),
@@ -620,10 +620,10 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
     core.pick(Time::default()).unwrap();
     let (waits, behind) = predicted(&mut core);
     assert_eq!((behind, core.gauges().waiting), (600 + 500, [0, 0, 0, 0, 0, 0, 0, 1]));
-    core.reckon(Time::default(), waits, micros_of_work(100_000));
+    core.update_estimate(Time::default(), waits, micros_of_work(100_000));
     assert_eq!(core.gauges().waiting, [0, 0, 0, 0, 0, 1, 0, 0]);
     assert_eq!(predicted(&mut core).1, 600 + 100 + 500);
-    core.reckon(Time::default(), id, micros_of_work(1));
+    core.update_estimate(Time::default(), id, micros_of_work(1));
     assert_eq!(backlog(&core), 600_000, "what runs is left alone");
 }
 

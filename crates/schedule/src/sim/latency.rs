@@ -133,8 +133,8 @@ fn a_worker_that_stands_still_delays_only_what_it_runs() {
 
 #[test]
 fn calls_that_wait_for_something_else_hold_nobody_back() {
-    // 4,000 calls of one tenant at any time, each a second away: a third of two workers, and 0.3 s of work still to come,
-    // behind which a call of ordinary size would be refused.
+    // 4,000 calls of one tenant at any time, each a second away: a third of two workers, and 0.3 s of work still to
+    // come, behind which a call of ordinary size would be refused.
     let away =
         Source { away_ms: Some(1_000), ..Source::new(0, 1, Scope::Request, &[(500, 1.0)], Arrivals::Poisson(4_000.0)) };
     let idle = Scenario::new(vec![synthetic(0, Scope::Request)], 20_000).run();

@@ -1,12 +1,12 @@
 //! A listener's gate: what it accepts connections under now, and whose certificates opened those that live.
 //!
-//! Connections are kept by the chain that opened them, whole, once for all that share it: only the certificates themselves
-//! can be judged by other authorities and lists than those of their handshake. A chain is judged again when either
-//! changes and when one of its certificates ends; refused, every connection that it opened is told to end.
+//! Connections are kept by the chain that opened them, whole, once for all that share it: only the certificates
+//! themselves can be judged by other authorities and lists than those of their handshake. A chain is judged again when
+//! either changes and when one of its certificates ends; refused, every connection that it opened is told to end.
 //!
-//! A judgement is a signature, another over the list that could revoke it, and a look into that: some 0.2 ms, and longer with a list
-//! of megabytes, which is hashed each time. Network threads do none but for a handshake that a change overtook: the others are
-//! made on the blocking pool, a slice at a time, with rests four times as long.
+//! A judgement is a signature, another over the list that could revoke it, and a look into that: some 0.2 ms, and
+//! longer with a list of megabytes, which is hashed each time. Network threads do none but for a handshake that a
+//! change overtook: the others are made on the blocking pool, a slice at a time, with rests four times as long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What has arrived on a connection, and where more comes from.
+//! The bytes that have arrived on a connection, and the source of more.
 
 use std::io;
 use std::pin::pin;
@@ -10,15 +10,15 @@ use tokio::time::timeout;
 
 use sealwire_engine::io_fairness::IoFairness;
 
-/// Room for one read, in bytes: a TLS record and some. A connection has this much for itself, and as much for calls
-/// that may not begin yet; what a message takes beyond it counts against its caller's share.
+/// Bytes of one read: a TLS record and some. A connection has this much for itself, and as much for deferred requests.
+/// A message that takes more counts against the memory quota of its principal.
 pub(super) const READ_BYTES: usize = 32 << 10;
-/// Shorter messages are copied out of the buffer: each would keep all of it, which nobody has counted.
+/// Shorter messages are copied out of the buffer. Otherwise each would keep the whole buffer alive, uncounted.
 const COPIED_BYTES_MAX: usize = 16 << 10;
-/// Time a peer has to close its end after we closed ours.
+/// Time that a peer has to close its end after we closed ours.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What has arrived, and where more comes from.
+/// The bytes that have arrived, and the source of more.
 pub(super) struct Input<R> {
     read: R,
     pub(super) buffer: BytesMut,
@@ -29,12 +29,12 @@ impl<R: AsyncRead + Unpin> Input<R> {
         Self { read, buffer: BytesMut::new() }
     }
 
-    /// More has arrived of one message than a connection has room for.
+    /// Returns true if the buffered message is longer than the connection's own memory.
     pub(super) fn is_long(&self) -> bool {
         self.buffer.len() > READ_BYTES
     }
 
-    /// Takes a message off the front. The memory of a long one goes with it.
+    /// Takes a message off the front. A long message takes its memory along.
     pub(super) fn take(&mut self, bytes: usize) -> Bytes {
         if bytes <= COPIED_BYTES_MAX {
             let frame = Bytes::copy_from_slice(&self.buffer[..bytes]);
@@ -48,7 +48,7 @@ impl<R: AsyncRead + Unpin> Input<R> {
         frame
     }
 
-    /// The same for bytes that nobody wants.
+    /// Drops bytes off the front.
     pub(super) fn discard(&mut self, bytes: usize) {
         self.buffer.advance(bytes);
         if self.buffer.is_empty() && self.buffer.capacity() > READ_BYTES {
@@ -56,15 +56,15 @@ impl<R: AsyncRead + Unpin> Input<R> {
         }
     }
 
-    /// Reads once. Safe to drop midway.
+    /// Reads once. Cancel-safe.
     pub(super) async fn more(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_BYTES);
         self.read.read_buf(&mut self.buffer).await
     }
 
-    /// Reads on and drops what comes until the rest is `written`, and for a moment longer: a peer may read only once it has
-    /// sent all it has to say; and to close on unread bytes would make the system reset the connection, and what was just
-    /// written might never arrive.
+    /// Reads and drops bytes until the rest is `written`, and for a moment longer. A peer may begin to read only after
+    /// it has sent everything; and if we closed with unread bytes, the system would reset the connection and the last
+    /// responses might never arrive.
     pub(super) async fn linger(mut self, turns: &IoFairness, written: impl Future<Output = ()>) {
         let drop_all = async {
             while matches!(self.more().await, Ok(1..)) {

@@ -1,5 +1,5 @@
-//! The pace at which a principal's requests are answered that never reach the scheduler: rejected ones, and methods that
-//! cost little. Above it the engine stops reading that principal's connections for a moment.
+//! The pace at which a principal's requests are answered that never reach the scheduler: rejected ones, and methods
+//! that cost little. Above it the engine stops reading that principal's connections for a moment.
 //!
 //! A token bucket in the form of the generic cell rate algorithm (ITU-T I.371): the time at which the bucket is full
 //! again is all that is kept.

@@ -1,4 +1,4 @@
-//! The reading half of a connection: finds messages in what arrives, and begins, parks or refuses each.
+//! The reading half of a connection: finds messages, decodes them, and begins, defers or rejects each request.
 
 mod deferred;
 mod streaming;
@@ -8,20 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealwire_wire::{Boundary, ErrorCode, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel, decode_errors};
+use sealwire_wire::{
+    Boundary, CallError, ErrorCode, Head, Method, Notice, RpcError, Scan, Scanner, decode_cancel, decode_errors,
+};
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 
-use super::audit::Refused;
-use super::call::{Rejected, answer, begin, immediate};
+use super::audit::RejectedRequest;
 use super::input::{Input, READ_BYTES};
-use super::request::{Request, needs_place};
+use super::request::{Rejected, Request, handle, prepare};
 use super::{Connection, End};
 use crate::shutdown::Shutdown;
 use deferred::{ClassBackoff, DeferredRequest};
 use sealwire_engine::cancel_token::StopReason;
 use sealwire_engine::error::CallFailure;
+use sealwire_engine::operations::{self, Decoded, MessageSize, Operation, RequestOptions, needs_admission};
 use sealwire_engine::scheduler::AdmissionPermit;
 use sealwire_telemetry::metrics::{CallCode, CallReport, MethodLabel};
 use streaming::{StreamingRequest, admitted};
@@ -33,13 +35,13 @@ pub(super) struct Reader<R> {
     scanner: Scanner,
     ending: Shutdown,
     message_began: Option<Instant>,
-    arriving: Option<StreamingRequest>,
+    streaming: Option<StreamingRequest>,
     /// Oldest first.
-    parked: VecDeque<DeferredRequest>,
-    parked_bytes: usize,
-    pauses: ClassBackoff,
-    /// A seat for the next call, taken while that could not begin.
-    seat: Option<OwnedSemaphorePermit>,
+    deferred: VecDeque<DeferredRequest>,
+    deferred_bytes: usize,
+    backoff: ClassBackoff,
+    /// An in-flight permit for the next request, acquired while that request could not begin.
+    in_flight: Option<OwnedSemaphorePermit>,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
@@ -58,15 +60,15 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             scanner,
             ending,
             message_began: None,
-            arriving: None,
-            parked: VecDeque::new(),
-            parked_bytes: 0,
-            pauses: ClassBackoff(Default::default()),
-            seat: None,
+            streaming: None,
+            deferred: VecDeque::new(),
+            deferred_bytes: 0,
+            backoff: ClassBackoff(Default::default()),
+            in_flight: None,
         }
     }
 
-    /// Finds messages in what arrives and starts their answers, until the connection ends.
+    /// Reads and dispatches messages until the connection ends.
     pub(super) async fn read_calls(&mut self) -> End {
         loop {
             if let Err(end) = self.step().await {
@@ -76,8 +78,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn step(&mut self) -> Result<(), End> {
-        self.begin_parked().await;
-        if self.parked_bytes >= READ_BYTES {
+        self.begin_deferred().await;
+        if self.deferred_bytes >= READ_BYTES {
             return self.wait(Reading::Paused { until: None }).await;
         }
         if let Some(until) = self.connection.pace.pause(Instant::now()) {
@@ -91,13 +93,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 self.connection.engine.metrics.request_bytes(boundary.bytes as u64);
                 self.dispatch(frame, boundary).await
             }
-            Scan::Refused { head, error, fate } => self.turn_away(head, &CallFailure::Scan(error), fate).await,
+            Scan::Refused { head, error, fate } => self.reject_incomplete(head, &CallFailure::Scan(error), fate).await,
             Scan::Discard { bytes, ended } => {
                 self.input.discard(bytes);
                 if ended {
                     self.message_began = None;
                 } else {
-                    self.connection.engine.turns.next().await;
+                    self.connection.engine.io_fairness.next().await;
                 }
                 Ok(())
             }
@@ -110,37 +112,21 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Acts on one message.
+    /// Acts on one message. Decodes it if it is a request.
     async fn dispatch(&mut self, frame: Bytes, boundary: Boundary) -> Result<(), End> {
-        let arriving = self.arriving.take();
+        let streaming = self.streaming.take();
         match boundary.head {
-            Head::Request { msgid, method: Some(method) } if needs_place(method) => {
-                let (seat, place, ticket) = match arriving {
-                    Some(StreamingRequest { place, ticket: Some(ticket), seat, .. }) => (seat, Some(place), ticket),
-                    arriving => {
-                        drop(arriving); // Or its bytes would count twice until it is offered anew.
-                        match self.connection.tickets.issue(msgid) {
-                            Some(ticket) => (None, None, ticket),
-                            None => return Err(self.connection.expel_for_msgid().await),
-                        }
-                    }
-                };
-                let arrived = Instant::now();
-                let request = Request { msgid, method, frame, boundary, arrived, since: arrived, ticket };
-                if let Some(reason) = self.ending.reason() {
-                    self.refuse(request, &CallFailure::Stopped(reason)).await;
-                } else if let Some(seat) = seat {
-                    self.begin(request, seat, place).await;
-                } else if let Some(seat) = self.seat_at_once() {
-                    self.begin(request, seat, None).await;
-                } else {
-                    self.park(request).await;
+            Head::Request { msgid, method } => {
+                let message = Message { msgid, method, size: boundary.into(), arrived: Instant::now() };
+                let decoded = operations::decode(&frame, &boundary);
+                drop(frame);
+                match method {
+                    Some(method) if needs_admission(method) => self.start(message, decoded, streaming).await,
+                    _ => self.answer_at_once(message, decoded).await,
                 }
-                Ok(())
             }
-            Head::Request { msgid, method } => self.answer_at_once(msgid, method, &frame, &boundary).await,
             Head::Notification { notice: Some(Notice::Cancel) } => {
-                // A malformed cancel is ignored: a notification has no reply.
+                // A malformed cancel is ignored: a notification has no response.
                 if let Ok(msgid) = decode_cancel(&frame) {
                     self.cancel(msgid).await;
                 }
@@ -156,106 +142,154 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Starts the answer to a call, or answers why it does not begin.
-    async fn begin(&mut self, request: Request, seat: OwnedSemaphorePermit, place: Option<AdmissionPermit>) {
-        match begin(&self.connection, &request, place) {
-            Ok(begun) => drop(tokio::spawn(answer(Arc::clone(&self.connection), request, begun, seat))),
+    /// Starts a request on data, defers it, or answers why it does not begin.
+    async fn start(
+        &mut self,
+        message: Message,
+        decoded: Result<Decoded, CallError>,
+        streaming: Option<StreamingRequest>,
+    ) -> Result<(), End> {
+        let Message { msgid, size, arrived, .. } = message;
+        let (in_flight, admission, cancel) = match streaming {
+            Some(StreamingRequest { admission, cancel: Some(cancel), in_flight, .. }) => {
+                (in_flight, Some(admission), cancel)
+            }
+            streaming => {
+                drop(streaming); // Or its bytes would count twice until it is offered anew.
+                match self.connection.cancel_tokens.issue(msgid) {
+                    Some(cancel) => (None, None, cancel),
+                    None => return Err(self.connection.expel_for_msgid().await),
+                }
+            }
+        };
+        let (failure, options) = match (self.ending.reason(), decoded) {
+            (None, Ok(Decoded::Data(options, operation))) => {
+                let kind = operation.kind();
+                let request = Request { msgid, options, kind, size, arrived, since: arrived, cancel };
+                match in_flight.or_else(|| self.permit_at_once()) {
+                    Some(in_flight) => self.begin(request, operation, in_flight, admission).await,
+                    None => self.defer(request, operation),
+                }
+                return Ok(());
+            }
+            (Some(reason), Ok(Decoded::Data(options, _))) => (CallFailure::Stopped(reason), Some(options)),
+            (Some(reason), _) => (CallFailure::Stopped(reason), None),
+            (None, Ok(Decoded::Immediate(_))) => {
+                (CallFailure::Internal("the scan and the decoder disagree on the method"), None)
+            }
+            (None, Err(error)) => (error.into(), None),
+        };
+        // The msgid may be used again from when the response can be read.
+        drop((cancel, in_flight, admission));
+        self.connection.reject(&message.rejected(options.as_ref()), &failure).await;
+        Ok(())
+    }
+
+    /// Starts to handle a request, or answers why it does not begin.
+    async fn begin(
+        &mut self,
+        request: Request,
+        operation: Box<dyn Operation>,
+        in_flight: OwnedSemaphorePermit,
+        admission: Option<AdmissionPermit>,
+    ) {
+        match prepare(&self.connection, &request, operation, admission) {
+            Ok(prepared) => drop(tokio::spawn(handle(Arc::clone(&self.connection), request, prepared, in_flight))),
             Err(Rejected { failure, class }) => {
                 if let CallFailure::Overloaded(refusal) = &failure {
-                    self.pauses.after(refusal, class);
+                    self.backoff.after(refusal, class);
                 }
-                drop(seat);
-                self.refuse(request, &failure).await;
+                drop(in_flight);
+                self.reject(request, &failure).await;
             }
         }
     }
 
-    /// Answers a call that does not begin. Its msgid may be used again from when the answer can be read.
-    async fn refuse(&self, request: Request, failure: &CallFailure) {
-        let Request { msgid, method, frame, boundary, arrived, ticket, .. } = request;
-        drop(ticket);
-        let (message, bytes) = (Some((&frame, &boundary)), boundary.bytes);
-        self.connection.refuse(&Refused { msgid, method: method.into(), message, bytes, arrived }, failure).await;
+    /// Answers a request that does not begin. Its msgid may be used again from when the response can be read.
+    async fn reject(&self, request: Request, failure: &CallFailure) {
+        let Request { msgid, options, size, arrived, cancel, .. } = request;
+        drop(cancel);
+        let message = Message { msgid, method: Some(options.method), size, arrived };
+        self.connection.reject(&message.rejected(Some(&options)), failure).await;
     }
 
-    /// Stops a call.
+    /// Stops a request.
     async fn cancel(&mut self, msgid: u32) {
-        self.connection.tickets.stop(msgid, StopReason::Cancel);
-        if let Some(index) = self.parked.iter().position(|parked| parked.request.msgid == msgid) {
-            self.stop_parked(index, StopReason::Cancel).await;
+        self.connection.cancel_tokens.stop(msgid, StopReason::Cancel);
+        if let Some(index) = self.deferred.iter().position(|deferred| deferred.request.msgid == msgid) {
+            self.stop_deferred(index, StopReason::Cancel).await;
         }
     }
 
-    /// Answers the methods that cost nothing, and refuses those that do not exist. Never refused for load.
-    async fn answer_at_once(
-        &mut self,
-        msgid: u32,
-        method: Option<Method>,
-        frame: &Bytes,
-        boundary: &Boundary,
-    ) -> Result<(), End> {
-        if self.connection.tickets.contains(msgid) {
-            return Err(self.connection.expel_for_msgid().await);
+    /// Answers the methods that cost nothing, and rejects those that do not exist. Never rejected for load.
+    async fn answer_at_once(&mut self, message: Message, decoded: Result<Decoded, CallError>) -> Result<(), End> {
+        let (msgid, connection) = (message.msgid, &self.connection);
+        if connection.cancel_tokens.contains(msgid) {
+            return Err(connection.expel_for_msgid().await);
         }
-        let method = method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
-        let (message, bytes, arrived) = (Some((frame, boundary)), boundary.bytes, Instant::now());
-        let call = Refused { msgid, method, message, bytes, arrived };
-        let answer = match self.ending.reason() {
-            Some(reason) => Err(CallFailure::Stopped(reason)),
-            None => immediate(&self.connection.engine, msgid, frame, boundary),
+        let request = message.rejected(None);
+        let answer = match (self.ending.reason(), decoded) {
+            (Some(reason), _) => Err(CallFailure::Stopped(reason)),
+            (None, Ok(Decoded::Immediate(immediate))) => immediate.answer(&connection.engine, msgid),
+            (None, Ok(Decoded::Data(..))) => {
+                Err(CallFailure::Internal("the scan and the decoder disagree on the method"))
+            }
+            (None, Err(error)) => Err(error.into()),
         };
         match answer {
             Ok(bytes) => {
-                self.connection.pace.answered(arrived);
-                self.connection.engine.metrics.call_done(&CallReport { method, code: CallCode::OK, times: None });
-                let recording = self.connection.record_refused(&call, CallCode::OK);
-                self.connection.send_recorded(msgid, bytes, recording).await;
+                let (method, code) = (request.method, CallCode::OK);
+                connection.pace.answered(message.arrived);
+                connection.engine.metrics.call_done(&CallReport { method, code, times: None });
+                let recording = connection.record_rejected(&request, code);
+                connection.send_recorded(msgid, bytes, recording).await;
             }
-            Err(failure) => self.connection.refuse(&call, &failure).await,
+            Err(failure) => connection.reject(&request, &failure).await,
         }
         Ok(())
     }
 
-    /// Waits for whatever may come next: bytes if they are wanted, a seat, the end of a pause, a parked call's deadline, the
-    /// turn of the message that arrives.
+    /// Waits for the next event: bytes, an in-flight permit, the end of a pause, the deadline of a deferred request, or
+    /// the admission of the message that is arriving.
     async fn wait(&mut self, reading: Reading) -> Result<(), End> {
         let on = reading == Reading::On;
         let (long_waits, until) = match reading {
             Reading::On => (false, None),
-            Reading::Paused { until } => (self.arriving.is_none() && self.parked_bytes < READ_BYTES, until),
+            Reading::Paused { until } => (self.streaming.is_none() && self.deferred_bytes < READ_BYTES, until),
         };
-        let wants_seat = self.seat.is_none() && (self.next_parked().is_some() || (long_waits && until.is_none()));
-        let ends_of = |parked: &DeferredRequest| {
-            let paused = self.pauses.until(parked.class());
-            [Some(parked.deadline), parked.expires.filter(|_| paused.is_some()), paused]
+        let wants_permit =
+            self.in_flight.is_none() && (self.next_deferred().is_some() || (long_waits && until.is_none()));
+        let ends_of = |deferred: &DeferredRequest| {
+            let paused = self.backoff.until(deferred.class());
+            [Some(deferred.deadline), deferred.expires.filter(|_| paused.is_some()), paused]
         };
-        let parked = self.parked.iter().flat_map(ends_of);
-        let wake_at = parked.chain([until]).flatten().min();
-        let ends = (long_waits || !self.parked.is_empty()) && self.ending.reason().is_none();
+        let deferred = self.deferred.iter().flat_map(ends_of);
+        let wake_at = deferred.chain([until]).flatten().min();
+        let ends = (long_waits || !self.deferred.is_empty()) && self.ending.reason().is_none();
         let read_deadline = self.read_deadline();
         let mut expired = None;
-        let Self { connection, input, arriving, seat, ending, .. } = self;
+        let Self { connection, input, streaming, in_flight, ending, .. } = self;
         tokio::select! {
-            // A clean end and a broken one are the same here: whoever called is gone.
+            // A clean end and a broken one are handled alike: the client is gone.
             read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
-            taken = connection.seat(), if wants_seat => *seat = taken,
+            taken = connection.in_flight(), if wants_permit => *in_flight = taken,
             () = sleep_until(wake_at.unwrap_or(read_deadline)), if wake_at.is_some() => (),
-            refusal = admitted(arriving), if !on && arriving.is_some() => expired = refusal,
+            refusal = admitted(streaming), if !on && streaming.is_some() => expired = refusal,
             _ = ending.begun(), if ends => (),
             () = sleep_until(read_deadline), if on => return self.nothing_came().await,
         }
-        if let (Some(refusal), Some(arriving)) = (expired, &self.arriving) {
-            let class = arriving.place.class();
-            return self.refuse_arriving(CallFailure::Overloaded(refusal), class).await;
+        if let (Some(refusal), Some(streaming)) = (expired, &self.streaming) {
+            let class = streaming.admission.class();
+            return self.reject_streaming(CallFailure::Overloaded(refusal), class).await;
         }
         if !on {
-            // The peer was made to wait, and its time did not run.
+            // The engine paused reading, so that time does not count against the peer.
             self.message_began = self.message_began.map(|_| Instant::now());
         }
         Ok(())
     }
 
-    /// Until when the next bytes must be here.
+    /// Returns the time by which the next bytes must arrive.
     fn read_deadline(&self) -> Instant {
         let limits = &self.connection.engine.limits;
         match self.message_began {
@@ -265,8 +299,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn nothing_came(&self) -> Result<(), End> {
-        // With calls in flight the connection is not idle, however long they take.
-        if self.message_began.is_none() && (self.connection.is_busy() || !self.parked.is_empty()) {
+        // A connection with requests in flight is not idle, however long they take.
+        if self.message_began.is_none() && (self.connection.is_busy() || !self.deferred.is_empty()) {
             return Ok(());
         }
         let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
@@ -274,17 +308,34 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Err(End::Expelled)
     }
 
-    /// Lets go of all but what still comes in.
+    /// Ends reading and returns the input, to be drained.
     pub(super) fn end(self) -> Input<R> {
         self.input
     }
 }
 
-/// Whether bytes are wanted.
+/// A request's message, before and besides what it asks for.
+#[derive(Clone, Copy)]
+struct Message {
+    msgid: u32,
+    /// `None`: a method that does not exist on this listener.
+    method: Option<Method>,
+    size: MessageSize,
+    arrived: Instant,
+}
+
+impl Message {
+    fn rejected(self, options: Option<&RequestOptions>) -> RejectedRequest<'_> {
+        let method = self.method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
+        RejectedRequest { msgid: self.msgid, method, options, bytes: self.size.bytes, arrived: self.arrived }
+    }
+}
+
+/// Tells [`Reader::wait`] whether to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     On,
-    /// Not until something that is there already has its turn, which a pause may keep from it until then.
+    /// Not before a message that is buffered has begun, which a pause can delay until then.
     Paused {
         until: Option<Instant>,
     },

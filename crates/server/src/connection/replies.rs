@@ -10,20 +10,20 @@ use tokio::time::timeout;
 use sealwire_engine::io_fairness::{IoFairness, PIECE_BYTES};
 use sealwire_engine::scheduler::AdmissionPermit;
 
-/// Replies up to this many bytes are written together, in one TLS record where they fit.
+/// Responses up to this many bytes are written together, in one TLS record where they fit.
 const BATCH_BYTES: usize = 16 << 10;
-/// A reply must be taken at least this fast on average, in bytes per second, about as fast as a message must arrive:
-/// a peer that takes a little now and then would hold its memory for days.
+/// Lowest average rate at which a peer must read a response, in bytes per second, about as fast as a message must
+/// arrive. A slower peer would hold the memory of the response for days.
 const REPLY_BYTES_PER_S_MIN: u64 = 1 << 20;
 
-/// A reply on its way to the writer, and what is given back once it is written.
+/// A response for the writer, and the permits that are released after it is written.
 pub(super) struct Outgoing {
     pub(super) bytes: Vec<u8>,
-    pub(super) _place: Option<AdmissionPermit>,
-    pub(super) _seat: Option<OwnedSemaphorePermit>,
+    pub(super) _admission: Option<AdmissionPermit>,
+    pub(super) _in_flight: Option<OwnedSemaphorePermit>,
 }
 
-/// Writes replies as they come, small ones together, and flushes whenever the queue runs empty.
+/// Writes responses in the order of the queue, small ones together, and flushes when the queue is empty.
 pub(super) async fn write_replies(
     mut write: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
@@ -58,7 +58,7 @@ pub(super) async fn write_replies(
     timeout(stall, write.shutdown()).await?
 }
 
-/// Writes everything; fails when nothing of it is taken for as long as `stall`, or all of it too slowly.
+/// Writes everything. Fails if the peer reads nothing for as long as `stall`, or everything too slowly.
 async fn write_all(
     write: &mut (impl AsyncWrite + Unpin),
     mut bytes: &[u8],
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes one byte a second: never stalls, never ends.
+    /// The peer reads one byte per second: it never stalls and never ends.
     #[tokio::test(start_paused = true)]
     async fn a_reply_that_is_taken_too_slowly_is_given_up() {
         let (mut ours, mut theirs) = tokio::io::duplex(1);

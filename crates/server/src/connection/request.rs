@@ -1,70 +1,384 @@
-//! A call as it came, and what it says of itself before anything is looked up.
+//! One request on data, from its decoded message to its response. The steps, in the order of this file:
+//!
+//! 1. `reader::dispatch` decodes the message ([`decode`](sealwire_engine::operations::decode)) and finds an in-flight
+//!    permit.
+//! 2. [`prepare`] authorizes the request and offers it to the scheduler, which admits, delays or rejects it.
+//! 3. [`plan`] resolves names to keys and reserves memory for the response.
+//! 4. [`run`] waits for admission and for the work, at most until a cancel or the deadline.
+//! 5. [`handle`] records the outcome and queues the response.
 
-use bytes::Bytes;
-use sealwire_schedule::Shape;
-use sealwire_wire::{Boundary, Call, Curve, Format, KeyScope, Method, Methods, Outlook};
-use tokio::time::Instant;
+use std::sync::Arc;
+use std::time::Duration;
 
-use sealwire_engine::cancel_token::CancelGuard;
+use sealwire_access::Permit;
+use sealwire_schedule::{Class, Shape};
+use sealwire_wire::reply;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use super::Connection;
+use super::audit::RequestSummary;
+use super::replies::Outgoing;
+use sealwire_engine::cancel_token::{CancelGuard, CancelToken, StopReason};
 use sealwire_engine::cost::OperationKind;
+use sealwire_engine::engine::Engine;
+use sealwire_engine::error::CallFailure;
+use sealwire_engine::failures::log_failure;
+use sealwire_engine::job::{Finished, Job, JobSpec, Outcome};
+use sealwire_engine::operations::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, TokensPlan, TokensTask,
+};
+use sealwire_engine::scheduler::{AdmissionPermit, AdmissionRequest};
+use sealwire_engine::tokens::store_io::Resumed;
+use sealwire_telemetry::metrics::{CallCode, CallReport, CallTimes, MethodLabel};
+use sealwire_telemetry::traces::Traced;
 
-/// A call with work, whose message is there.
+/// A decoded request whose message is complete.
 pub(super) struct Request {
     pub(super) msgid: u32,
-    pub(super) method: Method,
-    pub(super) frame: Bytes,
-    pub(super) boundary: Boundary,
+    pub(super) options: RequestOptions,
+    pub(super) kind: OperationKind,
+    pub(super) size: MessageSize,
     pub(super) arrived: Instant,
     /// When its wait for admission and for a crypto thread began, which has a bound.
     pub(super) since: Instant,
-    pub(super) ticket: CancelGuard,
+    pub(super) cancel: CancelGuard,
 }
 
 impl Request {
-    pub(super) fn kind(&self, wanted: &RequestOptions) -> OperationKind {
-        OperationKind::of(self.method, wanted.curve, wanted.scope)
+    pub(super) fn shape(&self) -> Shape {
+        self.kind.shape(self.size.leaves, self.size.bytes as u64)
     }
 
-    pub(super) fn shape(&self, wanted: &RequestOptions) -> Shape {
-        self.kind(wanted).shape(self.boundary.leaves, self.boundary.bytes as u64)
+    /// Returns when its response is of no more use.
+    pub(super) fn deadline(&self, engine: &Engine) -> Instant {
+        self.arrived + engine.deadline(self.options.deadline_ms)
     }
 }
 
-/// Options of a document request, before anything is looked up.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RequestOptions {
-    pub(super) deadline_ms: Option<u32>,
-    pub(super) curve: Curve,
-    pub(super) scope: KeyScope,
-    pub(super) format: Option<Format>,
+/// A request that is admitted, or waits for admission.
+pub(super) struct Prepared {
+    pub(super) admission: AdmissionPermit,
+    pub(super) task: Task,
+    deadline: Instant,
+    /// When it was offered to the scheduler, if its message was complete by then.
+    offered: Option<Instant>,
+    /// Set if the request is kept as a span.
+    traced: Option<Traced>,
 }
 
-impl RequestOptions {
-    pub(super) fn of(call: &Call<'_>) -> Self {
-        let (deadline_ms, writing) = match call {
-            Call::Encrypt(call) | Call::Rewrap(call) => (call.deadline_ms, call.writing),
-            Call::Decrypt(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
-            Call::Tokenize(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
-            Call::Detokenize(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
-            Call::Mask(call) => return Self { deadline_ms: call.deadline_ms, ..Self::default() },
-            Call::Tokens(call) => return Self { deadline_ms: call.map.deadline_ms, ..Self::default() },
-            Call::Inspect(_) | Call::Info | Call::Health | Call::Control(_) => return Self::default(),
-        };
-        Self { deadline_ms, curve: writing.curve, scope: writing.key_scope, format: writing.format }
-    }
+/// Work of a request.
+pub(super) enum Task {
+    /// A walk over its document.
+    Document(Box<Job>, oneshot::Receiver<Finished>),
+    /// Requests to the token store.
+    Tokens(TokensPlan),
+    /// The permissions of its principal have to be looked up first.
+    Unauthorized(Box<dyn Operation>),
+}
 
-    /// As far as it has arrived.
-    pub(super) fn in_view(outlook: &Outlook) -> Self {
-        Self {
-            deadline_ms: outlook.deadline_ms,
-            curve: outlook.curve.unwrap_or_default(),
-            scope: outlook.key_scope.unwrap_or_default(),
-            format: outlook.format,
+/// Why a request does not begin, and its size class.
+pub(super) struct Rejected {
+    pub(super) failure: CallFailure,
+    pub(super) class: Class,
+}
+
+impl<E: Into<CallFailure>> From<E> for Rejected {
+    fn from(error: E) -> Self {
+        Self { failure: error.into(), class: Class::default() }
+    }
+}
+
+/// Authorizes a request if the principal's permissions are cached, and offers it to the scheduler. Nothing in it waits.
+///
+/// `admission`: that of a long message, which was offered when it began to arrive.
+pub(super) fn prepare(
+    connection: &Connection,
+    request: &Request,
+    operation: Box<dyn Operation>,
+    admission: Option<AdmissionPermit>,
+) -> Result<Prepared, Rejected> {
+    let engine = &connection.engine;
+    engine.audit.ready()?;
+    let (kind, shape, deadline) = (request.kind, request.shape(), request.deadline(engine));
+    let overloaded = |failure| {
+        let class = Class::of_cost(engine.scheduler.estimate(kind, shape));
+        Rejected { failure, class }
+    };
+    // Before memory is reserved. By the present time, not by that of arrival: the request may have waited for longer
+    // than the cached permissions of its principal hold.
+    let authorization = request.options.authorization()?;
+    let permit = engine.decider.decide_now(&connection.principal, authorization, Instant::now()).transpose()?;
+    let (mut admission, offered) = match admission {
+        Some(mut admission) => {
+            admission.update_estimate(kind, shape);
+            (admission, None)
+        }
+        None => {
+            // Without a decision no more is reserved than the message that is there.
+            let response = permit.as_ref().map_or(0, |_| operation.response_bytes(request.size, &engine.limits));
+            let (bytes, deadline) = (request.size.bytes + response, Some(deadline.into_std()));
+            let (principal, since) = (&connection.principal, request.since.into_std());
+            let offer = AdmissionRequest { principal, kind, shape, bytes, since, deadline, whole: true };
+            let admission = engine.scheduler.offer(&offer, &connection.memory);
+            (admission.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
+        }
+    };
+    let task = match &permit {
+        Some(permit) => match plan(connection, request, operation, permit, &mut admission) {
+            Err(failure @ CallFailure::Overloaded(_)) => return Err(overloaded(failure)),
+            planned => planned?,
+        },
+        None => Task::Unauthorized(operation),
+    };
+    let traced = engine.traces.sample(request.options.traceparent());
+    Ok(Prepared { admission, task, deadline, offered, traced })
+}
+
+/// Resolves a permitted request against the apps and reserves memory for it. Nothing in it waits.
+fn plan(
+    connection: &Connection,
+    request: &Request,
+    operation: Box<dyn Operation>,
+    permit: &Permit<'_>,
+    admission: &mut AdmissionPermit,
+) -> Result<Task, CallFailure> {
+    let (engine, size) = (&*connection.engine, request.size);
+    engine.decider.spend(&connection.principal, permit, operation.fields_max(size))?;
+    match operation.plan(&PlanContext { engine, permit, options: &request.options, size })? {
+        Plan::Tokens(plan) => {
+            // The tokens twice: as they came, and on their way to the crypto threads.
+            if !admission.resize(plan.response_bytes.saturating_add(2 * size.bytes)) {
+                return Err(CallFailure::no_memory());
+            }
+            Ok(Task::Tokens(plan))
+        }
+        Plan::Document(plan) => {
+            let response_bytes = plan.response_bytes.min(engine.limits.reply_bytes_max);
+            if !admission.resize((size.bytes + response_bytes).saturating_add(plan.extra_bytes)) {
+                return Err(CallFailure::no_memory());
+            }
+            let (job, finished) = job(engine, request, plan, response_bytes, admission);
+            Ok(Task::Document(job, finished))
         }
     }
 }
 
-/// Returns true if the method needs an in-flight permit and admission. Other methods cost no more than reading them.
-pub(super) fn needs_place(method: Method) -> bool {
-    method.takes_document() || Methods::TOKENS.contains(method)
+fn job(
+    engine: &Engine,
+    request: &Request,
+    plan: DocumentPlan,
+    reply_bytes: usize,
+    admission: &AdmissionPermit,
+) -> (Box<Job>, oneshot::Receiver<Finished>) {
+    let cancel = request.cancel.token();
+    if let Some(mask) = &plan.mask {
+        cancel.show_through(mask);
+    }
+    let spec = JobSpec {
+        msgid: request.msgid,
+        method: request.options.method.into(),
+        kind: request.kind,
+        payload: plan.payload,
+        selection: plan.selection,
+        containers: plan.containers,
+        unmatched: plan.unmatched,
+        cancel: Arc::clone(cancel),
+        generation: plan.generation,
+        leaves: request.size.leaves,
+        reply_bytes,
+        estimate: admission.estimate(),
+    };
+    Job::new(plan.fields, spec, &engine.limits, Arc::clone(&engine.metrics))
+}
+
+/// Looks up the permissions of the principal, then plans the request.
+pub(super) async fn authorize_and_plan(
+    connection: &Connection,
+    request: &Request,
+    operation: Box<dyn Operation>,
+    admission: &mut AdmissionPermit,
+) -> Result<Task, CallFailure> {
+    let authorization = request.options.authorization()?;
+    let permit = connection.engine.decider.decide(&connection.principal, authorization).await?;
+    plan(connection, request, operation, &permit, admission)
+}
+
+/// Runs a prepared request, records its outcome and queues its response.
+pub(super) async fn handle(
+    connection: Arc<Connection>,
+    request: Request,
+    mut prepared: Prepared,
+    in_flight: OwnedSemaphorePermit,
+) {
+    let engine = &connection.engine;
+    let _counted = InFlight::new(engine);
+    let (msgid, method) = (request.msgid, MethodLabel::from(request.options.method));
+    let mut report = CallReport { method, code: CallCode::OK, times: None };
+    let traced = prepared.traced.take();
+    let outcome = run(&connection, &request, prepared, &mut report).await;
+    let code = outcome.as_ref().map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
+    let mut summary = RequestSummary {
+        method,
+        options: Some(&request.options),
+        bytes: request.size.bytes,
+        cancel: Some(&**request.cancel.token()),
+        code,
+        arrived: request.arrived,
+    };
+    let recording = connection.record(&summary);
+    // The client learns of the outcome once it is recorded.
+    let outcome = match recording.kept().await {
+        Ok(()) => outcome,
+        Err(unrecorded) => Err(unrecorded),
+    };
+    let (bytes, admission) = match outcome {
+        Ok((bytes, admission)) => (bytes, Some(admission)),
+        Err(failure) => {
+            report.code = failure.code().into();
+            log_failure(&engine.failures, &connection.principal, msgid, &failure); // The only log line for it.
+            (connection.error_reply(msgid, &failure), None)
+        }
+    };
+    engine.metrics.call_done(&report);
+    if let Some(traced) = traced {
+        summary.code = report.code;
+        connection.end_span(traced, &summary, report.times);
+    }
+    drop(request); // Its msgid may be used again from when the response can be read.
+    let _ = connection.replies.send(Outgoing { bytes, _admission: admission, _in_flight: Some(in_flight) }).await;
+}
+
+/// Waits for admission, then for whichever comes first of the end of the work, a cancel and the deadline. A request
+/// that has waited for admission or a crypto thread for twice its bound is rejected.
+async fn run(
+    connection: &Connection,
+    request: &Request,
+    prepared: Prepared,
+    report: &mut CallReport,
+) -> Result<(Vec<u8>, AdmissionPermit), CallFailure> {
+    let engine = &connection.engine;
+    let Prepared { mut admission, task, deadline, offered, .. } = prepared;
+    let cancel = request.cancel.token();
+    let (mut ran, patience) = (None, admission.patience());
+    let finish = async {
+        let mut idle = Idle { engine, cancel, is_over: false };
+        let task = match task {
+            Task::Unauthorized(operation) => {
+                let task = authorize_and_plan(connection, request, operation, &mut admission).await?;
+                admission.restart_wait();
+                task
+            }
+            planned => planned,
+        };
+        // A job that is stopped counts itself.
+        idle.is_over = matches!(task, Task::Document(..));
+        admission.admitted().await;
+        let result = match task {
+            Task::Unauthorized(_) => Err(CallFailure::Internal("a request is authorized once")),
+            Task::Document(job, finished) => {
+                run_job(engine, cancel, (job, finished), &mut admission, deadline, &mut ran).await
+            }
+            Task::Tokens(plan) => {
+                let mut out = Vec::new();
+                reply::begin(&mut out, request.msgid);
+                let done = TokensTask::run(engine, plan, &mut admission, cancel, deadline, &mut out).await;
+                done.map(|()| out)
+            }
+        };
+        idle.is_over = true;
+        result
+    };
+    let result = tokio::select! {
+        biased;
+        result = finish => result,
+        reason = cancel.stopped() => return Err(CallFailure::Stopped(reason)),
+        refusal = patience.ended() => {
+            engine.metrics.refused(refusal.reason.into());
+            return Err(CallFailure::Overloaded(refusal));
+        }
+        // The token is told before the future is dropped, so that work which was not submitted yet knows why it ends.
+        () = async { sleep_until(deadline).await; cancel.stop(StopReason::Deadline) } => {
+            return Err(CallFailure::Stopped(StopReason::Deadline));
+        }
+    };
+    report.times = ran.map(|Ran { started, worked, asked }| CallTimes {
+        class: admission.class(),
+        queue: Instant::from_std(started).saturating_duration_since(request.arrived),
+        work: worked,
+        predicted: admission.predicted(),
+        took: offered.filter(|_| !asked).map(|offered| offered.elapsed()),
+    });
+    let bytes = result?;
+    admission.resize(bytes.capacity());
+    Ok((bytes, admission))
+}
+
+/// Times of a job that ended by itself.
+struct Ran {
+    started: std::time::Instant,
+    worked: Duration,
+    /// Part of the time passed in the token store.
+    asked: bool,
+}
+
+/// Runs a request on a document, walk by walk, with the token store in between.
+async fn run_job(
+    engine: &Engine,
+    cancel: &CancelToken,
+    (mut job, mut finished): (Box<Job>, oneshot::Receiver<Finished>),
+    admission: &mut AdmissionPermit,
+    deadline: Instant,
+    ran: &mut Option<Ran>,
+) -> Result<Vec<u8>, CallFailure> {
+    loop {
+        admission.submit(job);
+        let ended = finished.await.map_err(|_| CallFailure::Internal("the work panicked"))?;
+        let ran = ran.get_or_insert(Ran { started: ended.started, worked: Duration::ZERO, asked: false });
+        ran.worked += ended.worked;
+        match ended.result? {
+            Outcome::Reply(bytes) => return Ok(bytes),
+            Outcome::Asks(paused) => {
+                ran.asked = true;
+                let mut idle = Idle { engine, cancel, is_over: false };
+                let resumed = engine.tokens()?.resume(paused, admission, deadline).await;
+                idle.is_over = true;
+                match resumed? {
+                    Resumed::Reply(bytes) => return Ok(bytes),
+                    Resumed::Again(next, ends) => (job, finished) = (next, ends),
+                }
+            }
+        }
+    }
+}
+
+/// Counts a request that is stopped while no work of it runs.
+struct Idle<'a> {
+    engine: &'a Engine,
+    cancel: &'a CancelToken,
+    is_over: bool,
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        if let Some(reason) = self.cancel.stop_reason().and_then(StopReason::counted).filter(|_| !self.is_over) {
+            self.engine.metrics.call_stopped(reason, 0, Duration::ZERO);
+        }
+    }
+}
+
+/// Counts a request in flight for as long as it lives.
+struct InFlight(Arc<Engine>);
+
+impl InFlight {
+    fn new(engine: &Arc<Engine>) -> Self {
+        engine.metrics.calls_in_flight.inc();
+        Self(Arc::clone(engine))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.metrics.calls_in_flight.dec();
+    }
 }

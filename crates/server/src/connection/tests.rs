@@ -3,15 +3,13 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use bytes::Bytes;
 use sealwire_access::{Binding, Grant, Role, RoleName, principal_key, role_key};
 use sealwire_crypto::{AppId, Curve, Kek};
 use sealwire_store::{Commit, Control, ControlStore, MemoryStore};
-use sealwire_wire::{Boundary, Encrypt, Head, Limits, Scan, Scanner, request};
+use sealwire_wire::{Encrypt, Limits, Scan, Scanner, request};
 use tokio::time::{Instant, advance};
 
-use super::call::{PreparedTask, begin, prepare_late};
-use super::request::Request;
+use super::request::{Prepared, Rejected, Request, Task, authorize_and_plan, prepare};
 use super::*;
 use sealwire_config::CALL_BYTES;
 use sealwire_config::Config;
@@ -19,6 +17,7 @@ use sealwire_engine::access::Authorizer;
 use sealwire_engine::apps::Apps;
 use sealwire_engine::audit::Audit;
 use sealwire_engine::cost;
+use sealwire_engine::operations::{self, Decoded, Operation};
 use sealwire_engine::scheduler::Scheduler;
 use sealwire_telemetry::Telemetry;
 use sealwire_telemetry::traces::Traces;
@@ -52,7 +51,7 @@ async fn connection() -> Arc<Connection> {
         decider: Authorizer::new(&config.access, &apps, &metrics),
         scheduler: Scheduler::start(NonZeroU32::MIN, &config.schedule, cost::calibrate().unwrap(), Arc::new(|| false)),
         tokens: None,
-        turns: sealwire_engine::io_fairness::IoFairness::new(1),
+        io_fairness: sealwire_engine::io_fairness::IoFairness::new(1),
         audit: Audit::open(&config.audit, key, apps.instance(), &state).unwrap(),
         traces: Traces::start(&config.traces, apps.instance(), &metrics).unwrap(),
         limits: config.limits.clone(),
@@ -64,9 +63,9 @@ async fn connection() -> Arc<Connection> {
     Arc::new(Connection {
         principal,
         pace: Arc::new(Pace::new(1_000)),
-        tickets: CancelTokens::default(),
-        bytes: ConnectionMemory::new(engine.limits.bytes_per_connection_max),
-        seats: Arc::new(Semaphore::new(1)),
+        cancel_tokens: CancelTokens::default(),
+        memory: ConnectionMemory::new(engine.limits.bytes_per_connection_max),
+        in_flight_permits: Arc::new(Semaphore::new(1)),
         recordings: Arc::new(Semaphore::new(1)),
         replies: mpsc::channel(1).0,
         text_errors: AtomicBool::new(false),
@@ -74,21 +73,36 @@ async fn connection() -> Arc<Connection> {
     })
 }
 
-/// A request that arrived then.
-fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> Request {
+/// A request that arrived then, with its operation.
+fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> (Request, Box<dyn Operation>) {
     let mut out = Vec::new();
     request::encrypt(&mut out, msgid, &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"));
     let Scan::Message(boundary) = Scanner::for_requests(Limits::default()).scan(&out) else { panic!("not whole") };
-    let Boundary { head: Head::Request { method: Some(method), .. }, .. } = boundary else { panic!("no request") };
-    let ticket = connection.tickets.issue(msgid).unwrap();
-    Request { msgid, method, frame: Bytes::from(out), boundary, arrived, since: arrived, ticket }
+    let Ok(Decoded::Data(options, operation)) = operations::decode(&out.into(), &boundary) else {
+        panic!("no request on data")
+    };
+    let cancel = connection.cancel_tokens.issue(msgid).unwrap();
+    let (kind, size) = (operation.kind(), boundary.into());
+    (Request { msgid, options, kind, size, arrived, since: arrived, cancel }, operation)
+}
+
+fn prepared(connection: &Connection, (request, operation): (Request, Box<dyn Operation>)) -> (Request, Prepared) {
+    let prepared = prepare(connection, &request, operation, None);
+    let prepared = prepared.unwrap_or_else(|Rejected { failure, .. }| panic!("{failure}"));
+    (request, prepared)
+}
+
+/// Looks up what the principal may do.
+async fn authorize(connection: &Connection, request: &Request, prepared: Prepared) -> Result<Task, CallFailure> {
+    let Prepared { mut admission, task: Task::Unauthorized(operation), .. } = prepared else { panic!("authorized") };
+    authorize_and_plan(connection, request, operation, &mut admission).await
 }
 
 /// Has the engine look up what the principal may do, as a first request does.
 async fn look_up(connection: &Connection, msgid: u32) -> Result<(), CallFailure> {
-    let request = arrived(connection, msgid, Instant::now());
-    let mut begun = begin(connection, &request, None).map_err(|refused| refused.failure)?;
-    prepare_late(connection, &request, &mut begun.place).await.map(drop)
+    let (request, operation) = arrived(connection, msgid, Instant::now());
+    let prepared = prepare(connection, &request, operation, None).map_err(|rejected| rejected.failure)?;
+    authorize(connection, &request, prepared).await.map(drop)
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,16 +110,16 @@ async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
     let connection = connection().await;
     look_up(&connection, 0).await.unwrap();
     let at_once = arrived(&connection, 1, Instant::now());
-    let begun = begin(&connection, &at_once, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
-    assert!(matches!(begun.todo, PreparedTask::Walk(..)), "known from the cache");
+    let (_at_once, known) = prepared(&connection, at_once);
+    assert!(matches!(known.task, Task::Document(..)), "known from the cache");
     // Read now, and deferred for longer than the cache holds. Meanwhile another engine takes the role away.
     let deferred = arrived(&connection, 2, Instant::now());
     let store = connection.engine.apps.control().store();
     put(&**store, &principal_key(&connection.principal), None).await;
     advance(CACHE + Duration::from_secs(1)).await;
-    let mut begun = begin(&connection, &deferred, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
-    assert!(matches!(begun.todo, PreparedTask::Undecided), "decided by what held when it arrived");
-    let decided = prepare_late(&connection, &deferred, &mut begun.place).await;
+    let (deferred, unknown) = prepared(&connection, deferred);
+    assert!(matches!(unknown.task, Task::Unauthorized(_)), "decided by what held when it arrived");
+    let decided = authorize(&connection, &deferred, unknown).await;
     assert!(matches!(decided, Err(CallFailure::Denied(_))));
 }
 
@@ -114,12 +128,12 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
     let connection = connection().await;
     let held = || connection.engine.scheduler.gauges().bytes;
     let first = arrived(&connection, 0, Instant::now());
-    let mut begun = begin(&connection, &first, None).unwrap_or_else(|refused| panic!("{}", refused.failure));
-    assert!(matches!(begun.todo, PreparedTask::Undecided));
-    assert_eq!(held(), (first.boundary.bytes + CALL_BYTES) as u64, "the message, and no reply");
-    prepare_late(&connection, &first, &mut begun.place).await.unwrap();
-    assert!(held() > (first.boundary.bytes + CALL_BYTES) as u64, "the reply too, once it is permitted");
-    drop(begun);
+    let (first, Prepared { mut admission, task, .. }) = prepared(&connection, first);
+    let Task::Unauthorized(operation) = task else { panic!("nothing is cached") };
+    assert_eq!(held(), (first.size.bytes + CALL_BYTES) as u64, "the message, and no reply");
+    drop(authorize_and_plan(&connection, &first, operation, &mut admission).await.unwrap());
+    assert!(held() > (first.size.bytes + CALL_BYTES) as u64, "the reply too, once it is permitted");
+    drop((first, admission));
     let store = connection.engine.apps.control().store();
     put(&**store, &principal_key(&connection.principal), None).await;
     advance(CACHE + Duration::from_secs(1)).await;
@@ -128,9 +142,8 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
         assert!(matches!(look_up(&connection, msgid).await, Err(CallFailure::Denied(_))));
     }
     // Denied from the cache: nothing is reserved, and the scheduler is not asked.
-    let denied = arrived(&connection, 3, Instant::now());
-    assert!(
-        matches!(begin(&connection, &denied, None), Err(refused) if matches!(refused.failure, CallFailure::Denied(_)))
-    );
+    let (denied, operation) = arrived(&connection, 3, Instant::now());
+    let rejected = prepare(&connection, &denied, operation, None);
+    assert!(matches!(rejected, Err(Rejected { failure: CallFailure::Denied(_), .. })));
     assert_eq!(held(), 0);
 }

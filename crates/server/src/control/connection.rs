@@ -66,7 +66,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             while ending.reason() != Some(StopReason::Expelled) && self.step(&mut ending).await.is_ok() {}
         } else {
             tokio::select! {
-                _ = timeout(STRANGER_TIME_MAX, self.turn_away()) => (),
+                _ = timeout(STRANGER_TIME_MAX, self.reject_incomplete()) => (),
                 _ = ending.begun() => (),
             }
         }
@@ -76,8 +76,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let _ = timeout(self.patience(), self.stream.shutdown()).await;
     }
 
-    /// Tells a caller that is not listed so, whatever it says first; where too many are told already, it is let go at once.
-    async fn turn_away(&mut self) -> Result<(), Over> {
+    /// Tells a caller that is not listed so, whatever it says first; where too many are told already, it is let go at
+    /// once.
+    async fn reject_incomplete(&mut self) -> Result<(), Over> {
         let desk = Arc::clone(&self.desk);
         let _one_of_few = desk.strangers.try_acquire().map_err(|_| Over)?;
         let head = loop {

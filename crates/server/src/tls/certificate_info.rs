@@ -80,8 +80,8 @@ impl CertificateInfo {
         })
     }
 
-    /// How near its end is. Warnings come at 30 days, 7 days and one day, but for what lives for less than three times that:
-    /// then when a third of its time is left, so that what is renewed each day warns of no month.
+    /// How near its end is. Warnings come at 30 days, 7 days and one day, but for what lives for less than three times
+    /// that: then when a third of its time is left, so that what is renewed each day warns of no month.
     pub fn stage(&self, now: OffsetDateTime) -> Stage {
         let Some(ends) = self.ends else { return Stage::Good };
         let left = ends - now;

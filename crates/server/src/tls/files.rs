@@ -1,8 +1,8 @@
 //! The PEM files of a configuration as one look found them, told apart from another look by what is in them.
 //!
 //! Contents, not times: names that are swapped (a rename, a symlink as Kubernetes moves it), a clock too coarse for two
-//! writes, a file put back as it was, all come out right. They are few and small, so a look costs well under a millisecond,
-//! and a list of the longest size some ten.
+//! writes, a file put back as it was, all come out right. They are few and small, so a look costs well under a
+//! millisecond, and a list of the longest size some ten.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -60,8 +60,8 @@ impl Files {
         Self { found, digest: hash.finalize().into() }
     }
 
-    /// The same as that of another look at the same configuration if that found the same. Not to be shown: a private key is
-    /// in it.
+    /// The same as that of another look at the same configuration if that found the same. Not to be shown: a private
+    /// key is in it.
     pub(crate) fn digest(&self) -> [u8; 32] {
         self.digest
     }

@@ -1,13 +1,14 @@
-//! Takes spans to a collector: OTLP/HTTP in JSON, from a thread of its own, so that neither making JSON nor a slow name server
-//! takes time of the network threads.
+//! Takes spans to a collector: OTLP/HTTP in JSON, from a thread of its own, so that neither making JSON nor a slow name
+//! server takes time of the network threads.
 //!
-//! Written here and not taken from `opentelemetry-otlp`: that and its SDK are eleven crates, of which the encoding would be used. Its
-//! processor counts what it drops where only its own log sees it, keeps a batch for no second attempt, and lets `OTEL_` variables
-//! of the environment change limits and headers that our configuration states. The JSON of OTLP is specified, stable and small.
+//! Written here and not taken from `opentelemetry-otlp`: that and its SDK are eleven crates, of which the encoding
+//! would be used. Its processor counts what it drops where only its own log sees it, keeps a batch for no second
+//! attempt, and lets `OTEL_` variables of the environment change limits and headers that our configuration states. The
+//! JSON of OTLP is specified, stable and small.
 //!
-//! Everything has a bound: the queue, a batch, the time for one attempt, attempts, the answer that is read, the stop. A connection
-//! carries one batch. A batch of which an attempt was cut off may arrive twice, with the same ids. Plain HTTP to a
-//! collector beside the engine; HTTPS is that collector's to speak.
+//! Everything has a bound: the queue, a batch, the time for one attempt, attempts, the answer that is read, the stop. A
+//! connection carries one batch. A batch of which an attempt was cut off may arrive twice, with the same ids. Plain
+//! HTTP to a collector beside the engine; HTTPS is that collector's to speak.
 
 use std::io;
 use std::pin::pin;

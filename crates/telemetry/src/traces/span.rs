@@ -1,8 +1,9 @@
-//! The span of a call, and what a collector is told of it: names, counts, times and who called. Never a value, token, path,
-//! context or reason.
+//! The span of a call, and what a collector is told of it: names, counts, times and who called. Never a value, token,
+//! path, context or reason.
 //!
-//! In the words of OpenTelemetry's conventions for RPC where those have one; what is ours begins with `sealwire.`. Times in queue and
-//! at work are attributes and no spans of their own: they are sums over slices, between which other calls had their turn.
+//! In the words of OpenTelemetry's conventions for RPC where those have one; what is ours begins with `sealwire.`.
+//! Times in queue and at work are attributes and no spans of their own: they are sums over slices, between which other
+//! calls had their turn.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

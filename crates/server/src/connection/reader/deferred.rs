@@ -1,41 +1,41 @@
-//! Calls that may not begin yet, and why: no seat, or one of that size was refused a moment ago.
+//! Requests that wait to begin: for an in-flight permit, or because one of their size class was rejected a moment ago.
 
 use std::time::Duration;
 
 use sealwire_schedule::{Class, Cost, Reason, Refusal};
-use sealwire_wire::Call;
 use tokio::io::AsyncRead;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::super::request::{Request, RequestOptions};
+use super::super::request::Request;
 use super::Reader;
 use sealwire_engine::cancel_token::StopReason;
-use sealwire_engine::cost::fields_max;
 use sealwire_engine::error::CallFailure;
+use sealwire_engine::operations::Operation;
 use sealwire_telemetry::metrics::ClassLabel;
 
-/// Longest time for which a refusal keeps calls from beginning.
+/// Longest pause that a rejection causes.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Shortest time to stay away that an answer names.
+/// Shortest `retry_after` in a response.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(5);
-/// Bytes of a deferred request beside its message. At most 64 are deferred.
-const PARKED_BYTES: usize = 512;
-/// Size classes of calls.
+/// Bytes of a deferred request besides its message. At most 64 requests are deferred.
+const DEFERRED_BYTES: usize = 512;
+/// Number of size classes.
 const CLASSES: usize = ClassLabel::ALL.len();
 
-/// A whole call that may not begin yet.
+/// A complete request that waits to begin.
 pub(super) struct DeferredRequest {
     pub(super) request: Request,
+    operation: Box<dyn Operation>,
     estimate: Cost,
     pub(super) deadline: Instant,
-    /// When it is rejected if a pause still keeps it then; none of a call that waits for a seat.
+    /// When it is rejected if a pause still delays it; `None` for a request that waits for an in-flight permit.
     pub(super) expires: Option<Instant>,
 }
 
 impl DeferredRequest {
     fn bytes(&self) -> usize {
-        self.request.frame.len() + PARKED_BYTES
+        self.request.size.bytes + DEFERRED_BYTES
     }
 
     pub(super) fn class(&self) -> Class {
@@ -43,11 +43,11 @@ impl DeferredRequest {
     }
 }
 
-/// Until when calls of each class do not begin, because one of that size or below was refused.
+/// Ends of the pauses per size class, caused by the rejection of a request of that class or below.
 pub(super) struct ClassBackoff(pub(super) [Option<Instant>; CLASSES]);
 
 impl ClassBackoff {
-    /// To read calls only to refuse them would take the time of those that are served.
+    /// Pauses a class and those above: reading requests only to reject them would take time from those that are served.
     pub(super) fn after(&mut self, refusal: &Refusal, class: Class) {
         let until = Instant::now() + refusal.retry_after.min(PAUSE_MAX);
         for pause in &mut self.0[class.index()..] {
@@ -55,7 +55,7 @@ impl ClassBackoff {
         }
     }
 
-    /// Until when calls of `class` wait, if they do.
+    /// Returns the end of the pause of a class, if it is paused.
     pub(super) fn until(&self, class: Class) -> Option<Instant> {
         self.0[class.index()].filter(|until| *until > Instant::now())
     }
@@ -66,99 +66,98 @@ impl ClassBackoff {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// A seat for a call that nothing holds back.
-    pub(super) fn seat_at_once(&mut self) -> Option<OwnedSemaphorePermit> {
-        let free = self.parked.is_empty() && self.pauses.none();
-        if free { self.seat.take().or_else(|| self.connection.try_seat()) } else { None }
+    /// Returns an in-flight permit if no pause and no deferred request comes first.
+    pub(super) fn permit_at_once(&mut self) -> Option<OwnedSemaphorePermit> {
+        let free = self.deferred.is_empty() && self.backoff.none();
+        if free { self.in_flight.take().or_else(|| self.connection.try_in_flight_permit()) } else { None }
     }
 
-    /// Keeps a call until it may begin. One that does not decode need not wait for its answer.
-    pub(super) async fn park(&mut self, request: Request) {
+    /// Keeps a request until it may begin.
+    pub(super) fn defer(&mut self, request: Request, operation: Box<dyn Operation>) {
         let engine = &self.connection.engine;
-        let wanted = match Call::decode(&request.frame, &request.boundary) {
-            Ok(call) => RequestOptions::of(&call),
-            Err(error) => return self.refuse(request, &error.into()).await,
-        };
-        let estimate = engine.scheduler.estimate(request.kind(&wanted), request.shape(&wanted));
-        let deadline = request.arrived + engine.deadline(wanted.deadline_ms);
-        let paused = self.pauses.until(Class::of_cost(estimate)).is_some();
+        let estimate = engine.scheduler.estimate(request.kind, request.shape());
+        let deadline = request.deadline(engine);
+        let paused = self.backoff.until(Class::of_cost(estimate)).is_some();
         let expires = paused.then(|| request.arrived + 2 * engine.scheduler.wait_max());
-        let parked = DeferredRequest { request, estimate, deadline, expires };
-        self.parked_bytes += parked.bytes();
-        self.parked.push_back(parked);
+        let deferred = DeferredRequest { request, operation, estimate, deadline, expires };
+        self.deferred_bytes += deferred.bytes();
+        self.deferred.push_back(deferred);
     }
 
-    /// Begins every parked call that may, oldest first, and answers those whose time is up.
-    pub(super) async fn begin_parked(&mut self) {
-        if self.parked.is_empty() {
+    /// Begins the deferred requests that can begin, oldest first, and answers those whose deadline has passed.
+    pub(super) async fn begin_deferred(&mut self) {
+        if self.deferred.is_empty() {
             return;
         }
         if self.ending.reason().is_some() {
-            return self.turn_all_away().await;
+            return self.reject_all_deferred().await;
         }
         let now = Instant::now();
-        while let Some(index) = self.parked.iter().position(|parked| parked.deadline <= now) {
-            self.stop_parked(index, StopReason::Deadline).await;
+        while let Some(index) = self.deferred.iter().position(|deferred| deferred.deadline <= now) {
+            self.stop_deferred(index, StopReason::Deadline).await;
         }
-        while let Some((index, until)) = self.expired_parked(now) {
-            self.refuse_parked(index, until - now).await;
+        while let Some((index, until)) = self.expired_deferred(now) {
+            self.reject_deferred(index, until - now).await;
         }
-        while let Some(index) = self.next_parked() {
-            let Some(seat) = self.seat.take().or_else(|| self.connection.try_seat()) else { return };
-            if let Some(mut parked) = self.unpark(index) {
-                if parked.expires.is_none() {
-                    // Its connection had as many calls in flight as it may have, which is for its peer to bound.
-                    parked.request.since = Instant::now();
+        while let Some(index) = self.next_deferred() {
+            let Some(in_flight) = self.in_flight.take().or_else(|| self.connection.try_in_flight_permit()) else {
+                return;
+            };
+            if let Some(mut deferred) = self.take_deferred(index) {
+                if deferred.expires.is_none() {
+                    // The connection had its maximum of requests in flight. The peer bounds that wait, so it does not
+                    // count.
+                    deferred.request.since = Instant::now();
                 }
-                self.begin(parked.request, seat, None).await;
+                self.begin(deferred.request, deferred.operation, in_flight, None).await;
             }
         }
     }
 
-    /// The oldest parked call that no pause holds back.
-    pub(super) fn next_parked(&self) -> Option<usize> {
-        self.parked.iter().position(|parked| self.pauses.until(parked.class()).is_none())
+    /// Returns the oldest deferred request that is not paused.
+    pub(super) fn next_deferred(&self) -> Option<usize> {
+        self.deferred.iter().position(|deferred| self.backoff.until(deferred.class()).is_none())
     }
 
-    /// A parked call that a pause has kept for too long, and until when it would.
-    fn expired_parked(&self, now: Instant) -> Option<(usize, Instant)> {
-        self.parked.iter().enumerate().find_map(|(index, parked)| {
-            let expired = parked.expires.is_some_and(|expires| expires <= now);
-            Some((index, self.pauses.until(parked.class()).filter(|_| expired)?))
+    /// Returns a deferred request that a pause has delayed for too long, and the end of that pause.
+    fn expired_deferred(&self, now: Instant) -> Option<(usize, Instant)> {
+        self.deferred.iter().enumerate().find_map(|(index, deferred)| {
+            let expired = deferred.expires.is_some_and(|expires| expires <= now);
+            Some((index, self.backoff.until(deferred.class()).filter(|_| expired)?))
         })
     }
 
-    /// Rejects a parked call, which may come again after `retry_after`.
-    async fn refuse_parked(&mut self, index: usize, retry_after: Duration) {
-        let Some(parked) = self.unpark(index) else { return };
+    /// Rejects a deferred request, which can be retried after `retry_after`.
+    async fn reject_deferred(&mut self, index: usize, retry_after: Duration) {
+        let Some(deferred) = self.take_deferred(index) else { return };
         let retry_after = retry_after.max(RETRY_AFTER_MIN);
         let refusal = Refusal { reason: Reason::Backlog, retry_after, predicted: retry_after };
-        self.refuse(parked.request, &CallFailure::Overloaded(refusal)).await;
+        self.reject(deferred.request, &CallFailure::Overloaded(refusal)).await;
     }
 
-    fn unpark(&mut self, index: usize) -> Option<DeferredRequest> {
-        let parked = self.parked.remove(index)?;
-        self.parked_bytes -= parked.bytes();
-        Some(parked)
+    fn take_deferred(&mut self, index: usize) -> Option<DeferredRequest> {
+        let deferred = self.deferred.remove(index)?;
+        self.deferred_bytes -= deferred.bytes();
+        Some(deferred)
     }
 
-    /// Answers a parked call that is stopped, since nobody else will for a while.
-    pub(super) async fn stop_parked(&mut self, index: usize, reason: StopReason) {
-        let Some(parked) = self.unpark(index) else { return };
-        let saved = Duration::from_nanos(parked.estimate.as_nanos());
-        let fields = fields_max(parked.request.boundary.leaves);
+    /// Answers a deferred request that is stopped.
+    pub(super) async fn stop_deferred(&mut self, index: usize, reason: StopReason) {
+        let Some(deferred) = self.take_deferred(index) else { return };
+        let saved = Duration::from_nanos(deferred.estimate.as_nanos());
+        let fields = deferred.request.size.fields_max();
         if let Some(counted) = reason.counted() {
             self.connection.engine.metrics.call_stopped(counted, fields, saved);
         }
-        self.refuse(parked.request, &CallFailure::Stopped(reason)).await;
+        self.reject(deferred.request, &CallFailure::Stopped(reason)).await;
     }
 
-    /// Answers what is parked when the connection ends.
-    pub(in crate::connection) async fn turn_all_away(&mut self) {
-        self.seat = None; // Or the drain would wait for it.
+    /// Answers the deferred requests when the connection ends.
+    pub(in crate::connection) async fn reject_all_deferred(&mut self) {
+        self.in_flight = None; // Or the drain would wait for it.
         let reason = self.ending.reason().unwrap_or(StopReason::Drain);
-        while let Some(parked) = self.unpark(0) {
-            self.refuse(parked.request, &CallFailure::Stopped(reason)).await;
+        while let Some(deferred) = self.take_deferred(0) {
+            self.reject(deferred.request, &CallFailure::Stopped(reason)).await;
         }
     }
 }
@@ -175,20 +174,20 @@ mod tests {
             retry_after: Duration::from_millis(millis),
             predicted: Duration::ZERO,
         };
-        let mut pauses = ClassBackoff(Default::default());
-        assert!(pauses.none());
+        let mut backoff = ClassBackoff(Default::default());
+        assert!(backoff.none());
         for (millis, refused, at_ms, held) in [
             (5_000, 5, 0, [false, false, false, false, false, true, true, true]),
             (6, 2, 0, [false, false, true, true, true, true, true, true]),
             (6, 2, 7, [false, false, false, false, false, true, true, true]),
             (6, 7, 3, [false, false, false, false, false, true, true, true]),
         ] {
-            pauses.after(&refusal(millis), class(refused));
+            backoff.after(&refusal(millis), class(refused));
             tokio::time::advance(Duration::from_millis(at_ms)).await;
-            let now: Vec<_> = Class::all().map(|class| pauses.until(class).is_some()).collect();
+            let now: Vec<_> = Class::all().map(|class| backoff.until(class).is_some()).collect();
             assert_eq!(now, held, "{millis} ms from class {refused} on, {at_ms} ms later");
         }
         tokio::time::advance(Duration::from_millis(990)).await;
-        assert!(pauses.none(), "a second at most");
+        assert!(backoff.none(), "a second at most");
     }
 }

@@ -1,30 +1,34 @@
 //! The `tokens.*` methods: what is known of tokens, and what may be done to them without their values.
 //!
-//! Tokens are hashed and rows are opened on the crypto threads, under the call's place; in between the store is asked.
+//! Tokens are hashed and rows are opened on the crypto threads, under the request's admission; in between the store is
+//! asked.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use sealwire_crypto::RowBuffer;
 use sealwire_msgpack::TokenReader;
 use sealwire_store::{Filter, Fingerprint, Page, Row, TokenId, TokenStore};
-use sealwire_wire::{Ask, Counted, Found, Listing, Sweep, Token, Tokens as Listed};
+use sealwire_wire::{Ask, Counted, Found, Token, Tokens as Listed};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::batch::each;
-use super::store_io::Tokens;
-use super::{Canonical, Collection, Kind, canonical, now, value_of};
+use super::{FrameText, MessageSize, Operation, Plan, PlanContext, part};
 use crate::cancel_token::CancelToken;
-use crate::cost;
+use crate::cost::OperationKind;
+use crate::engine::{Engine, Located};
 use crate::error::CallFailure;
 use crate::field_errors::Refusal;
 use crate::scheduler::AdmissionPermit;
+use crate::tokens::batch::each;
+use crate::tokens::store_io;
+use crate::tokens::{Canonical, Collection, Kind, canonical, now, value_of};
 
 /// Questions to the store in one `tokens.list` that brought less than was asked for.
 const PAGES_MAX: usize = 16;
 /// Bytes of a token's entry in a response, tags included, beside the token itself.
-pub const TOKEN_ANSWER_BYTES: usize = 2_048;
+const TOKEN_ANSWER_BYTES: usize = 2_048;
 /// Entries of `tokens.list` that names no limit.
 const LIST_DEFAULT: u32 = 100;
 /// Rows that `tokens.archive` and `tokens.prune` look at where no limit is named.
@@ -32,76 +36,168 @@ const SWEEP_DEFAULT: u32 = 1_000;
 /// How long archived tokens stay where `tokens.prune` names no time: 30 days.
 const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
 
-/// One call.
-pub struct TokensCall<'a> {
-    /// Answers it.
-    pub tokens: &'a Tokens,
-    /// Its place, admitted.
-    pub place: &'a mut AdmissionPermit,
-    /// Tells when to stop.
-    pub ticket: &'a Arc<CancelToken>,
-    /// Collection of the tokens.
-    pub collection: Arc<Collection>,
-    /// The generation of the collection.
-    pub generation: u64,
-    /// When its answer is of no more use.
-    pub deadline: Instant,
+/// A decoded request of one of these methods.
+pub(super) struct Tokens(Request);
+
+/// What a request asks for. Its texts are parts of the message.
+#[derive(Debug)]
+enum Request {
+    Get(Vec<FrameText>),
+    Find { value: Bytes, context: Bytes },
+    List(Listing),
+    Delete(Vec<FrameText>),
+    Expire { tokens: Vec<FrameText>, expires_s: Option<u64> },
+    Archive(Sweep),
+    Prune(Sweep),
 }
 
-/// Tokens that a `tokens.*` call may answer with.
-pub fn answers_max(ask: &Ask<'_>) -> usize {
-    match ask {
-        Ask::Get(tokens) => tokens.len(),
-        Ask::List(listing) => listing.limit.unwrap_or(LIST_DEFAULT) as usize,
-        Ask::Find { .. } => 1,
-        Ask::Delete(_) | Ask::Expire { .. } | Ask::Archive(_) | Ask::Prune(_) => 0,
+#[derive(Debug)]
+struct Listing {
+    tag: Option<FrameText>,
+    expired_before: Option<u64>,
+    archived: bool,
+    after: Option<FrameText>,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Sweep {
+    older_s: Option<u64>,
+    dry_run: bool,
+    after: Option<FrameText>,
+    limit: usize,
+}
+
+impl Tokens {
+    pub(super) fn new(frame: &Bytes, ask: &Ask<'_>) -> Self {
+        let text = |text: &&str| FrameText::new(frame, text);
+        let texts = |tokens: &Vec<&str>| tokens.iter().map(text).collect();
+        let sweep = |step: &sealwire_wire::Sweep<'_>| Sweep {
+            older_s: step.older_s,
+            dry_run: step.dry_run,
+            after: step.after.as_ref().map(text),
+            limit: step.limit.unwrap_or(SWEEP_DEFAULT) as usize,
+        };
+        Self(match ask {
+            Ask::Get(tokens) => Request::Get(texts(tokens)),
+            Ask::Find { value, context } => Request::Find { value: part(frame, value), context: part(frame, context) },
+            Ask::List(listing) => Request::List(Listing {
+                tag: listing.tag.as_ref().map(text),
+                expired_before: listing.expired_before,
+                archived: listing.archived,
+                after: listing.after.as_ref().map(text),
+                limit: listing.limit.unwrap_or(LIST_DEFAULT) as usize,
+            }),
+            Ask::Delete(tokens) => Request::Delete(texts(tokens)),
+            Ask::Expire { tokens, expires_s } => Request::Expire { tokens: texts(tokens), expires_s: *expires_s },
+            Ask::Archive(step) => Request::Archive(sweep(step)),
+            Ask::Prune(step) => Request::Prune(sweep(step)),
+        })
+    }
+
+    /// Returns the largest number of tokens in the response.
+    fn tokens_max(&self) -> usize {
+        match &self.0 {
+            Request::Get(tokens) => tokens.len(),
+            Request::List(listing) => listing.limit,
+            Request::Find { .. } => 1,
+            Request::Delete(_) | Request::Expire { .. } | Request::Archive(_) | Request::Prune(_) => 0,
+        }
     }
 }
 
-impl TokensCall<'_> {
-    /// Appends the result.
+impl Operation for Tokens {
+    fn kind(&self) -> OperationKind {
+        OperationKind::LOOK
+    }
+
+    fn fields_max(&self, _: MessageSize) -> u64 {
+        self.tokens_max().max(1) as u64
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let response_bytes = self.tokens_max().saturating_mul(TOKEN_ANSWER_BYTES);
+        Ok(Plan::Tokens(TokensPlan { located: context.collection()?, request: self.0, response_bytes }))
+    }
+}
+
+/// A request of one of these methods, resolved against the apps.
+pub struct TokensPlan {
+    located: Located,
+    request: Request,
+    /// Upper bound of the response's bytes.
+    pub response_bytes: usize,
+}
+
+/// Runs one request.
+pub struct TokensTask<'a> {
+    tokens: &'a store_io::Tokens,
+    admission: &'a mut AdmissionPermit,
+    /// Tells when to stop.
+    cancel: &'a Arc<CancelToken>,
+    collection: Arc<Collection>,
+    generation: u64,
+    deadline: Instant,
+}
+
+impl<'a> TokensTask<'a> {
+    /// Runs a request that is admitted, and appends its result.
     ///
     /// # Errors
     ///
-    /// The store's error, a cursor that this engine did not make, or a method that the collection's kind does not support.
-    pub async fn answer(mut self, ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<(), CallFailure> {
-        let (generation, ticket) = (self.generation, Arc::clone(self.ticket));
-        ticket.plan_under(generation);
+    /// The store's error, a cursor that this engine did not make, or a method that the collection's kind does not
+    /// support.
+    pub async fn run(
+        engine: &'a Engine,
+        plan: TokensPlan,
+        admission: &'a mut AdmissionPermit,
+        cancel: &'a Arc<CancelToken>,
+        deadline: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CallFailure> {
+        let Located { generation, collection, .. } = plan.located;
+        let task = Self { tokens: engine.tokens()?, admission, cancel, collection, generation, deadline };
+        task.answer(plan.request, out).await
+    }
+
+    async fn answer(mut self, request: Request, out: &mut Vec<u8>) -> Result<(), CallFailure> {
+        let (generation, cancel) = (self.generation, Arc::clone(self.cancel));
+        cancel.plan_under(generation);
         let counted = |counted: Counted| {
             let missing = counted.missing.len() as u64;
-            ticket.did(counted.count + missing, missing);
+            cancel.did(counted.count + missing, missing);
             counted
         };
         let listed = |listed: Listed| {
             let missing = listed.tokens.iter().filter(|token| token.is_none()).count();
-            ticket.did(listed.tokens.len() as u64, missing as u64);
+            cancel.did(listed.tokens.len() as u64, missing as u64);
             listed
         };
-        match ask {
-            Ask::Get(tokens) => listed(self.get(tokens).await?).encode(out),
-            Ask::Find { value, context } => {
-                let token = self.find(value, context).await?;
-                ticket.did(1, u64::from(token.is_none()));
+        match request {
+            Request::Get(tokens) => listed(self.get(&tokens).await?).encode(out),
+            Request::Find { value, context } => {
+                let token = self.find(&value, &context).await?;
+                cancel.did(1, u64::from(token.is_none()));
                 Found { token, generation }.encode(out);
             }
-            Ask::List(listing) => listed(self.list(listing).await?).encode(out),
-            Ask::Delete(tokens) => counted(self.change(tokens, None).await?).encode(out),
-            Ask::Expire { tokens, expires_s } => {
+            Request::List(listing) => listed(self.list(&listing).await?).encode(out),
+            Request::Delete(tokens) => counted(self.change(&tokens, None).await?).encode(out),
+            Request::Expire { tokens, expires_s } => {
                 let now = now();
                 let expires = expires_s.map(|seconds| now.saturating_add(seconds));
-                counted(self.change(tokens, Some((now, expires))).await?).encode(out);
+                counted(self.change(&tokens, Some((now, expires))).await?).encode(out);
             }
-            Ask::Archive(sweep) => counted(self.sweep(sweep, true).await?).encode(out),
-            Ask::Prune(sweep) => counted(self.sweep(sweep, false).await?).encode(out),
+            Request::Archive(step) => counted(self.sweep(&step, true).await?).encode(out),
+            Request::Prune(step) => counted(self.sweep(&step, false).await?).encode(out),
         }
         Ok(())
     }
 
     /// The key of each token; `None` of what has not the shape of one.
-    async fn ids(&mut self, tokens: &[&str]) -> Result<Vec<Option<TokenId>>, CallFailure> {
-        let names = tokens.iter().map(|token| (*token).to_owned()).collect();
+    async fn ids(&mut self, tokens: &[FrameText]) -> Result<Vec<Option<TokenId>>, CallFailure> {
+        let names = tokens.iter().map(|token| token.as_str().to_owned()).collect();
         let collection = Arc::clone(&self.collection);
-        each(self.place, cost::OperationKind::LOOK, self.ticket, names, move |name: String| {
+        each(self.admission, OperationKind::LOOK, self.cancel, names, move |name: String| {
             let Collection { keys, map, format, .. } = &*collection;
             format.has_shape(&name).then(|| TokenId(keys.id(map.collection, &name)))
         })
@@ -112,7 +208,7 @@ impl TokensCall<'_> {
     async fn opened(&mut self, rows: Vec<Row>) -> Result<Vec<Option<Token>>, CallFailure> {
         let collection = Arc::clone(&self.collection);
         let mut buffer = RowBuffer::default();
-        each(self.place, cost::OperationKind::REVEAL, self.ticket, rows, move |row: Row| {
+        each(self.admission, OperationKind::REVEAL, self.cancel, rows, move |row: Row| {
             let Collection { keys, map, .. } = &*collection;
             let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut buffer).ok()?;
             Some(token(opened.token().to_owned(), row))
@@ -120,24 +216,28 @@ impl TokensCall<'_> {
         .await
     }
 
-    async fn get(&mut self, tokens: &[&str]) -> Result<Listed, CallFailure> {
+    async fn get(&mut self, tokens: &[FrameText]) -> Result<Listed, CallFailure> {
         let ids = self.ids(tokens).await?;
         let mut listed = Listed { tokens: vec![None; tokens.len()], next: None, generation: self.generation };
         let known: Vec<_> = ids.iter().enumerate().filter_map(|(at, id)| Some((at, (*id)?))).collect();
-        let room = self.tokens.reserve(self.place, known.len())?;
+        let room = self.tokens.reserve(self.admission, known.len())?;
         for some in known.chunks(room.most.max(1)) {
             let keys: Vec<_> = some.iter().map(|(_, id)| (self.collection.map, *id)).collect();
             let rows = self.tokens.get(&keys, self.deadline).await?;
             for ((at, _), row) in some.iter().zip(rows) {
-                listed.tokens[*at] = row.map(|row| token(tokens[*at].to_owned(), row));
+                listed.tokens[*at] = row.map(|row| token(tokens[*at].as_str().to_owned(), row));
             }
         }
-        room.give_back(self.place);
+        room.give_back(self.admission);
         Ok(listed)
     }
 
     /// Removes tokens; or, at a time, sets when they expire.
-    async fn change(&mut self, tokens: &[&str], expire: Option<(u64, Option<u64>)>) -> Result<Counted, CallFailure> {
+    async fn change(
+        &mut self,
+        tokens: &[FrameText],
+        expire: Option<(u64, Option<u64>)>,
+    ) -> Result<Counted, CallFailure> {
         let ids = self.ids(tokens).await?;
         let known: Vec<_> = ids.iter().flatten().copied().collect();
         let map = self.collection.map;
@@ -165,7 +265,7 @@ impl TokensCall<'_> {
             let scope = collection.scope(&context);
             (Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)), scope, wanted)
         };
-        let hashed = each(self.place, cost::OperationKind::LOOK, self.ticket, vec![wanted], hash).await?;
+        let hashed = each(self.admission, OperationKind::LOOK, self.cancel, vec![wanted], hash).await?;
         let keys: Vec<_> = hashed.iter().map(|(fingerprint, ..)| (self.collection.map, *fingerprint)).collect();
         let rows = self.tokens.find(&keys, self.deadline).await?;
         let Some((row, (fingerprint, scope, wanted))) =
@@ -182,7 +282,7 @@ impl TokensCall<'_> {
             let is_of = opened.is_of(&fingerprint.0, under, datatype, &wanted, canonical);
             Some(is_of.then(|| opened.token().to_owned()))
         };
-        match each(self.place, cost::OperationKind::REVEAL, self.ticket, vec![row], open).await?.pop().flatten() {
+        match each(self.admission, OperationKind::REVEAL, self.cancel, vec![row], open).await?.pop().flatten() {
             Some(Some(token)) => return Ok(Some(token)),
             Some(None) => self.tokens.mismatched(1),
             None => (),
@@ -190,18 +290,18 @@ impl TokensCall<'_> {
         Err(CallFailure::Field { refusal: Refusal::CannotOpen, path: "value".into() })
     }
 
-    async fn list(&mut self, listing: &Listing<'_>) -> Result<Listed, CallFailure> {
-        let mut after = listing.after.map(cursor).transpose()?;
+    async fn list(&mut self, listing: &Listing) -> Result<Listed, CallFailure> {
+        let mut after = listing.after.as_ref().map(|after| cursor(after.as_str())).transpose()?;
         let filter = Filter {
-            tag: listing.tag.map(str::to_owned),
+            tag: listing.tag.as_ref().map(|tag| tag.as_str().to_owned()),
             expired_before: listing.expired_before,
             archived: listing.archived,
         };
         self.pass().await?;
-        let limit = listing.limit.unwrap_or(LIST_DEFAULT) as usize;
+        let limit = listing.limit;
         let map = self.collection.map;
         let mut tokens = Vec::new();
-        let room = self.tokens.reserve(self.place, limit)?;
+        let room = self.tokens.reserve(self.admission, limit)?;
         let mut short = 0;
         while short < PAGES_MAX {
             let (filter, most) = (filter.clone(), (limit - tokens.len()).min(room.most));
@@ -214,16 +314,16 @@ impl TokensCall<'_> {
                 break;
             }
         }
-        room.give_back(self.place);
+        room.give_back(self.admission);
         Ok(Listed { tokens, next: after.map(text), generation: self.generation })
     }
 
-    async fn sweep(&mut self, sweep: &Sweep<'_>, archives: bool) -> Result<Counted, CallFailure> {
-        let after = sweep.after.map(cursor).transpose()?;
+    async fn sweep(&mut self, step: &Sweep, archives: bool) -> Result<Counted, CallFailure> {
+        let after = step.after.as_ref().map(|after| cursor(after.as_str())).transpose()?;
         self.pass().await?;
-        let limit = sweep.limit.unwrap_or(SWEEP_DEFAULT) as usize;
-        let (now, map, dry_run) = (now(), self.collection.map, sweep.dry_run);
-        let older = sweep.older_s.unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
+        let limit = step.limit;
+        let (now, map, dry_run) = (now(), self.collection.map, step.dry_run);
+        let older = step.older_s.unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
         // What happened exactly so long ago counts.
         let before = (now + 1).saturating_sub(older);
         let ask = move |store: Arc<dyn TokenStore>| async move {
@@ -239,7 +339,7 @@ impl TokensCall<'_> {
 
     /// Goes through the crypto threads with nothing to do there, so that no thread waits for this call's work.
     async fn pass(&mut self) -> Result<(), CallFailure> {
-        each(self.place, cost::OperationKind::LOOK, self.ticket, Vec::<()>::new(), |()| ()).await.map(drop)
+        each(self.admission, OperationKind::LOOK, self.cancel, Vec::<()>::new(), |()| ()).await.map(drop)
     }
 
     fn counted(&self, ids: &[Option<TokenId>], there: &[bool]) -> Counted {

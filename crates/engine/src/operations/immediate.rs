@@ -1,10 +1,64 @@
-//! Reads the clear metadata of envelopes, Evervault strings and Evervault files.
+//! Requests that cost no more than reading them: `health`, `info` and `inspect`, which reads the clear metadata of
+//! envelopes, Evervault strings and Evervault files.
 
+use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
-use sealwire_wire::{self as wire, Encoding, Envelope, Format, Inspection, ValueKind};
+use sealwire_wire::{self as wire, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
+
+use super::{FrameText, part};
+use crate::engine::Engine;
+use crate::error::CallFailure;
+
+/// A request that is answered without a permission and admission. Never rejected for load.
+pub enum Immediate {
+    /// `health`.
+    Health,
+    /// `info`.
+    Info,
+    /// `inspect`, of an envelope as text.
+    InspectText(FrameText),
+    /// `inspect`, of a binary envelope.
+    InspectBinary(Bytes),
+}
+
+impl Immediate {
+    pub(super) fn inspect(frame: &Bytes, call: &Inspect<'_>) -> Self {
+        match call.envelope {
+            Envelope::Text(text) => Self::InspectText(FrameText::new(frame, text)),
+            Envelope::Binary(bytes) => Self::InspectBinary(part(frame, bytes)),
+        }
+    }
+
+    /// Returns the response.
+    ///
+    /// # Errors
+    ///
+    /// [`CallFailure::Payload`] for `inspect` of what is no envelope; the audit trail's error if nothing can be
+    /// recorded.
+    pub fn answer(&self, engine: &Engine, msgid: u32) -> Result<Vec<u8>, CallFailure> {
+        let mut out = Vec::with_capacity(512);
+        reply::begin(&mut out, msgid);
+        let envelope = match self {
+            Self::Health => {
+                Health.encode(&mut out);
+                return Ok(out);
+            }
+            Self::Info => {
+                engine.info().encode(&mut out);
+                return Ok(out);
+            }
+            Self::InspectText(text) => Envelope::Text(text.as_str()),
+            Self::InspectBinary(bytes) => Envelope::Binary(bytes),
+        };
+        engine.audit.ready()?;
+        let inspection = inspect(envelope).ok_or_else(|| CallFailure::Payload("not an envelope".into()))?;
+        inspection.encode(&mut out);
+        Ok(out)
+    }
+}
 
 /// `None`: it is none of them.
-pub(crate) fn inspect(envelope: Envelope<'_>) -> Option<Inspection> {
+fn inspect(envelope: Envelope<'_>) -> Option<Inspection> {
     match envelope {
         Envelope::Text(text) => {
             let native = crypto::Envelope::from_text(text.as_bytes()).map(|said| of_native(&said));

@@ -1,0 +1,170 @@
+//! `decrypt`: replaces envelopes by their values, or by what the principal's role may see of them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_crypto as crypto;
+use sealwire_msgpack::Token;
+use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
+use sealwire_telemetry::metrics::{MaskLabel, Metrics};
+use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, OnError};
+
+use super::{Document, DocumentPlan, Operation, Plan, PlanContext, response_bytes};
+use crate::cancel_token::CancelToken;
+use crate::cost::OperationKind;
+use crate::engine::Engine;
+use crate::error::CallFailure;
+use crate::field_errors::{FieldErrors, FieldFault};
+use crate::field_opener::{Evervault, FieldOpener, Found};
+use crate::job::{FieldContext, FieldWork, Fields, walk_on};
+use crate::masks::disclosure::Disclosure;
+
+/// A decoded `decrypt`.
+pub(super) struct Decrypt {
+    document: Document,
+}
+
+impl Decrypt {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, ()>) -> Self {
+        Self { document: Document::new(frame, call) }
+    }
+}
+
+impl Operation for Decrypt {
+    fn kind(&self) -> OperationKind {
+        OperationKind::of(Method::Decrypt, Curve::default(), KeyScope::default())
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let (generation, app) = context.app()?;
+        let shown = app.shown(context.permit)?;
+        let (mask, growth) = (shown.mask().cloned(), shown.growth(context.fields_max(), context.size.bytes));
+        // A value that its format binds to no context does not open for a request that names one.
+        let mut open = self.document.opening(context.engine, &app.keys, !self.document.context.is_empty());
+        if mask.is_some() {
+            open.reader.ignore_unauthenticated_types();
+        }
+        let plan = self.document.plan(
+            Containers::Descend,
+            generation,
+            Box::new(move |context| Ok(Fields::Document(Box::new(ShowFields { open: open.start(context), shown })))),
+        )?;
+        let size = context.size;
+        let response_bytes = response_bytes(size.bytes, Some(size.leaves), &context.engine.limits);
+        Ok(Plan::Document(DocumentPlan { mask, response_bytes: response_bytes.saturating_add(growth), ..plan }))
+    }
+}
+
+/// How envelopes are opened.
+pub struct OpenSpec {
+    /// The app's keys under the request's context. Opens nothing before the first slice.
+    pub reader: Box<FieldOpener>,
+    /// Effect of one bad field.
+    pub on_error: OnError,
+}
+
+impl OpenSpec {
+    pub(super) fn new(
+        engine: &Engine,
+        keys: &Arc<crypto::AppKeys>,
+        context: &[u8],
+        native_only: bool,
+        on_error: OnError,
+    ) -> Self {
+        let cache = engine.apps.opened();
+        let native = crypto::Opener::new(Arc::clone(keys), context).keeping(cache.cloned());
+        let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
+            .keeping(cache.cloned())
+            .refusing(native_only);
+        let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
+        Self { reader: Box::new(reader), on_error }
+    }
+
+    /// Begins to open the fields of a document.
+    pub fn start(self, context: FieldContext) -> OpenFields {
+        let (mut reader, faults) = (self.reader, context.errors(self.on_error));
+        reader.stop_with(Arc::clone(&context.cancel));
+        OpenFields { reader, cancel: context.cancel, faults }
+    }
+}
+
+/// How fields that claim to be envelopes are opened.
+#[derive(Debug)]
+pub struct OpenFields {
+    /// The app's keys and the key schedules met so far.
+    pub reader: Box<FieldOpener>,
+    /// Tells when to stop.
+    pub cancel: Arc<CancelToken>,
+    /// Fields that did not open.
+    pub faults: FieldErrors,
+}
+
+impl OpenFields {
+    /// Opens a field. Returns `None` if it does not look like an envelope.
+    #[inline]
+    pub(super) fn open(&mut self, token: Token<'_>) -> Result<Option<Found<'_>>, FieldFault> {
+        if let Some(reason) = self.cancel.stop_reason() {
+            return Err(FieldFault::Stopped(reason));
+        }
+        // What is given up because the call was stopped did not fail to open.
+        let cancel = &self.cancel;
+        self.reader.open(token).map_err(|refusal| match cancel.stop_reason() {
+            Some(reason) => FieldFault::Stopped(reason),
+            None => refusal.into(),
+        })
+    }
+}
+
+/// Opens every field that claims to be an envelope and gives what its caller may see, and keeps the others.
+#[derive(Debug)]
+pub struct ShowFields {
+    /// Opens values.
+    pub open: OpenFields,
+    /// Seals values.
+    pub shown: Disclosure,
+}
+
+impl Transform for ShowFields {
+    type Error = FieldFault;
+
+    #[inline]
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
+        found.without_role()?;
+        self.shown.write(found.datatype, found.plaintext, out);
+        Ok(Outcome::Replaced)
+    }
+
+    #[inline]
+    fn pauses(&mut self) -> bool {
+        self.open.reader.pauses()
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.open.faults.decide(path, fault)
+    }
+}
+
+impl FieldWork for ShowFields {
+    fn advance(
+        &mut self,
+        walk: &mut Walk,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        budget: Budget,
+    ) -> Result<bool, CallFailure> {
+        walk_on(walk, payload, out, self, budget)
+    }
+
+    fn errors(&self) -> &FieldErrors {
+        &self.open.faults
+    }
+
+    fn opener(&mut self) -> Option<&mut FieldOpener> {
+        Some(&mut self.open.reader)
+    }
+
+    fn count(&self, metrics: &Metrics) {
+        metrics.fields_masked(MaskLabel::Role, self.shown.masked());
+    }
+}

@@ -1,0 +1,54 @@
+//! `detokenize`: replaces tokens by their values, or by what the principal's role may see of them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_payload::Containers;
+use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Within};
+
+use super::{Document, DocumentPlan, Operation, Plan, PlanContext};
+use crate::cost::OperationKind;
+use crate::error::CallFailure;
+use crate::job::{Fields, TokenFields};
+use crate::tokens::Bounds;
+use crate::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
+
+/// A decoded `detokenize`.
+pub(super) struct Detokenize {
+    document: Document,
+}
+
+impl Detokenize {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Within<'_>>) -> Self {
+        Self { document: Document::new(frame, call) }
+    }
+}
+
+impl Operation for Detokenize {
+    fn kind(&self) -> OperationKind {
+        OperationKind::of(Method::Detokenize, Curve::default(), KeyScope::default())
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let limits = &context.engine.limits;
+        let located = context.collection()?;
+        let shown = located.app.shown(context.permit)?;
+        let mask = shown.mask().cloned();
+        let (collection, bounds) = (Arc::clone(&located.collection), Bounds::of(limits));
+        let spec = DetokenizeSpec { collection, context: self.document.context.as_ref().into(), bounds, shown };
+        let extra_bytes = spec.entry_bytes(context.fields_max());
+        // Room for the values is made when the store has given their rows.
+        let response_bytes = self.response_bytes(context.size, limits);
+        let on_error = self.document.on_error;
+        let plan = self.document.plan(
+            Containers::Descend,
+            located.generation,
+            Box::new(move |context| {
+                let (faults, cancel) = (context.errors(on_error), context.cancel);
+                let fields = DetokenizeFields::new(spec, cancel, faults);
+                Ok(Fields::Tokens(TokenFields::Detokenize(Box::new(fields))))
+            }),
+        )?;
+        Ok(Plan::Document(DocumentPlan { mask, response_bytes, extra_bytes, ..plan }))
+    }
+}

@@ -1,0 +1,176 @@
+//! `encrypt`: replaces fields by envelopes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_crypto::{self as crypto, Datatype};
+use sealwire_msgpack::Token;
+use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
+use sealwire_wire::{DocumentCall, Format, Method, Writing};
+
+use super::sealing::{SealOptions, document_bytes_in, times};
+use super::{Document, DocumentPlan, MessageSize, Operation, Plan, PlanContext, response_bytes};
+use crate::cancel_token::CancelToken;
+use crate::cost::OperationKind;
+use crate::error::CallFailure;
+use crate::field_errors::{FieldErrors, FieldFault};
+use crate::field_sealer::FieldSealer;
+use crate::job::{FieldWork, Fields, walk_on};
+use sealwire_config::Limits;
+
+/// A decoded `encrypt`.
+pub(super) struct Encrypt {
+    document: Document,
+    options: SealOptions,
+}
+
+impl Encrypt {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
+        Self { document: Document::new(frame, call), options: SealOptions::new(frame, &call.writing) }
+    }
+
+    fn response_bytes_in(format: Format, size: MessageSize, limits: &Limits) -> usize {
+        // Every value has a native envelope, so no field fails.
+        let listed = (format != Format::Native).then_some(size.leaves);
+        response_bytes(sealed_bytes(format, size), listed, limits)
+    }
+}
+
+impl Operation for Encrypt {
+    fn kind(&self) -> OperationKind {
+        OperationKind::of(Method::Encrypt, self.options.curve, self.options.key_scope)
+    }
+
+    fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
+        Self::response_bytes_in(self.options.format.unwrap_or_default(), size, limits)
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let (generation, app) = context.app()?;
+        let format = self.options.format_in(&app);
+        let make = self.options.sealer(&app, &self.document.context, format)?;
+        let on_error = self.document.on_error;
+        let plan = self.document.plan(
+            Containers::Whole,
+            generation,
+            Box::new(move |context| {
+                let (faults, cancel) = (context.errors(on_error), context.cancel);
+                Ok(Fields::Document(Box::new(SealFields { writer: make()?, cancel, faults })))
+            }),
+        )?;
+        let response_bytes = Self::response_bytes_in(format, context.size, &context.engine.limits);
+        Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
+    }
+}
+
+/// Returns the longest document with every leaf sealed.
+pub(super) fn sealed_bytes(format: Format, size: MessageSize) -> usize {
+    // Prefix, header, body overhead and a MessagePack header; base64 takes a third more.
+    let per_leaf = crypto::Encoding::Text.sealed_bytes(0) + 8;
+    let native = times(size.leaves, per_leaf).saturating_add(size.bytes / 3 * 4);
+    document_bytes_in(format, native, size.leaves)
+}
+
+/// Seals every field.
+#[derive(Debug)]
+pub struct SealFields {
+    /// Writes under the call's ephemeral key.
+    pub writer: FieldSealer,
+    /// Tells when to stop.
+    pub cancel: Arc<CancelToken>,
+    /// Fields that the format cannot hold.
+    pub faults: FieldErrors,
+}
+
+impl Transform for SealFields {
+    type Error = FieldFault;
+
+    #[inline]
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        if let Some(reason) = self.cancel.stop_reason() {
+            return Err(FieldFault::Stopped(reason));
+        }
+        let (datatype, plaintext) = match field.token {
+            Token::Str(text) => (Datatype::String, text),
+            Token::Bin(bytes) => (Datatype::Binary, bytes),
+            _ => (Datatype::Value, field.raw),
+        };
+        self.writer.write(datatype, plaintext, out)?;
+        Ok(Outcome::Replaced)
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.faults.decide(path, fault)
+    }
+}
+
+impl FieldWork for SealFields {
+    fn advance(
+        &mut self,
+        walk: &mut Walk,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        budget: Budget,
+    ) -> Result<bool, CallFailure> {
+        walk_on(walk, payload, out, self, budget)
+    }
+
+    fn errors(&self) -> &FieldErrors {
+        &self.faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sealwire_crypto::{AppId, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Sealer};
+    use sealwire_payload::{Budget, Containers, Limits, Selection, Walk, WalkError};
+    use sealwire_wire::OnError;
+
+    use super::*;
+    use crate::cancel_token::StopReason;
+
+    /// Stops its own request before the field that comes after so many.
+    struct StopAfter {
+        seal: SealFields,
+        fields: usize,
+    }
+
+    impl Transform for StopAfter {
+        type Error = FieldFault;
+
+        fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+            if self.fields == 0 {
+                self.seal.cancel.stop(StopReason::Cancel);
+            }
+            self.fields = self.fields.saturating_sub(1);
+            self.seal.field(field, out)
+        }
+
+        fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+            self.seal.failed(path, fault)
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_stopped_within_a_slice_ends_at_the_next_field() {
+        for on_error in [OnError::Fail, OnError::Report] {
+            let app = AppId::new("shop").unwrap();
+            let scope = KeyScope::Request;
+            let version = KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
+            let sealer = Sealer::new(&app, Arc::new(version), scope, Encoding::Text, b"").unwrap();
+            let (writer, cancel) = (FieldSealer::Native(sealer.into()), Arc::<CancelToken>::default());
+            let seal = SealFields { writer, cancel, faults: FieldErrors::new(on_error, 10, 10) };
+            let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+            let document = b"\x9a\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a";
+            let mut out = Vec::new();
+            let stopped = walk.advance(document, &mut out, &mut StopAfter { seal, fields: 3 }, Budget::UNLIMITED);
+            assert!(
+                matches!(stopped, Err(WalkError::Transform(FieldFault::Stopped(StopReason::Cancel)))),
+                "{stopped:?}"
+            );
+            assert_eq!(String::from_utf8_lossy(&out).matches("sw1:").count(), 3);
+        }
+    }
+}

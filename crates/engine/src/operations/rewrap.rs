@@ -1,0 +1,116 @@
+//! `rewrap`: opens envelopes and seals their values again to the newest key.
+
+use bytes::Bytes;
+use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
+use sealwire_wire::{DocumentCall, Format, Method, Unbound, Writing};
+
+use super::decrypt::OpenFields;
+use super::sealing::{SealOptions, document_bytes_in, times};
+use super::{Document, DocumentPlan, MessageSize, Operation, Plan, PlanContext, response_bytes};
+use crate::cost::OperationKind;
+use crate::error::CallFailure;
+use crate::field_errors::{FieldErrors, FieldFault};
+use crate::field_opener::FieldOpener;
+use crate::field_sealer::FieldSealer;
+use crate::job::{FieldWork, Fields, walk_on};
+use sealwire_config::Limits;
+
+/// A decoded `rewrap`.
+pub(super) struct Rewrap {
+    document: Document,
+    options: SealOptions,
+}
+
+impl Rewrap {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
+        Self { document: Document::new(frame, call), options: SealOptions::new(frame, &call.writing) }
+    }
+
+    fn response_bytes_in(format: Format, size: MessageSize, limits: &Limits) -> usize {
+        response_bytes(rewrapped_bytes(format, size), Some(size.leaves), limits)
+    }
+}
+
+impl Operation for Rewrap {
+    fn kind(&self) -> OperationKind {
+        OperationKind::of(Method::Rewrap, self.options.curve, self.options.key_scope)
+    }
+
+    fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
+        Self::response_bytes_in(self.options.format.unwrap_or_default(), size, limits)
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let (generation, app) = context.app()?;
+        let format = self.options.format_in(&app);
+        let native_only = !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
+        let open = self.document.opening(context.engine, &app.keys, native_only);
+        let make = self.options.sealer(&app, &self.document.context, format)?;
+        let plan = self.document.plan(
+            Containers::Descend,
+            generation,
+            Box::new(move |context| {
+                Ok(Fields::Document(Box::new(RewrapFields { open: open.start(context), writer: make()? })))
+            }),
+        )?;
+        let response_bytes = Self::response_bytes_in(format, context.size, &context.engine.limits);
+        Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
+    }
+}
+
+/// Returns the longest document with every envelope sealed again.
+pub(super) fn rewrapped_bytes(format: Format, size: MessageSize) -> usize {
+    // The longest case, binary made text: a third more, and for each up to 2 bytes of rounding and 2 of header.
+    let native = size.bytes.div_ceil(3).saturating_mul(4).saturating_add(times(size.leaves, 4));
+    document_bytes_in(format, native, size.leaves)
+}
+
+/// Opens every field that claims to be an envelope and seals it again, and keeps the others. The plaintext goes from
+/// the opener's buffer, which is wiped, into the sealer's, which is encrypted in place.
+#[derive(Debug)]
+pub struct RewrapFields {
+    /// Opens values.
+    pub open: OpenFields,
+    /// Seals values under the request's new ephemeral key.
+    pub writer: FieldSealer,
+}
+
+impl Transform for RewrapFields {
+    type Error = FieldFault;
+
+    #[inline]
+    fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
+        let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
+        self.writer.rewrite(&found, out)?;
+        Ok(Outcome::Replaced)
+    }
+
+    #[inline]
+    fn pauses(&mut self) -> bool {
+        self.open.reader.pauses()
+    }
+
+    fn failed(&mut self, path: &Path<'_>, fault: FieldFault) -> Result<(), FieldFault> {
+        self.open.faults.decide(path, fault)
+    }
+}
+
+impl FieldWork for RewrapFields {
+    fn advance(
+        &mut self,
+        walk: &mut Walk,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+        budget: Budget,
+    ) -> Result<bool, CallFailure> {
+        walk_on(walk, payload, out, self, budget)
+    }
+
+    fn errors(&self) -> &FieldErrors {
+        &self.open.faults
+    }
+
+    fn opener(&mut self) -> Option<&mut FieldOpener> {
+        Some(&mut self.open.reader)
+    }
+}

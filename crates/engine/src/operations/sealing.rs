@@ -1,0 +1,261 @@
+//! How `encrypt` and `rewrap` write values: format, curve, key scope and encoding.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use sealwire_crypto::{self as crypto, evervault};
+use sealwire_store::{self as store, App};
+use sealwire_wire::{Curve, Encoding, Format, KeyScope, Unbound, Writing};
+
+use super::FrameText;
+use crate::error::CallFailure;
+use crate::field_sealer::FieldSealer;
+
+/// Bytes by which an Evervault string may be longer than an envelope of the same value: longer keys and metadata, and
+/// numbers as text. Held by a test.
+const EVERVAULT_EXTRA: usize = 128;
+
+/// Makes the sealer of a request: one key generation and one Diffie-Hellman, so on a crypto thread.
+pub(crate) type MakeSealer = Box<dyn FnOnce() -> Result<FieldSealer, CallFailure> + Send>;
+
+/// How a request writes values.
+pub(super) struct SealOptions {
+    pub(super) curve: Curve,
+    pub(super) key_scope: KeyScope,
+    /// `None`: the app's format.
+    pub(super) format: Option<Format>,
+    pub(super) unbound: Unbound,
+    role: Option<FrameText>,
+    encoding: Encoding,
+}
+
+impl SealOptions {
+    pub(super) fn new(frame: &Bytes, writing: &Writing<'_>) -> Self {
+        let Writing { curve, key_scope, format, role, encoding, unbound } = *writing;
+        let role = role.map(|role| FrameText::new(frame, role));
+        Self { curve, key_scope, format, role, encoding, unbound }
+    }
+
+    /// Returns the format that the request names, or else the app's.
+    pub(super) fn format_in(&self, app: &App) -> Format {
+        self.format.unwrap_or(match app.settings.format {
+            store::Format::Native => Format::Native,
+            store::Format::Evervault => Format::Evervault,
+        })
+    }
+
+    /// Returns what makes the sealer, on a crypto thread. Finds out here which key is missing and what the format
+    /// cannot do.
+    pub(super) fn sealer(&self, app: &App, context: &Bytes, format: Format) -> Result<MakeSealer, CallFailure> {
+        let curve = match self.curve {
+            Curve::R1 => crypto::Curve::P256,
+            Curve::K1 => crypto::Curve::Secp256k1,
+        };
+        let own = match self.key_scope {
+            KeyScope::Request => Some(crypto::KeyScope::Request),
+            KeyScope::Field => Some(crypto::KeyScope::Field),
+            KeyScope::Epoch => None,
+        };
+        let newest = || app.keys.newest(curve).cloned().ok_or(CallFailure::NoKey);
+        if let Some(form) = self.evervault_form(context, format)? {
+            let rule = "must be \"request\" or \"field\" in this format";
+            let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
+            let newest = newest()?;
+            return Ok(Box::new(move || {
+                let sealer = evervault::Sealer::new(newest, scope, &form).map_err(library_failed)?;
+                Ok(FieldSealer::Evervault(Box::new(sealer)))
+            }));
+        }
+        let encoding = match self.encoding {
+            Encoding::Text => crypto::Encoding::Text,
+            Encoding::Binary => crypto::Encoding::Binary,
+        };
+        let (keys, newest, context) = (Arc::clone(&app.keys), newest()?, context.clone());
+        Ok(match own {
+            Some(scope) => Box::new(move || {
+                let sealer = crypto::Sealer::new(keys.app(), newest, scope, encoding, &context);
+                Ok(FieldSealer::Native(sealer.map_err(library_failed)?.into()))
+            }),
+            None => {
+                let lifetime = app.settings.epoch.ok_or(CallFailure::NoEpoch)?;
+                Box::new(move || {
+                    let sealer =
+                        crypto::Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, encoding, &context);
+                    Ok(FieldSealer::Native(sealer.map_err(library_failed)?.into()))
+                })
+            }
+        })
+    }
+
+    /// Returns the form of the Evervault strings to write; `None` for native envelopes.
+    fn evervault_form(&self, context: &[u8], format: Format) -> Result<Option<evervault::Form>, CallFailure> {
+        let rejected = |name, rule| Err(CallFailure::Param { name, rule });
+        if self.role.is_some() && format != Format::Evervault {
+            return rejected("role", "must be absent: only format \"evervault\" has one");
+        }
+        if format == Format::Native {
+            return Ok(None);
+        }
+        if self.encoding != Encoding::Text {
+            return rejected("encoding", "must be \"text\": an Evervault string is text");
+        }
+        if !context.is_empty() {
+            return rejected("context", "must be empty: the Evervault format binds none");
+        }
+        if format == Format::EvervaultBare {
+            return Ok(Some(evervault::Form::Plain));
+        }
+        let role = self.role.as_ref().map(FrameText::as_str);
+        let Ok(role) = role.map(evervault::Role::new).transpose() else {
+            return Err(CallFailure::Internal("the decoder accepted an invalid role"));
+        };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // The format ends in 2106, as its clients do.
+        let encrypted_at = u32::try_from(since.as_secs()).unwrap_or(u32::MAX);
+        Ok(Some(evervault::Form::Metadata { role, encrypted_at }))
+    }
+}
+
+fn library_failed(_: crypto::Error) -> CallFailure {
+    CallFailure::Internal("the crypto library failed")
+}
+
+/// Returns the longest document in `format`, if it has at most `native` bytes with native envelopes.
+pub(super) fn document_bytes_in(format: Format, native: usize, leaves: u64) -> usize {
+    match format {
+        Format::Native => native,
+        Format::Evervault | Format::EvervaultBare => native.saturating_add(times(leaves, EVERVAULT_EXTRA)),
+    }
+}
+
+/// Returns `leaves` times `bytes`.
+pub(super) fn times(leaves: u64, bytes: usize) -> usize {
+    usize::try_from(leaves).unwrap_or(usize::MAX).saturating_mul(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use sealwire_crypto::evervault::{Form, Role};
+    use sealwire_crypto::{AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion};
+    use sealwire_msgpack::TokenReader;
+    use sealwire_wire::Format;
+
+    use super::super::MessageSize;
+    use super::super::encrypt::sealed_bytes;
+    use super::super::rewrap::rewrapped_bytes;
+    use super::{Arc, crypto, evervault};
+    use crate::field_errors::Refusal;
+    use crate::field_opener::{Evervault, FieldOpener};
+    use crate::field_sealer::FieldSealer;
+
+    fn keys() -> Arc<AppKeys> {
+        let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap());
+        Arc::new(AppKeys::new(AppId::new("shop").unwrap(), Curve::ALL.map(version).into()).unwrap())
+    }
+
+    fn evervault_sealer(keys: &AppKeys, curve: Curve, form: &Form) -> Box<evervault::Sealer> {
+        let newest = Arc::clone(keys.newest(curve).unwrap());
+        Box::new(evervault::Sealer::new(newest, KeyScope::Request, form).unwrap())
+    }
+
+    fn native_sealer(keys: &AppKeys, encoding: Encoding) -> Box<crypto::Sealer> {
+        let newest = Arc::clone(keys.newest(Curve::P256).unwrap());
+        crypto::Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"").unwrap().into()
+    }
+
+    fn with_metadata(role: Option<&str>) -> Form {
+        Form::Metadata { role: role.map(|role| Role::new(role).unwrap()), encrypted_at: u32::MAX }
+    }
+
+    /// Values whose text is long beside their MessagePack, and the bytes of that.
+    fn leaves() -> Vec<(Datatype, Vec<u8>, usize)> {
+        let doubles = [f64::MIN, -f64::MIN_POSITIVE, -1.2345678901234567e-300];
+        let singles = [f32::MIN, 1.2345679e-30];
+        let value = |bytes: Vec<u8>| (Datatype::Value, bytes.len(), bytes);
+        let values = doubles
+            .map(|float| value([&[0xcb], &float.to_be_bytes()[..]].concat()))
+            .into_iter()
+            .chain(singles.map(|float| value([&[0xca], &float.to_be_bytes()[..]].concat())))
+            .chain([
+                value(vec![0xcf, 255, 255, 255, 255, 255, 255, 255, 255]),
+                value(vec![0xd3, 128, 0, 0, 0, 0, 0, 0, 0]),
+                value(vec![0xc2]),
+                value(vec![0xd0, 0x80]),
+            ]);
+        let lengths = [0, 1, 2, 3, 31, 32, 70_000].into_iter().flat_map(|length| {
+            [(Datatype::String, length + 1), (Datatype::Binary, length + 2)]
+                .map(|(datatype, bytes)| (datatype, bytes, vec![b'x'; length]))
+        });
+        values.chain(lengths).map(|(datatype, bytes, plaintext)| (datatype, plaintext, bytes)).collect()
+    }
+
+    #[test]
+    fn no_sealed_leaf_is_longer_than_what_is_set_aside_for_it() {
+        let keys = keys();
+        let evervault = |form| FieldSealer::Evervault(evervault_sealer(&keys, Curve::P256, form));
+        let role = "r".repeat(20);
+        let writers = [
+            (Format::Native, FieldSealer::Native(native_sealer(&keys, Encoding::Text)), false),
+            (Format::Evervault, evervault(&with_metadata(Some(&role))), true),
+            (Format::Evervault, evervault(&with_metadata(None)), false),
+            (Format::EvervaultBare, evervault(&Form::Plain), false),
+        ];
+        for (format, mut writer, has_role) in writers {
+            for (datatype, plaintext, message_bytes) in leaves() {
+                let mut out = Vec::new();
+                let written = writer.write(datatype, &plaintext, &mut out);
+                if has_role && datatype == Datatype::Binary {
+                    assert_eq!(written, Err(Refusal::FileRole.into()));
+                    continue;
+                }
+                assert_eq!(written, Ok(()), "{format:?} {datatype:?} {message_bytes}");
+                let room = sealed_bytes(format, MessageSize { bytes: message_bytes, leaves: 1 });
+                assert!(out.len() <= room, "{format:?} {datatype:?} {message_bytes}: {} > {room}", out.len());
+            }
+        }
+    }
+
+    #[test]
+    fn no_leaf_that_is_sealed_again_is_longer_than_what_is_set_aside_for_it() {
+        let keys = keys();
+        let longest = "r".repeat(80);
+        let mut sources: Vec<(&str, FieldSealer)> = vec![
+            ("native text", FieldSealer::Native(native_sealer(&keys, Encoding::Text))),
+            ("native binary", FieldSealer::Native(native_sealer(&keys, Encoding::Binary))),
+        ];
+        let evervault = |curve, form: &Form| FieldSealer::Evervault(evervault_sealer(&keys, curve, form));
+        for curve in Curve::ALL {
+            let mut with_role = evervault_sealer(&keys, curve, &with_metadata(None));
+            assert!(with_role.carry_role(Some(&longest)));
+            sources.push(("with the longest role", FieldSealer::Evervault(with_role)));
+            sources.push(("without a role", evervault(curve, &with_metadata(None))));
+            sources.push(("bare", evervault(curve, &Form::Plain)));
+        }
+        let rules = sealwire_config::Evervault { legacy: false, open_roles: vec!["*".into()] };
+        let native = crypto::Opener::new(Arc::clone(&keys), b"");
+        let mut reader = FieldOpener::new(native, Evervault::new(Arc::clone(&keys), Arc::new(rules)), 64);
+        for (source, writer) in &mut sources {
+            for (datatype, plaintext, _) in leaves() {
+                let mut sent = Vec::new();
+                if writer.write(datatype, &plaintext, &mut sent) == Err(Refusal::FileRole.into()) {
+                    assert!(datatype == Datatype::Binary && *source == "with the longest role");
+                    continue;
+                }
+                let targets = [
+                    (Format::Native, FieldSealer::Native(native_sealer(&keys, Encoding::Text))),
+                    (Format::Evervault, evervault(Curve::P256, &with_metadata(None))),
+                    (Format::Evervault, evervault(Curve::Secp256k1, &with_metadata(None))),
+                    (Format::EvervaultBare, evervault(Curve::P256, &Form::Plain)),
+                ];
+                for (format, mut target) in targets {
+                    let found = reader.open(TokenReader::new(&sent).token().unwrap()).unwrap().unwrap();
+                    let mut out = Vec::new();
+                    assert_eq!(target.rewrite(&found, &mut out), Ok(()), "{source} {datatype:?}");
+                    let room = rewrapped_bytes(format, MessageSize { bytes: sent.len(), leaves: 1 });
+                    assert!(out.len() <= room, "{source} {datatype:?} to {format:?}: {} > {room}", out.len());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `tokenize`: replaces fields by tokens. [`TokenizeFields`] makes them; the store keeps their rows.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealwire_payload::Containers;
+use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Minting};
+
+use super::{Document, DocumentPlan, FrameText, MessageSize, Operation, Plan, PlanContext, part, response_bytes};
+use crate::cost::OperationKind;
+use crate::error::CallFailure;
+use crate::job::{Fields, TokenFields};
+use crate::tokens::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
+use crate::tokens::{self, Collection};
+use sealwire_config::Limits;
+
+/// A decoded `tokenize`.
+pub(super) struct Tokenize {
+    document: Document,
+    tags: Vec<FrameText>,
+    expires_s: Option<u64>,
+    idempotency_key: Option<Bytes>,
+}
+
+impl Tokenize {
+    pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Minting<'_>>) -> Self {
+        let Minting { tags, expires_s, idempotency_key, .. } = &call.writing;
+        Self {
+            document: Document::new(frame, call),
+            tags: tags.iter().map(|tag| FrameText::new(frame, tag)).collect(),
+            expires_s: *expires_s,
+            idempotency_key: idempotency_key.map(|key| part(frame, key)),
+        }
+    }
+
+    /// Returns how tokens of a collection are made for this request.
+    fn spec(&self, collection: Arc<Collection>, limits: &Limits) -> Result<TokenizeSpec, CallFailure> {
+        collection.keys.newest().ok_or(CallFailure::NoTokenKey)?;
+        if collection.is_shared() && !self.document.context.is_empty() {
+            // The context would bind nothing, and the client would believe that it does.
+            let rule =
+                "must be empty: the collection's tokens are the same for all contexts; make one with scope \"context\"";
+            return Err(CallFailure::Param { name: "context", rule });
+        }
+        let created = tokens::now();
+        let mut tags: Vec<String> = self.tags.iter().map(|tag| tag.as_str().to_owned()).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        Ok(TokenizeSpec {
+            context: self.document.context.as_ref().into(),
+            tags,
+            expires: self.expires_s.or(collection.expires_s).map(|seconds| created.saturating_add(seconds)),
+            created,
+            idempotency_key: self.idempotency_key.as_deref().map(Into::into),
+            bounds: tokens::Bounds::of(limits),
+            collection,
+        })
+    }
+}
+
+impl Operation for Tokenize {
+    fn kind(&self) -> OperationKind {
+        OperationKind::of(Method::Tokenize, Curve::default(), KeyScope::default())
+    }
+
+    fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
+        let tokens = usize::try_from(size.leaves).unwrap_or(usize::MAX).min(limits.tokens_per_call_max);
+        response_bytes(tokens.saturating_mul(TOKEN_BYTES).saturating_add(size.bytes), Some(size.leaves), limits)
+    }
+
+    fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
+        let limits = &context.engine.limits;
+        let located = context.collection()?;
+        let spec = self.spec(Arc::clone(&located.collection), limits)?;
+        let extra_bytes = spec.entry_bytes(context.fields_max(), context.size.bytes);
+        let response_bytes = self.response_bytes(context.size, limits);
+        let on_error = self.document.on_error;
+        let plan = self.document.plan(
+            Containers::Whole,
+            located.generation,
+            Box::new(move |context| {
+                let (faults, cancel) = (context.errors(on_error), context.cancel);
+                let fields = TokenizeFields::new(spec, cancel, faults);
+                Ok(Fields::Tokens(TokenFields::Tokenize(Box::new(fields))))
+            }),
+        )?;
+        Ok(Plan::Document(DocumentPlan { response_bytes, extra_bytes, ..plan }))
+    }
+}
