@@ -1,19 +1,20 @@
-//! What was loaded, kept for a while: here what a principal may do, so that a call need not ask the store.
+//! A cache of loaded values. The engine uses the cache for the permissions of principals, to avoid a store query per
+//! request.
 //!
-//! * Of any number of callers who miss one key at once, one load is made, in a task of its own: it survives whoever
-//!   waits for it. Its outcome reaches all of them, an error as that error and never as "there is none", and also where
-//!   the entry is thrown out again at once.
-//! * A load that began before a [`Cache::purge`] is never kept, and nobody who comes after the purge waits for it. This is
-//!   what makes a revoked role stop at once.
-//! * What is not there is kept too, for a shorter time. Entries expire spread over three quarters of their time, so that
-//!   what was loaded together is not loaded together again.
-//! * While the store is down, entries past their time may be used for a bounded time more. What was purged is not.
-//! * The number of entries, of loads under way and of keys that wait for one is bounded, and so is the time of a load.
+//! - Concurrent misses of one key share one load. The load runs in a task of its own and continues if its waiters are
+//!   dropped. All waiters get its outcome. An error is returned as an error, never as a missing value. Waiters get the
+//!   outcome even if the entry is evicted at once.
+//! - A load that began before a [`Cache::purge`] is never cached, and requests after the purge do not wait for that
+//!   load. A revoked role therefore stops at once.
+//! - Missing values are cached too, for a shorter time. Lifetimes are jittered between 25 % and 100 %, so that entries
+//!   loaded together do not expire together.
+//! - While loads fail, expired entries stay in use for a bounded time. Purged entries do not.
+//! - The cache bounds entries, concurrent loads, waiting keys, and the time of a load.
 //!
-//! A hit is one look into a sharded map: no lock that a load holds, nothing allocated. The map is `quick_cache`, for its
-//! speed; expiry, single flight and purging are here, because neither it nor `moka` keeps a load that a purge has
-//! overtaken out of the map. Keys are hashed by `foldhash`, which takes a fifth off a hit under SipHash: they are names
-//! that an authority of ours signed, and nobody else can choose them to collide.
+//! A hit is one lookup in a sharded map. A hit allocates nothing and takes no lock that a load holds. The map is
+//! `quick_cache`, chosen for speed. Expiry, shared loads and purging are implemented here. Neither `quick_cache` nor
+//! `moka` discards a load that began before a purge. The hash function is `foldhash`; it makes a hit a fifth cheaper
+//! than SipHash. Keys are names signed by a trusted authority, so clients cannot construct collisions.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -27,59 +28,59 @@ use quick_cache::sync::DefaultLifecycle;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-/// Where values come from that are not here.
+/// Loads values that are not in the cache.
 pub trait Loader<K, V>: Send + Sync + 'static {
-    /// The value of a key; `None`: there is none.
+    /// Loads the value of a key. Returns `None` if the key has no value.
     fn load(&self, key: K) -> impl Future<Output = Result<Option<V>, LoadError>> + Send;
 }
 
-/// Why it is not known what a key's value is.
+/// A reason why a value could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// The store does not answer, or not with anything that can be read.
+    /// The store does not respond, or responds with invalid data.
     #[error("{0}")]
     Failed(Arc<str>),
-    /// It did not answer in time.
+    /// The load exceeded [`CacheBounds::load_time`].
     #[error("no answer within {} ms", .0.as_millis())]
     Late(Duration),
-    /// Too many other keys wait.
+    /// Too many other keys are waiting.
     #[error("too many look-ups wait already")]
     Crowded,
 }
 
 impl LoadError {
-    /// Failed, for that reason.
+    /// Creates [`LoadError::Failed`] with that reason.
     pub fn failed(why: impl std::fmt::Display) -> Self {
         Self::Failed(why.to_string().into())
     }
 }
 
-/// Every bound.
+/// The limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheBounds {
-    /// Entries at most. At least 1.
+    /// Maximum number of entries; at least 1.
     pub entries: usize,
-    /// How long an entry is used, at most; a quarter of it at least.
+    /// Maximum lifetime of an entry. The effective lifetime is jittered between 25 % and 100 % of this value.
     pub time: Duration,
-    /// The same for what is not there.
+    /// Maximum lifetime of an entry for a missing value, with the same jitter.
     pub negative_time: Duration,
-    /// How much longer an entry is used while loads fail.
+    /// Additional time for which an expired entry is used while loads fail.
     pub stale: Duration,
-    /// Loads at once.
+    /// Maximum number of concurrent loads.
     pub loads: usize,
-    /// Keys that are loaded or wait for it.
+    /// Maximum number of keys that are being loaded or wait for a load.
     pub waiting: usize,
-    /// How long a load may take, with its wait.
+    /// Maximum duration of a load, including its wait for a permit.
     pub load_time: Duration,
 }
 
-/// How long an entry is used before the next try, while loads fail.
+/// Time between two load attempts for an entry while loads fail.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// A cache of loaded values; see the module documentation.
 pub struct Cache<K, V, L> {
     entries: quick_cache::sync::Cache<K, Entry<V>, UnitWeighter, foldhash::fast::RandomState>,
-    /// Loads under way. The lock orders what is put into the map and purges.
+    /// Loads in progress. The lock orders map insertions and purges.
     flights: Mutex<Flights<K, V>>,
     permits: Semaphore,
     loader: L,
@@ -89,12 +90,12 @@ pub struct Cache<K, V, L> {
 }
 
 struct Flights<K, V> {
-    /// Grows with every purge.
+    /// Incremented by every purge.
     epoch: u64,
-    /// Tells one flight from a later one of its key.
+    /// Distinguishes a load from a later load of the same key.
     number: u64,
     under_way: HashMap<K, Flight<V>>,
-    /// Flights that a purge let go and that are under way still; they count against the bound.
+    /// Number of loads in progress that began before a purge. They count against the bound.
     let_go: usize,
 }
 
@@ -110,7 +111,7 @@ struct Entry<V> {
     value: Option<Arc<V>>,
     until: Instant,
     stale_until: Instant,
-    /// It is past its time, and the last load failed.
+    /// True if the entry is expired and the last load failed.
     failing: bool,
 }
 
@@ -130,22 +131,22 @@ struct Counts {
     purges: AtomicU64,
 }
 
-/// What a cache has done since it was made.
+/// Counters of a cache since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Answers from an entry, stale ones too.
+    /// Requests served from an entry, including stale entries.
     pub hits: u64,
-    /// Answers that had to wait for a load, their own or another's.
+    /// Requests that waited for a load.
     pub misses: u64,
-    /// Loads begun.
+    /// Started loads.
     pub loads: u64,
-    /// Loads that failed.
+    /// Failed loads.
     pub failures: u64,
-    /// Answers from an entry past its time, because loads failed.
+    /// Requests served from an expired entry because loads failed.
     pub stale: u64,
-    /// Times that everything was thrown out.
+    /// Purges.
     pub purges: u64,
-    /// Entries now.
+    /// Current number of entries.
     pub entries: u64,
 }
 
@@ -155,7 +156,7 @@ where
     V: Send + Sync + 'static,
     L: Loader<K, V>,
 {
-    /// An empty one over that loader.
+    /// Creates an empty cache over `loader`.
     pub fn new(loader: L, bounds: CacheBounds) -> Self {
         Self {
             entries: quick_cache::sync::Cache::with(
@@ -174,8 +175,8 @@ where
         }
     }
 
-    /// The value of a key, if that is known now; the inner `None`: there is none. Whoever gets nothing asks
-    /// [`Cache::get`], which may wait.
+    /// Returns the cached value of a key, or `None` on a miss. The inner `None` means that the key has no value. After
+    /// a miss, call [`Cache::get`], which can wait.
     pub fn hit(&self, key: &K, now: Instant) -> Option<Option<Arc<V>>> {
         let entry = self.entries.get(key).filter(|entry| now < entry.until)?;
         self.counts.hits.fetch_add(1, Ordering::Relaxed);
@@ -185,10 +186,11 @@ where
         Some(entry.value)
     }
 
-    /// The value of a key, loaded if need be; `None`: there is none. Safe to drop midway: a load that began goes on.
+    /// Returns the value of a key and loads it if necessary. `None` means that the key has no value. Dropping the
+    /// future is safe: a started load continues.
     ///
     /// # Errors
-    /// [`LoadError`], the same for everybody who waited for that load.
+    /// [`LoadError`], identical for all waiters of a load.
     pub async fn get(self: &Arc<Self>, key: &K) -> Outcome<V> {
         if let Some(value) = self.hit(key, Instant::now()) {
             return Ok(value);
@@ -204,11 +206,11 @@ where
         }
     }
 
-    /// Joins the load of a key or begins it.
+    /// Joins the load of a key or starts one.
     fn board(self: &Arc<Self>, key: &K) -> Result<Boarded<V>, LoadError> {
         let mut flights = self.flights();
         let now = Instant::now();
-        // A load may have ended since the caller looked.
+        // A load can have ended since the caller's lookup.
         let entry = self.entries.peek(key);
         if let Some(entry) = entry.as_ref().filter(|entry| now < entry.until) {
             self.counts.hits.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +221,7 @@ where
             None if flights.under_way.len() + flights.let_go >= self.bounds.waiting => return Err(LoadError::Crowded),
             None => self.take_off(&mut flights, key),
         };
-        // While loads fail nobody waits for the next one.
+        // While loads fail, requests use the stale entry instead of waiting for the next load.
         match entry.filter(|entry| entry.failing && now < entry.stale_until) {
             Some(entry) => {
                 self.counts.hits.fetch_add(1, Ordering::Relaxed);
@@ -230,7 +232,7 @@ where
         }
     }
 
-    /// Begins a load, in a task that nobody's leaving ends.
+    /// Starts a load in a task that continues if all waiters are dropped.
     fn take_off(self: &Arc<Self>, flights: &mut Flights<K, V>, key: &K) -> watch::Receiver<Option<Outcome<V>>> {
         let (tell, outcome) = watch::channel(None);
         flights.number += 1;
@@ -252,18 +254,18 @@ where
         outcome
     }
 
-    /// Throws everything out. A load that is under way is not kept, and only those who wait for it already get its value.
+    /// Removes all entries. Loads in progress are not cached; only their current waiters get the values.
     pub fn purge(&self) {
         let mut flights = self.flights();
         flights.epoch += 1;
         flights.let_go += flights.under_way.len();
         flights.under_way.clear();
-        // Under the lock: nothing from before is put in after this.
+        // The lock is held here, so no earlier load can insert an entry after this line.
         self.entries.clear();
         self.counts.purges.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What it has done so far.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Stats {
@@ -281,13 +283,13 @@ where
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From a quarter of a time to all of it.
+    /// Returns a jittered lifetime between 25 % and 100 % of `time`.
     fn spread(&self, time: Duration, number: u64) -> Duration {
         let chance = f64::from(self.chance.hash_one(number) as u32) / f64::from(u32::MAX);
         time.mul_f64(1.0 - 0.75 * chance)
     }
 
-    /// What to keep of a load that ended, and what its waiters get.
+    /// Caches the outcome of a load and returns the outcome for its waiters.
     fn settle(&self, key: &K, number: u64, loaded: Outcome<V>) -> Outcome<V> {
         let now = Instant::now();
         match loaded {
@@ -323,7 +325,7 @@ enum Boarded<V> {
     Waits(watch::Receiver<Option<Outcome<V>>>),
 }
 
-/// Ends a flight, however its task ends.
+/// Completes a load even if its task ends early.
 struct Landing<K, V, L>
 where
     K: Clone + Eq + Hash + Send + Sync + 'static,

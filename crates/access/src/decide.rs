@@ -1,10 +1,14 @@
-//! One decision for each call, and the proof that it was made.
+//! Authorization: one decision for each request, and the permit that proves the decision.
 //!
-//! What is not granted is refused; grants of all roles add up; nothing denies. The answer names what was missing in the
-//! caller's own words, and never what else there is: whether an app exists plays no part in it. Where grants differ in
-//! what they let see, one without a mask wins, then one without a number of fields by the hour, then the first of the first role.
+//! Everything that is not granted is denied. Grants of all roles add up; no grant takes a permission away. A denial
+//! names the missing part in the words of the request. The decision does not depend on an app's existence, so a denial
+//! cannot reveal it.
 //!
-//! With [`Mode::Observe`] calls pass that no role grants. Masks still apply: a principal with a mask sees all values through it.
+//! If several grants permit a request, a grant without a mask takes precedence, then a grant without an hourly limit.
+//! Among equals the first grant of the first role applies.
+//!
+//! With [`Mode::Observe`], requests that no role grants pass. Masks still apply: a principal with a mask sees all
+//! values through that mask.
 
 use std::sync::Arc;
 
@@ -12,30 +16,30 @@ use crate::mask::MaskText;
 use crate::operation::{About, Operation, Operations};
 use crate::role::{Grant, Role, RoleName};
 
-/// What becomes of calls that no role grants.
+/// The treatment of requests that no role grants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// They are refused.
+    /// Deny the request.
     #[default]
     Enforce,
-    /// They pass, and are counted. Values are shown through the principal's masks, if it has any.
+    /// Let the request pass and count it. Values are shown through the principal's masks, if it has any.
     Observe,
-    /// Nothing is looked at: a certificate is enough.
+    /// Skip authorization: a valid certificate is enough.
     Off,
 }
 
-/// How far an operation reaches in one dimension.
+/// The scope of an operation in one dimension (apps or collections).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent<'a> {
-    /// It is not about that.
+    /// The operation does not apply to this dimension.
     None,
-    /// All there are.
+    /// All names of this dimension.
     Every,
-    /// That one.
+    /// One name.
     One(&'a str),
 }
 
-/// What a call wants to do.
+/// A request for authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask<'a> {
     operation: Operation,
@@ -45,8 +49,8 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// An operation on the app and collection that the call names. What the operation is not about is left out, and
-    /// what it is about and the call does not name is all there is.
+    /// Creates a request for an operation on the named app and collection. A name is ignored if the operation does not
+    /// apply to that dimension. A missing name in an applicable dimension means all names.
     pub fn new(operation: Operation, app: Option<&'a str>, collection: Option<&'a str>) -> Self {
         let one = |name: Option<&'a str>| name.map_or(Extent::Every, Extent::One);
         let (app, collection) = match operation.about() {
@@ -58,19 +62,19 @@ impl<'a> Ask<'a> {
         Self { operation, app, collection, reason: None }
     }
 
-    /// The same with the caller's words on why.
+    /// Adds the reason that the client gave.
     #[must_use]
     pub fn because(mut self, reason: Option<&'a str>) -> Self {
         self.reason = reason;
         self
     }
 
-    /// What is to be done.
+    /// Returns the requested operation.
     pub fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// What a grant lacks for this; `None`: it permits it.
+    /// Returns the first part of the request that `grant` does not cover, or `None` if `grant` permits the request.
     fn lacks(&self, grant: &Grant) -> Option<Missing> {
         let covers = |names: &crate::Names, extent| match extent {
             Extent::None => true,
@@ -91,26 +95,26 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// What stands between a call and its permit: of all grants the one that came closest. In that order.
+/// The part of a request that no grant covers. Of several grants, the closest one counts; later variants are closer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
     /// The principal has no role.
     Role,
     /// No grant has the operation.
     Operation,
-    /// Those that have it are on other apps.
+    /// Grants with the operation are on other apps.
     App,
-    /// Or on other collections.
+    /// Grants with the operation and app are on other collections.
     Collection,
-    /// Only the caller's reason.
+    /// A grant covers the request but requires a reason.
     Reason,
 }
 
 impl Missing {
-    /// Every kind.
+    /// All variants.
     pub const ALL: [Self; 5] = [Self::Role, Self::Operation, Self::App, Self::Collection, Self::Reason];
 
-    /// Its name; also a good metric label.
+    /// Returns the variant's name, which is also a metric label.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Role => "role",
@@ -122,13 +126,13 @@ impl Missing {
     }
 }
 
-/// A call that is not permitted. Its text is for the caller.
+/// A denied request. Its text is shown to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct Denied {
-    /// What it wanted.
+    /// The denied operation.
     pub operation: Operation,
-    /// What was missing.
+    /// The missing part.
     pub missing: Missing,
     app: Option<Box<str>>,
     collection: Option<Box<str>>,
@@ -164,7 +168,7 @@ impl Denied {
     }
 }
 
-/// What a principal may do: its roles, put together.
+/// The combined roles of a principal.
 #[derive(Clone, Debug, Default)]
 pub struct Grants {
     roles: Box<[Arc<Role>]>,
@@ -172,19 +176,19 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// Of these roles.
+    /// Combines these roles.
     pub fn of(roles: impl IntoIterator<Item = Arc<Role>>) -> Self {
         let roles: Box<[Arc<Role>]> = roles.into_iter().collect();
         let operations = roles.iter().fold(Operations::NONE, |all, role| all.and(role.operations()));
         Self { roles, operations }
     }
 
-    /// Whether there is no role among them.
+    /// Returns true if there are no roles.
     pub fn is_empty(&self) -> bool {
         self.roles.is_empty()
     }
 
-    /// What permits it, or what is missing.
+    /// Returns the grant that permits the request, or the missing part.
     fn judge(&self, ask: &Ask<'_>) -> Result<Permitted<'_>, Missing> {
         if self.roles.is_empty() {
             return Err(Missing::Role);
@@ -212,15 +216,15 @@ impl Grants {
         widest.ok_or(closest)
     }
 
-    /// Returns the mask for values that no grant covers, with [`Mode::Observe`]: the mask of the principal's grants, or one that
-    /// shows nothing if the grants have several masks.
+    /// Returns the mask for values that no grant covers, with [`Mode::Observe`]. If the principal's grants have
+    /// different masks, the result is a mask that hides the whole value.
     fn observed_mask(&self) -> Option<MaskText> {
         let mut masks = self.roles.iter().flat_map(|role| role.grants()).filter_map(|grant| grant.mask.as_ref());
         let first = masks.next()?;
         Some(if masks.all(|mask| mask == first) { first.clone() } else { MaskText::redact() })
     }
 
-    /// Decides on a call, strictly.
+    /// Decides on a request as [`Mode::Enforce`] does.
     ///
     /// # Errors
     /// [`Denied`].
@@ -231,7 +235,7 @@ impl Grants {
         }
     }
 
-    /// What permits a call.
+    /// Returns the role and limits that permit a request.
     ///
     /// # Errors
     /// [`Denied`].
@@ -240,38 +244,39 @@ impl Grants {
     }
 }
 
-/// What permits a call.
+/// The role and limits that permit a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permitted<'a> {
-    /// The role.
+    /// The role that permits the request.
     pub role: &'a RoleName,
-    /// What values are shown through.
+    /// The mask for returned values, if any.
     pub mask: Option<&'a MaskText>,
-    /// Fields per hour for the principal.
+    /// Maximum number of fields per hour for the principal, if limited.
     pub hourly: Option<u32>,
 }
 
 impl Permitted<'_> {
-    /// Returns the grant's restrictions. Of several grants the one with fewer restrictions applies.
+    /// Returns whether the grant has a mask and whether it has an hourly limit. Of several grants the smallest pair
+    /// applies.
     fn bounds(&self) -> (bool, bool) {
         (self.mask.is_some(), self.hourly.is_some())
     }
 }
 
-/// The decision on a call.
+/// The decision on a request that may proceed.
 #[derive(Debug)]
 pub struct Decision<'a> {
-    /// The proof that it may go on.
+    /// The proof of the decision.
     pub permit: Permit<'a>,
-    /// Why it would have been refused, where that is only observed.
+    /// The reason for a denial that [`Mode::Observe`] did not enforce.
     pub observed: Option<Denied>,
 }
 
 impl Mode {
-    /// Decides on a call of somebody who may do what `grants` says; `None` is nothing.
+    /// Decides on a request of a principal with these grants. `None` means a principal without roles.
     ///
     /// # Errors
-    /// [`Denied`], where it is enforced.
+    /// [`Denied`], if the mode enforces denials.
     pub fn decide<'a>(self, grants: Option<&Grants>, ask: Ask<'a>) -> Result<Decision<'a>, Denied> {
         let judged = match (self, grants) {
             (Self::Off, _) => Ok((None, None)),
@@ -288,8 +293,8 @@ impl Mode {
         }
     }
 
-    /// The permit of a call of somebody of whom nothing is known, which passes all the same; `None` where it does not. What gives
-    /// values does not: they might have to be masked.
+    /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not let the request pass.
+    /// In [`Mode::Observe`], operations that return values do not pass, since the values might need a mask.
     pub fn unknown(self, ask: Ask<'_>) -> Option<Permit<'_>> {
         let passes = match self {
             Self::Enforce => false,
@@ -300,8 +305,8 @@ impl Mode {
     }
 }
 
-/// The proof that a decision was made and what it was about. Only a decision makes one, and handlers take the names from
-/// it, so that what is done is what was permitted.
+/// The proof of an authorization decision. Only a decision creates a permit. Handlers take the names of app and
+/// collection from the permit, so they act only on permitted resources.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Permit<'a> {
     operation: Operation,
@@ -311,13 +316,13 @@ pub struct Permit<'a> {
     hourly: Option<u32>,
 }
 
-/// What of values a permit lets see.
+/// The way in which a permit discloses values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sight<'p> {
-    /// The values.
+    /// Values are returned unmasked.
     Clear,
-    /// Every value through this, and none that it does not fit.
+    /// Every value is returned through this mask. A value that the mask does not fit is not returned.
     Masked(&'p MaskText),
 }
 
@@ -336,22 +341,22 @@ impl<'a> Permit<'a> {
         self.hourly
     }
 
-    /// How values may be given.
+    /// Returns the way in which values are disclosed.
     pub fn sight(&self) -> Sight<'_> {
         self.mask.as_ref().map_or(Sight::Clear, Sight::Masked)
     }
 
-    /// What was permitted.
+    /// Returns the permitted operation.
     pub fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// On which app, if it is about one.
+    /// Returns the permitted app, if the request names one.
     pub fn app(&self) -> Option<&'a str> {
         self.app
     }
 
-    /// On which collection, if it is about one.
+    /// Returns the permitted collection, if the request names one.
     pub fn collection(&self) -> Option<&'a str> {
         self.collection
     }

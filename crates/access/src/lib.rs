@@ -1,12 +1,13 @@
-//! Who may do what: the name in a client certificate, roles, and one decision for each call.
+//! Principals and authorization: the name in a client certificate, roles, and one decision per request.
 //!
-//! A [`Principal`] is bound to roles; a [`Role`] is a list of [`Grant`]s, each some [`Operation`]s on some apps and
-//! collections. What is not granted is refused, grants add up, and no grant takes anything away. A [`Decision`] lets a
-//! call pass only with a [`Permit`], which handlers demand and nothing else makes. It says whether values may be seen or are
-//! shown through a mask ([`Sight`]). A [`Cache`] keeps what principals may do, so that a call need not ask the store.
+//! A [`Principal`] is bound to roles. A [`Role`] is a list of [`Grant`]s. Each grant permits some [`Operation`]s on
+//! some apps and collections. Everything else is denied; grants add up, and no grant takes a permission away. A
+//! [`Decision`] contains a [`Permit`], which handlers require and only a decision creates. The permit says whether
+//! values are shown unmasked or through a mask ([`Sight`]). A [`Cache`] keeps the permissions of principals, to avoid a
+//! store query per request.
 //!
-//! This crate refuses to know sockets and stores: certificates are given as bytes, records as JSON, and what a principal
-//! is bound to comes through a [`Loader`].
+//! This crate has no sockets and no store. Certificates are given as bytes and records as JSON. A [`Loader`] provides
+//! the bindings of principals.
 
 mod cache;
 mod decide;

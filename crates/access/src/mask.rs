@@ -1,7 +1,7 @@
-//! The mask of a grant: the text of a function, kept as it was written.
+//! The mask of a grant: a function's text, kept unchanged.
 //!
-//! What functions there are is for whoever masks to know. Here a text is checked to be one that fits in a grant, and found
-//! in it again: it ends at the first space outside of its brackets and quotes.
+//! This module does not know the functions. It checks only that a text can be part of a grant, and finds the end of the
+//! text. The text ends at the first space outside of its brackets and quotes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::role::RoleError;
 /// Longest text of a mask, in bytes.
 pub const MASK_BYTES_MAX: usize = 1_024;
 
-/// What values are shown through, as text: `partial(last=4)`.
+/// The text of a mask function, such as `partial(last=4)`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MaskText(Arc<str>);
 
 impl MaskText {
-    /// Of that text: one word, where brackets and quotes hold together what has spaces in it.
+    /// Validates and wraps a text. It must be one word; only brackets and quotes can contain spaces.
     ///
     /// # Errors
     /// [`RoleError::Mask`].
@@ -25,25 +25,25 @@ impl MaskText {
         if printable && word(text) == Some(text.len()) { Ok(Self(text.into())) } else { Err(RoleError::Mask) }
     }
 
-    /// Nothing of a value.
+    /// Returns the mask that hides the whole value.
     pub(crate) fn redact() -> Self {
         Self("redact".into())
     }
 
-    /// Returns whether all values look alike through this mask.
+    /// Returns true if this mask gives the same result for all values.
     pub(crate) fn tells_nothing(&self) -> bool {
         ["redact", "fixed", "null"]
             .iter()
             .any(|name| self.0.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('(')))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What `text` begins with, as an operator writes it: a mask as it is, or the whole of it in quotes, within which a
-    /// backslash takes the sign behind it as it is. Gives what follows, too.
+    /// Splits off the mask at the beginning of `text` and returns the mask and the rest. An operator can write the mask
+    /// in quotes; inside them, a backslash escapes the next character.
     pub(crate) fn split(text: &str) -> Result<(Self, &str), RoleError> {
         if !text.starts_with('"') {
             let (mask, rest) = text.split_at(word(text).ok_or(RoleError::Mask)?);
@@ -68,7 +68,8 @@ impl fmt::Display for MaskText {
     }
 }
 
-/// Bytes up to the first space outside of brackets and quotes; `None` where one of these does not end.
+/// Returns the byte length up to the first space outside of brackets and quotes. Returns `None` if a bracket or quote
+/// is not closed.
 fn word(text: &str) -> Option<usize> {
     let (mut depth, mut quoted) = (0_u32, false);
     let mut signs = text.char_indices();

@@ -1,35 +1,35 @@
-//! What can be permitted: one operation for each method that needs a decision, under the method's own name.
+//! Operations that need authorization: one for each such method, under the method's own name.
 //!
-//! `health`, `info` and `inspect` have none: they answer with what the engine says to any caller, or with what the caller
-//! has sent, and touch no app, key or token.
+//! `health`, `info` and `inspect` have no operation. Their responses contain only engine information that is open to
+//! every client, or data from the request. They use no app, key or token.
 
 use std::fmt;
 
-/// Whom or what an operation is about, and so what a grant must name.
+/// The kind of resource that an operation applies to. A grant must cover that resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
-    /// The whole engine: only a grant on all apps permits it.
+    /// The whole engine. Only a grant on all apps permits the operation.
     All,
     /// One app.
     App,
-    /// One app with all of its collections: only a grant on all collections permits it.
+    /// One app with all of its collections. Only a grant on all collections permits the operation.
     Collections,
     /// One collection of an app.
     Collection,
 }
 
-/// Which plane an operation belongs to.
+/// The plane that an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Values are sealed, opened, or stand behind tokens.
+    /// Operations that seal, open, mask, or tokenize values.
     Data,
-    /// What the engine works with is looked at or changed.
+    /// Operations that read or change the engine's state.
     Control,
 }
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $variant:ident = $name:literal $group:ident $about:ident,)+) => {
-        /// What a call does, as far as somebody has to permit it. The whole list, in the order of the wire's tables.
+        /// An operation that a role can grant. The list follows the order of the wire's tables.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Operation { $($(#[$doc])* $variant,)+ }
 
@@ -37,12 +37,12 @@ macro_rules! operations {
             /// Every operation.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// What operators write, and callers call.
+            /// Returns the method name, which operators also write in grants.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// Which plane it belongs to.
+            /// Returns the plane that the operation belongs to.
             pub const fn group(self) -> Group {
                 match self { $(Self::$variant => Group::$group),+ }
             }
@@ -55,90 +55,90 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Values become envelopes.
+    /// Encrypts values into envelopes.
     Encrypt = "encrypt" Data App,
-    /// Envelopes are opened.
+    /// Opens envelopes.
     Decrypt = "decrypt" Data App,
-    /// Envelopes are moved to the newest key.
+    /// Rewraps envelopes for the newest key.
     Rewrap = "rewrap" Data App,
-    /// Values become tokens.
+    /// Replaces values with tokens.
     Tokenize = "tokenize" Data Collection,
-    /// Tokens become values.
+    /// Returns the values of tokens.
     Detokenize = "detokenize" Data Collection,
-    /// Values are masked.
+    /// Masks values.
     Mask = "mask" Data App,
-    /// What is known of tokens is read.
+    /// Returns the metadata of tokens.
     TokensGet = "tokens.get" Data Collection,
-    /// Whether a value has a token is found out.
+    /// Finds the token of a value.
     TokensFind = "tokens.find" Data Collection,
-    /// Tokens are listed.
+    /// Lists tokens.
     TokensList = "tokens.list" Data Collection,
-    /// Tokens and their values are removed.
+    /// Removes tokens and their values.
     TokensDelete = "tokens.delete" Data Collection,
-    /// When tokens expire is changed.
+    /// Changes the expiry of tokens.
     TokensExpire = "tokens.expire" Data Collection,
-    /// Expired tokens are taken out of use.
+    /// Archives expired tokens.
     TokensArchive = "tokens.archive" Data Collection,
-    /// Archived tokens are removed.
+    /// Removes archived tokens.
     TokensPrune = "tokens.prune" Data Collection,
-    /// All apps are listed.
+    /// Lists all apps.
     AppsList = "apps.list" Control All,
-    /// An app is made.
+    /// Creates an app.
     AppsCreate = "apps.create" Control App,
-    /// An app gets its next key version.
+    /// Creates an app's next key version.
     AppsRotate = "apps.rotate" Control App,
-    /// An app gets a key that was made elsewhere.
+    /// Imports a key version that was created elsewhere.
     AppsImport = "apps.import" Control App,
-    /// An app or key is stopped.
+    /// Disables an app or key.
     AppsDisable = "apps.disable" Control App,
-    /// An app or key works again.
+    /// Enables an app or key again.
     AppsEnable = "apps.enable" Control App,
-    /// An app or key is removed.
+    /// Deletes an app or key.
     AppsDelete = "apps.delete" Control App,
-    /// A removal is called off.
+    /// Cancels a deletion.
     AppsRestore = "apps.restore" Control App,
-    /// An app's settings are changed.
+    /// Changes an app's settings.
     AppsSet = "apps.set" Control App,
-    /// The control state is read as it rests, keys wrapped.
+    /// Exports the control state as stored, with wrapped keys.
     AppsExport = "apps.export" Control All,
-    /// An app's collections are listed.
+    /// Lists an app's collections.
     CollectionsList = "collections.list" Control Collections,
-    /// A collection is made.
+    /// Creates a collection.
     CollectionsCreate = "collections.create" Control Collection,
-    /// A collection's settings are changed.
+    /// Changes a collection's settings.
     CollectionsSet = "collections.set" Control Collection,
-    /// A collection is removed.
+    /// Deletes a collection.
     CollectionsDelete = "collections.delete" Control Collection,
-    /// The engines are listed.
+    /// Lists the engines.
     InstancesList = "instances.list" Control All,
-    /// Roles are listed.
+    /// Lists roles.
     RolesList = "roles.list" Control All,
-    /// A role is made or changed.
+    /// Creates or changes a role.
     RolesSet = "roles.set" Control All,
-    /// A role is removed.
+    /// Deletes a role.
     RolesDelete = "roles.delete" Control All,
-    /// Principals are listed with their roles.
+    /// Lists principals with their roles.
     PrincipalsList = "principals.list" Control All,
-    /// A principal gets a role.
+    /// Grants a role to a principal.
     PrincipalsGrant = "principals.grant" Control All,
-    /// A principal loses a role.
+    /// Revokes a role from a principal.
     PrincipalsRevoke = "principals.revoke" Control All,
-    /// What a principal may do is asked.
+    /// Reports the permissions of a principal.
     PrincipalsCheck = "principals.check" Control All,
 }
 
 impl Operation {
-    /// The operation of that exact name.
+    /// Returns the operation with exactly this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operation| operation.name() == name)
     }
 
-    /// Whether it is about a collection, so that a grant's collections count.
+    /// Returns true if the operation applies to collections, so that a grant's collections are checked.
     pub const fn has_collection(self) -> bool {
         matches!(self.about(), About::Collection | About::Collections)
     }
 
-    /// Whether it is about one app.
+    /// Returns true if the operation applies to one app.
     pub const fn has_app(self) -> bool {
         !matches!(self.about(), About::All)
     }
@@ -157,11 +157,11 @@ pub struct Operations(u64);
 const _: () = assert!(Operation::ALL.len() <= 64, "one bit for each");
 
 impl Operations {
-    /// None.
+    /// The empty set.
     pub const NONE: Self = Self(0);
     /// Every data operation.
     pub const DATA: Self = Self::of_group(Group::Data);
-    /// Those that give values, and so can be permitted under a mask.
+    /// Operations that return values. Only these can be granted under a mask.
     pub const VALUES: Self = Self(1 << Operation::Decrypt as u32 | 1 << Operation::Detokenize as u32);
     /// Every control operation.
     pub const CONTROL: Self = Self::of_group(Group::Control);
@@ -178,10 +178,11 @@ impl Operations {
         Self(set)
     }
 
-    /// What an operator wrote: the name of one operation, or the beginning of several and a star, as in `tokens.*`. `None`
-    /// if there is no such operation.
+    /// Parses an operator's text: the name of one operation, or a prefix and a star, as in `tokens.*`. Returns `None`
+    /// if no operation matches.
     ///
-    /// A star stands for the operations that this program knows: one that comes with a later version is not granted by it.
+    /// A star covers only operations that this version of the program knows. Operations that a later version adds are
+    /// not granted.
     pub fn from_text(text: &str) -> Option<Self> {
         let Some(prefix) = text.strip_suffix('*') else { return Operation::from_name(text).map(Self::from) };
         let named: Self = Operation::ALL
@@ -191,29 +192,29 @@ impl Operations {
         (!named.is_empty()).then_some(named)
     }
 
-    /// Whether it holds that one.
+    /// Returns true if the set contains `operation`.
     pub const fn contains(self, operation: Operation) -> bool {
         self.0 & (1 << operation as u32) != 0
     }
 
-    /// Whether it holds none.
+    /// Returns true if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Those that are not in `other`.
+    /// Returns the operations that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Those of both.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Its operations, in their order.
+    /// Returns the operations in their declared order.
     pub fn iter(self) -> impl Iterator<Item = Operation> {
         Operation::ALL.into_iter().filter(move |operation| self.contains(*operation))
     }

@@ -1,8 +1,10 @@
-//! Who a client certificate names: its SPIFFE URI, else its first DNS name, else its common name, or in another order.
+//! Reads the principal's name from a client certificate. By default the SPIFFE URI comes first, then the first DNS
+//! name, then the common name.
 //!
-//! The certificate must have been verified before; this only reads it. A name is taken exactly or refused, never cut or
-//! repaired, so that two certificates cannot become one principal. The kind is part of the principal: a common name
-//! spelled like a SPIFFE URI is refused, and one spelled like a host name is still not that host.
+//! The certificate must already be verified; this module only reads it. A name is used unchanged except for the case of
+//! DNS names, or rejected. Names are never cut or repaired, so two certificates cannot become one principal. The kind
+//! is part of the principal. A common name that looks like a SPIFFE URI is rejected. A common name that looks like a
+//! host name is not that host.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,10 +18,10 @@ const SPIFFE_BYTES_MAX: usize = 2_048;
 const HOST_BYTES_MAX: usize = 253;
 /// Longest common name, in characters, by RFC 5280.
 const COMMON_NAME_MAX: usize = 64;
-/// Longest part of a name that is shown, in characters.
+/// Maximum number of characters of a name that `Display` shows.
 const SHOWN_MAX: usize = 128;
 
-/// Which field of the certificate a name comes from.
+/// The certificate field that a name comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PrincipalKind {
     /// A URI that begins with `spiffe://`.
@@ -30,20 +32,20 @@ pub enum PrincipalKind {
     CommonName,
 }
 
-/// The caller's identity. Cheap to clone, safe to log: printable, and shown at most 128 characters long.
+/// A client's authenticated name. Cheap to clone and safe to log: printable, and displayed with at most 128 characters.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal {
     kind: PrincipalKind,
     name: Arc<str>,
 }
 
-/// Why a certificate names nobody. The peer's authority has to issue another one.
+/// A reason why a certificate names no principal. The client's certificate authority must issue another certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrincipalError {
     /// Not an X.509 certificate.
     #[error("the client certificate cannot be read")]
     NotACertificate,
-    /// More than one SPIFFE URI; the standard wants exactly one.
+    /// More than one SPIFFE URI. The standard requires exactly one.
     #[error("the client certificate has more than one SPIFFE URI")]
     Ambiguous,
     /// A SPIFFE URI that breaks the standard's rules.
@@ -52,28 +54,28 @@ pub enum PrincipalError {
     /// A DNS name that is a wildcard or malformed.
     #[error("the client certificate's DNS name is not a host name")]
     Dns,
-    /// A common name with control characters, too long, or dressed up as a URI.
+    /// A common name that is too long, has forbidden characters, or looks like a SPIFFE URI.
     #[error("the client certificate's common name cannot be used")]
     CommonName,
-    /// None of the names that count here.
+    /// No name of an accepted kind.
     #[error("the client certificate has no name of a kind that is accepted here")]
     Nameless,
 }
 
-/// Which names of a certificate count, and which of them first. A kind that is left out names nobody.
+/// The accepted kinds of names, in order of precedence. Kinds that are left out are not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity([Option<PrincipalKind>; 3]);
 
 impl Default for Identity {
-    /// SPIFFE URI, DNS name, common name.
+    /// Returns the order SPIFFE URI, DNS name, common name.
     fn default() -> Self {
         Self([Some(PrincipalKind::Spiffe), Some(PrincipalKind::Dns), Some(PrincipalKind::CommonName)])
     }
 }
 
 impl Identity {
-    /// Of kinds as configurations write them, `spiffe`, `dns` and `cn`; `None` of none, of others, and where one comes
-    /// twice.
+    /// Parses the kinds as written in the configuration: `spiffe`, `dns` and `cn`. Returns `None` for an empty list, an
+    /// unknown kind, or a kind that occurs twice.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mut order = [None; 3];
         let mut count = 0;
@@ -95,12 +97,12 @@ impl Identity {
 }
 
 impl Principal {
-    /// The principal of a verified certificate, DER. The first kind of name that it has is the one: where that name
-    /// cannot be used, no other is taken instead.
+    /// Returns the principal of a verified certificate in DER. The first accepted kind of name in the certificate
+    /// counts. If that name is invalid, no other name is used instead.
     ///
     /// # Errors
     ///
-    /// The certificate names nobody, or not in a way that can be told apart from others.
+    /// [`PrincipalError`] if the certificate has no usable name of an accepted kind.
     pub fn from_certificate(der: &[u8], identity: &Identity) -> Result<Self, PrincipalError> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(|_| PrincipalError::NotACertificate)?;
         let names = certificate.subject_alternative_name().map_err(|_| PrincipalError::NotACertificate)?;
@@ -118,8 +120,8 @@ impl Principal {
         Err(PrincipalError::Nameless)
     }
 
-    /// The principal that an operator writes: a DNS name, a `spiffe://` URI, or `cn:` and a common name. `None` where no
-    /// certificate could name it.
+    /// Parses a principal as an operator writes it: a DNS name, a `spiffe://` URI, or `cn:` and a common name. Returns
+    /// `None` if no certificate can contain that name.
     pub fn from_text(text: &str) -> Option<Self> {
         if is_spiffe_scheme(text) {
             is_spiffe_id(text).then(|| Self::new(PrincipalKind::Spiffe, text))
@@ -130,7 +132,8 @@ impl Principal {
         }
     }
 
-    /// As [`Principal::from_text`] reads it. A common name may hold what a DNS name may, so it never goes without `cn:`.
+    /// Formats the principal for [`Principal::from_text`]. Common names always carry `cn:`, since a common name can
+    /// look like a DNS name.
     pub fn to_text(&self) -> String {
         match self.kind {
             PrincipalKind::Spiffe | PrincipalKind::Dns => self.as_str().to_owned(),
@@ -141,19 +144,19 @@ impl Principal {
         Self { kind, name: name.into() }
     }
 
-    /// Which field of the certificate the name comes from.
+    /// Returns the certificate field that the name comes from.
     pub fn kind(&self) -> PrincipalKind {
         self.kind
     }
 
-    /// The whole name, at most 2,048 bytes, for policies and the audit trail.
+    /// Returns the full name, at most 2,048 bytes, for policies and the audit log.
     pub fn as_str(&self) -> &str {
         &self.name
     }
 }
 
 impl fmt::Display for Principal {
-    /// The name, cut at 128 characters with `...`.
+    /// Writes the name, cut after 128 characters with `...`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name.char_indices().nth(SHOWN_MAX) {
             Some((end, _)) => write!(f, "{}...", &self.name[..end]),
@@ -187,7 +190,7 @@ fn dns(names: &[GeneralName<'_>]) -> Result<Option<Principal>, PrincipalError> {
         _ => None,
     });
     let Some(host) = host else { return Ok(None) };
-    // Host names are the same in any case, so the principal is, too.
+    // Host names are case-insensitive, so the principal is lower case.
     let usable = is_host_name(host).then(|| Principal::new(PrincipalKind::Dns, &host.to_ascii_lowercase()));
     usable.map(Some).ok_or(PrincipalError::Dns)
 }
@@ -208,7 +211,8 @@ fn is_common_name(name: &str) -> bool {
         && !is_spiffe_scheme(name)
 }
 
-/// Letters and digits of any script, and printable ASCII. No control, no bidirectional override, no invisible space.
+/// Returns true for letters and digits of any script, and printable ASCII. Control characters, bidirectional overrides
+/// and invisible spaces are excluded.
 fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || c.is_ascii_graphic() || c == ' '
 }
@@ -217,7 +221,8 @@ fn is_spiffe_scheme(uri: &str) -> bool {
     uri.get(..9).is_some_and(|scheme| scheme.eq_ignore_ascii_case("spiffe://"))
 }
 
-/// The SPIFFE ID standard, section 2: lower-case trust domain, then a path of plain, non-empty segments.
+/// Checks the rules of the SPIFFE ID standard, section 2: a lower-case trust domain, then a path of plain, non-empty
+/// segments.
 fn is_spiffe_id(uri: &str) -> bool {
     let Some(rest) = uri.strip_prefix("spiffe://") else { return false };
     let mut parts = rest.split('/');
@@ -233,7 +238,8 @@ fn is_spiffe_id(uri: &str) -> bool {
         })
 }
 
-/// Whether that is a host name: RFC 1035 labels of letters, digits and hyphens. No wildcard, no trailing dot.
+/// Returns true if `host` is a host name: RFC 1035 labels of letters, digits, hyphens and underscores. Wildcards and
+/// trailing dots are invalid.
 pub fn is_host_name(host: &str) -> bool {
     (1..=HOST_BYTES_MAX).contains(&host.len())
         && host.split('.').all(|label| {
@@ -249,7 +255,7 @@ mod tests {
     use super::*;
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 
-    /// A self-signed certificate with exactly these names.
+    /// Makes a self-signed certificate with exactly these names.
     fn certificate(common_name: Option<&str>, names: Vec<SanType>) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();

@@ -1,4 +1,4 @@
-//! Roles and bindings as records: JSON with a number for its shape, in which nothing unknown is overlooked.
+//! Stored records of roles and bindings: JSON with a format number. Unknown fields are errors.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,22 +7,23 @@ use crate::operation::{Operation, Operations};
 use crate::principal::{Principal, PrincipalKind};
 use crate::role::{Grant, Names, Role, RoleName};
 
-/// The shape of records.
+/// Format number of records.
 const FORMAT: u32 = 1;
-/// Roles of one principal at most.
+/// Maximum number of roles per principal.
 pub const ROLES_MAX: usize = 64;
 
-/// A record that is not one of this program. Its text quotes no more of it than a name.
+/// A record that cannot be read. The error text quotes at most names from the record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RecordError(String);
 
-/// Where a role rests.
+/// Returns the store key of a role.
 pub fn role_key(name: &RoleName) -> String {
     format!("role/{name}")
 }
 
-/// Where it rests which roles a principal has. The kind is part of it, so that no name is mistaken for another's.
+/// Returns the store key of a principal's binding. The key includes the kind, so that equal names of different kinds
+/// have different keys.
 pub fn principal_key(principal: &Principal) -> String {
     let kind = match principal.kind() {
         PrincipalKind::Spiffe => "spiffe",
@@ -44,7 +45,7 @@ struct RoleRecord {
 #[serde(deny_unknown_fields)]
 struct GrantRecord {
     operations: Vec<String>,
-    /// `*` alone is all.
+    /// A single `*` means all.
     apps: Vec<String>,
     collections: Vec<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -69,7 +70,7 @@ struct Shape {
 }
 
 fn read<'a, T: Deserialize<'a>>(record: &'a [u8]) -> Result<T, RecordError> {
-    // Serde's text may quote what it found, which is an operator's own.
+    // Serde's error text can quote names from the record. An operator wrote those names, so they can be shown.
     let malformed = |error: serde_json::Error| RecordError(error.to_string());
     let Shape { format } = serde_json::from_slice(record).map_err(malformed)?;
     if format != FORMAT {
@@ -79,7 +80,7 @@ fn read<'a, T: Deserialize<'a>>(record: &'a [u8]) -> Result<T, RecordError> {
 }
 
 impl Role {
-    /// The record of it.
+    /// Serializes the role to a record.
     pub fn to_record(&self) -> Vec<u8> {
         let texts = |names: &Names| names.texts().into_iter().map(str::to_owned).collect();
         let grant = |grant: &Grant| GrantRecord {
@@ -95,11 +96,11 @@ impl Role {
         serde_json::to_vec(&record).expect("lists of text are JSON")
     }
 
-    /// The role of a record at that key.
+    /// Parses the record of a role and checks that the record belongs to that key.
     ///
     /// # Errors
-    /// [`RecordError`]; also where it names an operation that this program does not know, because a role that means
-    /// less than it says would be changed by whoever looks at it.
+    /// [`RecordError`], also if the record names an operation that this program does not know. Skipping an unknown
+    /// operation would silently change the role when an operator edits it.
     pub fn from_record(key: &str, record: &[u8]) -> Result<Self, RecordError> {
         let RoleRecord { role, grants, .. } = read(record)?;
         let refuse = |error: crate::RoleError| RecordError(error.to_string());
@@ -120,24 +121,24 @@ impl Role {
     }
 }
 
-/// Which roles a principal has.
+/// The roles of a principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// Who.
+    /// The principal.
     pub principal: Principal,
-    /// Its roles, whether they are there or not; sorted, 1 to [`ROLES_MAX`].
+    /// The roles, sorted, 1 to [`ROLES_MAX`]. They need not exist.
     pub roles: Vec<RoleName>,
 }
 
 impl Binding {
-    /// The record of it.
+    /// Serializes the binding to a record.
     pub fn to_record(&self) -> Vec<u8> {
         let roles = self.roles.iter().map(|role| role.as_str().to_owned()).collect();
         let record = BindingRecord { format: FORMAT, principal: self.principal.to_text(), roles };
         serde_json::to_vec(&record).expect("lists of text are JSON")
     }
 
-    /// The binding of a record at that key.
+    /// Parses the record of a binding and checks that the record belongs to that key.
     ///
     /// # Errors
     /// [`RecordError`].

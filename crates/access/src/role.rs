@@ -1,4 +1,4 @@
-//! Roles and what they grant.
+//! Roles and their grants.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,69 +8,70 @@ use crate::operation::{Operation, Operations};
 
 /// Longest name of a role, app or collection, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Grants of one role at most.
+/// Maximum number of grants per role.
 pub const GRANTS_MAX: usize = 64;
-/// Apps, or collections, that one grant names at most. One that is for more is for all.
+/// Maximum number of apps, or of collections, that one grant names. A grant for more names must use `*`.
 pub const NAMES_MAX: usize = 1_000;
-/// Fields that a grant allows in an hour, at most.
+/// Largest hourly limit of a grant, in fields.
 pub const HOURLY_MAX: u32 = 1_000_000_000;
 
-/// The role that every engine has: all control operations on everything, and no data operation. Whoever administers
-/// keys and access does not thereby read values.
+/// The role that every engine has: all control operations on everything, and no data operation. Administering keys and
+/// access therefore does not include reading values.
 pub const ADMINISTRATOR: &str = "administrator";
 
 /// The name of a role: 1 to 64 letters, digits, dots, underscores and hyphens, no dot in front.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RoleName(Box<str>);
 
-/// What no role can be.
+/// A reason why a role or grant is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RoleError {
-    /// Of another alphabet or length.
+    /// The role name has the wrong length or an invalid character.
     #[error("a role's name must be 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front")]
     Name,
-    /// It is there already, and stays as it is.
+    /// The name belongs to the built-in role, which cannot be changed.
     #[error("role administrator is built in: give yours another name")]
     BuiltIn,
     /// Too many grants.
     #[error("a role has at most {GRANTS_MAX} grants")]
     Grants,
-    /// A grant without an operation.
+    /// A grant names no operation.
     #[error("a grant must name an operation")]
     NoOperation,
-    /// Too many names, or none.
+    /// A grant names no apps or collections, or too many.
     #[error("a grant must name 1 to {NAMES_MAX} apps and as many collections, or all with \"*\"")]
     Names,
-    /// A name that no app or collection can have.
+    /// The name cannot be an app or collection name.
     #[error("\"{0}\" is not the name of an app or a collection")]
     NotAName(String),
-    /// A word that is the name of none.
+    /// The word is not the name of an operation.
     #[error("\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like")]
     NoSuchOperation(String),
-    /// A word that has no place in a grant, or comes twice.
+    /// The word is not a part of a grant, or the part occurs twice.
     #[error(
         "\"{0}\" has no place there: after the operations come apps=, collections=, mask=, hourly= and reason, each once"
     )]
     Part(String),
-    /// A grant on no app.
+    /// A grant names no app.
     #[error("a grant must say on which apps: apps=NAME,NAME, or apps=* for all")]
     NoApps,
-    /// Control calls carry no reason and have no fields, so nothing would be granted.
+    /// The grant has a reason or an hourly limit but names control operations. Control requests carry no reason and no
+    /// fields.
     #[error("a reason and a number of fields by the hour are for data operations only")]
     ReasonOfControl,
-    /// No number of fields.
+    /// The hourly limit is outside 1 to [`HOURLY_MAX`].
     #[error("hourly must be 1 to {HOURLY_MAX}")]
     Hourly,
-    /// A mask that is none, as far as a grant can tell.
+    /// The text is not the syntax of a mask function.
     #[error("a mask must be a function of at most {MASK_BYTES_MAX} bytes, such as mask=partial(last=4)")]
     Mask,
-    /// Operations that give no values.
+    /// A grant with a mask names an operation that does not return values.
     #[error("a mask is for decrypt and detokenize alone: {0} needs a grant of its own")]
     MaskOf(Operation),
 }
 
 impl RoleName {
-    /// Of that text.
+    /// Validates and wraps a role name.
     ///
     /// # Errors
     /// [`RoleError::Name`].
@@ -78,7 +79,7 @@ impl RoleName {
         if is_name(name) { Ok(Self(name.into())) } else { Err(RoleError::Name) }
     }
 
-    /// The text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -96,17 +97,17 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// Which apps, or which collections.
+/// A set of names of apps, or of collections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// All there are and will be.
+    /// All existing and future names.
     All,
-    /// These, whether they are there or not.
+    /// These names. They need not exist.
     Only(BTreeSet<Box<str>>),
 }
 
 impl Names {
-    /// Of names as an operator writes them; `*` alone is all.
+    /// Parses names as an operator writes them. A single `*` means all names.
     ///
     /// # Errors
     /// [`RoleError::Names`] or [`RoleError::NotAName`].
@@ -124,7 +125,7 @@ impl Names {
         }
     }
 
-    /// As an operator writes them.
+    /// Returns the names as an operator writes them.
     pub fn texts(&self) -> Vec<&str> {
         match self {
             Self::All => vec!["*"],
@@ -140,31 +141,34 @@ impl Names {
     }
 }
 
-/// Some operations on some apps and collections.
+/// A permission for some operations on some apps and collections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What may be done.
+    /// Permitted operations.
     pub operations: Operations,
-    /// On which apps. Operations on the whole engine are granted by [`Names::All`] only.
+    /// Apps on which the operations are permitted. Only [`Names::All`] grants operations on the whole engine.
     pub apps: Names,
-    /// On which of their collections, for operations that are about one.
+    /// Collections on which the operations are permitted, for operations that apply to a collection.
     pub collections: Names,
-    /// Whether each call must say why it is made.
+    /// True if each request must give a reason.
     pub reason: bool,
-    /// What values are shown through. Of operations that give values only.
+    /// Mask for returned values. Only for operations that return values.
     pub mask: Option<MaskText>,
-    /// Fields per hour for each principal and operation; only for data operations.
+    /// Maximum number of fields per hour for each principal and operation. Only for data operations.
     pub hourly: Option<u32>,
 }
 
 impl Grant {
-    /// These operations on everything, without a condition.
+    /// Grants these operations on everything, unconditionally.
     pub fn on_all(operations: Operations) -> Self {
         Self { operations, apps: Names::All, collections: Names::All, reason: false, mask: None, hourly: None }
     }
 
-    /// What an operator writes: `encrypt,tokens.* apps=shop,web collections=people reason`, or
-    /// `decrypt apps=shop mask=partial(last=4) hourly=1000`, in any order after the operations. All collections, where none are named.
+    /// Parses an operator's text, such as `encrypt,tokens.* apps=shop,web collections=people reason` or `decrypt
+    /// apps=shop mask=partial(last=4) hourly=1000`.
+    ///
+    /// Operations come first; the other parts follow in any order. Without `collections=` the grant covers all
+    /// collections.
     ///
     /// # Errors
     /// [`RoleError`], which names the part that is wrong.
@@ -212,7 +216,7 @@ impl Grant {
     }
 }
 
-/// The first word, and what follows it.
+/// Splits off the first word. Returns the word and the rest.
 fn next_part(text: &str) -> (&str, &str) {
     let text = text.trim_ascii_start();
     text.split_at(text.find(is_space).unwrap_or(text.len()))
@@ -223,7 +227,7 @@ fn is_space(sign: char) -> bool {
 }
 
 impl fmt::Display for Grant {
-    /// As [`Grant::from_text`] reads it, every operation by its own name.
+    /// Writes the text that [`Grant::from_text`] reads, with every operation under its own name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let operations: Vec<_> = self.operations.iter().map(Operation::name).collect();
         write!(f, "{} apps={}", operations.join(","), self.apps.texts().join(","))?;
@@ -240,12 +244,12 @@ impl fmt::Display for Grant {
     }
 }
 
-/// An operator's word in an error: cut, and without what a terminal would obey.
+/// Prepares an operator's word for an error message: removes control characters and cuts long words.
 fn shown(word: &str) -> String {
     word.chars().filter(|c| !c.is_control()).take(80).collect()
 }
 
-/// A name for what somebody may do.
+/// A named list of grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Role {
     name: RoleName,
@@ -253,10 +257,10 @@ pub struct Role {
 }
 
 impl Role {
-    /// A role of these grants; without any it permits nothing.
+    /// Creates a role with these grants. A role without grants permits nothing.
     ///
     /// # Errors
-    /// [`RoleError`]; of the built-in name too.
+    /// [`RoleError`], also for the built-in name.
     pub fn new(name: &str, grants: Vec<Grant>) -> Result<Self, RoleError> {
         let name = RoleName::new(name)?;
         if name.as_str() == ADMINISTRATOR {
@@ -283,14 +287,15 @@ impl Role {
         Ok(Self { name, grants: grants.into() })
     }
 
-    /// The role [`ADMINISTRATOR`].
+    /// Returns the built-in role [`ADMINISTRATOR`].
     pub fn administrator() -> Self {
         let grant = Grant::on_all(Operations::CONTROL);
         Self { name: RoleName(ADMINISTRATOR.into()), grants: Box::new([grant]) }
     }
 
-    /// Returns whether a principal that sees values through a mask can find them by guessing at any rate. It can encrypt or mask a
-    /// guess and compare the masked results, or tokenize a guess if equal values have equal tokens.
+    /// Returns true if a principal that sees only masked values can find the values by unlimited guessing. The
+    /// principal can encrypt or mask a guess and compare the masked results. If equal values have equal tokens, the
+    /// principal can also tokenize a guess.
     pub fn can_guess(&self) -> bool {
         let shows = |grant: &Grant, masked: &Grant| {
             grant.mask.is_none()
@@ -314,22 +319,22 @@ impl Role {
                 || may(&[Operation::Tokenize, Operation::TokensFind]))
     }
 
-    /// Its name.
+    /// Returns the role's name.
     pub fn name(&self) -> &RoleName {
         &self.name
     }
 
-    /// What it grants.
+    /// Returns the role's grants.
     pub fn grants(&self) -> &[Grant] {
         &self.grants
     }
 
-    /// Every operation that some grant of it names.
+    /// Returns the union of all granted operations.
     pub fn operations(&self) -> Operations {
         self.grants.iter().fold(Operations::NONE, |all, grant| all.and(grant.operations))
     }
 
-    /// Whether some grant of it names that operation.
+    /// Returns true if any grant of the role names `operation`.
     pub fn has(&self, operation: Operation) -> bool {
         self.operations().contains(operation)
     }

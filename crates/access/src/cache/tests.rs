@@ -1,4 +1,4 @@
-//! What the cache promises, each under a clock that stands still unless a test moves it.
+//! Tests of the cache's guarantees, with a paused clock that only the tests advance.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,8 @@ const BOUNDS: CacheBounds = CacheBounds {
     load_time: Duration::from_secs(5),
 };
 
-/// Answers from a script, in order, or with the number of the load; each load waits while the gate is shut.
+/// A loader that returns scripted results in order, or else the number of the load. While the gate is closed, each load
+/// waits.
 #[derive(Default)]
 struct Store {
     script: Mutex<VecDeque<Result<Option<u64>, LoadError>>>,
@@ -34,7 +35,7 @@ impl Store {
         self.script.lock().unwrap().extend(answers);
     }
 
-    /// Shuts the gate; a permit lets one load through.
+    /// Closes the gate. Each permit of the returned semaphore lets one load through.
     fn shut(&self) -> Arc<Semaphore> {
         let gate = Arc::new(Semaphore::new(0));
         *self.gate.lock().unwrap() = Some(Arc::clone(&gate));
@@ -81,14 +82,14 @@ fn down() -> LoadError {
     LoadError::failed("down")
 }
 
-/// Begins calls, and returns once each waits.
+/// Starts requests and returns when all of them wait.
 async fn waiting(cache: &Under, keys: impl IntoIterator<Item = u64>) -> JoinSet<Result<Option<u64>, LoadError>> {
     let mut calls = JoinSet::new();
     for key in keys {
         let cache = Arc::clone(cache);
         calls.spawn(async move { get(&cache, key).await });
     }
-    // More than there are tasks: each has had its turn.
+    // Yields more often than there are tasks, so that each task runs.
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
     }
@@ -225,7 +226,7 @@ async fn a_load_from_before_a_purge_is_not_kept_and_nobody_after_it_waits_for_it
     assert!(before.join_all().await.into_iter().all(|answer| answer == Ok(Some(100))));
     assert!(after.join_all().await.into_iter().all(|answer| answer == Ok(None)));
     assert_eq!(get(&cache, 7).await, Ok(None), "whichever of them ended last");
-    // And the other way round: the old one ends last.
+    // The reverse order: the older load ends last.
     let (first, second) = (store.shut(), store.shut());
     drop(first);
     store.says([Ok(Some(100)), Ok(None)]);
@@ -283,7 +284,7 @@ async fn while_the_store_is_down_old_entries_serve_for_a_bounded_time() {
         assert_eq!(get(&cache, 1).await, Ok(Some(1)));
     }
     assert_eq!((store.loads(), begun.elapsed()), (loads, Duration::ZERO), "one try in a while, and nobody waits");
-    // A store that does not answer at all delays nobody either: the next try is made aside.
+    // A store that never responds delays no request, because the next attempt runs in the background.
     let gate = store.shut();
     advance(RETRY).await;
     assert_eq!((get(&cache, 1).await, begun.elapsed()), (Ok(Some(1)), RETRY));
@@ -352,7 +353,7 @@ async fn a_hit_allocates_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_from_before_a_purge_is_seen_after_it_whatever_runs_beside() {
-    /// Gives what was true when the load began, some time later.
+    /// Returns, after a delay, the value that was current when the load began.
     struct Truth(Arc<AtomicU64>);
     impl Loader<u64, u64> for Truth {
         async fn load(&self, key: u64) -> Result<Option<u64>, LoadError> {

@@ -1,4 +1,4 @@
-//! Decisions in tables, and beside the plainest model of them.
+//! Decisions in tables, and compared with a simple model.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -49,10 +49,10 @@ fn what_is_not_granted_is_missing() {
         ("detokenize", shop, Some("cards"), Some("ticket 7"), Err(Collection)),
         ("detokenize", shop, Some("people"), None, Err(Reason)),
         ("tokens.get", shop, Some("people"), None, Err(Operation)),
-        // About everything: a grant on one app is not enough.
+        // The operation applies to the whole engine: a grant on one app is not enough.
         ("apps.list", None, None, None, Ok("lister")),
         ("instances.list", None, None, None, Err(Operation)),
-        // About all collections of an app: a grant on some is not enough.
+        // The operation applies to all collections of an app: a grant on some collections is not enough.
         ("collections.list", shop, None, None, Ok("owner")),
         ("collections.list", other, None, None, Err(Collection)),
         ("collections.create", shop, Some("any"), None, Ok("owner")),
@@ -185,13 +185,13 @@ fn what_is_only_observed_takes_no_mask_away() {
     let none = Grants::of([role("relay", vec![grant(&["encrypt"], &["shop"], &["*"], false)])]);
     let (shop, other) = (Some("shop"), Some("other"));
     for (grants, operation, app, reason, mask, observed) in [
-        // With the reason that it wants it is granted.
+        // The request is granted when it gives the required reason.
         (Some(&one), "decrypt", shop, Some("ticket 7"), Some(last), false),
         (Some(&one), "decrypt", shop, None, Some(last), true),
         (Some(&one), "decrypt", other, Some("ticket 7"), Some(last), true),
         (Some(&several), "decrypt", shop, None, Some("redact"), true),
         (Some(&several), "detokenize", shop, Some("ticket 7"), Some("redact"), true),
-        // Who has no mask passes as if there were no roles.
+        // A principal without a mask passes as if there were no roles.
         (Some(&none), "decrypt", shop, None, None, true),
         (None, "decrypt", shop, None, None, true),
     ] {
@@ -225,8 +225,8 @@ fn some_grant() -> impl Strategy<Value = Grant> {
     )
 }
 
-/// A call is permitted if some grant of some role has its operation, reaches as far, and gets a reason where it wants one.
-/// These are the masks of those that do, in their order.
+/// A simple model of authorization. Returns the masks of all grants that permit the request, in order.
+/// A grant permits a request if it covers operation, app and collection, and the request gives a required reason.
 fn model<'r>(
     roles: &'r [Arc<Role>],
     operation: Operation,
@@ -274,7 +274,7 @@ proptest! {
                 let expected = masks[0].as_ref().filter(|_| !clear).map_or(Sight::Clear, Sight::Masked);
                 prop_assert_eq!(permit.sight(), expected);
             }
-            // Another grant never takes one away.
+            // An additional grant never takes a permission away.
             let more = Grants::of(roles.iter().cloned().chain([Arc::new(Role::administrator())]));
             prop_assert!(decided.is_err() || more.decide(ask).is_ok());
         }
