@@ -1,4 +1,4 @@
-//! Keys: an app's masking secret, and what is made of it for each domain. `proto/mask.md` gives the exact bytes.
+//! Keys: an app's masking secret and the keys derived from it per domain. `proto/mask.md` gives the exact bytes.
 
 use std::fmt;
 
@@ -12,18 +12,18 @@ use zeroize::Zeroizing;
 const DOMAIN_LABEL: &[u8] = b"sealwire/mask/domain/1";
 const FF1_LABEL: &[u8] = b"sealwire/mask/ff1/1";
 
-/// An app's masking secret, 32 bytes, wiped on drop: a sub-key of the secret of its tokens. No `Clone`; `Debug` shows
-/// nothing of it.
+/// An app's masking secret: 32 bytes, derived from the app's token secret and wiped on drop. Not `Clone`; `Debug` shows
+/// none of its bytes.
 pub struct MaskSecret(Zeroizing<[u8; 32]>);
 
 impl MaskSecret {
-    /// Takes over bytes that came from deriving.
+    /// Wraps derived bytes.
     #[must_use]
     pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
         Self(bytes)
     }
 
-    /// The sub-key of a domain for one purpose.
+    /// Derives the sub-key of a domain for one purpose.
     fn sub_key(&self, label: &[u8], domain: &str) -> Zeroizing<[u8; 32]> {
         let mut key = Zeroizing::new([0; 32]);
         let info = [label, &length(domain.as_bytes()), domain.as_bytes()];
@@ -31,13 +31,13 @@ impl MaskSecret {
         key
     }
 
-    /// The keyed hash of a domain.
+    /// Returns the keyed hash of a domain.
     pub(crate) fn keyed(&self, domain: &str) -> Keyed {
         let key = self.sub_key(DOMAIN_LABEL, domain);
         Keyed(Box::new(Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length")))
     }
 
-    /// The format-preserving cipher of a domain over numerals below `radix`, which is 2 to 65536.
+    /// Returns the format-preserving cipher of a domain over numerals below `radix`, which is 2 to 65536.
     pub(crate) fn ff1(&self, domain: &str, radix: u32) -> FF1<Aes256Enc> {
         FF1::new(&self.sub_key(FF1_LABEL, domain)[..], radix).expect("a radix that the standard knows")
     }
@@ -49,12 +49,13 @@ impl fmt::Debug for MaskSecret {
     }
 }
 
-/// HMAC-SHA-256 under a domain's sub-key, with the key taken in. In its own allocation, so that a move leaves no copy
-/// behind; it wipes itself, and so do the copies that hash.
+/// HMAC-SHA-256 under a domain's sub-key. The state is boxed, so that a move leaves no copy behind. The state and its
+/// clones are wiped on drop.
 pub(crate) struct Keyed(Box<Hmac<Sha256>>);
 
 impl Keyed {
-    /// The hash of a value under one purpose. Each part has its length in front, so that no two inputs are the same bytes.
+    /// Hashes a value for one purpose. Each part is prefixed with its length, so that different inputs never give the
+    /// same bytes.
     pub(crate) fn hash(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 32] {
         let mut mac = Hmac::clone(&self.0);
         for part in [purpose].iter().chain(parts) {

@@ -1,11 +1,12 @@
-//! Masking: values that behave like the real ones without being them.
+//! Masking: replaces real values with values of similar form.
 //!
-//! [`Rules`] say which field of a document or column of a table is masked by which [`Function`]; they are texts and hold
-//! no key. [`Masks`] are rules with an app's [`MaskSecret`], ready to be applied. [`Masking`] does it in a walk over a
-//! document, [`Finding`] only tells what would be done. `docs/masking.md` lists the functions and what each gives away.
+//! [`Rules`] say which field of a document or column of a table is masked by which [`Function`]; they hold no key.
+//! [`Masks`] combine rules with keys from an app's [`MaskSecret`]. [`Masking`] masks a document in a walk. [`Finding`]
+//! only reports the fields that rules would mask. `docs/masking.md` lists the functions and the information that each
+//! function reveals.
 //!
-//! Nothing here does I/O, reads a clock or logs. Every value takes bounded work ([`limits`]). A function that does not
-//! fit a value says so ([`Unfit`]) and never lets it through.
+//! This crate does no I/O, reads no clock and does not log. Every value takes bounded work ([`limits`]). A function
+//! that does not fit a value returns [`Unfit`] and never passes the value through.
 
 mod apply;
 mod function;

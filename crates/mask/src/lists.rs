@@ -1,18 +1,18 @@
-//! Lists that come along, in `lists/`: common words, put together for this crate. `full_names` pairs two of them.
+//! The built-in lists in `lists/`: common words, compiled for this crate. `full_names` combines two lists.
 
 use std::sync::LazyLock;
 
-/// Names of the lists.
+/// Names of the built-in lists.
 pub(crate) const NAMES: [&str; 6] = ["first_names", "last_names", "full_names", "cities", "streets", "companies"];
 
-/// Entries on lines of a file, found once.
+/// The lines of a list file, split on first use.
 type Lines = LazyLock<Vec<&'static str>>;
 
-/// One list.
+/// A built-in list.
 #[derive(Clone, Copy)]
 pub(crate) enum Bundled {
     Words(&'static Lines),
-    /// Every entry of the first with every one of the second, a space between them.
+    /// Every entry of the first list combined with every entry of the second, separated by a space.
     Pairs(&'static Lines, &'static Lines),
 }
 
@@ -22,7 +22,7 @@ static CITIES: Lines = LazyLock::new(|| include_str!("../lists/cities.txt").line
 static STREETS: Lines = LazyLock::new(|| include_str!("../lists/streets.txt").lines().collect());
 static COMPANIES: Lines = LazyLock::new(|| include_str!("../lists/companies.txt").lines().collect());
 
-/// The entries of a list.
+/// Returns the list of that name.
 pub(crate) fn find(name: &str) -> Option<Bundled> {
     Some(match name {
         "first_names" => Bundled::Words(&FIRST_NAMES),
@@ -36,7 +36,7 @@ pub(crate) fn find(name: &str) -> Option<Bundled> {
 }
 
 impl Bundled {
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub(crate) fn len(self) -> usize {
         match self {
             Self::Words(words) => words.len(),
@@ -44,7 +44,7 @@ impl Bundled {
         }
     }
 
-    /// Entry `at`, in two parts of which the second is empty or stands behind a space.
+    /// Returns entry `at` in two parts. The second part is empty or is to be separated by a space.
     pub(crate) fn get(self, at: usize) -> (&'static str, &'static str) {
         match self {
             Self::Words(words) => (words[at], ""),

@@ -1,4 +1,4 @@
-//! Functions with keys, ready to be applied.
+//! Functions combined with their keys.
 
 use sealwire_msgpack::write;
 
@@ -6,10 +6,10 @@ use crate::apply::{Applied, Unfit};
 use crate::rules::Lists;
 use crate::{Function, MaskSecret, Rules, Value};
 
-/// What [`redact`] writes in place of a string.
+/// The string that [`redact`] writes in place of a string.
 const REDACTED: &str = "[redacted]";
 
-/// One function with its key. `Send` and `Sync`; kept and used by many calls.
+/// A function with its key. `Send` and `Sync`, so many requests can share it.
 #[derive(Debug)]
 pub struct Mask {
     function: Function,
@@ -17,7 +17,7 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// Derives the function's key. Of lists it knows those that come along; `None` for another one.
+    /// Derives the function's key. Returns `None` if the function names a list that is not built in.
     #[must_use]
     pub fn new(function: &Function, secret: &MaskSecret) -> Option<Self> {
         Self::with(function, &Lists::default(), secret)
@@ -27,17 +27,17 @@ impl Mask {
         Some(Self { function: function.clone(), applied: Applied::new(function, lists, secret)? })
     }
 
-    /// What it does.
+    /// Returns the function.
     #[must_use]
     pub fn function(&self) -> &Function {
         &self.function
     }
 
-    /// Appends what replaces a value, as one MessagePack value. nil stays nil. `subject` is the value beside it that
-    /// [`Function::subject`] names.
+    /// Appends the replacement of a value, as one MessagePack value. nil stays nil. `subject` is the value in the same
+    /// map that [`Function::subject`] names.
     ///
     /// # Errors
-    /// [`Unfit`] when the function has nothing for such a value; what was appended is then to be taken back.
+    /// [`Unfit`] if the function cannot mask the value. The caller must then truncate `out` to its former length.
     pub fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         if value == Value::Nil {
             write::nil(out);
@@ -46,7 +46,8 @@ impl Mask {
         self.applied.apply(value, subject, out)
     }
 
-    /// As [`Mask::apply`], and [`redact`] where the function does not fit: never the value, never nothing.
+    /// Masks a value like [`Mask::apply`]. If the function does not fit the value, appends the output of [`redact`]
+    /// instead.
     pub fn apply_or_redact(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) {
         let before = out.len();
         if self.apply(value, subject, out).is_err() {
@@ -56,13 +57,13 @@ impl Mask {
     }
 }
 
-/// Rules with an app's keys. `Send` and `Sync`, meant to be shared by many calls.
+/// Rules combined with an app's keys. `Send` and `Sync`, so many requests can share them.
 #[derive(Debug)]
 pub struct Masks {
     rules: Rules,
-    /// One for each rule.
+    /// One mask per rule.
     masks: Vec<Mask>,
-    /// Of each rule, its place among those that have a subject.
+    /// Per rule, its index among the rules that have a subject.
     askers: Vec<Option<usize>>,
 }
 
@@ -84,22 +85,22 @@ impl Masks {
         }
     }
 
-    /// The rules.
+    /// Returns the rules.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// The mask of a rule.
+    /// Returns the mask of a rule.
     #[must_use]
     pub fn get(&self, rule: usize) -> Option<&Mask> {
         self.masks.get(rule)
     }
 
-    /// As [`Mask::apply`], by a rule's place.
+    /// Applies the mask at index `rule`, like [`Mask::apply`].
     ///
     /// # Errors
-    /// As [`Mask::apply`]; [`Unfit::NoRule`] for a place that is none.
+    /// The errors of [`Mask::apply`], and [`Unfit::NoRule`] if there is no rule at that index.
     pub fn apply(
         &self,
         rule: usize,
@@ -110,20 +111,20 @@ impl Masks {
         self.masks.get(rule).ok_or(Unfit::NoRule)?.apply(value, subject, out)
     }
 
-    /// Rules that have a subject.
+    /// Returns the number of rules that have a subject.
     pub(crate) fn askers(&self) -> usize {
         self.askers.iter().flatten().count()
     }
 
-    /// The subject of a rule: the number of its asker, and the key.
+    /// Returns a rule's subject: the rule's index among rules with a subject, and the key of the subject.
     pub(crate) fn subject(&self, rule: usize) -> Option<(usize, &str)> {
         let asker = (*self.askers.get(rule)?)?;
         Some((asker, self.masks.get(rule)?.function.subject()?))
     }
 }
 
-/// Appends what stands for any value without saying anything of it: a text for a string, 0 for a number, `false`, empty
-/// binary, nil; the text for a container, which is `None`.
+/// Appends a constant replacement for a value's type: a text for a string, 0 for a number, `false`, empty binary, or
+/// nil. `None` stands for a container and gives the text.
 pub fn redact(value: Option<Value<'_>>, out: &mut Vec<u8>) {
     match value {
         Some(Value::Nil | Value::Ext(..)) => write::nil(out),

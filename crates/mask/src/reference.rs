@@ -1,41 +1,41 @@
-//! What each function does to a value and what it gives away: the table in `docs/masking.md`, and what the tests hold the
-//! functions to.
+//! Properties of each function: accepted values and information that a masked value reveals. The table appears in
+//! `docs/masking.md`, and the tests check the functions against it.
 
 use std::fmt::Write as _;
 
-/// Whether two values may be masked alike.
+/// The uniqueness of masked values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unique {
-    /// They may.
+    /// Different values can have equal masked values.
     No,
-    /// They are not.
+    /// Different values always have different masked values.
     Yes,
-    /// They are not, but for a chance of one in 2^`0` for each pair.
+    /// Different values have different masked values, except with probability 2^-`0` per pair.
     Nearly(u32),
 }
 
-/// One function with typical settings.
+/// One function with typical arguments.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// As rules write it.
+    /// The function as written in rules.
     pub(crate) function: &'static str,
-    /// Values that it fits.
+    /// Accepted values.
     pub(crate) takes: &'static str,
-    /// Whether the same value is always masked alike, under the app's key if it has one.
+    /// True if equal values always have equal masked values, under the same key if the function uses a key.
     pub(crate) is_consistent: bool,
     pub(crate) unique: Unique,
-    /// What `unique` holds for.
+    /// The condition under which `unique` holds.
     pub(crate) unique_for: &'static str,
     pub(crate) reversible: &'static str,
     pub(crate) form: &'static str,
-    /// What somebody learns who has the masked values and not the key.
+    /// Information for an attacker who has the masked values but not the key.
     pub(crate) learns: &'static str,
 }
 
 const NO: &str = "no";
 const BY_KEY: &str = "with the key, by the engine alone; no call does it";
 
-/// All, in the order of the documentation.
+/// All rows, in the order of the documentation.
 pub(crate) const ROWS: [Row; 23] = [
     Row {
         function: "keep",
@@ -269,7 +269,7 @@ pub(crate) const ROWS: [Row; 23] = [
     },
 ];
 
-/// The table, as Markdown.
+/// Returns the table as Markdown.
 #[must_use]
 pub fn reference() -> String {
     let mut table = String::from(

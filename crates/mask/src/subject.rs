@@ -1,8 +1,8 @@
-//! The value beside a field that its masking hangs on: `customer_id` beside `born`.
+//! Subjects: values in the same map that the masking of a field depends on, such as `customer_id` for `born`.
 //!
-//! A walk meets fields one by one, so the map around one is searched for the key when it is first asked for, from its
-//! first byte to [`SUBJECT_BYTES_MAX`] at most, and the find is remembered for the map: one search for each map and
-//! rule, however many of its fields ask.
+//! A walk visits one field at a time. On the first request for a map, the module searches the first
+//! [`SUBJECT_BYTES_MAX`] bytes of the map for the key. The result is remembered, so there is one search per map and
+//! rule, regardless of the number of fields.
 
 use sealwire_payload::Path;
 
@@ -11,14 +11,14 @@ use crate::limits::SUBJECT_BYTES_MAX;
 
 #[cfg(test)]
 thread_local! {
-    /// Maps that this thread has searched.
+    /// Number of maps that this thread has searched.
     pub(crate) static SEARCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// What was found, by depth and rule: the fields of one map are met together, but for those of maps inside it.
+/// Search results by depth and rule. The fields of one map are visited together, apart from those of nested maps.
 #[derive(Debug)]
 pub(crate) struct Subjects {
-    /// Rules that ask.
+    /// Number of rules that have a subject.
     askers: usize,
     found: Vec<Option<Found>>,
 }
@@ -27,18 +27,19 @@ pub(crate) struct Subjects {
 struct Found {
     /// Offset of the map in the document.
     map: usize,
-    /// Offset of the value; `None`: the key is not there.
+    /// Offset of the value, or `None` if the key is missing.
     value: Option<usize>,
 }
 
 impl Subjects {
-    /// For rules of which `askers` ask.
+    /// Creates an empty set of results for `askers` rules that have a subject.
     pub(crate) fn new(askers: usize) -> Self {
         Self { askers, found: Vec::new() }
     }
 
-    /// The value under `key` beside the field at `path`, as the `asker`th rule asks for it. `None` where there is none:
-    /// the field is in no map, the key is not in it or too far from its start, or a container stands there.
+    /// Returns the value under `key` in the map of the field at `path`, for the rule with index `asker`. Returns `None`
+    /// if the field is in no map, or if the key is missing or too far from the map's start. A container as value also
+    /// gives `None`.
     pub(crate) fn find<'a>(&mut self, path: &Path<'a>, asker: usize, key: &str) -> Option<Value<'a>> {
         let map = path.enclosing_map()?;
         let slot = map.depth() * self.askers + asker;

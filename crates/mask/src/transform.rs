@@ -1,4 +1,4 @@
-//! Rules in a walk over a document: masking it, or telling what would be masked.
+//! Walks that apply rules to a document: masking the document, or reporting the fields that rules apply to.
 
 use sealwire_payload::{Field, Outcome, Path, Transform};
 
@@ -6,25 +6,27 @@ use crate::apply::Unfit;
 use crate::subject::Subjects;
 use crate::{Masks, Rules, Ruling, Value};
 
-/// Why a field could not be masked. Says nothing of its value.
+/// A reason why a field could not be masked. The error contains nothing of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MaskingError {
-    /// No rule names it, and the rules refuse such fields.
+    /// No rule names the field, and the rules reject such fields.
     #[error("no rule names this field, and unknown = \"refuse\"")]
     Unknown,
-    /// The function of its rule has nothing for it.
+    /// The function of the field's rule does not fit the value.
     #[error("{unfit} (rule {})", .rule + 1)]
     Unfit {
-        /// The rule's place.
+        /// The index of the rule.
         rule: usize,
-        /// What the function says.
+        /// The function's reason.
         unfit: Unfit,
     },
 }
 
-/// Masks a document by rules, in a walk under [`Rules::selection`]. As a [`Transform`] it ends at the first field that cannot
-/// be masked; who wants to go on wraps [`Masking::mask`] and writes [`redact`](crate::redact) there, since a walk that
-/// goes on after an error keeps the field.
+/// Masks a document by rules, in a walk under [`Rules::selection`]. As a [`Transform`], the walk ends at the first
+/// field that cannot be masked.
+///
+/// To continue instead, wrap [`Masking::mask`] and write [`redact`](crate::redact) for such a field. A walk that merely
+/// continues after an error keeps the unmasked field.
 #[derive(Debug)]
 pub struct Masking<'m> {
     masks: &'m Masks,
@@ -32,7 +34,7 @@ pub struct Masking<'m> {
 }
 
 impl<'m> Masking<'m> {
-    /// For one walk.
+    /// Creates the state for one walk.
     #[must_use]
     pub fn new(masks: &'m Masks) -> Self {
         Self { masks, subjects: Subjects::new(masks.askers()) }
@@ -41,7 +43,7 @@ impl<'m> Masking<'m> {
     /// Masks one field of the walk.
     ///
     /// # Errors
-    /// [`MaskingError`]; what was appended is then to be taken back.
+    /// [`MaskingError`]. The caller must then truncate `out` to its former length.
     pub fn mask(&mut self, field: &Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, MaskingError> {
         let rule = match self.masks.rules().ruling(field) {
             Ruling::Rule(rule) => rule,
@@ -73,23 +75,23 @@ impl Transform for Masking<'_> {
     }
 }
 
-/// One leaf that [`Finding`] met.
+/// A leaf that [`Finding`] visited.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
-    /// Counts the leaves of the document from 0; nil is none.
+    /// Number of the leaf in the document, counted from 0. nil is not counted.
     pub ordinal: usize,
-    /// What the rules say.
+    /// The ruling for the leaf.
     pub ruling: Ruling,
     /// The value.
     pub value: Value<'a>,
-    /// Where it sits.
+    /// The path of the leaf.
     pub path: Path<'a>,
-    /// The value beside it that its function's subject names.
+    /// The value in the same map that the function's subject names.
     pub subject: Option<Value<'a>>,
 }
 
-/// Tells of every leaf of a document, but nil, what the rules say of it, in a walk under [`Rules::selection`]. Masks nothing
-/// and needs no key.
+/// Reports the ruling for every leaf of a document except nil, in a walk under [`Rules::selection`]. Masks nothing and
+/// needs no key.
 #[derive(Debug)]
 pub struct Finding<'r, F> {
     rules: &'r Rules,
@@ -99,7 +101,7 @@ pub struct Finding<'r, F> {
 }
 
 impl<'r, E, F: FnMut(Found<'_>) -> Result<(), E>> Finding<'r, F> {
-    /// For one walk. An error of `found` ends it.
+    /// Creates the state for one walk. An error of `found` ends the walk.
     pub fn new(rules: &'r Rules, found: F) -> Self {
         Self { rules, subjects: Subjects::new(rules.iter().len()), ordinal: 0, found }
     }

@@ -1,11 +1,11 @@
-//! A value as functions see it: a leaf of a document or a cell of a table.
+//! The value that a function masks: a leaf of a document or a cell of a table.
 
 use sealwire_msgpack::{Token, TokenReader, write};
 
-/// One value to be masked. Borrowed; its `Debug` shows it, so it belongs in no log.
+/// A borrowed value to be masked. `Debug` shows the value, so it must not be logged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
-    /// nil or NULL: stays what it is under every function.
+    /// nil or NULL. Every function keeps it.
     Nil,
     /// A boolean.
     Bool(bool),
@@ -26,7 +26,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The value of a token; `None` for a container's header and for a string that is not UTF-8.
+    /// Returns the value of a token. Returns `None` for a container's header and for a string that is not UTF-8.
     #[must_use]
     pub fn of(token: Token<'a>) -> Option<Self> {
         Some(match token {
@@ -43,13 +43,13 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The value that MessagePack bytes begin with; `None` as for [`Value::of`], and for bytes that are none.
+    /// Reads the value at the start of MessagePack bytes. Returns `None` as [`Value::of`] does, and for invalid bytes.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         Self::of(TokenReader::new(bytes).token().ok()?)
     }
 
-    /// Appends it as MessagePack, in its shortest encoding.
+    /// Appends the value as MessagePack in its shortest encoding.
     pub fn write(self, out: &mut Vec<u8>) {
         match self {
             Self::Nil => write::nil(out),

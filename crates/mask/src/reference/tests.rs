@@ -1,4 +1,4 @@
-//! Holds the functions to every claim of the table, and the document to the table.
+//! Checks the functions against every claim of the table, and the document against the table.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ fn mask_of(function: &str, byte: u8) -> Mask {
     Mask::new(&function.parse().expect(function), &secret(byte)).expect("a list that comes along")
 }
 
-/// The MessagePack of what replaces a text.
+/// Returns the MessagePack encoding of a masked text.
 fn masked(mask: &Mask, text: &str) -> Vec<u8> {
     let subject = mask.function().subject().map(|_| Value::Str("customer 7"));
     let mut out = Vec::new();
@@ -53,7 +53,7 @@ fn text_of(masked: &[u8]) -> &str {
     }
 }
 
-/// Texts that a row's function fits.
+/// Generates texts that a row's function accepts.
 fn texts(row: &Row) -> BoxedStrategy<String> {
     match row.function.parse::<Function>().expect(row.function).name() {
         "email" => "[a-zA-Zé.]{1,12}@[a-z]{2,8}\\.[a-z]{2,3}".boxed(),
@@ -69,7 +69,7 @@ fn texts(row: &Row) -> BoxedStrategy<String> {
     }
 }
 
-/// With the last digit that makes Luhn's sum come out.
+/// Replaces the last digit so that the card number passes the Luhn check.
 fn valid(card: &str) -> String {
     let digits: Vec<u8> = card.bytes().filter(u8::is_ascii_digit).collect();
     let check = crate::kinds::check_digit(&digits, digits.len() - 1);
@@ -83,14 +83,14 @@ fn date() -> BoxedStrategy<String> {
         .boxed()
 }
 
-/// Whether equality of masked values is that of the values, but for what the row leaves out.
+/// Returns true if the row treats `a` and `b` as equal values. Some rows ignore separators or case.
 fn counts_alike(row: &Row, a: &str, b: &str) -> bool {
-    // Separators of a telephone number do not count.
+    // Separators of a telephone number are ignored.
     let digits = |text: &str| text.chars().filter(|c| c.is_ascii_digit() || *c == '+').collect::<String>();
     if row.function.starts_with("phone") { digits(a) == digits(b) } else { a == b }
 }
 
-/// One check for each row, with `cases` of its texts.
+/// Runs one check per row, each with `cases` texts.
 fn for_each_row(cases: u32, check: impl Fn(&Row, Vec<String>)) {
     for row in &ROWS {
         let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(cases));
@@ -143,7 +143,7 @@ fn another_app_and_another_domain_mask_otherwise_and_functions_without_a_key_ali
             Some(open) => mask_of(&format!("{open}, domain=elsewhere)"), 1),
             None => mask_of(&format!("{}(domain=elsewhere)", row.function), 1),
         };
-        // Noise on small numbers has few outcomes, or one.
+        // Noise on small numbers has one possible result, or only a few.
         let is_coarse = function.name() == "noise" || function.name() == "date_shift";
         if texts.len() > 20 && !(is_coarse && row.function.contains("percent")) {
             assert_ne!(all(&one), all(&other));
@@ -161,7 +161,7 @@ fn no_original_is_in_what_hides_it() {
             return;
         }
         let mask = mask_of(row.function, 1);
-        // Of an address whose domain is kept, what is hidden stands before the sign.
+        // If the domain of an address is kept, the hidden part stands before the `@`.
         let hidden = |text: &String| match text.split_once('@') {
             Some((local, _)) if name == "email" => local.to_owned(),
             _ => text.clone(),
@@ -175,7 +175,7 @@ fn no_original_is_in_what_hides_it() {
     });
 }
 
-/// A text's form: digits, letters, and everything else as it stands.
+/// Returns a text's form: classes of digits and letters, and all other characters unchanged.
 fn form(text: &str, letters_are_digits: bool) -> String {
     let of = |c: char| match c {
         '0'..='9' => '9',

@@ -1,4 +1,4 @@
-//! What is wrong with rules, and where.
+//! Errors in rules, with their positions.
 
 use std::ops::Range;
 
@@ -7,15 +7,15 @@ use sealwire_payload::SelectError;
 use super::{Lists, Rule, Target};
 use crate::FunctionError;
 
-/// Rules that were refused. Their author's to mend.
+/// Invalid rules, reported to their author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}", place(.line, .column))]
 pub struct RulesError {
-    /// Line in the rules text, counted from 1; 0 where there is no text.
+    /// Line in the rules text, counted from 1; 0 if the rules are not a text.
     pub line: usize,
-    /// Character in that line, counted from 1; 0 where there is no text.
+    /// Character in that line, counted from 1; 0 if the rules are not a text.
     pub column: usize,
-    /// What is wrong there and what to write instead.
+    /// The error and the correct form.
     pub message: String,
 }
 
@@ -24,7 +24,7 @@ fn place(line: &usize, column: &usize) -> String {
 }
 
 impl RulesError {
-    /// At byte `at` of `text`.
+    /// Creates an error at byte `at` of `text`.
     pub(super) fn at(text: &str, at: usize, message: String) -> Self {
         let before = &text[..text.floor_char_boundary(at)];
         let line = 1 + before.matches('\n').count();
@@ -33,25 +33,25 @@ impl RulesError {
     }
 }
 
-/// What is wrong, before anybody knows where in a text it stands.
+/// An error in the rules, before its position in the text is known.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) place: Place,
     pub(super) message: String,
 }
 
-/// The part of the rules that is wrong.
+/// The invalid part of the rules.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// A rule as a whole, by its place.
+    /// A rule as a whole, by its index.
     Rule(usize),
-    /// What a rule names, from this byte of it on.
+    /// The target of a rule (by index), from this byte of the target.
     Target(usize, usize),
-    /// A rule's mask, from this byte of it on.
+    /// The mask of a rule (by index), from this byte of the mask.
     Mask(usize, usize),
     /// A list.
     List,
-    /// Bytes of the text.
+    /// A byte range of the text.
     Text(Range<usize>),
 }
 
@@ -82,7 +82,7 @@ impl Fault {
         Self { place: Place::Mask(at, 0), message }
     }
 
-    /// The paths of all rules together do not fit.
+    /// Creates an error for paths that exceed the total step limit.
     pub(super) fn too_many(error: &SelectError, rules: &[Rule]) -> Self {
         let is_first = |rule: &Rule| match (error, &rule.target) {
             (SelectError::TooManySteps { path, .. }, Target::Path(other)) => path == other,
@@ -92,7 +92,7 @@ impl Fault {
         Self::rule(rules.iter().rposition(is_first).unwrap_or(0), message)
     }
 
-    /// For rules that are no text.
+    /// Converts the fault for rules that are not a text.
     pub(super) fn into_error(self) -> RulesError {
         let message = match self.place {
             Place::Rule(at) => format!("rule {}: {}", at + 1, self.message),

@@ -37,7 +37,7 @@ enum List {
     File(String),
 }
 
-/// Where the parts of one rule stand.
+/// Positions of the parts of one rule.
 struct Spans {
     rule: usize,
     target: Range<usize>,
@@ -115,7 +115,7 @@ fn rule(at: usize, entry: Entry, spans: &mut Spans) -> Result<Rule, Fault> {
     Ok(Rule { target, function })
 }
 
-/// A fault at its place in the text.
+/// Adds the position in the text to a fault.
 fn located(text: &str, spans: &[Spans], fault: Fault) -> RulesError {
     let at = match fault.place {
         Place::Rule(rule) => spans.get(rule).map_or(0, |spans| spans.rule),
@@ -127,7 +127,8 @@ fn located(text: &str, spans: &[Spans], fault: Fault) -> RulesError {
     RulesError::at(text, at, fault.message)
 }
 
-/// Byte `byte` of the string that stands at `span`; its opening quote where escapes move bytes about.
+/// Returns the position of byte `byte` of the string at `span`. If the string has escapes, returns the position of its
+/// opening quote.
 fn inside(text: &str, span: &Range<usize>, byte: usize) -> usize {
     let written = text.get(span.clone()).unwrap_or_default();
     let is_plain = written.starts_with('\'') && !written.starts_with("'''")

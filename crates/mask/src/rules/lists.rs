@@ -1,4 +1,4 @@
-//! Lists that pseudonyms are taken from: those that come along, and one's own.
+//! Lists for pseudonyms: built-in lists and custom lists.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sealwire_msgpack::write;
 use crate::limits::{LIST_ENTRIES_MAX, LIST_ENTRY_BYTES_MAX, LISTS_MAX, TEXT_BYTES_MAX};
 use crate::lists;
 
-/// Lists of one's own, by name; they come before those that come along.
+/// Custom lists by name. A custom list takes precedence over a built-in list of the same name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lists {
     own: Vec<Own>,
@@ -19,7 +19,7 @@ struct Own {
     entries: Arc<[Box<str>]>,
 }
 
-/// Entries of one list.
+/// The entries of one list.
 #[derive(Clone, Debug)]
 pub(crate) enum Entries {
     Own(Arc<[Box<str>]>),
@@ -27,7 +27,7 @@ pub(crate) enum Entries {
 }
 
 impl Lists {
-    /// Adds one; says what is wrong with it.
+    /// Adds a custom list. Returns a message if the list is invalid.
     pub(super) fn add(&mut self, name: &str, entries: Vec<String>) -> Result<(), String> {
         if self.own.len() == LISTS_MAX {
             return Err(format!("more than {LISTS_MAX} lists"));
@@ -48,18 +48,18 @@ impl Lists {
         Ok(())
     }
 
-    /// The entries of a list.
+    /// Returns the entries of a list.
     pub(crate) fn find(&self, name: &str) -> Option<Entries> {
         let own = self.own.iter().find(|own| *own.name == *name);
         own.map(|own| Entries::Own(Arc::clone(&own.entries))).or_else(|| lists::find(name).map(Entries::Bundled))
     }
 
-    /// Names and entries of one's own.
+    /// Returns the names and entries of the custom lists.
     pub(super) fn own(&self) -> impl Iterator<Item = (&str, impl ExactSizeIterator<Item = &str>)> {
         self.own.iter().map(|own| (&*own.name, own.entries.iter().map(|entry| &**entry)))
     }
 
-    /// All names, for messages.
+    /// Returns all names, for messages.
     pub(super) fn names(&self) -> String {
         let own = self.own.iter().map(|own| &*own.name);
         let all: Vec<String> = own.chain(lists::NAMES).map(|name| format!("`{name}`")).collect();
@@ -68,7 +68,7 @@ impl Lists {
 }
 
 impl Entries {
-    /// How many there are; never 0.
+    /// Returns the number of entries; never 0.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Own(entries) => entries.len(),
@@ -76,7 +76,7 @@ impl Entries {
         }
     }
 
-    /// Appends entry `at`, which is below their number, as a string.
+    /// Appends entry `at` as a MessagePack string. `at` must be below [`Entries::len`].
     pub(crate) fn write(&self, at: usize, out: &mut Vec<u8>) {
         match self {
             Self::Own(entries) => write::str(out, &entries[at]),

@@ -1,8 +1,8 @@
-//! Rules: which field of a document, or column of a table, is masked by which function. No keys.
+//! Rules: the assignment of masking functions to fields of a document or columns of a table. Rules hold no keys.
 //!
-//! Path and column rules come first, in their order: the first that names a field wins, and one that names a container
-//! holds for every leaf beneath it. String leaves that none of them names are looked at for kinds, in order. What is
-//! left is unknown: kept or refused, as the rules say. Map keys are never masked.
+//! Path and column rules apply first, in order. The first rule that names a field applies to the field; a rule that
+//! names a container applies to every leaf in it. Kind rules, in order, apply to string leaves that no path or column
+//! rule names. All other leaves are kept or rejected, as `unknown` says. Map keys are never masked.
 
 mod error;
 mod file;
@@ -20,91 +20,91 @@ use crate::limits::RULES_MAX;
 use crate::{Function, Value};
 use error::Fault;
 
-/// What happens to a field that no rule names.
+/// The treatment of a field that no rule names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// It stays as it is.
+    /// Keep the field unchanged.
     Keep,
-    /// It is an error.
+    /// Reject the field with an error.
     Refuse,
 }
 
-/// What a rule names.
+/// The fields that a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Values of a document by select path.
+    /// Values of a document, by select path.
     Path(String),
-    /// A column: `email`, `customers.email` or `shop.customers.email`. In a document a key of exactly that name, at any
-    /// depth.
+    /// A column: `email`, `customers.email` or `shop.customers.email`. In a document: a key with exactly that name, at
+    /// any depth.
     Column(String),
-    /// Strings that look like it.
+    /// Strings of this kind.
     Kind(Kind),
 }
 
-/// One rule.
+/// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it names.
+    /// The fields that the rule applies to.
     pub target: Target,
-    /// What replaces it.
+    /// The function that masks these fields.
     pub function: Function,
 }
 
-/// A rule as a call sends it.
+/// A rule as a request contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleText {
-    /// What it names.
+    /// The fields that the rule applies to.
     pub target: Target,
     /// The text of a function.
     pub mask: String,
 }
 
-/// What the rules say of one field.
+/// The decision of the rules on one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// The rule of this place among [`Rules::iter`]. Its function may be `keep`.
+    /// The rule with this index in [`Rules::iter`] applies. Its function can be `keep`.
     Rule(usize),
-    /// No rule: it stays.
+    /// No rule applies; the field stays unchanged.
     Keep,
-    /// No rule: it must not pass.
+    /// No rule applies; the field is rejected.
     Refuse,
 }
 
-/// Rules, read and checked.
+/// Parsed and validated rules.
 #[derive(Clone, Debug)]
 pub struct Rules {
     unknown: Unknown,
     rules: Vec<Rule>,
-    /// Places of path and column rules among all, in the order of the selection's paths.
+    /// Indexes of path and column rules, in the order of the selection's paths.
     ranked: Vec<usize>,
-    /// Places of kind rules, in order.
+    /// Indexes of kind rules, in order.
     kinds: Vec<(usize, Kind)>,
     selection: Arc<Selection>,
     lists: Lists,
 }
 
 impl Rules {
-    /// Reads a rules file whose lists are all inline.
+    /// Parses a rules file whose lists are all inline.
     ///
     /// # Errors
-    /// [`RulesError`] names line, column and what to write instead.
+    /// [`RulesError`] with line, column and the correct form.
     pub fn from_toml(text: &str) -> Result<Self, RulesError> {
         Self::from_toml_with(text, |_| Err("lists in files are not read here: write the entries inline".to_owned()))
     }
 
-    /// Reads a rules file. `read` gives the text of a list's file by the name that the rules have it under, one entry a
-    /// line, or says why it cannot.
+    /// Parses a rules file. `read` returns the text of a list's file by the file name in the rules, one entry per line.
+    /// `read` can also return an error message.
     ///
     /// # Errors
-    /// As [`Rules::from_toml`].
+    /// The errors of [`Rules::from_toml`].
     pub fn from_toml_with(text: &str, read: impl FnMut(&str) -> Result<String, String>) -> Result<Self, RulesError> {
         file::read(text, read)
     }
 
-    /// Rules of a call. `lists` are names with their entries.
+    /// Creates rules from a request. `lists` are list names with their entries.
     ///
     /// # Errors
-    /// [`RulesError`] without line and column; it names the rule by its place, counted from 1.
+    /// [`RulesError`] without line and column. The message names the rule by its number, counted from 1.
     pub fn new(unknown: Unknown, rules: Vec<RuleText>, lists: Vec<(String, Vec<String>)>) -> Result<Self, RulesError> {
         let mut own = Lists::default();
         for (name, entries) in lists {
@@ -149,35 +149,36 @@ impl Rules {
         Ok(Self { unknown, rules, ranked, kinds, selection: Arc::new(selection), lists })
     }
 
-    /// All rules in their order.
+    /// Returns all rules in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Rule> {
         self.rules.iter()
     }
 
-    /// The rule of a place.
+    /// Returns the rule at an index.
     #[must_use]
     pub fn get(&self, rule: usize) -> Option<&Rule> {
         self.rules.get(rule)
     }
 
-    /// What happens to fields that no rule names.
+    /// Returns the treatment of fields that no rule names.
     #[must_use]
     pub fn unknown(&self) -> Unknown {
         self.unknown
     }
 
-    /// Lists of one's own: names and entries. A call that repeats rules sends them along.
+    /// Returns the names and entries of the custom lists. A request that repeats the rules must include these lists.
     pub fn lists(&self) -> impl Iterator<Item = (&str, impl ExactSizeIterator<Item = &str>)> {
         self.lists.own()
     }
 
-    /// For a walk over a document: every leaf is a field and knows its path or column rule.
+    /// Returns the selection for a walk over a document. Every leaf is a field of the walk and carries its path or
+    /// column rule.
     #[must_use]
     pub fn selection(&self) -> &Arc<Selection> {
         &self.selection
     }
 
-    /// What holds for a field of a walk under [`Rules::selection`].
+    /// Returns the ruling for a field of a walk under [`Rules::selection`].
     #[must_use]
     pub fn ruling(&self, field: &Field<'_>) -> Ruling {
         if let Some(rank) = field.rank() {
@@ -189,7 +190,7 @@ impl Rules {
         }
     }
 
-    /// What holds for a value that no path or column rule names.
+    /// Returns the ruling for a value that no path or column rule names.
     #[must_use]
     pub fn without_name(&self, value: Value<'_>) -> Ruling {
         match value {
@@ -199,14 +200,14 @@ impl Rules {
         }
     }
 
-    /// The first kind rule that knows a string.
+    /// Returns the first kind rule that matches a string.
     #[must_use]
     pub fn kind_of(&self, text: &str) -> Option<usize> {
         self.kinds.iter().find(|(_, kind)| kind.knows(text)).map(|(rule, _)| *rule)
     }
 
-    /// The first column rule for a column whose name's parts are `names`: of CSV its name; of a table schema, table and
-    /// column.
+    /// Returns the first column rule for a column with these name parts. A CSV column has one part, its name. In a
+    /// database the parts are schema, table and column.
     #[must_use]
     pub fn column(&self, names: &[&str]) -> Option<usize> {
         let is_named = |rule: &Rule| match &rule.target {
@@ -228,7 +229,7 @@ impl Rules {
     }
 }
 
-/// Whether `column` is `names` with points between them.
+/// Returns true if `column` is `names` joined with dots.
 fn is_joined(column: &str, names: &[&str]) -> bool {
     let rest = names.iter().enumerate().try_fold(column, |rest, (at, name)| {
         let rest = if at == 0 { rest } else { rest.strip_prefix('.')? };

@@ -40,7 +40,7 @@ mask = "date_shift(within=30, subject=id)"
 departments = ["Sales", "Support"]
 "#;
 
-/// Path, ruling and subject of every leaf.
+/// Returns path, ruling and subject of every leaf.
 fn rulings(rules: &Rules, document: &str) -> Vec<String> {
     let input = json::to_msgpack(document.as_bytes(), Limits::default()).expect("test JSON converts");
     let mut found = Vec::new();

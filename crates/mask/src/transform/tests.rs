@@ -78,7 +78,7 @@ fn what_cannot_be_masked_ends_the_walk() {
     assert_eq!(error.to_string(), "not a date: 2024-02-29, 2024-02-29T10:00:00Z or 2024-02-29 10:00:00+00 (rule 3)");
 }
 
-/// `count` maps inside each other, each with dates on either side of the inner one.
+/// Returns `count` nested maps, each with dates before and after the inner map.
 fn nested(count: usize) -> String {
     let mut text = String::new();
     for _ in 0..count {
@@ -94,7 +94,7 @@ fn nested(count: usize) -> String {
 #[test]
 fn a_map_is_searched_once_however_many_of_its_fields_ask() {
     let masks = masks(RULES);
-    // One map with many dates, and maps between them whose own subjects are searched for.
+    // One map with many dates. The maps between the dates are searched for subjects of their own.
     let count = 1_000;
     let inner = doc(r#"{"born": "2000-01-15", "id": 7}"#);
     let many = |has_subject| {
