@@ -1,12 +1,12 @@
-//! What keyed functions hash of a value: an integer as its decimal digits, so that 17 and "17" mask alike whether they
-//! come out of JSON, CSV or a table.
+//! The canonical bytes of a value, which keyed functions hash. An integer becomes its decimal digits. 17 and "17"
+//! therefore have the same mask, whether they come from JSON, CSV or a table.
 
 use super::Unfit;
 use crate::Value;
 use crate::keys::Keyed;
 use crate::limits::VALUE_BYTES_MAX;
 
-/// A value as bytes, without allocating.
+/// The canonical bytes of a value, without allocation.
 pub(super) struct Canonical<'a> {
     is_binary: bool,
     text: Text<'a>,
@@ -18,7 +18,7 @@ enum Text<'a> {
 }
 
 impl<'a> Canonical<'a> {
-    /// Of a string, an integer or binary.
+    /// Converts a string, an integer or binary.
     pub(super) fn of(value: Value<'a>) -> Result<Self, Unfit> {
         let given = |is_binary, bytes: &'a [u8]| match bytes.len() {
             ..=VALUE_BYTES_MAX => Ok(Self { is_binary, text: Text::Given(bytes) }),
@@ -33,7 +33,7 @@ impl<'a> Canonical<'a> {
         }
     }
 
-    /// Of the value beside another.
+    /// Converts the subject of a value.
     pub(super) fn of_subject(subject: Option<Value<'a>>) -> Result<Self, Unfit> {
         match subject {
             Some(subject @ (Value::Str(_) | Value::Int(_) | Value::Uint(_))) => Self::of(subject),
@@ -65,7 +65,7 @@ impl<'a> Canonical<'a> {
         }
     }
 
-    /// The hash of it under one purpose, with `settings` of the function that tell apart what is to differ.
+    /// Hashes the bytes for one purpose. `settings` are the function's arguments that must change the hash.
     pub(super) fn hash(&self, keyed: &Keyed, purpose: &[u8], settings: &[u8]) -> [u8; 32] {
         keyed.hash(purpose, &[settings, &[u8::from(self.is_binary)], self.bytes()])
     }

@@ -1,4 +1,4 @@
-//! `card`: a card number of the same length and form. Its last digit between the ends makes Luhn's sum come out, or not.
+//! `card`: a card number of the same length and form. The last replaced digit makes the Luhn sum valid or invalid.
 
 use super::Unfit;
 use super::digits::{Digits, Replacing};
@@ -32,9 +32,9 @@ impl Card {
         let mut digits =
             Digits::of(text, b" -").filter(|d| (12..=19).contains(&d.as_slice().len())).ok_or(NOT_A_CARD)?;
         let all = digits.as_mut_slice();
-        // The digit that is made to fit; the ones before it are free.
+        // Position of the check digit. The replaced digits before it are free.
         let made = all.len() - self.last - 1;
-        // It takes no part in what the others become: it follows from them.
+        // The check digit depends on the other digits, so the encryption must not depend on it.
         all[made] = b'0';
         self.replacing.replace(b"card", all, (self.first, made), |_| true)?;
         let check = check_digit(all, made);

@@ -1,5 +1,5 @@
-//! `date_shift`, and `generalize` for dates. A text keeps its form to the byte: only the digits of the date change, and
-//! of a generalized one those of the time of day.
+//! `date_shift`, and `generalize` for dates. A text keeps its exact form: only the digits of the date change.
+//! `generalize` also changes the digits of the time of day.
 //!
 //! ISO dates, RFC 3339 date-times, and timestamps as SQL writes them: `2024-02-29 10:00:00.5+00`.
 
@@ -18,12 +18,13 @@ const NOT_A_DATE: Unfit = Unfit::Shape("a date: 2024-02-29, 2024-02-29T10:00:00Z
 /// Bytes of `2024-02-29`.
 const DATE_BYTES: usize = 10;
 
-/// By how much dates are shifted.
+/// The number of days by which dates are shifted.
 #[derive(Debug)]
 pub(crate) enum Shift {
-    /// The same for all.
+    /// A fixed number of days for all dates.
     By(i32),
-    /// From 1 to `days` either way, by the key: the same for all of one subject, or else for all of one date.
+    /// Between 1 and `days` in either direction, derived from the key. Equal for all dates of one subject, or without a
+    /// subject for equal dates.
     Within { days: i32, keyed: Keyed, has_subject: bool },
 }
 
@@ -48,14 +49,14 @@ impl Shift {
     }
 }
 
-/// One of the 2 `days` shifts that are not 0.
+/// Selects one of the 2 * `days` shifts that are not 0.
 fn drawn(hash: &[u8; 32], days: i32) -> i32 {
     let number = hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     let shift = (number % (2 * i64::from(days)) as u64) as i32 - days;
     if shift < 0 { shift } else { shift + 1 }
 }
 
-/// `generalize(date=...)`: the first day of the month or year, at midnight.
+/// `generalize(date=...)`: returns the first day of the month or year, at midnight.
 pub(super) fn coarsen(period: Period, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
     let text = text(value)?;
     let (date, time_end) = parse(text)?;
@@ -75,7 +76,7 @@ fn text(value: Value<'_>) -> Result<&str, Unfit> {
     }
 }
 
-/// Appends `text` as a string with another date.
+/// Appends `text` as a string, with its date replaced.
 fn write_with(text: &str, date: Date, out: &mut Vec<u8>) {
     write::str_header(out, text.len());
     let digits = |number: u32, divisor: u32| b'0' + (number / divisor % 10) as u8;
@@ -85,7 +86,7 @@ fn write_with(text: &str, date: Date, out: &mut Vec<u8>) {
     out.extend_from_slice(&text.as_bytes()[DATE_BYTES..]);
 }
 
-/// The date of a text, and where its time of day ends.
+/// Parses the date of a text. Also returns the byte offset where the time of day ends.
 fn parse(text: &str) -> Result<(Date, usize), Unfit> {
     let bytes = text.as_bytes();
     let (date, rest) = bytes.split_at_checked(DATE_BYTES).ok_or(NOT_A_DATE)?;
@@ -100,7 +101,7 @@ fn parse(text: &str) -> Result<(Date, usize), Unfit> {
     if is_right { Ok((date, DATE_BYTES + time_bytes)) } else { Err(NOT_A_DATE) }
 }
 
-/// Bytes of `T10:00`, ` 10:00:00` or ` 10:00:00.123`; 0 of no bytes.
+/// Returns the number of bytes of `T10:00`, ` 10:00:00` or ` 10:00:00.123`; 0 for an empty slice.
 fn time_of_day(rest: &[u8]) -> Option<usize> {
     let Some(separator) = rest.first() else { return Some(0) };
     if !matches!(separator, b'T' | b't' | b' ') {
@@ -108,22 +109,22 @@ fn time_of_day(rest: &[u8]) -> Option<usize> {
     }
     let minutes = hours_and_minutes(rest.get(1..6)?)?;
     let Some([b':', s1, s2, fraction @ ..]) = rest.get(6..) else { return Some(minutes + 1) };
-    // 60: a leap second.
+    // Second 60 is a leap second.
     number(&[*s1, *s2]).filter(|second| *second <= 60)?;
     let Some((b'.', fraction)) = fraction.split_first() else { return Some(9) };
     let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
     (1..=12).contains(&digits).then_some(10 + digits)
 }
 
-/// 5, the bytes of `10:00`.
+/// Returns 5, the number of bytes of `10:00`, if the text is valid.
 fn hours_and_minutes(text: &[u8]) -> Option<usize> {
     let [h1, h2, b':', m1, m2] = text else { return None };
     let (hours, minutes) = (number(&[*h1, *h2])?, number(&[*m1, *m2])?);
-    // 24: the end of a day.
+    // Hour 24 is the end of a day.
     (hours <= 24 && minutes < 60).then_some(5)
 }
 
-/// Nothing, `Z`, `+01`, `+01:00`, `+0100` or `+01:00:00`.
+/// Returns true for an empty slice, `Z`, `+01`, `+01:00`, `+0100` or `+01:00:00`.
 fn is_zone(zone: &[u8]) -> bool {
     let two = |a: &u8, b: &u8| number(&[*a, *b]).is_some_and(|number| number < 60);
     match zone {

@@ -1,4 +1,4 @@
-//! Texts of digits with something between them: the digits are taken out, replaced, and put back where they were.
+//! Texts of digits and separators. The digits are extracted, replaced, and written back to their positions.
 
 use sealwire_msgpack::write;
 
@@ -6,10 +6,11 @@ use super::Unfit;
 use super::ff1::Ff1;
 use crate::keys::Keyed;
 
-/// Fewest digits that are encrypted one to one; fewer are replaced by a keyed hash.
+/// Minimum number of digits for encryption. Fewer digits are replaced by a keyed hash.
 const ENCRYPTED_MIN: usize = 6;
 
-/// Tries to stay within what is asked for: of telephone numbers 8 of 10 or more do.
+/// Maximum number of encryptions until the result has the required form. For telephone numbers, at least 8 of 10
+/// results do.
 const TRIES_MAX: usize = 64;
 
 /// The digits of a text, as ASCII.
@@ -19,7 +20,8 @@ pub(super) struct Digits {
 }
 
 impl Digits {
-    /// Of a text that has, beside digits, only bytes of `between`. `None`: something else, or too many digits.
+    /// Extracts the digits of a text. Returns `None` if the text has a byte that is neither digit nor in `between`, or
+    /// too many digits.
     pub(super) fn of(text: &[u8], between: &[u8]) -> Option<Self> {
         let mut all = Self { digits: [b'0'; 24], len: 0 };
         for byte in text {
@@ -41,7 +43,7 @@ impl Digits {
         &mut self.digits[..self.len]
     }
 
-    /// Appends `text` as a string with these digits in the places of its own.
+    /// Appends `text` as a string with its digits replaced by these digits.
     pub(super) fn write_into(&self, text: &[u8], out: &mut Vec<u8>) {
         let mut digits = self.as_slice().iter();
         write::str_header(out, text.len());
@@ -49,7 +51,8 @@ impl Digits {
     }
 }
 
-/// Replaces runs of digits: six or more by encryption, one to one, fewer by a keyed hash.
+/// Replaces runs of digits. Six or more digits are encrypted, which is a one-to-one mapping; fewer are replaced by a
+/// keyed hash.
 #[derive(Debug)]
 pub(super) struct Replacing {
     pub(super) ff1: Ff1,
@@ -57,8 +60,9 @@ pub(super) struct Replacing {
 }
 
 impl Replacing {
-    /// Replaces the digits from `from` to `to`; the others take part in how. `is_right` tells of all digits whether they
-    /// are of the form that they had; it holds for what comes in, and for a good part of what may come out.
+    /// Replaces the digits from `from` to `to`. The replacement depends on the other digits, too. `is_right` returns
+    /// true if all digits have the required form. The input must have that form, and so must a good share of possible
+    /// results.
     pub(super) fn replace(
         &self,
         purpose: &[u8],
@@ -85,7 +89,7 @@ impl Replacing {
         Err(Unfit::Range)
     }
 
-    /// Of few digits each comes from the hash of all; never the same ones as before.
+    /// Replaces few digits by a keyed hash of all digits. The result always differs from the input.
     fn hash(&self, purpose: &[u8], digits: &mut [u8], from: usize, to: usize) {
         let hash = self.keyed.hash(purpose, &[&[from as u8, to as u8], digits]);
         let mut is_same = true;
@@ -102,7 +106,7 @@ impl Replacing {
     }
 }
 
-/// The parts, each with its length in front: purpose, and what stays on either side.
+/// Joins purpose and both unchanged ends to a tweak. Each part is prefixed with its length.
 fn join<'t>(tweak: &'t mut [u8; 64], parts: [&[u8]; 3]) -> &'t [u8] {
     let mut len = 0;
     for part in parts {

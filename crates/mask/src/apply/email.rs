@@ -1,7 +1,7 @@
-//! `email`: an address at a domain that nobody has, or at the same one.
+//! `email`: an address at a reserved domain, or at the same domain.
 //!
-//! Addresses that are equal but for case get addresses that are equal but for case, and only they do: a unique index on
-//! the column survives, and so does one on its lower case.
+//! Masked addresses are equal except for case if and only if the original addresses are. A unique index on the column
+//! therefore stays valid, and so does a unique index on its lower case.
 
 use sealwire_msgpack::write;
 
@@ -12,17 +12,17 @@ use crate::limits::EMAIL_BYTES_MAX;
 
 const NOT_AN_EMAIL: Unfit = Unfit::Shape("an e-mail address: something, `@`, a domain");
 
-/// RFC 2606 keeps them from ever being anybody's.
+/// RFC 2606 reserves these domains, so no address there belongs to anybody.
 const DOMAINS: [&str; 3] = ["example.com", "example.net", "example.org"];
 
-/// What an address begins with, for its looks; what tells addresses apart follows.
+/// Names at the beginning of an address, for readability only. The characters after the name distinguish addresses.
 const NAMES: [&str; 32] = [
     "alex", "anna", "ben", "carla", "chris", "dana", "david", "elena", "eva", "felix", "hana", "ivan", "jan", "julia",
     "kai", "lara", "leo", "lina", "luca", "maria", "max", "mina", "nico", "nora", "olga", "oscar", "paula", "robin",
     "sara", "tom", "vera", "yuki",
 ];
 
-/// Characters of 5 bits each: 80 bits.
+/// Number of characters after the name, each of 5 bits: 80 bits.
 const CHARS: usize = 16;
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Email {
         Ok(())
     }
 
-    /// Gives letters the case that the spelling of `text` draws, one capital at least.
+    /// Changes the case of letters, derived from the spelling of `text`. At least one letter becomes upper case.
     fn capitalize(&self, text: &str, local: &mut [u8]) {
         let hash = self.keyed.hash(b"email/case", &[text.as_bytes()]);
         for (at, byte) in local.iter_mut().enumerate() {

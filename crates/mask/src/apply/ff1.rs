@@ -1,23 +1,23 @@
-//! Format-preserving encryption: FF1 of NIST SP 800-38G with AES-256, by the `fpe` crate, over numerals of our own that
-//! need no memory beyond the stack.
+//! Format-preserving encryption: FF1 of NIST SP 800-38G with AES-256, by the `fpe` crate. The numerals are a type of
+//! this module that needs only stack memory.
 //!
-//! Domains below 1,000,000 are refused, as revision 1 of the standard asks. Each half of the numerals is one integer of
-//! at most 96 bits, so that whatever is added to it in a round fits 128; that bounds the length.
+//! Domains below 1,000,000 are rejected, as revision 1 of the standard requires. Each half of the numerals is one
+//! integer of at most 96 bits. The additions of a round therefore fit in 128 bits. This bounds the length.
 
 use aes::Aes256Enc;
 use fpe::ff1::{FF1, NumeralString, Operations};
 
 use super::Unfit;
 
-/// Fewest values that a numeral string may have.
+/// Minimum number of possible values of a numeral string.
 const DOMAIN_MIN: u128 = 1_000_000;
 
-/// Most numerals of any radix: decimal ones.
+/// Maximum number of numerals, which decimal numerals reach.
 pub(super) const NUMERALS_MAX: usize = 56;
 
-/// A permutation of the numeral strings of each length, one for each tweak.
+/// A keyed permutation of the numeral strings of each length, one per tweak.
 pub(super) struct Ff1 {
-    /// In its own allocation, so that a move leaves no copy of the key behind.
+    /// Boxed, so that a move leaves no copy of the key behind.
     cipher: Box<FF1<Aes256Enc>>,
     radix: u32,
     len_min: usize,
@@ -25,12 +25,12 @@ pub(super) struct Ff1 {
 }
 
 impl Ff1 {
-    /// `cipher` was made for `radix`, which is 10 to 62.
+    /// Wraps `cipher`, which must have been created for `radix` (10 to 62).
     pub(super) fn new(cipher: FF1<Aes256Enc>, radix: u32) -> Self {
         Self { cipher: Box::new(cipher), radix, len_min: len_min(radix), len_max: len_max(radix) }
     }
 
-    /// Whether there are enough strings of `len` numerals, and not more than fit.
+    /// Checks that numeral strings of length `len` have enough possible values and fit the integers.
     pub(super) fn check(&self, len: usize) -> Result<(), Unfit> {
         if len < self.len_min {
             return Err(Unfit::SmallDomain);
@@ -50,7 +50,7 @@ impl Ff1 {
         Ok(())
     }
 
-    /// Takes [`Ff1::encrypt`] back.
+    /// Reverses [`Ff1::encrypt`].
     #[cfg(test)]
     pub(super) fn decrypt(&self, tweak: &[u8], numerals: &mut [u8]) -> Result<(), Unfit> {
         self.check(numerals.len())?;
@@ -71,19 +71,19 @@ fn len_min(radix: u32) -> usize {
     (1..).find(|len| u128::from(radix).pow(*len) >= DOMAIN_MIN).map_or(usize::MAX, |len| len as usize)
 }
 
-/// Twice what fits 96 bits.
+/// Returns the maximum length: twice the number of numerals that fit in 96 bits.
 pub(super) fn len_max(radix: u32) -> usize {
     let half = (1..96).take_while(|len| u128::from(radix).checked_pow(*len).is_some_and(|n| n <= 1 << 96)).count();
     (2 * half).min(NUMERALS_MAX)
 }
 
-/// Numerals as the two integers that the algorithm works on.
+/// Numerals as the two integers that FF1 works on.
 struct Numerals {
     front: Half,
     back: Half,
 }
 
-/// One of the two: an integer of `len` numerals below `radix`.
+/// One half: an integer of `len` numerals below `radix`.
 #[derive(Clone, Copy)]
 struct Half {
     value: u128,
@@ -156,7 +156,7 @@ impl Operations for Half {
     }
 }
 
-/// The last `len` bytes of an integer.
+/// The last `len` bytes of an integer, big-endian.
 struct BigEndian {
     bytes: [u8; 16],
     len: usize,
@@ -168,7 +168,7 @@ impl AsRef<[u8]> for BigEndian {
     }
 }
 
-/// At most 16 bytes, since a half takes at most 12.
+/// Reads an integer. A half has at most 12 bytes, so the input has at most 16.
 fn integer(bytes: impl Iterator<Item = u8>) -> u128 {
     bytes.fold(0, |value, byte| value << 8 | u128::from(byte))
 }

@@ -1,4 +1,4 @@
-//! `fpe`: the characters of an alphabet by others of it, one to one. What stands between them stays.
+//! `fpe`: replaces the characters of an alphabet by characters of that alphabet, one to one. Separators stay.
 
 use sealwire_msgpack::write;
 
@@ -8,13 +8,15 @@ use crate::function::Alphabet;
 use crate::limits::FPE_BYTES_MAX;
 use crate::{MaskSecret, Value};
 
-/// Characters that stay where they are.
+/// Separators that stay unchanged.
 const BETWEEN: &[u8] = b" -_./:()+,#";
 
-/// Digits of an integer from which on it is encrypted: with one less, fewer than 1,000,000 have no leading zero.
+/// Minimum number of digits of an encrypted integer. Fewer digits give less than 1,000,000 integers without a leading
+/// zero.
 const INT_DIGITS_MIN: usize = 7;
 
-/// Tries to hit an integer of as many digits: each hits in at least 8 of 10 cases.
+/// Maximum number of encryptions until the integer has the same number of digits. Each succeeds with a probability of
+/// at least 80 %.
 const TRIES_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -65,13 +67,13 @@ impl Fpe {
         Ok(())
     }
 
-    /// As many digits, none of them a leading zero, and the sign: encrypted again until that comes out, which maps such
-    /// integers one to one.
+    /// Encrypts an integer to one with the same sign and number of digits. Encryption repeats until the result has no
+    /// leading zero, which is a one-to-one mapping (cycle walking).
     fn integer(&self, value: i64, out: &mut Vec<u8>) -> Result<(), Unfit> {
         if self.alphabet != Alphabet::Digits {
             return Err(Unfit::Type);
         }
-        // Has no integer on the other side of 0.
+        // The absolute value of `i64::MIN` is not an `i64`.
         if value == i64::MIN {
             return Err(Unfit::Range);
         }

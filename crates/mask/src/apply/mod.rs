@@ -1,4 +1,4 @@
-//! The functions themselves: one value in, one MessagePack value out.
+//! The implementation of the functions: each takes one value and appends one MessagePack value.
 
 mod bytes;
 mod card;
@@ -19,28 +19,28 @@ use crate::function::{Literal, Period, Recipe};
 use crate::rules::Lists;
 use crate::{Function, MaskSecret, Value};
 
-/// Why a function has nothing for a value. Says nothing of the value.
+/// A reason why a function cannot mask a value. The error contains nothing of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// It does not take values of this type.
+    /// The function does not accept this type.
     #[error("the mask does not take values of this type")]
     Type,
-    /// The value has not the shape that it masks.
+    /// The value does not have the required form.
     #[error("not {0}")]
     Shape(&'static str),
-    /// The value is longer than it takes.
+    /// The value exceeds the function's maximum length.
     #[error("longer than the {0} characters or bytes that the mask takes")]
     TooLong(usize),
-    /// Too few values look like this one for it to be hidden among them.
+    /// Fewer than 1,000,000 values have the form of this value, too few to hide it among them.
     #[error("too short: fewer than 1,000,000 values have its form")]
     SmallDomain,
-    /// The result would be none of the kind.
+    /// The result would be outside of the valid range.
     #[error("the masked value would be out of range")]
     Range,
-    /// It hangs on a value beside this one, which is not there.
+    /// The masking depends on a subject in the same map, which is missing.
     #[error("the subject is not there: no string or integer under its key in the same map")]
     NoSubject,
-    /// There is no rule of this place.
+    /// There is no rule at this index.
     #[error("no such rule")]
     NoRule,
 }
@@ -67,7 +67,7 @@ pub(crate) enum Applied {
 }
 
 impl Applied {
-    /// `None`: there is no such list.
+    /// Derives the function's keys. Returns `None` if the list does not exist.
     pub(crate) fn new(function: &Function, lists: &Lists, secret: &MaskSecret) -> Option<Self> {
         let domain = function.domain();
         let keyed = || secret.keyed(domain);
@@ -99,7 +99,7 @@ impl Applied {
         })
     }
 
-    /// For a value that is not nil.
+    /// Appends the masked value. `value` must not be nil.
     pub(crate) fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         match self {
             Self::Keep => value.write(out),

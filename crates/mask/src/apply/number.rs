@@ -1,7 +1,8 @@
-//! `noise`, and `generalize` for numbers: integers, floats, and plain decimal texts, each of which stays what it is.
+//! `noise`, and `generalize` for numbers: integers, floats, and plain decimal texts. The result has the type of the
+//! input.
 //!
-//! Decimal throughout, so that 12.34 gets two digits behind the point again, and masks alike as a float, as a text and
-//! as a NUMERIC. A float beyond plain digits is masked in binary.
+//! All computation is decimal. 12.34 keeps two decimals and has the same mask as a float, a text or a NUMERIC. A float
+//! that is not plain digits is masked in binary.
 
 use sealwire_msgpack::write;
 
@@ -12,20 +13,20 @@ use crate::keys::Keyed;
 
 const NOT_A_NUMBER: Unfit = Unfit::Shape("a plain decimal number of at most 30 digits, without leading zeros");
 
-/// Most digits.
+/// Maximum number of digits.
 const DIGITS_MAX: usize = 30;
 
-/// A number of digits with a point among them.
+/// A decimal number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Decimal {
     is_negative: bool,
-    /// Without the point; below 10^30.
+    /// The digits without the point; below 10^30.
     digits: u128,
-    /// Digits behind the point.
+    /// Number of decimals (digits after the point).
     scale: usize,
 }
 
-/// What was a number, and is one again.
+/// The type of the input, which the output must have.
 #[derive(Clone, Copy)]
 enum Form {
     Signed,
@@ -36,7 +37,8 @@ enum Form {
 }
 
 impl Form {
-    /// Refuses a float so large that one by `step` away is the same: it would come out as it is.
+    /// Returns an error if adding `step` to the float can give the same float. The mask would then not change the
+    /// value.
     fn tells_apart(self, value: f64, step: u64) -> Result<(), Unfit> {
         let digits = if matches!(self, Self::Single) { f32::MANTISSA_DIGITS } else { f64::MANTISSA_DIGITS };
         if value.abs() < step as f64 * (1_u64 << (digits - 1)) as f64 { Ok(()) } else { Err(Unfit::Range) }
@@ -46,7 +48,7 @@ impl Form {
 /// A number to be masked.
 enum Number {
     Decimal(Decimal, Form),
-    /// Neither plain digits nor few of them.
+    /// A float that is not plain digits, or has too many of them.
     Binary(f64, Form),
 }
 
@@ -71,7 +73,7 @@ impl Number {
     }
 
     fn float(shortest: &str, value: f64, form: Form) -> Self {
-        // A whole float is to stay whole.
+        // A whole float must stay whole.
         let plain = Decimal::read(shortest.strip_suffix(".0").unwrap_or(shortest));
         plain.map_or(Self::Binary(value, form), |decimal| Self::Decimal(decimal, form))
     }
@@ -85,7 +87,7 @@ impl Decimal {
             && (whole == "0" || !whole.starts_with('0'))
             && text.contains('.') != fraction.is_empty()
             && whole.len() + fraction.len() <= DIGITS_MAX;
-        // First, since so many digits are held below.
+        // This check comes first, since `digits` holds only that many digits.
         if !is_plain {
             return None;
         }
@@ -96,12 +98,12 @@ impl Decimal {
         Some(Self { is_negative, digits, scale: fraction.len() })
     }
 
-    /// One of this scale.
+    /// Returns the integer that represents 1 at this scale.
     fn unit(&self) -> u128 {
         10_u128.pow(self.scale as u32)
     }
 
-    /// Appends its text to `text`, which is empty.
+    /// Writes the number into the buffer `text` and returns the text.
     fn print<'t>(&self, text: &'t mut [u8; 48]) -> &'t str {
         let (mut at, mut rest, mut left) = (text.len(), self.digits, self.scale + 1);
         while rest > 0 || left > 0 {
@@ -121,7 +123,7 @@ impl Decimal {
         std::str::from_utf8(&text[at..]).unwrap_or_default()
     }
 
-    /// Appends it in a form.
+    /// Appends the number in the given form.
     fn write(&self, form: Form, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let mut text = [0; 48];
         let text = self.print(&mut text);
@@ -136,7 +138,7 @@ impl Decimal {
     }
 }
 
-/// Appends a float; what went beyond is the greatest.
+/// Appends a float. Values out of range become the largest or smallest finite value.
 fn write_binary(value: f64, form: Form, out: &mut Vec<u8>) {
     match form {
         Form::Single => write::f32(out, (value as f32).clamp(f32::MIN, f32::MAX)),
@@ -144,7 +146,7 @@ fn write_binary(value: f64, form: Form, out: &mut Vec<u8>) {
     }
 }
 
-/// `generalize(step=...)`: down to a multiple of `step`.
+/// `generalize(step=...)`: rounds down to a multiple of `step`.
 pub(super) fn step(step: u64, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
     match Number::of(value)? {
         Number::Decimal(mut decimal, form) => {
@@ -168,16 +170,16 @@ pub(super) fn step(step: u64, value: Value<'_>, out: &mut Vec<u8>) -> Result<(),
     }
 }
 
-/// How far noise goes.
+/// The maximum distance of noise from the number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// Millionths of the number.
+    /// A share of the number, in millionths.
     Of(u32),
-    /// The same for every number.
+    /// A distance that is the same for every number.
     Fixed(u64),
 }
 
-/// `noise`: a number nearby, by the key.
+/// `noise`: a nearby number, derived from the key.
 #[derive(Debug)]
 pub(crate) struct Noise {
     pub(super) keyed: Keyed,
@@ -193,7 +195,7 @@ impl Noise {
                 let drawn = self.draw(decimal.print(&mut text).as_bytes(), subject)?;
                 let moved = self.moved(decimal, drawn)?;
                 match (moved.write(form, out), form) {
-                    // Beyond the greatest integer: that one.
+                    // Values out of range become the largest or smallest integer.
                     (Err(Unfit::Range), Form::Signed) if decimal.is_negative => write::int(out, i64::MIN),
                     (Err(Unfit::Range), Form::Signed) => write::int(out, i64::MAX),
                     (Err(Unfit::Range), Form::Unsigned) => write::uint(out, u64::MAX),
@@ -203,7 +205,7 @@ impl Noise {
             }
             Number::Binary(value, form) => {
                 let drawn = self.draw(&value.to_bits().to_be_bytes(), subject)?;
-                // From -1 to 1, of 53 bits.
+                // A value from -1 to 1, with 53 bits.
                 let share = (drawn >> 75) as f64 / (1_u64 << 52) as f64 - 1.0;
                 let reach = match self.reach {
                     Reach::Of(millionths) => value.abs() * (f64::from(millionths) / 1e6),
@@ -235,10 +237,10 @@ impl Noise {
         Ok(hash[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
     }
 
-    /// Within reach of `decimal`, on its side of 0.
+    /// Moves `decimal` by at most the reach. The sign does not change.
     fn moved(&self, decimal: Decimal, drawn: u128) -> Result<Decimal, Unfit> {
         let reach = match self.reach {
-            // Below 10^30 times 10^6: fits.
+            // Cannot overflow: less than 10^30 times 10^6.
             Reach::Of(millionths) => decimal.digits * u128::from(millionths) / 1_000_000,
             Reach::Fixed(by) => u128::from(by).checked_mul(decimal.unit()).ok_or(Unfit::Range)?,
         };

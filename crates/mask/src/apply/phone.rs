@@ -1,4 +1,4 @@
-//! `phone`: other digits in the same places. The calling code behind `+` or `00` stays, and so does one leading zero.
+//! `phone`: replaces digits at their positions. The calling code after `+` or `00` stays, and so does one leading zero.
 
 use super::Unfit;
 use super::digits::{Digits, Replacing};
@@ -34,9 +34,9 @@ impl Phone {
         let mut digits = digits.ok_or(NOT_A_PHONE)?;
         let all = digits.as_mut_slice();
         let kept = prefix(is_international, all).ok_or(NOT_A_PHONE)?;
-        // All would stay: hide all.
+        // If all digits would stay, all are replaced.
         let (from, to) = if kept + self.last < all.len() { (kept, all.len() - self.last) } else { (0, all.len()) };
-        // Behind a `+` the same digits are another number.
+        // After a `+`, the same digits are a different number.
         let purpose: &[u8] = if is_international { b"phone/international" } else { b"phone" };
         let is_right = |digits: &[u8]| from < kept || prefix(is_international, digits) == Some(kept);
         self.replacing.replace(purpose, all, (from, to), is_right)?;
@@ -45,7 +45,7 @@ impl Phone {
     }
 }
 
-/// Digits at the start that stay; `None`: no number begins so.
+/// Returns the number of digits at the start that stay. Returns `None` if the number has no valid calling code.
 fn prefix(is_international: bool, digits: &[u8]) -> Option<usize> {
     match digits {
         _ if is_international => calling_code_digits(digits),

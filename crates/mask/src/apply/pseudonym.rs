@@ -1,4 +1,5 @@
-//! `pseudonym`: an entry of a list, by a keyed hash. The same value always gets the same entry; others may get it too.
+//! `pseudonym`: an entry of a list, selected by a keyed hash. A value always gets the same entry; other values can get
+//! that entry too.
 
 use super::Unfit;
 use super::bytes::Canonical;
@@ -9,7 +10,7 @@ use crate::rules::Entries;
 #[derive(Debug)]
 pub(crate) struct Pseudonym {
     keyed: Keyed,
-    /// Tells lists apart: a value's place in one says nothing of its place in another.
+    /// The list's name is part of the hash, so an entry of one list reveals nothing about the entry of another.
     list: Box<str>,
     entries: Entries,
 }
@@ -22,7 +23,7 @@ impl Pseudonym {
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let hash = Canonical::of(value)?.hash(&self.keyed, b"pseudonym", self.list.as_bytes());
         let drawn = hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-        // A list is short beside 2^64: no entry is likelier than another by more than 2^-40.
+        // A list is short compared with 2^64: the probabilities of two entries differ by at most 2^-40.
         self.entries.write((drawn % self.entries.len() as u64) as usize, out);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! What each function makes of chosen values, and what it refuses. Keyed ones are held to shapes here, to the table's claims in
-//! `reference`, and to exact bytes in `vectors`.
+//! Results and errors of each function for chosen values. For keyed functions only the form is checked here.
+//! `reference` checks the table's claims, and `vectors` the exact bytes.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn masked(function: &str, value: Value<'_>, subject: Option<Value<'_>>) -> Resul
     mask(function).apply(value, subject, &mut out).map(|()| out)
 }
 
-/// The string that replaces a string.
+/// Returns the masked string for a string.
 fn text(function: &str, text: &str) -> String {
     match masked(function, Value::Str(text), None).as_deref().map(Value::read) {
         Ok(Some(Value::Str(text))) => text.to_owned(),
@@ -77,7 +77,7 @@ fn partial_shows_ends_and_hides_what_would_be_shown_whole() {
     );
     check_texts("partial(first=2)", &[("Hello", "He***"), ("He", "**")]);
     check_texts("partial(last=1, with=\"•\")", &[("Hello", "••••o"), ("o", "•")]);
-    // A letter and its accent, a flag, a family: one character each.
+    // A letter with its accent, a flag, and a family emoji are one character each.
     check_texts(
         "partial(first=1)",
         &[("e\u{301}te\u{301}", "e\u{301}**"), ("🇪🇸🇫🇷", "🇪🇸*"), ("👨‍👩‍👧x", "👨‍👩‍👧*"), ("漢字", "漢*")],
@@ -87,7 +87,7 @@ fn partial_shows_ends_and_hides_what_would_be_shown_whole() {
     refused("partial(first=1)", Value::Bin(b"12345"), "values of this type");
 }
 
-/// Ends the test if masking a text takes time that grows with the square of its length, which here means hours.
+/// Time limit of the test. Masking that takes quadratic time would take hours.
 const HANGS: Duration = Duration::from_secs(600);
 
 #[test]
@@ -152,7 +152,7 @@ fn phone_keeps_the_calling_code_and_the_form() {
     let digits = |text: String| text.replace([' ', '-', '(', ')', '.', '/'], "");
     assert_eq!(digits(text("phone", "+34 600 123 456")), text("phone", "+34600123456"));
     assert_eq!(digits(text("phone", "(0171) 234.56/78")), text("phone", "017123456 78").replace(' ', ""));
-    // Too short to keep anything.
+    // Too short to keep any digit.
     assert_ne!(text("phone(last=8)", "112"), "112");
     assert_ne!(text("phone(last=8)", "12345678"), "12345678");
     for wrong in ["", "12", "123456789012345678901", "+0 600 123 456", "000 123 456", "600x123", "600+123", "six"] {
@@ -161,7 +161,7 @@ fn phone_keeps_the_calling_code_and_the_form() {
     refused("phone", Value::Uint(600_123_456), "values of this type");
 }
 
-/// Of 5 digits or fewer, none is its own replacement; of more, each number has one of its own.
+/// Numbers of up to 5 replaced digits never map to themselves; for longer numbers the mapping is one-to-one.
 #[test]
 fn every_short_number_changes() {
     for number in 100..1000 {
@@ -425,7 +425,7 @@ fn generalized_values_are_coarser_and_of_their_form() {
         refused("noise(percent=10)", Value::Str(wrong), "plain decimal");
     }
     refused("generalize(step=10)", Value::Float(f64::NAN), "finite");
-    // Floats that have no neighbours so near would come out as they are.
+    // At this magnitude, adding the step gives the same float, so the mask would not change the value.
     for function in ["generalize(step=1000)", "noise(by=1000)"] {
         refused(function, Value::Float(1e89), "out of range");
         refused(function, Value::Float(-1e40), "out of range");

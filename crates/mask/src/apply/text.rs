@@ -1,4 +1,4 @@
-//! Masks without a key: another text, or a part of it.
+//! Masks without a key: another text, or a part of the text.
 
 use sealwire_msgpack::write;
 use unicode_segmentation::UnicodeSegmentation as _;
@@ -8,7 +8,7 @@ use crate::function::Literal;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::{Value, redact as redact_value};
 
-/// `redact`: of the value's type, but always the same.
+/// `redact`: a constant of the value's type.
 pub(super) fn redact(with: Option<&str>, value: Value<'_>, out: &mut Vec<u8>) {
     match (with, value) {
         (Some(with), Value::Str(_)) => write::str(out, with),
@@ -16,7 +16,7 @@ pub(super) fn redact(with: Option<&str>, value: Value<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// `fixed`: whatever the value's type.
+/// `fixed`: the literal, regardless of the value's type.
 pub(super) fn fixed(literal: &Literal, out: &mut Vec<u8>) {
     match literal {
         Literal::Int(int) => write::int(out, *int),
@@ -26,7 +26,7 @@ pub(super) fn fixed(literal: &Literal, out: &mut Vec<u8>) {
     }
 }
 
-/// `generalize(keep=...)`: the first characters alone.
+/// `generalize(keep=...)`: the first characters only.
 pub(super) fn truncate(keep: u16, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
     let Value::Str(text) = value else { return Err(Unfit::Type) };
     let end = text.grapheme_indices(true).nth(keep.into()).map_or(text.len(), |(at, _)| at);
@@ -34,7 +34,8 @@ pub(super) fn truncate(keep: u16, value: Value<'_>, out: &mut Vec<u8>) -> Result
     Ok(())
 }
 
-/// `partial`: characters at the ends stay, as readers see them: a letter with its accents, a flag, a family.
+/// `partial`: the characters at the ends stay. A character is a grapheme: a letter with its accents, a flag, a family
+/// emoji.
 #[derive(Debug)]
 pub(crate) struct Partial {
     first: usize,
@@ -52,10 +53,11 @@ impl Partial {
         if text.len() > VALUE_BYTES_MAX {
             return Err(Unfit::TooLong(VALUE_BYTES_MAX));
         }
-        // Each byte is a character, but for a line's end of two.
+        // Each byte is one character, since only `\r
+        // ` is a two-byte grapheme in ASCII.
         let is_plain = text.is_ascii() && !text.as_bytes().contains(&b'\r');
         let count = if is_plain { text.len() } else { text.graphemes(true).count() };
-        // All or too much would stay.
+        // If all characters would stay, all are hidden.
         let (first, last) = if count > self.first + self.last { (self.first, self.last) } else { (0, 0) };
         let bytes = |mut graphemes: unicode_segmentation::Graphemes<'_>, count| match count {
             0 => 0,

@@ -1,7 +1,8 @@
-//! `proto/vectors/mask.jsonl`: the file that every language's implementation reads. `proto/mask.md` says what is in it.
+//! `proto/vectors/mask.jsonl`: the test vectors that implementations in every language read. `proto/mask.md` describes
+//! the fields.
 //!
-//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-mask vectors` writes it anew; a change of what masks make of a value shows as a
-//! diff of that file.
+//! `SEALWIRE_BLESS=1 cargo test --release -p sealwire-mask vectors` writes the file again. A change of the masks'
+//! output appears as a diff of that file.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ use crate::{Mask, MaskSecret, Value};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/mask.jsonl");
 
-/// Functions, and what is masked by each, as JSON.
+/// Functions and their input values as JSON.
 const CASES: &[(&str, &[&str])] = &[
     ("hash", &["\"\"", "\"Ann\"", "\"José 🔑\"", "17", "\"17\"", "-17", "18446744073709551615"]),
     ("hash(length=64, domain=other)", &["\"Ann\"", "17"]),
@@ -62,7 +63,7 @@ const CASES: &[(&str, &[&str])] = &[
     ("partial(first=1, last=4)", &["\"4111111111111111\"", "\"1234\""]),
 ];
 
-/// What dates and numbers with a subject have beside them.
+/// The subject of dates and numbers in the vectors.
 const SUBJECT: &str = "customer 7";
 
 fn secret() -> [u8; 32] {

@@ -1,4 +1,4 @@
-//! The arguments of one function, taken one by one with their types and ranges; what is left over is refused.
+//! The arguments of one function, taken one by one with type and range checks. Remaining arguments are errors.
 
 use std::ops::RangeInclusive;
 
@@ -9,11 +9,11 @@ use crate::limits::TEXT_BYTES_MAX;
 /// Arguments that were not taken yet.
 pub(super) struct Arguments<'t> {
     left: Vec<Argument<'t>>,
-    /// Behind the function's name.
+    /// Byte offset after the function's name.
     pub(super) end: usize,
 }
 
-/// One argument that was there.
+/// An argument that was present.
 pub(super) struct Taken {
     name: &'static str,
     at: usize,
@@ -21,11 +21,11 @@ pub(super) struct Taken {
 }
 
 impl<'t> Arguments<'t> {
-    /// Those of `function`, which takes `known`; one of them without its name, if it is `positional`. `end` is behind the
-    /// function's name.
+    /// Checks the argument names of `function`, which accepts `known`. The first argument can lack a name if
+    /// `is_positional`. `end` is the byte offset after the function's name.
     ///
     /// # Errors
-    /// Refuses any other, and one that is there twice.
+    /// [`FunctionError`] for an unknown or repeated argument.
     pub(super) fn new(
         function: &str,
         known: &[&str],
@@ -51,14 +51,14 @@ impl<'t> Arguments<'t> {
         Ok(Self { left, end })
     }
 
-    /// The argument `name`, if it is there.
+    /// Takes the argument `name`, if present.
     pub(super) fn take(&mut self, name: &'static str) -> Option<Taken> {
         let at = self.left.iter().position(|argument| argument.name == Some(name))?;
         let argument = self.left.remove(at);
         Some(Taken { name, at: argument.value_at, value: argument.value })
     }
 
-    /// Refuses what is left.
+    /// Returns an error if an argument is left.
     pub(super) fn finish(self) -> Result<(), FunctionError> {
         self.left.first().map_or(Ok(()), |argument| {
             let name = argument.name.unwrap_or("value");
@@ -66,13 +66,13 @@ impl<'t> Arguments<'t> {
         })
     }
 
-    /// The first argument without a name.
+    /// Takes the first argument without a name.
     pub(super) fn positional(&mut self) -> Option<Literal> {
         let at = self.left.iter().position(|argument| argument.name.is_none())?;
         Some(self.left.remove(at).value)
     }
 
-    /// An integer within `range`, or `default`.
+    /// Takes an integer within `range`; `default` if absent.
     pub(super) fn int<N: TryFrom<i64>>(
         &mut self,
         name: &'static str,
@@ -82,12 +82,12 @@ impl<'t> Arguments<'t> {
         self.take(name).map_or(Ok(default), |taken| taken.int(range))
     }
 
-    /// A text that is not empty.
+    /// Takes a non-empty text.
     pub(super) fn text(&mut self, name: &'static str) -> Result<Option<Box<str>>, FunctionError> {
         self.take(name).map(Taken::text).transpose()
     }
 
-    /// One of `words`, or the first of them: its place among them.
+    /// Takes one of `words` and returns its index; 0 if absent.
     pub(super) fn word(&mut self, name: &'static str, words: &[&str]) -> Result<usize, FunctionError> {
         self.take(name).map_or(Ok(0), |taken| taken.word(words))
     }
@@ -115,7 +115,7 @@ impl Taken {
         }
     }
 
-    /// A text, an empty one included.
+    /// Returns a text, which can be empty.
     pub(super) fn any_text(self) -> Result<Box<str>, FunctionError> {
         match self.value {
             Literal::Text(text) | Literal::Word(text) => Ok(text),
@@ -136,12 +136,12 @@ impl Taken {
     }
 }
 
-/// `a`, `b` and `c`.
+/// Joins names as `a`, `b` and `c`.
 pub(super) fn list(names: &[&str]) -> String {
     join(names, "and")
 }
 
-/// `a`, `b` or `c`.
+/// Joins names as `a`, `b` or `c`.
 pub(super) fn alternatives(names: &[&str]) -> String {
     join(names, "or")
 }

@@ -1,12 +1,12 @@
-//! Why the text of a function was refused.
+//! The error for an invalid function text.
 
-/// The text of a function is wrong. The author's to mend; says what would be allowed.
+/// An invalid function text, reported to its author. The message says which text is valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}, at column {}", .at + 1)]
 pub struct FunctionError {
-    /// Byte in the text, counted from 0.
+    /// Byte offset in the text, counted from 0.
     pub at: usize,
-    /// What is wrong there and what to write instead.
+    /// The error and the correct form.
     pub message: String,
 }
 

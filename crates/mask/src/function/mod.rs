@@ -1,7 +1,9 @@
-//! A function as it is named in rules, calls and roles: `partial(first=1, last=4)`. One text syntax, no keys.
+//! A masking function as written in rules, requests and roles: `partial(first=1, last=4)`. The syntax is the same
+//! everywhere. Functions hold no keys.
 //!
-//! A name, and in parentheses arguments with names: integers, numbers, `true` and `false`, bare words, or "quoted
-//! strings" with `\"`, `\\`, `\n`, `\r`, `\t` and `\u{1f600}`. Whatever is not understood is refused with its column.
+//! A function is a name, and in parentheses its named arguments. Values are integers, numbers, `true` and `false`, bare
+//! words, or "quoted strings" with `\"`, `\\`, `
+//! `, `\r`, `\t` and `\u{1f600}`. Any other text is an error with its column.
 
 mod arguments;
 mod error;
@@ -15,17 +17,17 @@ pub(crate) use read::NAMES;
 
 pub(crate) use scan::Literal;
 
-/// What replaces a value. Made from its text, gives it back canonically, knows no key.
+/// A masking function, parsed from its text. `Display` prints the canonical text. The function holds no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     pub(crate) recipe: Recipe,
-    /// As given. Keyed functions alone.
+    /// The domain, if given. Only for keyed functions.
     domain: Option<Box<str>>,
-    /// Key of the value beside it that the masking hangs on.
+    /// The map key of the subject: a value in the same map that the masking depends on.
     subject: Option<Box<str>>,
 }
 
-/// What a function does, with its settings.
+/// The kind of function, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Recipe {
     Keep,
@@ -48,14 +50,14 @@ pub(crate) enum Recipe {
     NoiseBy { by: u64 },
 }
 
-/// What dates are made coarser to.
+/// The precision to which dates are generalized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Period {
     Month,
     Year,
 }
 
-/// Characters that format-preserving encryption maps onto each other.
+/// A set of characters that format-preserving encryption permutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alphabet {
     Digits,
@@ -93,7 +95,7 @@ impl Alphabet {
         }
     }
 
-    /// In the order of their numerals.
+    /// Returns the characters in the order of their numerals.
     pub(crate) const fn chars(self) -> &'static [u8] {
         const ALL: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
         match self {
@@ -110,7 +112,7 @@ impl Alphabet {
 }
 
 impl Function {
-    /// Its name: `partial`.
+    /// Returns the function's name, such as `partial`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self.recipe {
@@ -131,7 +133,7 @@ impl Function {
         }
     }
 
-    /// Whether it needs the app's secret.
+    /// Returns true if the function needs the app's secret.
     #[must_use]
     pub const fn is_keyed(&self) -> bool {
         match self.recipe {
@@ -156,25 +158,25 @@ impl Function {
         }
     }
 
-    /// Whether the field stays as it is.
+    /// Returns true if the function keeps the field unchanged.
     #[must_use]
     pub const fn is_keep(&self) -> bool {
         matches!(self.recipe, Recipe::Keep)
     }
 
-    /// Values of one domain mask alike: the one asked for, or else its name.
+    /// Returns the given domain, or else the function's name. In one domain, equal values have equal masked values.
     #[must_use]
     pub fn domain(&self) -> &str {
         self.domain.as_deref().unwrap_or(self.name())
     }
 
-    /// Key, in the same map, of the value that the masking hangs on.
+    /// Returns the map key of the subject: the value in the same map that the masking depends on.
     #[must_use]
     pub fn subject(&self) -> Option<&str> {
         self.subject.as_deref()
     }
 
-    /// The list that it takes entries of.
+    /// Returns the name of the list that the function takes entries from.
     #[must_use]
     pub fn list(&self) -> Option<&str> {
         match &self.recipe {

@@ -1,4 +1,4 @@
-//! From function to text: what is as it would be without saying is left out.
+//! Prints a function as text. Arguments with default values are omitted.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -72,7 +72,7 @@ impl Display for Literal {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Int(int) => write!(f, "{int}"),
-            // Always with a point or an exponent.
+            // `Debug` always prints a point or an exponent.
             Self::Float(bits) => write!(f, "{:?}", f64::from_bits(*bits)),
             Self::Bool(value) => write!(f, "{value}"),
             Self::Word(text) | Self::Text(text) => Quoted(text).fmt(f),
@@ -80,7 +80,7 @@ impl Display for Literal {
     }
 }
 
-/// In quotes.
+/// A text in quotes.
 struct Quoted<'a>(&'a str);
 
 impl Display for Quoted<'_> {
@@ -101,7 +101,7 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// Bare where that reads back as the same text, else in quotes.
+/// A text that is printed bare if it then parses to the same text, and otherwise in quotes.
 struct Plain<'a>(&'a str);
 
 impl Display for Plain<'_> {

@@ -1,4 +1,4 @@
-//! From text to function.
+//! Parses a function from its text.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use super::arguments::{Arguments, Taken, alternatives};
 use super::scan::{self, Literal};
 use super::{Alphabet, Function, FunctionError, Period, Recipe};
 
-/// Every name, in the order of the documentation.
+/// All names, in the order of the documentation.
 pub(crate) const NAMES: [&str; 14] = [
     "keep",
     "redact",
@@ -24,7 +24,7 @@ pub(crate) const NAMES: [&str; 14] = [
     "noise",
 ];
 
-/// Furthest that a date is shifted.
+/// Maximum number of days that a date is shifted.
 const DAYS_MAX: i64 = 36_500;
 
 impl FromStr for Function {
@@ -54,7 +54,7 @@ impl FromStr for Function {
     }
 }
 
-/// The arguments of each function.
+/// Returns the argument names of a function.
 fn known(name: &str) -> &'static [&'static str] {
     match name {
         "redact" => &["with"],
@@ -174,7 +174,7 @@ fn noise(arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
                 Literal::Float(bits) => f64::from_bits(bits),
                 _ => return Err(percent.wrong(IS)),
             };
-            // A percent is 10,000 millionths.
+            // One percent is 10,000 millionths.
             let millionths = (given * 10_000.0).round();
             let is_exact = (millionths / 10_000.0 - given).abs() <= given.abs() * 1e-12;
             if !is_exact || !(1.0..=1_000_000.0).contains(&millionths) {

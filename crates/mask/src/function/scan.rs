@@ -1,32 +1,32 @@
-//! The text of a function, cut into a name and arguments.
+//! Splits the text of a function into a name and arguments.
 
 use super::FunctionError;
 use crate::limits::{FUNCTION_BYTES_MAX, TEXT_BYTES_MAX};
 
-/// One value of an argument.
+/// The value of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Literal {
     Int(i64),
     /// Bits of a finite float.
     Float(u64),
     Bool(bool),
-    /// Bare.
+    /// A bare word.
     Word(Box<str>),
-    /// In quotes.
+    /// A quoted text.
     Text(Box<str>),
 }
 
-/// One argument and where it stands.
+/// An argument and its position.
 #[derive(Debug)]
 pub(super) struct Argument<'t> {
     pub(super) at: usize,
-    /// `None`: positional.
+    /// `None` for a positional argument.
     pub(super) name: Option<&'t str>,
     pub(super) value: Literal,
     pub(super) value_at: usize,
 }
 
-/// A name and its arguments.
+/// Splits a text into the name and its arguments.
 pub(super) fn call(text: &str) -> Result<(&str, Vec<Argument<'_>>), FunctionError> {
     if text.len() > FUNCTION_BYTES_MAX {
         return Err(FunctionError::new(0, format!("a mask of more than {FUNCTION_BYTES_MAX} bytes")));
@@ -101,7 +101,7 @@ impl<'t> Scan<'t> {
         }
     }
 
-    /// Behind the opening quote.
+    /// Reads the rest of a quoted text, after the opening quote.
     fn quoted(&mut self) -> Result<Box<str>, FunctionError> {
         let start = self.at;
         let mut text = String::new();
@@ -123,7 +123,7 @@ impl<'t> Scan<'t> {
         }
     }
 
-    /// Behind its backslash, which stands at `at`.
+    /// Reads the rest of an escape, after the backslash at `at`.
     fn escape(&mut self, at: usize) -> Result<char, FunctionError> {
         let wrong = || FunctionError::new(at, "an escape is one of \\\" \\\\ \\n \\r \\t \\u{1f600}");
         let c = self.rest().chars().next().ok_or_else(wrong)?;
@@ -171,7 +171,7 @@ impl<'t> Scan<'t> {
     }
 }
 
-/// Of the names of functions and arguments, and of bare words.
+/// Returns true for characters of function names, argument names and bare words.
 pub(super) fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }

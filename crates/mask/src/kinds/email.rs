@@ -1,4 +1,4 @@
-//! E-mail addresses as people write them: RFC 5321 without quoted local parts, comments and address literals.
+//! E-mail addresses: RFC 5321 without quoted local parts, comments and address literals.
 
 pub(super) fn is_email(text: &str) -> bool {
     let Some((local, domain)) = text.rsplit_once('@') else { return false };

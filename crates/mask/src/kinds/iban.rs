@@ -1,6 +1,7 @@
 //! International bank account numbers, ISO 13616.
 
-/// Two letters, two check digits, 11 to 30 letters or digits; spaces after each group of four or none.
+/// Returns true for two letters, two check digits, and 11 to 30 letters or digits, with a valid checksum. Spaces stand
+/// after each group of four, or nowhere.
 pub(super) fn is_iban(text: &[u8]) -> bool {
     if !(15..=42).contains(&text.len()) || !text[..2].iter().all(u8::is_ascii_uppercase) {
         return false;
@@ -28,7 +29,7 @@ pub(super) fn is_iban(text: &[u8]) -> bool {
         && remainder(compact) == 1
 }
 
-/// By 97, with the first four characters at the end and letters as 10 to 35.
+/// Computes the remainder modulo 97, with the first four characters moved to the end and letters as 10 to 35.
 fn remainder(compact: &[u8]) -> u32 {
     compact[4..].iter().chain(&compact[..4]).fold(0, |rest, byte| match byte {
         b'0'..=b'9' => (rest * 10 + u32::from(byte - b'0')) % 97,

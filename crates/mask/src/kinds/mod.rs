@@ -1,7 +1,7 @@
-//! Kinds of values that are known by their look: a whole string, not a part of one.
+//! Kinds of values that are recognized by their form. The whole string must match.
 //!
-//! A detector never proves anything. What has a check digit is rarely taken for something else; what has none is looked
-//! at closely. A text that holds a card number among other words is no card number here.
+//! Detection is a heuristic. Values with check digits are rarely mistaken; values without check digits must pass strict
+//! checks. A text that contains a card number among other words is not a card number.
 
 mod card;
 mod email;
@@ -19,26 +19,26 @@ pub(crate) use phone::calling_code_digits;
 
 use crate::limits::KIND_BYTES_MAX;
 
-/// What a string looks like.
+/// A kind of value that a string can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A payment card number: 13 to 19 digits, spaces or hyphens between them, Luhn's sum comes out.
+    /// A payment card number: 13 to 19 digits with spaces or hyphens between them, and a valid Luhn sum.
     Card,
     /// An e-mail address.
     Email,
-    /// An international bank account number, ISO 13616: the remainder by 97 comes out.
+    /// An international bank account number, ISO 13616, with a valid modulo-97 checksum.
     Iban,
-    /// A telephone number in international form, or in that of North America.
+    /// A telephone number in international or North American form.
     Phone,
-    /// A number of one person: US SSN, UK NINO, Spanish DNI and NIE, French NIR, Italian codice fiscale, Brazilian CPF.
+    /// A national id: US SSN, UK NINO, Spanish DNI and NIE, French NIR, Italian codice fiscale, Brazilian CPF.
     NationalId,
 }
 
 impl Kind {
-    /// All, in the order of the documentation.
+    /// All kinds, in the order of the documentation.
     pub const ALL: [Self; 5] = [Self::Card, Self::Email, Self::Iban, Self::Phone, Self::NationalId];
 
-    /// As rules write it.
+    /// Returns the name as written in rules.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// Whether a string as a whole looks like it.
+    /// Returns true if the whole string has the form of this kind.
     #[must_use]
     pub fn knows(self, text: &str) -> bool {
         if text.len() > KIND_BYTES_MAX {
@@ -82,7 +82,8 @@ impl FromStr for Kind {
     }
 }
 
-/// The digits of a text that has, beside them, only single separators of `between`, neither first nor last.
+/// Extracts the digits of a text that has only single separators from `between` between digits. Returns `None` for any
+/// other text.
 fn digits<const N: usize>(text: &[u8], between: &[u8]) -> Option<([u8; N], usize)> {
     let (mut digits, mut len) = ([0; N], 0);
     let mut was_digit = false;

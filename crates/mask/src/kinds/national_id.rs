@@ -1,4 +1,4 @@
-//! Numbers that a state gives to one person. Only forms that are hard to mistake: with check characters, or with
+//! National ids of persons. Only forms that are hard to mistake are recognized: forms with check characters, or with
 //! separators and forbidden ranges. Numbers without either, such as nine bare digits, are left out on purpose.
 
 pub(super) fn is_national_id(text: &[u8]) -> bool {
@@ -19,14 +19,14 @@ fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Social Security number, `219-09-9999`: no area 000, 666 or from 900 on, no group 00, no serial 0000.
+/// US Social Security number, `219-09-9999`. Areas 000, 666 and from 900, group 00, and serial 0000 are invalid.
 fn is_american(text: &[u8]) -> bool {
     let [a, b, c, b'-', d, e, b'-', f, g, h, i] = text else { return false };
     let (area, group, serial) = (number(&[*a, *b, *c]), number(&[*d, *e]), number(&[*f, *g, *h, *i]));
     matches!(area, Some(1..=665 | 667..=899)) && matches!(group, Some(1..)) && matches!(serial, Some(1..))
 }
 
-/// National Insurance number, `AB123456C`, and the same in pairs, `AB 12 34 56 C`. It has no check character.
+/// UK National Insurance number, `AB123456C`, or in pairs, `AB 12 34 56 C`. It has no check character.
 fn is_british(text: &[u8]) -> bool {
     let [a, b, digits @ .., end] = text else { return false };
     let is_letter = |c: &u8| c.is_ascii_uppercase() && !b"DFIQUV".contains(c);
@@ -43,7 +43,7 @@ fn is_british_grouped(text: &[u8]) -> bool {
     is_british(&[*a, *b, *c, *d, *e, *f, *g, *h, *i])
 }
 
-/// DNI, `12345678Z`, and NIE, `X1234567L`: a letter by the remainder by 23.
+/// Spanish DNI, `12345678Z`, and NIE, `X1234567L`. The last letter encodes the remainder modulo 23.
 fn is_spanish(text: &[u8]) -> bool {
     let [first, rest @ .., letter] = text else { return false };
     let first = match first {
@@ -56,7 +56,8 @@ fn is_spanish(text: &[u8]) -> bool {
     b"TRWAGMYFPDXBNJZSQVHLCKE"[((first * 10_000_000 + rest) % 23) as usize] == *letter
 }
 
-/// NIR, `255081416802538`: sex, year, month, place, order, and the complement of the remainder by 97.
+/// French NIR, `255081416802538`: sex, year, month, place, order, and a check number (97 minus the remainder modulo
+/// 97).
 fn is_french(text: &[u8]) -> bool {
     let mut body = [0; 13];
     body.copy_from_slice(&text[..13]);
@@ -73,12 +74,12 @@ fn is_french(text: &[u8]) -> bool {
     }
 }
 
-/// Codice fiscale, `RSSMRA85T10A562S`: a letter by the sum over fifteen characters.
+/// Italian codice fiscale, `RSSMRA85T10A562S`. The last letter is a checksum over the other fifteen characters.
 fn is_italian(text: &[u8]) -> bool {
     const ODD: [u32; 26] =
         [1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23];
     let is_shaped = text.iter().enumerate().all(|(at, c)| match at {
-        // Digits of those that would be alike are written as these letters.
+        // These letters replace digits to distinguish codes that would otherwise be equal.
         6 | 7 | 9 | 10 | 12..=14 => c.is_ascii_digit() || b"LMNPQRSTUV".contains(c),
         8 => b"ABCDEHLMPRST".contains(c),
         _ => c.is_ascii_uppercase(),
@@ -92,7 +93,7 @@ fn is_italian(text: &[u8]) -> bool {
     u32::from(text[15] - b'A') == sum % 26
 }
 
-/// CPF with its separators, `529.982.247-25`: two check digits.
+/// Brazilian CPF with its separators, `529.982.247-25`. The last two digits are check digits.
 fn is_brazilian(text: &[u8]) -> bool {
     let [a, b, c, b'.', d, e, f, b'.', g, h, i, b'-', j, k] = text else { return false };
     let digits = [*a, *b, *c, *d, *e, *f, *g, *h, *i, *j, *k];

@@ -1,6 +1,6 @@
-//! Telephone numbers: ITU-T E.164 behind `+` or `00`, and those of North America.
+//! Telephone numbers: ITU-T E.164 after `+` or `00`, and North American numbers.
 
-/// What may stand between digits.
+/// Allowed separators between digits.
 const BETWEEN: &[u8] = b" -.()/";
 
 pub(super) fn is_phone(text: &[u8]) -> bool {
@@ -13,13 +13,14 @@ pub(super) fn is_phone(text: &[u8]) -> bool {
     }
 }
 
-/// 8 to 15 digits that begin with a calling code.
+/// Returns true for 8 to 15 digits that begin with a calling code.
 fn is_international(text: &[u8]) -> bool {
     let Some((digits, len)) = spread(text) else { return false };
     (8..=15).contains(&len) && text[0].is_ascii_digit() && calling_code_digits(&digits[..len]).is_some()
 }
 
-/// `415-555-2671` or `(415) 555-2671`: ten digits with separators, area and exchange from 200 on, not of a service.
+/// Returns true for `415-555-2671` or `(415) 555-2671`: ten digits with separators. Area and exchange must be at least
+/// 200 and not end in 11.
 fn is_north_american(text: &[u8]) -> bool {
     let is_shaped = matches!(text, [b'(', _, _, _, b')', ..]) || matches!(text, [_, _, _, b'-' | b'.', ..]);
     let Some((digits, 10)) = spread(text) else { return false };
@@ -27,7 +28,7 @@ fn is_north_american(text: &[u8]) -> bool {
     is_shaped && is_office(&digits[..3]) && is_office(&digits[3..6])
 }
 
-/// Digits, and between them one separator or two of which one is a space or a bracket.
+/// Extracts the digits. At most two separators stand between two digits, and brackets must be paired.
 fn spread(text: &[u8]) -> Option<([u8; 15], usize)> {
     let (mut digits, mut len, mut gap, mut open) = ([0; 15], 0, 0, false);
     for byte in text {
@@ -52,7 +53,7 @@ fn spread(text: &[u8]) -> Option<([u8; 15], usize)> {
     (gap == 0 && !open).then_some((digits, len))
 }
 
-/// Digits of the calling code that a number begins with: ITU-T's list of codes, by its zones.
+/// Returns the length of the calling code at the start of a number, by the zones of ITU-T's list of codes.
 pub(crate) fn calling_code_digits(digits: &[u8]) -> Option<usize> {
     match digits {
         [b'1' | b'7', ..] => Some(1),

@@ -83,7 +83,7 @@ fn date() -> BoxedStrategy<String> {
         .boxed()
 }
 
-/// Returns true if the row treats `a` and `b` as equal values. Some rows ignore separators or case.
+/// Returns true if the row treats `a` and `b` as equal values. The phone rows ignore separators.
 fn counts_alike(row: &Row, a: &str, b: &str) -> bool {
     // Separators of a telephone number are ignored.
     let digits = |text: &str| text.chars().filter(|c| c.is_ascii_digit() || *c == '+').collect::<String>();

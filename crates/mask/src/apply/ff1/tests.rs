@@ -1,4 +1,4 @@
-//! NIST's samples through the very numerals that masks use, and every length against those of `fpe`.
+//! NIST's samples with the numerals of [`super`], and every length compared with the numerals of the `fpe` crate.
 
 use aes::{Aes128, Aes192, Aes256, Aes256Enc};
 use fpe::ff1::{FF1, FlexibleNumeralString};
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::{Ff1, Numerals, len_max, len_min};
 
-/// Key, tweak, radix, plain and sealed numerals: https://csrc.nist.gov/projects/cryptographic-standards-and-guidelines/example-values,
-/// FF1 samples 1 to 9.
+/// Key, tweak, radix, plain and encrypted numerals of FF1 samples 1 to 9:
+/// https://csrc.nist.gov/projects/cryptographic-standards-and-guidelines/example-values
 const SAMPLES: [(&str, &str, u32, &str, &str); 9] = [
     ("2b7e151628aed2a6abf7158809cf4f3c", "", 10, "0123456789", "2433477484"),
     ("2b7e151628aed2a6abf7158809cf4f3c", "39383736353433323130", 10, "0123456789", "6124200773"),
