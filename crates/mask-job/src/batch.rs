@@ -1,4 +1,4 @@
-//! What was found in one chunk, on its way to the engine, and the answers on their way into the text.
+//! The values of one chunk for the engine, and the engine's masked values for the output text.
 
 use std::ops::Range;
 
@@ -8,32 +8,32 @@ use crate::engine::{Column, EngineError};
 use crate::limits::Limits;
 use crate::report::{Counts, Label};
 
-/// One value that is to be masked.
+/// A value that is to be masked.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// Where it stands in the chunk, quotes included.
+    /// Position in the chunk, including quotes.
     pub(crate) span: Range<usize>,
     pub(crate) rule: usize,
-    /// Path or column it is counted under.
+    /// Path or column under which the value is counted.
     pub(crate) label: Label,
     pub(crate) form: Form,
 }
 
-/// How a value is written, so that its answer can be written alike.
+/// The notation of a value. The masked value uses the same notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Json,
-    /// A field of CSV; whether it was quoted.
+    /// A field of CSV.
     Csv {
         quoted: bool,
     },
-    /// A field of COPY's text format; index of the column.
+    /// A field of COPY's text format.
     Copy {
         column: usize,
     },
 }
 
-/// Columns of one call to the engine.
+/// The columns of one request to the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub(crate) columns: Vec<Column>,
@@ -41,12 +41,12 @@ pub(crate) struct Part {
     bytes: usize,
 }
 
-/// All that was found in a chunk, in the order of the text.
+/// All values of a chunk that are to be masked, in the order of the text.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) parts: Vec<Part>,
     pub(crate) found: Vec<Found>,
-    /// Counts by label of what was not masked.
+    /// Counts by label of values that were not masked.
     pub(crate) counts: Counts,
     pub(crate) records: u64,
     limits: Limits,
@@ -57,7 +57,7 @@ impl Batch {
         Self { parts: Vec::new(), found: Vec::new(), counts: Counts::default(), records: 0, limits }
     }
 
-    /// Adds a value that `value` appends as one MessagePack scalar; `subject` is one too.
+    /// Adds a value. `value` appends the value as one MessagePack scalar; `subject` is a MessagePack scalar too.
     pub(crate) fn push<E>(
         &mut self,
         found: Found,
@@ -89,14 +89,14 @@ impl Batch {
     }
 }
 
-/// The answers to all parts of a batch, rule by rule.
+/// The masked values of all parts of a batch, by rule.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     rules: Vec<(usize, Vec<u8>)>,
 }
 
 impl Answers {
-    /// Takes the answers to one part.
+    /// Validates and adds the masked values of one part.
     pub(crate) fn take(&mut self, asked: &[(usize, usize)], answers: Vec<Vec<u8>>) -> Result<(), EngineError> {
         let odd = || EngineError::Failed("the engine answered another number of values than were sent".to_owned());
         if answers.len() != asked.len() {
@@ -126,8 +126,8 @@ impl Answers {
     }
 }
 
-/// Puts the answers in the places of what was found; the rest of `text` is copied. `encode` appends one answer as text,
-/// or says why it cannot be.
+/// Replaces the found values in `text` by the masked values; the rest is copied. `encode` appends one masked value as
+/// text, or returns an error message.
 pub(crate) fn splice(
     text: &[u8],
     found: &[Found],
@@ -153,7 +153,7 @@ pub(crate) fn splice(
     Ok(out)
 }
 
-/// Appends a scalar as text without quoting; `None` for what has none.
+/// Appends a scalar as text without quoting. Returns `None` for types without a text form.
 pub(crate) fn plain(token: Token<'_>, out: &mut Vec<u8>) -> Option<()> {
     use std::io::Write;
     // Writing to a Vec cannot fail.
@@ -178,7 +178,7 @@ pub(crate) fn plain(token: Token<'_>, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Appends nil, for a subject that is not there.
+/// Returns nil, which stands for a missing subject.
 pub(crate) fn absent() -> Vec<u8> {
     let mut out = Vec::new();
     write::nil(&mut out);

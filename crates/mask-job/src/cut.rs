@@ -1,51 +1,51 @@
-//! Cuts input into chunks between records, without parsing it.
+//! Splits input into chunks between records, without parsing it.
 //!
-//! A cut may only be where the scanner of the format agrees; on text that is broken it may be anywhere, and the scanner
-//! then says what is wrong.
+//! In valid text, chunks end only at record boundaries of the format's scanner. In invalid text a chunk can end
+//! anywhere; the scanner then reports the error.
 
 use std::io::Read;
 
 use crate::error::JobError;
 use crate::limits::Limits;
 
-/// A run of whole records.
+/// A sequence of whole records.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) bytes: Vec<u8>,
-    /// Line of its first byte in the input, from 1.
+    /// Line number of the first byte in the input, from 1.
     pub(crate) first_line: u64,
-    /// Records before it; counted only for elements of an array and rows of a table.
+    /// Number of preceding records. Counted only for elements of an array and rows of a table.
     pub(crate) first_record: u64,
-    /// Whether nothing comes before it.
+    /// True if the chunk is the first of the input.
     pub(crate) is_first: bool,
-    /// Whether nothing comes behind it.
+    /// True if the chunk is the last of the input.
     pub(crate) is_last: bool,
-    /// Bytes at its begin that are no record: a byte-order mark, the bracket of an array, a header.
+    /// Number of leading bytes that are not part of a record: a byte-order mark, an array's bracket, or a header.
     pub(crate) skipped: usize,
-    /// Whether its records are elements of the array that is the document.
+    /// True if the document is an array and the records are its elements.
     pub(crate) is_array: bool,
 }
 
-/// Where records end.
+/// The boundaries of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// At every newline.
+    /// Every newline.
     Lines,
-    /// At newlines outside of double quotes.
+    /// Newlines outside of double quotes.
     QuotedLines,
-    /// At commas between elements of the array that is the document; a document that is no array is one record.
+    /// Commas between elements if the document is an array. Any other document is one record.
     Elements,
 }
 
-/// Reads chunks.
+/// Reads input in chunks.
 pub(crate) struct Cutter<R> {
     reader: R,
     limits: Limits,
     name: String,
     state: State,
-    /// What was read and not handed out.
+    /// Bytes that were read but not returned yet.
     buffer: Vec<u8>,
-    /// Of the buffer, how much the state has seen.
+    /// Number of bytes in `buffer` that `state` has scanned.
     seen: usize,
     line: u64,
     records: u64,
@@ -60,9 +60,9 @@ enum State {
     QuotedLines {
         quoted: bool,
     },
-    /// Before the first byte that is not blank.
+    /// Before the first non-blank byte.
     Document,
-    /// Not an array, or the array is over: no more cuts.
+    /// The document is not an array, or the array has ended. There are no more boundaries.
     Whole,
     Elements {
         depth: u32,
@@ -96,7 +96,7 @@ impl<R: Read> Cutter<R> {
         }
     }
 
-    /// The next chunk; `None` behind the last. Empty input is one empty chunk.
+    /// Returns the next chunk, or `None` after the last. Empty input gives one empty chunk.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, JobError> {
         if self.is_over {
             return Ok(None);
@@ -150,7 +150,7 @@ impl<R: Read> Cutter<R> {
         Chunk { bytes, first_line, first_record, is_first, is_last, skipped, is_array: self.is_array }
     }
 
-    /// What there is of a record that is too long goes to the scanner, which may know what is wrong with it.
+    /// Creates the error for a record that exceeds the limit.
     fn too_long(&mut self) -> Result<Option<Chunk>, JobError> {
         Err(JobError::Broken {
             name: self.name.clone(),
@@ -165,7 +165,8 @@ impl<R: Read> Cutter<R> {
 }
 
 impl State {
-    /// Offset behind the last cut in `new`, which begins at `base`, and the elements that ended up to that cut.
+    /// Scans `new`, which begins at offset `base`. Returns the offset after the last boundary, and the number of
+    /// elements up to it.
     fn scan(&mut self, new: &[u8], base: usize) -> (Option<usize>, u64) {
         match self {
             Self::Lines => (memchr::memrchr(b'\n', new).map(|at| base + at + 1), 0),
@@ -252,7 +253,7 @@ mod tests {
         Ok(all)
     }
 
-    /// Chunks of every size are runs of whole `records`.
+    /// Checks that chunks of every size are sequences of whole `records`.
     #[track_caller]
     fn check(cut: Cut, records: &[&str]) {
         let text = records.concat();

@@ -1,56 +1,56 @@
-//! Who masks values: a job finds them and knows no key.
+//! The interface to the engine, which masks values. A job finds the values and holds no key.
 //!
-//! [`payload`] and [`answers`] are the two halves of a call of the RPC `mask` with a batch of columns: the document
-//! `[[v, v, ...], [v, ...]]` with one path per column, and what comes back.
+//! [`payload`] encodes a batch of columns as the document of a `mask` RPC: `[[v, v, ...], [v, ...]]`, with one path per
+//! column. [`answers`] decodes the response.
 
 use std::future::Future;
 
 use sealwire_msgpack::{Token, TokenReader, write};
 use thiserror::Error;
 
-/// The key beside a subject in the map of two that stands for a value with its subject.
+/// The value's key in the two-entry map of a value and its subject.
 pub const VALUE_KEY: &str = "value";
 
-/// Values that one rule masks, in the order they were found.
+/// The values that one rule masks, in the order of the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Column {
-    /// Which rule of the job's rules.
+    /// Index of the rule in the job's rules.
     pub rule: usize,
-    /// How many values.
+    /// Number of values.
     pub count: usize,
-    /// That many MessagePack scalars, none of them nil, one after another.
+    /// The values as consecutive MessagePack scalars without nil.
     pub values: Vec<u8>,
-    /// The values' subjects, as many, nil where there is none beside a value; `None` when the rule's function has none.
+    /// The subjects of the values, one per value, nil if missing. `None` if the rule's function has no subject.
     pub subjects: Option<Vec<u8>>,
 }
 
-/// Why a batch was not masked.
+/// A reason why a batch was not masked.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EngineError {
-    /// The function does not fit one value.
+    /// The function does not fit a value.
     #[error("value {value} of column {column}: {why}")]
     Unfit {
         /// Index of the column in the batch.
         column: usize,
-        /// Index of the value in it.
+        /// Index of the value in the column.
         value: usize,
-        /// What the function takes instead; never the value.
+        /// The function's requirement. Never contains the value.
         why: String,
     },
-    /// The engine refused the call, or cannot be reached.
+    /// The engine rejected the request or is unreachable.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Masks batches of values; an app's secret lives behind it.
+/// Masks batches of values with an app's secret.
 pub trait Engine: Send + Sync + 'static {
-    /// One MessagePack scalar for each value, in the same order: for each column a run of as many as it has values.
-    /// Called for several batches at once. May be dropped midway: what was masked is then of no use to anybody.
+    /// Returns the masked values: per column a sequence of MessagePack scalars, one per value, in the same order. Jobs
+    /// call this concurrently for several batches. The future can be dropped; its results are then discarded.
     fn mask(&self, columns: Vec<Column>) -> impl Future<Output = Result<Vec<Vec<u8>>, EngineError>> + Send;
 }
 
-/// The document of a call with these columns, and for each column the path of its values in it. A value with a subject
-/// stands in a map: `{SUBJECT: s, "value": v}`, with the key that `subject_key` gives for the column's rule.
+/// Encodes the document of a request with these columns, and the path of each column's values. A value with a subject
+/// becomes a map: `{SUBJECT: s, "value": v}`. `subject_key` returns the subject's key for a rule.
 pub fn payload<'r>(columns: &[Column], subject_key: impl Fn(usize) -> Option<&'r str>) -> (Vec<u8>, Vec<String>) {
     let bytes = columns.iter().map(|column| column.values.len() + 8).sum();
     let (mut out, mut paths) = (Vec::with_capacity(bytes), Vec::with_capacity(columns.len()));
@@ -59,7 +59,7 @@ pub fn payload<'r>(columns: &[Column], subject_key: impl Fn(usize) -> Option<&'r
         write::array_len(&mut out, column.count as u32);
         match (&column.subjects, subject_key(column.rule)) {
             (Some(subjects), Some(key)) => {
-                // A subject of the same name as the value's own key would make the map ambiguous.
+                // The value's key must differ from the subject's key, or the map would be ambiguous.
                 let own_key = value_key(key);
                 let (mut values, mut subjects) = (TokenReader::new(&column.values), TokenReader::new(subjects));
                 for _ in 0..column.count {
@@ -84,10 +84,10 @@ fn value_key(subject: &str) -> &'static str {
     if subject == VALUE_KEY { "masked" } else { VALUE_KEY }
 }
 
-/// The answers in the document that came back for these columns.
+/// Decodes the masked values from the response document for these columns.
 ///
 /// # Errors
-/// [`EngineError::Failed`] when it has not the shape of what was sent.
+/// [`EngineError::Failed`] if the response does not have the form of the request.
 pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
     let odd = |_| EngineError::Failed("the engine's answer has not the shape of what was sent".to_owned());
     let mut reader = TokenReader::new(document);
@@ -103,7 +103,7 @@ pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, Engi
         for _ in 0..column.count {
             if let Token::Map(_) = reader.peek().map_err(odd)? {
                 reader.map_len().map_err(odd)?;
-                // The subject with its key, and the value's own key.
+                // Skips the subject's key, the subject, and the value's key.
                 for _ in 0..3 {
                     reader.skip_value().map_err(odd)?;
                 }
@@ -115,7 +115,7 @@ pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, Engi
     Ok(all)
 }
 
-/// Which value of a batch a path such as `$[2][17]` or `$[2][17].value` of an engine's error names.
+/// Parses a path in an engine's error, such as `$[2][17]` or `$[2][17].value`. Returns the indexes of column and value.
 #[must_use]
 pub fn place(path: &str) -> Option<(usize, usize)> {
     let (column, rest) = path.strip_prefix("$[")?.split_once("][")?;
@@ -141,7 +141,7 @@ mod tests {
         let columns = [column(3, &["a", "b"], None), column(1, &["c"], Some(&["s"])), column(0, &[], None)];
         let (document, paths) = payload(&columns, |rule| (rule == 1).then_some("value"));
         assert_eq!(paths, ["$[0][*]", "$[1][*].masked", "$[2][*]"]);
-        // An engine that masks nothing gives back what it got.
+        // An engine that masks nothing returns its input.
         let same: Vec<Vec<u8>> = columns.iter().map(|column| column.values.clone()).collect();
         assert_eq!(answers(&document, &columns), Ok(same));
     }

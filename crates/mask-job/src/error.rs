@@ -1,38 +1,38 @@
-//! Why a job ended without a result. No variant holds a value of the data.
+//! Errors of a job. No variant contains a value of the data.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Unknown fields that one error lists.
+/// Maximum number of unknown fields that one error lists.
 pub const UNKNOWN_LISTED_MAX: usize = 20;
 
-/// Why a job failed. Unless it is [`JobError::Left`], nothing was left at the output.
+/// A reason why a job failed. Except for [`JobError::Left`], no output is left behind.
 #[derive(Debug, Error)]
 pub enum JobError {
-    /// The input is not what its format says.
+    /// The input is not valid in its format.
     #[error("{name}, line {line}, column {column}: {what}")]
     Broken {
         /// The input's name.
         name: String,
-        /// From 1.
+        /// Line, from 1.
         line: u64,
-        /// In characters, from 1.
+        /// Column in characters, from 1.
         column: u64,
-        /// What is wrong there.
+        /// Description of the error.
         what: String,
     },
-    /// Fields that no rule names, where rules refuse such.
+    /// No rule names some fields, and the rules reject such fields.
     #[error("{name}, line {line}: no rule names {}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\"", listed(.fields, *.more))]
     Unknown {
         /// The input's name.
         name: String,
-        /// Line of the first of them, from 1.
+        /// Line of the first unknown field, from 1.
         line: u64,
         /// Paths or columns, at most [`UNKNOWN_LISTED_MAX`].
         fields: Vec<String>,
-        /// Whether there are more than are listed.
+        /// True if there are more fields than `fields` lists.
         more: bool,
     },
     /// A function does not fit a value.
@@ -40,15 +40,15 @@ pub enum JobError {
     Unfit {
         /// The input's name.
         name: String,
-        /// From 1.
+        /// Line, from 1.
         line: u64,
-        /// In characters, from 1.
+        /// Column in characters, from 1.
         column: u64,
         /// Path or column of the value.
         field: String,
         /// The rule's function.
         function: String,
-        /// What it takes instead.
+        /// The function's requirement.
         why: String,
     },
     /// A value in a table cannot be masked, or its mask does not fit the column.
@@ -58,15 +58,15 @@ pub enum JobError {
         table: String,
         /// The column.
         column: String,
-        /// Which row in the order of reading, from 1.
+        /// Number of the row in reading order, from 1.
         row: u64,
-        /// What is wrong; never the value.
+        /// Description of the error. Never contains the value.
         what: String,
     },
-    /// Rules that this job cannot follow, found before anything was written.
+    /// The job cannot apply the rules. Detected before any output.
     #[error("{0}")]
     Plan(String),
-    /// The engine did not mask.
+    /// The engine failed to mask.
     #[error("engine: {0}")]
     Engine(String),
     /// A file could not be read or written.
@@ -74,41 +74,41 @@ pub enum JobError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The output is the input.
+    /// The output is the input file.
     #[error("{path} is the input: write the output to another file", path = path.display())]
     SameFile {
         /// The output.
         path: PathBuf,
     },
-    /// The output is there already.
+    /// The output exists already.
     #[error("{path} is there already: remove it, or say that it is to be replaced", path = path.display())]
     Exists {
         /// The output.
         path: PathBuf,
     },
-    /// PostgreSQL or one of its programs said no.
+    /// PostgreSQL or one of its programs returned an error.
     #[error("{whence}: {said}")]
     Postgres {
-        /// `source`, `target`, or the program.
+        /// `source`, `target`, or the name of the program.
         whence: &'static str,
-        /// What it said.
+        /// The error message.
         said: String,
     },
-    /// It was told to stop.
+    /// The job was cancelled.
     #[error("stopped")]
     Stopped,
-    /// A job over PostgreSQL failed, and so did dropping what it had made.
+    /// A PostgreSQL job failed, and its cleanup failed too.
     #[error("{error}; and what was made could not be dropped: {left}")]
     Left {
-        /// Why the job failed.
+        /// The error of the job.
         error: Box<JobError>,
-        /// What is left and what to do.
+        /// The objects that remain, and how to remove them.
         left: String,
     },
-    /// A part of the job panicked; a bug.
+    /// A task of the job panicked, which is a bug.
     #[error("a part of the job panicked: {0}")]
     Panicked(String),
 }

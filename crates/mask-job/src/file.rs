@@ -1,8 +1,8 @@
-//! The job over one file: NDJSON, JSON or CSV.
+//! The job for one file: NDJSON, JSON or CSV.
 //!
-//! Everything that is not masked stays byte for byte: white space, the spelling of numbers and strings, key order, line
-//! ends, quotes. A masked JSON string is written with the fewest escapes; a masked CSV field is quoted if it was, or if
-//! it must be.
+//! All bytes outside of masked values stay unchanged: white space, the spelling of numbers and strings, key order, line
+//! ends, quotes. A masked JSON string uses as few escapes as possible. A masked CSV field is quoted if the original
+//! field was, or if the new content requires quotes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -28,22 +28,22 @@ use crate::scan::json::{Memory, Scan, Unknown};
 use crate::scan::text::write_json;
 use crate::scan::{Fault, place};
 
-/// What a file holds.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
     /// One JSON document per line.
     Ndjson,
-    /// One JSON document. The elements of an array are streamed; anything else is read whole.
+    /// One JSON document. The elements of an array are streamed; any other document is read whole.
     Json,
     /// Comma-separated values with a header.
     Csv {
-        /// Such as `b','`, `b';'` or a tab.
+        /// The delimiter, such as `b','`, `b';'` or a tab.
         delimiter: u8,
     },
 }
 
 impl FileFormat {
-    /// By a file name's ending: `ndjson`, `jsonl`, `json`, `csv`, `tsv`.
+    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, ending) = name.rsplit_once('.')?;
@@ -65,21 +65,21 @@ impl FileFormat {
     }
 }
 
-/// A job over one file.
+/// A job for one file.
 #[derive(Clone, Debug)]
 pub struct FileJob {
-    /// Where it reads.
+    /// The input.
     pub input: Input,
-    /// Where it writes.
+    /// The output.
     pub output: Output,
-    /// What the input holds.
+    /// The input's format.
     pub format: FileFormat,
-    /// Its bounds.
+    /// Limits of the job.
     pub limits: Limits,
 }
 
-/// Masks one file. The output is there when this returns, and after an error it is as it was before. Safe to drop
-/// midway: nothing is left then either.
+/// Masks one file. The output appears only on success; after an error it is unchanged. Dropping the future also leaves
+/// no output.
 ///
 /// # Errors
 /// [`JobError`].
@@ -128,8 +128,8 @@ pub async fn mask_file<E: Engine>(
     let outcome = pipeline::run(&shared, source, &mut writer).await;
     let bytes_out = writer.bytes;
     drop(writer);
-    // Nothing of the output is seen until the whole pipeline has succeeded.
-    // A writer that failed says more than a pipeline that found it gone.
+    // The output stays invisible until the whole pipeline has succeeded. The writer's error comes first, since it is
+    // the cause of the pipeline's error.
     let draft = writing.await??;
     outcome?;
     reading.await?;
@@ -149,7 +149,7 @@ pub async fn mask_file<E: Engine>(
     })
 }
 
-/// Hands chunks to the thread that writes.
+/// Sends masked chunks to the writer thread.
 struct Writer {
     to_write: mpsc::Sender<Vec<u8>>,
     bytes: u64,
@@ -189,7 +189,7 @@ fn open(job: &FileJob) -> Result<(Reader, Draft), JobError> {
     }
 }
 
-/// Reads until the end, or until nobody takes chunks any more.
+/// Reads until the end of the input, or until the receiver is closed.
 fn read<E>(reader: Reader, name: String, shared: &Shared<FileText, E>, chunks: &mpsc::Sender<Result<Chunk, JobError>>) {
     let cut = shared.format.format.cut();
     let mut cutter = Cutter::new(reader, cut, shared.limits, name);
@@ -213,18 +213,18 @@ fn write(mut draft: Draft, mut done: mpsc::Receiver<Vec<u8>>) -> Result<Draft, J
     Ok(draft)
 }
 
-/// The text of a file.
+/// The text format of a file.
 pub(crate) struct FileText {
     pub(crate) format: FileFormat,
     pub(crate) name: String,
     pub(crate) plan: Arc<Plan>,
     pub(crate) ledger: Arc<Ledger>,
-    /// Of CSV, once the header is read.
+    /// The columns of a CSV file, set after the header was read.
     pub(crate) columns: OnceLock<Columns>,
 }
 
 impl FileText {
-    /// Reads the header that the first chunk of CSV begins with.
+    /// Reads the CSV header at the start of the first chunk.
     pub(crate) fn begin(&self, chunk: &mut Chunk) -> Result<(), JobError> {
         let FileFormat::Csv { delimiter } = self.format else { return Ok(()) };
         let read = Columns::read(&chunk.bytes, chunk.skipped, delimiter, &self.plan, &self.ledger);

@@ -1,4 +1,4 @@
-//! Entry points for fuzz targets: a job over text in memory, on the calling thread. Not part of the public API.
+//! Entry points for fuzz targets: a job for text in memory, on the calling thread. Not part of the public API.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -22,7 +22,7 @@ use crate::report::{FieldReport, Ledger, Progress};
 pub struct Masked {
     /// The text with its values masked.
     pub text: Vec<u8>,
-    /// Records or rows.
+    /// Number of records or rows.
     pub records: u64,
     /// Counts by path or column, sorted by name and rule. Counts of kept values and nulls of JSON are missing.
     pub fields: Vec<FieldReport>,
@@ -31,7 +31,7 @@ pub struct Masked {
 /// Masks the text of a file. `mask` returns one scalar per value of a column.
 ///
 /// # Errors
-/// [`JobError`], as of a job over a file.
+/// [`JobError`], as for a file job.
 pub fn file(
     text: &[u8],
     format: FileFormat,
@@ -51,11 +51,11 @@ pub fn file(
     run(text, format.cut(), text_of, (plan, ledger), limits, |format, chunk| format.begin(chunk), mask)
 }
 
-/// Masks rows of a table `shop.people` in COPY's text format. Its columns are `id`, `name`, `paid`, `active`, `notes` and
-/// `born`, one of each class. `mask` returns one scalar per value of a column.
+/// Masks rows of a table `shop.people` in COPY's text format. The columns are `id`, `name`, `paid`, `active`, `notes`
+/// and `born`, one of each class. `mask` returns one scalar per value of a column.
 ///
 /// # Errors
-/// [`JobError`], as of a job over a database.
+/// [`JobError`], as for a database job.
 pub fn rows(
     text: &[u8],
     rules: &Arc<Rules>,

@@ -1,23 +1,25 @@
-//! Every bound of a job.
+//! The limits of a job.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
-/// Bounds of a job. What is in memory at once is about six times `chunk_bytes` times twice the workers and two, plus
-/// what the engine holds; more only where single records are longer than a chunk.
+/// Limits of a job. The number of chunks in flight is twice the workers plus two. Memory use is about six times
+/// `chunk_bytes` per chunk in flight, plus the engine's memory. Records longer than a chunk take more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Input that is worked on at once, cut between records. Default 512 KiB.
+    /// Size of a chunk of input, which ends between records. Default 512 KiB.
     pub chunk_bytes: usize,
-    /// The longest record: a line, a row, an element of a JSON array, or a JSON document that is no array. Default 64 MiB.
+    /// Maximum length of a record: a line, a row, an element of a JSON array, or a JSON document that is not an array.
+    /// Default 64 MiB.
     pub record_bytes_max: usize,
-    /// Values in one call to the engine. Default 10,000.
+    /// Maximum number of values in one request to the engine. Default 10,000.
     pub batch_values_max: usize,
-    /// Bytes of values in one call to the engine, unless one value alone is longer. Default 256 KiB.
+    /// Maximum bytes of values in one request to the engine, unless a single value is longer. Default 256 KiB.
     pub batch_bytes_max: usize,
-    /// Chunks that are read and spliced at the same time; as many again may wait for the engine. Default: the cores.
+    /// Number of chunks that are scanned or spliced concurrently. The same number of chunks can wait for the engine.
+    /// Default: the number of cores.
     pub workers: usize,
-    /// Tables of PostgreSQL that are copied at the same time. Default 2.
+    /// Number of PostgreSQL tables that are copied concurrently. Default 2.
     pub tables: usize,
 }
 
@@ -35,7 +37,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Chunks between being read and being written.
+    /// Returns the maximum number of chunks between reading and writing.
     pub(crate) fn in_flight(&self) -> usize {
         self.workers.max(1) * 2 + 2
     }

@@ -1,7 +1,7 @@
-//! The output: there when it is complete, and not before.
+//! Atomic output: the output appears only when it is complete.
 //!
-//! On Linux what is being written has no name until then, so that not even a killed job leaves anything; where the file
-//! system cannot do that, it is a file with a name of its own beside the output, removed when the job fails.
+//! On Linux the unfinished output is a file without a name, so even a killed job leaves nothing behind. If the file
+//! system does not support that, a temporary file in the output's directory is used. It is removed if the job fails.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -11,23 +11,23 @@ use tempfile::NamedTempFile;
 
 use crate::error::JobError;
 
-/// Where a job writes.
+/// The destination of a job's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A file.
     File {
         /// Its path.
         path: PathBuf,
-        /// Whether a file that is there already gives way to a complete output.
+        /// True if a complete output replaces an existing file.
         replace: bool,
     },
-    /// Standard output; what was written before a failure cannot be taken back.
+    /// Standard output. Bytes written before a failure remain written.
     Stdout,
-    /// Nowhere: for who wants the report alone.
+    /// Discards the output. For callers that need only the report.
     Nowhere,
 }
 
-/// Where a job reads.
+/// The source of a job's input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// A file.
@@ -37,7 +37,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// How errors name it.
+    /// Returns the input's name for error messages.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -47,11 +47,11 @@ impl Input {
     }
 }
 
-/// What is being written.
+/// An unfinished output.
 pub(crate) enum Draft {
     Stdout(io::Stdout),
     Nowhere,
-    /// Without a name.
+    /// A file without a name.
     #[cfg(target_os = "linux")]
     Unnamed {
         file: BufWriter<File>,
@@ -66,7 +66,7 @@ pub(crate) enum Draft {
 }
 
 impl Draft {
-    /// Begins the output. `input` is the open input file, if it is one: the output must be another.
+    /// Creates the output. `input` is the open input file, if any; the output must be a different file.
     pub(crate) fn begin(output: &Output, input: Option<&File>) -> Result<Self, JobError> {
         let (path, replace) = match output {
             Output::File { path, replace } => (path, replace),
@@ -104,7 +104,7 @@ impl Draft {
         written.map_err(JobError::io(self.path()))
     }
 
-    /// Makes the output durable and visible, at once.
+    /// Atomically makes the output durable and visible.
     pub(crate) fn finish(self) -> Result<(), JobError> {
         let path = self.path().to_owned();
         self.finished().map_err(|source| match source.kind() {
@@ -149,7 +149,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Beside `path`, with a name that says what it is.
+/// Creates a temporary file in the directory of `path`, with a name that shows its purpose.
 fn named(path: &Path) -> io::Result<NamedTempFile> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     tempfile::Builder::new().prefix(&format!(".{name}.")).suffix(".partial").tempfile_in(folder(path))
@@ -160,7 +160,7 @@ fn unnamed(folder: &Path) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
-    // Without /proc it could not be given its name.
+    // Linking the file to its name requires /proc.
     proc_path(&file).exists().then_some(file)
 }
 
@@ -177,14 +177,14 @@ fn link(file: &File, path: &Path, replace: bool) -> io::Result<()> {
     if !replace {
         return Ok(give_name(path)?);
     }
-    // A link cannot replace, a rename can: for a moment the output has both names.
+    // A link cannot replace a file, but a rename can. The output briefly has both names.
     let beside = named(path)?.into_temp_path();
     fs::remove_file(&beside)?;
     give_name(&beside)?;
     beside.persist(path).map_err(|refused| refused.error)
 }
 
-/// Whether `path` is the open file `input`, whatever names lead to it.
+/// Returns true if `path` refers to the open file `input`, even under another name.
 fn is_same(path: &Path, input: &File) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     let input = input.metadata()?;
@@ -199,7 +199,7 @@ fn is_same(path: &Path, input: &File) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// Both ways to write a file, whichever the system would choose.
+    /// Creates an output in each way that files are written, independent of the file system.
     fn drafts(path: &Path, replace: bool) -> Vec<Draft> {
         let file = BufWriter::new(named(path).expect("a file beside it"));
         let mut drafts = vec![Draft::Named { file, path: path.to_owned(), replace }];
@@ -232,7 +232,7 @@ mod tests {
             draft.finish().expect("finishes");
             assert_eq!(fs::read(&path).expect("reads"), b"whole");
 
-            // Somebody else's came first.
+            // Another writer has created the file first.
             let error = drafts(&path, false).swap_remove(at).finish().expect_err("is there");
             assert!(matches!(error, JobError::Exists { .. }), "{error}");
             assert_eq!(fs::read(&path).expect("reads"), b"whole");

@@ -1,7 +1,7 @@
-//! Chunks in, chunks out, in the same order: scanned, masked and spliced several at once, never more than fit.
+//! The chunk pipeline: scans, masks and splices several chunks concurrently and returns them in order.
 //!
-//! Scanning and splicing are CPU work and go to blocking threads, as many at once as there are workers. When the future
-//! is dropped, what waits for the engine is dropped too, and what runs on a thread ends with its chunk.
+//! Scanning and splicing are CPU work and run on blocking threads, at most one per worker. Dropping the future cancels
+//! chunks that wait for the engine. A running thread finishes its current chunk.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,24 +19,24 @@ use crate::limits::Limits;
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress};
 
-/// How text of one format is scanned, and answers are written in it.
+/// Scans text of one format and encodes masked values in that format.
 pub(crate) trait Format: Send + Sync + 'static {
-    /// What a scan keeps for the next.
+    /// State that a scan keeps for later scans.
     type Memory: Send + 'static;
 
     fn memory(&self) -> Self::Memory;
 
-    /// What is to be masked in a chunk, into `batch`.
+    /// Adds the values of a chunk that are to be masked to `batch`.
     fn scan(&self, chunk: &Chunk, memory: &mut Self::Memory, batch: &mut Batch) -> Result<(), JobError>;
 
-    /// Appends one answer as text.
+    /// Appends one masked value as text.
     fn encode(&self, found: &Found, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String>;
 
-    /// The error that names the place of one value.
+    /// Creates the error for one value, with its position.
     fn unfit(&self, chunk: &Chunk, found: &Found, why: String) -> JobError;
 }
 
-/// What all chunks of a job share.
+/// Data that all chunks of a job share.
 pub(crate) struct Shared<F: Format, E> {
     pub(crate) format: F,
     pub(crate) engine: Arc<E>,
@@ -44,12 +44,12 @@ pub(crate) struct Shared<F: Format, E> {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) limits: Limits,
     pub(crate) progress: Arc<Progress>,
-    /// One permit per chunk that is worked on by a thread.
+    /// Limits the chunks that threads work on; one permit per chunk.
     pub(crate) cpu: Arc<Semaphore>,
     pub(crate) memories: Mutex<Vec<F::Memory>>,
 }
 
-/// A chunk that is masked.
+/// A masked chunk.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) bytes: Vec<u8>,
@@ -57,13 +57,13 @@ pub(crate) struct Done {
     pub(crate) records: u64,
 }
 
-/// Who takes masked chunks, in their order.
+/// Consumes masked chunks in order.
 pub(crate) trait Sink: Send {
-    /// Takes one.
+    /// Consumes one chunk.
     fn take(&mut self, done: Done) -> impl Future<Output = Result<(), JobError>> + Send;
 }
 
-/// Takes chunks from `source` until it ends, and hands each to `sink` when it is masked.
+/// Takes chunks from `source` until it ends, and sends each to `sink` when the chunk is masked.
 pub(crate) async fn run<F: Format, E: Engine>(
     shared: &Arc<Shared<F, E>>,
     mut source: mpsc::Receiver<Result<Chunk, JobError>>,
@@ -89,13 +89,13 @@ pub(crate) async fn run<F: Format, E: Engine>(
     }
 }
 
-/// What became of the first chunk under way; nothing when there is none. Safe to drop midway.
+/// Waits for the first chunk in flight and returns its outcome. Returns `None` if there are no chunks. Safe to cancel.
 async fn first(under_way: &mut VecDeque<Task>) -> Option<Result<Result<Done, JobError>, JoinError>> {
     let task = under_way.front_mut()?;
     Some((&mut task.0).await)
 }
 
-/// Ends with its owner.
+/// A task that is aborted when its owner drops it.
 struct Task(JoinHandle<Result<Done, JobError>>);
 
 impl Drop for Task {
@@ -122,7 +122,7 @@ async fn process<F: Format, E: Engine>(shared: Arc<Shared<F, E>>, chunk: Chunk) 
     on_thread(&shared, work, |shared, (chunk, batch, answers)| put_back(shared, chunk, batch, &answers)).await?
 }
 
-/// Runs CPU work on a blocking thread, once it is its turn.
+/// Runs CPU work on a blocking thread when a permit is available.
 async fn on_thread<F: Format, E: Engine, I: Send + 'static, O: Send + 'static>(
     shared: &Arc<Shared<F, E>>,
     input: I,
@@ -164,7 +164,7 @@ pub(crate) fn put_back<F: Format, E>(
     Ok(Done { bytes, bytes_in, records: batch.records })
 }
 
-/// The engine's error with the place of the value that it is about.
+/// Adds the position of the value to the engine's error.
 fn named<F: Format, E>(
     shared: &Shared<F, E>,
     chunk: &Chunk,

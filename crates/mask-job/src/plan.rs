@@ -1,4 +1,4 @@
-//! Rules as a job asks them: by path, by column, by the look of a value.
+//! A job's lookup of rules by path, by column, and by kind.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) enum Step {
     Index(u32),
 }
 
-/// Rules, ready to be asked.
+/// Rules prepared for lookup.
 #[derive(Debug)]
 pub(crate) struct Plan {
     rules: Arc<Rules>,
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     functions: Vec<String>,
     has_kinds: bool,
     has_subjects: bool,
-    /// The greatest index of an element that a path names.
+    /// The greatest array index in a path.
     index_max: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Plan {
         Self { functions, has_kinds, has_subjects, index_max, rules }
     }
 
-    /// For a file of a format.
+    /// Prepares rules for a file format.
     pub(crate) fn for_file(rules: Arc<Rules>, format: FileFormat) -> Result<Self, JobError> {
         if let FileFormat::Csv { .. } = format {
             Self::without_paths(&rules, "CSV has columns")?;
@@ -50,7 +50,7 @@ impl Plan {
         Ok(Self::new(rules))
     }
 
-    /// Refuses path rules where there are no paths.
+    /// Returns an error if there are path rules.
     pub(crate) fn without_paths(rules: &Rules, why: &str) -> Result<(), JobError> {
         let path = rules.iter().enumerate().find_map(|(at, rule)| match &rule.target {
             Target::Path(path) => Some((at, path)),
@@ -100,17 +100,17 @@ impl Plan {
         self.of(rule).is_some_and(Function::is_keep)
     }
 
-    /// Its function's text.
+    /// Returns the text of the rule's function.
     pub(crate) fn function(&self, rule: usize) -> &str {
         self.functions.get(rule).map_or("", String::as_str)
     }
 
-    /// Its function's name.
+    /// Returns the name of the rule's function.
     pub(crate) fn name(&self, rule: usize) -> &'static str {
         self.of(rule).map_or("", Function::name)
     }
 
-    /// The rule of a leaf at a path, as the walk over a document finds it.
+    /// Returns the rule of a leaf at a path, found by a walk over a document.
     pub(crate) fn path_rule(&self, path: &[Step]) -> Option<usize> {
         let mut judge = Judge { rules: &self.rules, rule: None };
         let limits = Limits { depth_max: usize::MAX, ..Limits::default() };
@@ -121,7 +121,7 @@ impl Plan {
         judge.rule
     }
 
-    /// The rule of a string that no path or column names.
+    /// Returns the kind rule of a string that no path or column rule names.
     pub(crate) fn kind_rule(&self, text: &str) -> Option<usize> {
         self.rules.kind_of(text)
     }
@@ -133,12 +133,12 @@ impl Plan {
         }
     }
 
-    /// The rule of a column; `names` are its name's parts.
+    /// Returns the rule of a column; `names` are the parts of the column's name.
     pub(crate) fn column_rule(&self, names: &[&str]) -> Option<usize> {
         self.rules.column(names)
     }
 
-    /// Refuses column rules that name no column of a file.
+    /// Returns an error if a column rule names no column of the file.
     pub(crate) fn all_columns_met(&self, names: &[String]) -> Result<(), String> {
         let missing = self.rules.iter().enumerate().find_map(|(at, rule)| match &rule.target {
             Target::Column(column) if !names.contains(column) => Some((at, column)),
@@ -152,12 +152,12 @@ impl Plan {
         }
     }
 
-    /// Whether its function takes decimal numbers as text too, and keeps their digits behind the point.
+    /// Returns true if the rule's function also accepts decimal numbers as text and keeps their number of decimals.
     pub(crate) fn keeps_decimals(&self, rule: usize) -> bool {
         matches!(self.name(rule), "noise" | "generalize")
     }
 
-    /// A row of the report.
+    /// Creates a row of the report.
     pub(crate) fn field(&self, field: String, rule: Option<usize>, kind: Option<String>) -> FieldReport {
         let function = rule.map(|rule| self.function(rule).to_owned());
         FieldReport { field, function, rule, kind, ..FieldReport::default() }
@@ -184,8 +184,8 @@ impl Transform for Judge<'_> {
     }
 }
 
-/// A document with one leaf, at `path`. The elements before one with an index are nil, which is nobody's field. The leaf
-/// is a boolean, so that it is of no kind.
+/// Builds a document with a single leaf at `path`. Array elements before an index are nil, which a walk skips. The leaf
+/// is a boolean, so no kind matches it.
 fn probe(path: &[Step]) -> Vec<u8> {
     let mut out = Vec::new();
     for step in path {
@@ -204,7 +204,7 @@ fn probe(path: &[Step]) -> Vec<u8> {
     out
 }
 
-/// Indexes in brackets of a select path, outside of quotes.
+/// Returns the indexes in brackets of a select path, outside of quotes.
 fn indexes(path: &str) -> Vec<u32> {
     let mut found = Vec::new();
     let mut quote = None;

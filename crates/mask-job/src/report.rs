@@ -1,4 +1,4 @@
-//! What a job did, by path or column; and how far it is.
+//! The report of a job by path or column, and its progress.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,16 +6,16 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// Paths or columns that a report lists each; the rest are counted together.
+/// Maximum number of paths or columns that a report lists. Further fields are counted together.
 const FIELDS_MAX: usize = 10_000;
 
-/// What those are counted under.
+/// The name under which further fields are counted.
 const OTHERS: &str = "(other fields)";
 
-/// Names a path or column under one rule, for counting.
+/// Identifies a path or column under one rule, for counting.
 pub(crate) type Label = u32;
 
-/// What a job did.
+/// The report of a job.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Records of a file, or rows of all tables.
@@ -24,15 +24,15 @@ pub struct Report {
     pub bytes_in: u64,
     /// Bytes written.
     pub bytes_out: u64,
-    /// From begin to end, in milliseconds.
+    /// Duration of the job in milliseconds.
     pub elapsed_ms: u64,
-    /// The most memory that the process held so far, where the system tells (Linux).
+    /// Peak memory of the process, if the system reports it (Linux).
     pub peak_memory_bytes: Option<u64>,
-    /// By path or column, in the order they were first met.
+    /// Counts by path or column, in the order of first occurrence.
     pub fields: Vec<FieldReport>,
 }
 
-/// The most memory that this process held so far.
+/// Returns the peak memory of this process in bytes.
 #[must_use]
 pub fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -41,28 +41,29 @@ pub fn peak_memory() -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// What was done to the values of one path or column.
+/// Counts of the values of one path or column.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FieldReport {
     /// Path (`$.orders[*].pan`), CSV column, or `schema.table.column`.
     pub field: String,
-    /// What masked it; `None`: no rule names it, and it was kept.
+    /// The function that masks the field. `None` if no rule names the field and it was kept.
     pub function: Option<String>,
-    /// The rule, from 0.
+    /// Index of the rule, from 0.
     pub rule: Option<usize>,
-    /// The kind that was detected in its values, if that is why.
+    /// The kind of the rule, if the rule applies to a kind.
     pub kind: Option<String>,
-    /// Values masked.
+    /// Number of masked values.
     pub masked: u64,
-    /// Of those, how many came out as they were. A function that picks from a small set does that by chance.
+    /// Number of masked values that are equal to the original. A function that selects from a small set can return the
+    /// original by chance.
     pub unchanged: u64,
-    /// Values kept because no rule names them or the rule says so.
+    /// Number of values kept, because no rule names them or the rule keeps them.
     pub kept: u64,
-    /// Nulls, which stay nulls.
+    /// Number of nulls, which stay nulls.
     pub nulls: u64,
 }
 
-/// Counts of one chunk.
+/// Counts of one chunk, by label.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     by_label: Vec<Count>,
@@ -100,7 +101,7 @@ impl Counts {
     }
 }
 
-/// The report while the job runs.
+/// The report of a running job.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     fields: Mutex<Fields>,
@@ -113,7 +114,7 @@ struct Fields {
 }
 
 impl Ledger {
-    /// The label of a field, new or known. `field` comes with zero counts.
+    /// Returns the label of a field and adds the field if it is new. All counts of `field` must be zero.
     pub(crate) fn label(&self, field: FieldReport) -> Label {
         let mut fields = self.fields.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (field.field.clone(), field.rule);
@@ -144,7 +145,7 @@ impl Ledger {
         }
     }
 
-    /// What a label stands for.
+    /// Returns the name of a label's field.
     pub(crate) fn field(&self, label: Label) -> String {
         let fields = self.fields.lock().unwrap_or_else(PoisonError::into_inner);
         fields.rows.get(label as usize).map(|row| row.field.clone()).unwrap_or_default()
@@ -155,7 +156,7 @@ impl Ledger {
     }
 }
 
-/// How far a job is; written by the job, read by whoever shows it.
+/// Progress counters. The job writes them; any thread can read them.
 #[derive(Debug, Default)]
 pub struct Progress {
     bytes: AtomicU64,
@@ -164,21 +165,21 @@ pub struct Progress {
     records_all: AtomicU64,
 }
 
-/// A moment of [`Progress`].
+/// A snapshot of [`Progress`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Moment {
-    /// Bytes done.
+    /// Bytes processed.
     pub bytes: u64,
-    /// Bytes in all; 0: not known.
+    /// Total bytes; 0 if unknown.
     pub bytes_all: u64,
-    /// Records or rows done.
+    /// Records or rows processed.
     pub records: u64,
-    /// Records or rows in all, perhaps by estimate; 0: not known.
+    /// Total records or rows, possibly an estimate; 0 if unknown.
     pub records_all: u64,
 }
 
 impl Progress {
-    /// How far it is now.
+    /// Returns the current progress.
     pub fn moment(&self) -> Moment {
         Moment {
             bytes: self.bytes.load(Ordering::Relaxed),
