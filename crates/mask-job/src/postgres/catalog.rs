@@ -1,4 +1,4 @@
-//! What the source holds: tables, columns, unique indexes, foreign keys, sequences.
+//! The schema of the source: tables, columns, unique indexes, foreign keys, sequences.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use tokio_postgres::{Client, Row};
 use super::connect::Endpoint;
 use crate::error::JobError;
 
-/// Schemas of users: neither the system's nor a session's own.
+/// SQL condition for user schemas, without schemas of the system, of TOAST tables and of temporary objects.
 pub(crate) const OURS: &str =
     "n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'";
 
-/// Not made by an extension.
+/// SQL condition for objects that no extension owns.
 const NO_EXTENSION: &str = "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
      AND d.objid = c.oid AND d.deptype = 'e')";
 
@@ -26,7 +26,7 @@ pub(crate) struct Catalog {
 pub(crate) struct Table {
     pub(crate) schema: String,
     pub(crate) name: String,
-    /// Rows are in partitions, and are copied by way of the parent.
+    /// True if the rows are in partitions, which are copied through this parent table.
     pub(crate) is_partitioned: bool,
     pub(crate) rows_estimated: u64,
     pub(crate) bytes: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Table {
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    /// As SQL writes it.
+    /// The type as SQL text.
     pub(crate) type_text: String,
     pub(crate) class: Class,
     pub(crate) is_generated: bool,
@@ -46,20 +46,20 @@ pub(crate) struct Column {
     pub(crate) number: i16,
 }
 
-/// How values of a type are told to the engine and taken from it.
+/// The class of a type, which decides how values are converted for the engine and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Characters at most, if limited.
+    /// A string, with its maximum number of characters if limited.
     Text(Option<usize>),
     Integer,
     Decimal,
     Boolean,
     Json,
-    /// Dates, times, UUIDs, enums and all else that is told by its text.
+    /// Dates, times, UUIDs, enums and all other types, which are converted as text.
     Other,
 }
 
-/// A unique index, of a primary key or constraint too.
+/// A unique or exclusion index, including the index of a primary key or constraint.
 #[derive(Clone, Debug)]
 pub(crate) struct Unique {
     pub(crate) name: String,
@@ -70,31 +70,31 @@ pub(crate) struct Unique {
 pub(crate) struct ForeignKey {
     pub(crate) name: String,
     pub(crate) columns: Vec<String>,
-    /// Schema, table.
+    /// Schema and table.
     pub(crate) to: (String, String),
     pub(crate) to_columns: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
-    /// As SQL writes it, with its schema.
+    /// Quoted name with schema, for SQL.
     pub(crate) name: String,
     pub(crate) last_value: i64,
     pub(crate) is_called: bool,
 }
 
 impl Table {
-    /// As SQL writes it.
+    /// Returns the quoted name for SQL.
     pub(crate) fn sql(&self) -> String {
         format!("{}.{}", quoted(&self.schema), quoted(&self.name))
     }
 
-    /// As reports write it.
+    /// Returns the name for reports.
     pub(crate) fn title(&self) -> String {
         format!("{}.{}", self.schema, self.name)
     }
 
-    /// Columns that are copied: not those that are computed.
+    /// Returns the columns to copy, which are all except generated columns.
     pub(crate) fn copied(&self) -> impl Iterator<Item = &Column> {
         self.columns.iter().filter(|column| !column.is_generated)
     }
@@ -104,13 +104,13 @@ impl Table {
     }
 }
 
-/// An identifier in quotes.
+/// Quotes an identifier.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 impl Catalog {
-    /// By a connection that is in the snapshot.
+    /// Reads the catalog through a connection that uses the job's snapshot.
     pub(crate) async fn read(client: &Client, source: &Endpoint) -> Result<Self, JobError> {
         let rows = query(
             client,
@@ -162,7 +162,7 @@ impl Catalog {
             let modifier: i32 = row.get(6);
             let class = match base.as_str() {
                 "text" | "citext" => Class::Text(None),
-                // The modifier is the limit and four bytes of header; -1: no limit.
+                // The modifier is the limit plus four bytes of header; -1 means unlimited.
                 "varchar" | "bpchar" => Class::Text(usize::try_from(modifier - 4).ok()),
                 "int2" | "int4" | "int8" => Class::Integer,
                 "numeric" | "float4" | "float8" => Class::Decimal,
@@ -228,7 +228,7 @@ async fn query(client: &Client, source: &Endpoint, sql: &str) -> Result<Vec<Row>
     client.query(sql, &[]).await.map_err(|error| source.error(&error))
 }
 
-/// A domain counts as what it is made of; its own modifier is the one that limits.
+/// Columns of all tables. A domain is resolved to its base type; the modifier of the domain gives the limit.
 const COLUMNS: &str = "\
     WITH RECURSIVE base AS ( \
         SELECT t.oid AS type, t.oid AS base, -1 AS modifier FROM pg_catalog.pg_type t \
@@ -242,7 +242,7 @@ const COLUMNS: &str = "\
     JOIN pg_catalog.pg_type t ON t.oid = b.base AND t.typtype <> 'd' \
     WHERE a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum";
 
-/// With the columns that an expression or a condition of the index reads.
+/// Unique and exclusion indexes, including columns that an index's expressions or conditions use.
 const UNIQUES: &str = "\
     SELECT i.indrelid::bigint, c.relname::text, ARRAY( \
         SELECT DISTINCT a.attname::text FROM pg_catalog.pg_attribute a \

@@ -1,4 +1,4 @@
-//! What rules would do to a schema, refused before anything is written where it would break.
+//! Checks rules against a schema. Rules that would break the copy are rejected before anything is written.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use super::catalog::{Catalog, ForeignKey, Table};
 use crate::error::{JobError, UNKNOWN_LISTED_MAX};
 use crate::plan::Plan;
 
-/// Digits of most cards, and those that must be free for `card` to keep them apart.
+/// Number of digits of most cards, and the minimum number of free digits with which `card` keeps values unique.
 const CARD_DIGITS: usize = 16;
 const CARD_DIGITS_FREE_MIN: usize = 6;
 
 const UNIQUE_FUNCTIONS: &str =
     "fpe, email, phone, card, hash, or date_shift(days=...) keep values apart; or keep the column";
 
-/// Refuses what cannot end well; every finding at once, so that rules are mended in one go.
+/// Returns an error with all findings at once, so that an operator can fix them together.
 pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     Plan::without_paths(plan.rules(), "tables have columns")?;
     let mut findings = missing(catalog, plan);
@@ -30,7 +30,7 @@ pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     if findings.is_empty() { Ok(()) } else { Err(JobError::Plan(findings.join("\n"))) }
 }
 
-/// Refuses rules that name no column.
+/// Returns an error if a rule names no column.
 pub(crate) fn refuse_missing(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     let missing = missing(catalog, plan);
     if missing.is_empty() { Ok(()) } else { Err(JobError::Plan(missing.join("\n"))) }
@@ -44,7 +44,8 @@ fn function_of<'p>(table: &Table, column: &str, plan: &'p Plan) -> Option<&'p Fu
     rule_of(table, column, plan).and_then(|rule| plan.rules().get(rule)).map(|rule| &rule.function)
 }
 
-/// Rules that name no column. Each rule is asked for on its own, since an earlier one may win all of its columns.
+/// Returns messages for rules that name no column. Each rule is checked alone, since an earlier rule can apply to all
+/// of its columns.
 fn missing(catalog: &Catalog, plan: &Plan) -> Vec<String> {
     let is_named = |name: &str| {
         catalog.tables.iter().any(|table| {
@@ -115,15 +116,15 @@ fn uniques(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     }
 }
 
-/// Whether two values never, or never in practice, get one mask. What hangs on the values themselves, such as the length of
-/// a phone number, is left to the target's own constraint.
+/// Returns true if two values never get equal masks, or only with negligible probability. Properties of single values,
+/// such as the length of a phone number, are not checked. For these, the target's own constraint applies.
 fn keeps_apart(function: &Function) -> bool {
     let text = function.to_string();
     let number = |name: &str| setting(&text, name).and_then(|value| value.parse::<usize>().ok());
     match function.name() {
         "fpe" | "email" | "phone" | "keep" => true,
         "date_shift" => setting(&text, "days").is_some(),
-        // At least 16 digits, which are 64 bits.
+        // At least 16 hexadecimal digits, which are 64 bits.
         "hash" => true,
         "card" => {
             let free = CARD_DIGITS - 1 - number("first").unwrap_or(0) - number("last").unwrap_or(4);
@@ -133,7 +134,7 @@ fn keeps_apart(function: &Function) -> bool {
     }
 }
 
-/// What `name=` has in a function's text.
+/// Returns the value of argument `name` in a function's text.
 fn setting<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let (_, arguments) = text.split_once('(')?;
     arguments.trim_end_matches(')').split(',').find_map(|it| it.trim().strip_prefix(name)?.strip_prefix('='))

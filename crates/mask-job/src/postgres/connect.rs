@@ -1,4 +1,4 @@
-//! How a database is reached: by this program, and by `pg_dump`.
+//! Connections to a database, by this program and by `pg_dump`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::JobError;
 
-/// How long a connection may take to be made.
+/// Timeout for establishing a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 
 /// A database. `Debug` shows no password.
 #[derive(Clone, Default)]
 pub struct Database {
     /// `postgres://user@host:5432/database`, or a socket: `postgres:///database?user=user&host=/var/run/postgresql`.
-    /// Without a password.
+    /// The URL must not contain a password.
     pub url: String,
     /// The password, if the server asks for one.
     pub password: Option<String>,
-    /// A file with the password; instead of `password`.
+    /// A file with the password, as an alternative to `password`.
     pub password_file: Option<PathBuf>,
-    /// Certificates of the authority that issued the server's, PEM. Needed for TCP.
+    /// CA certificates to verify the server's certificate, PEM. Required for TCP with TLS.
     pub ca: Option<PathBuf>,
-    /// Certificate to show to the server, PEM.
+    /// The client certificate, PEM.
     pub client_certificate: Option<PathBuf>,
-    /// Its key, PEM.
+    /// The private key of the client certificate, PEM.
     pub client_key: Option<PathBuf>,
-    /// Whether TCP goes without TLS; only to this machine.
+    /// True if TCP connections use no TLS. Allowed only for loopback addresses.
     pub plain: bool,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Database {
     }
 }
 
-/// A database whose options can stand, and which of the two it is.
+/// A database with validated options, as source or target.
 pub(crate) struct Endpoint {
     /// `source` or `target`, for errors.
     pub(crate) whence: &'static str,
@@ -55,10 +55,10 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Blocks on files.
+    /// Validates the options. Reads files, so the call blocks.
     pub(crate) fn new(options: Database, whence: &'static str) -> Result<Self, JobError> {
         let bad = |what: &str| JobError::Plan(format!("{whence}: {what}"));
-        // The parser's own message may hold a part of the text, and so of a password that should not be there.
+        // The parser's own message can contain parts of the URL, and so a password that should not be in the URL.
         let config = options.url.parse::<Config>();
         let mut config = config.map_err(|_| bad("the URL is none such as postgres://user@host:5432/database"))?;
         if config.get_password().is_some() {
@@ -93,9 +93,10 @@ impl Endpoint {
     pub(crate) async fn connect(&self) -> Result<Client, JobError> {
         let connected = self.config.connect(self.connector.clone()).await;
         let (client, link) = connected.map_err(|error| self.error(&error))?;
-        // Ends with the client.
+        // The task ends when the client is dropped.
         tokio::spawn(link);
-        // The same text for the same value on both sides, and an error rather than rows that row security hides.
+        // With these settings, equal values have equal text on both sides. With `row_security = off`, a query fails
+        // instead of hiding rows.
         let set = "SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; \
                    SET bytea_output = 'hex'; SET extra_float_digits = 1; SET row_security = off; \
                    SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
@@ -108,7 +109,7 @@ impl Endpoint {
         JobError::Postgres { whence: self.whence, said: described(error) }
     }
 
-    /// Lets a program of PostgreSQL reach it.
+    /// Sets the environment for a PostgreSQL program that connects to this database.
     pub(crate) fn environment(&self, command: &mut Command) {
         let host = match &self.config.get_hosts()[0] {
             Host::Tcp(name) => PathBuf::from(name),
@@ -141,7 +142,7 @@ impl Endpoint {
     }
 }
 
-/// What the server said, without what may hold values: its details, and messages about data.
+/// Formats the server's error without details and messages that can contain values.
 pub(crate) fn described(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(said) if said.code().code().starts_with("22") => {

@@ -1,4 +1,4 @@
-//! One table: COPY out of the source's snapshot, through the pipeline, COPY into the target.
+//! The copy of one table: COPY from the source's snapshot, through the pipeline, COPY into the target.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -19,10 +19,10 @@ use crate::pipeline::{self, Done, Shared, Sink};
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress};
 
-/// Bytes of one COPY into the target: a row that the target refuses is known at the end of its COPY only.
+/// Maximum bytes of one COPY into the target. The server reports a rejected row only at the end of its COPY.
 const COPY_BYTES: u64 = 32 << 20;
 
-/// What copies of tables share.
+/// Data that all table copies share.
 pub(crate) struct Run<E> {
     pub(crate) source: Endpoint,
     pub(crate) target: Endpoint,
@@ -35,7 +35,7 @@ pub(crate) struct Run<E> {
     pub(crate) cpu: Arc<Semaphore>,
 }
 
-/// Copies one table; gives the bytes read and written.
+/// Copies one table. Returns the numbers of bytes read and written.
 pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows) -> Result<(u64, u64), JobError> {
     let reader = run.source.connect().await?;
     begin(&reader, &run.source, &run.snapshot).await?;
@@ -43,7 +43,8 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
     writer.batch_execute("BEGIN").await.map_err(|error| run.target.error(&error))?;
 
     let columns = table.column_list();
-    // A partitioned table has no rows of its own, and a plain one must not give those of its heirs.
+    // COPY of a partitioned table's name would give no rows. COPY of a plain table's name gives no rows of inheriting
+    // tables.
     let from = if table.is_partitioned {
         format!("COPY (SELECT {columns} FROM {}) TO STDOUT", table.sql())
     } else {
@@ -82,7 +83,7 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
     Ok((target.bytes_in, target.bytes_out))
 }
 
-/// Takes part in the snapshot.
+/// Starts a transaction that uses the shared snapshot.
 pub(crate) async fn begin(client: &Client, source: &Endpoint, snapshot: &str) -> Result<(), JobError> {
     let sql = format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'",
@@ -91,7 +92,7 @@ pub(crate) async fn begin(client: &Client, source: &Endpoint, snapshot: &str) ->
     client.batch_execute(&sql).await.map_err(|error| source.error(&error))
 }
 
-/// Rows into chunks. Ends early when nobody takes them.
+/// Collects rows into chunks. Ends early if the receiver is closed.
 async fn read(
     client: &Client,
     source: &Endpoint,
@@ -106,7 +107,7 @@ async fn read(
     loop {
         let message = stream.next().await.transpose().map_err(|error| source.error(&error))?;
         let is_last = message.is_none();
-        // Each message is one row; the newline is looked for all the same.
+        // Each message should be one row, but the code checks for the newline nevertheless.
         buffer.extend_from_slice(&message.unwrap_or_default());
         if buffer.len() > limits.record_bytes_max.max(limits.chunk_bytes * 2) {
             return Err(JobError::Plan(format!("a row is longer than {} bytes", limits.record_bytes_max)));
@@ -132,13 +133,13 @@ async fn read(
     }
 }
 
-/// The writing end: one COPY after the other, all in one transaction.
+/// The writer to the target: consecutive COPYs in one transaction.
 struct Target<'t> {
     client: &'t Client,
     endpoint: &'t Endpoint,
     table: &'t Table,
     into: String,
-    /// Rows of the COPYs before this one.
+    /// Rows of the earlier COPYs.
     rows: u64,
     bytes: u64,
     sink: Option<(std::pin::Pin<Box<CopyInSink<Bytes>>>, u64)>,
@@ -184,7 +185,8 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// With the row's number. What the server says of the row itself may hold its values, and stays untold.
+    /// Converts an error and adds the row number. The server's text about the row is omitted, since it can contain
+    /// values.
     fn error(&self, error: &Error) -> JobError {
         let Some((line, column)) = error.as_db_error().and_then(|said| said.where_()).and_then(place) else {
             return self.endpoint.error(error);
@@ -199,7 +201,7 @@ impl Target<'_> {
     }
 }
 
-/// Line and column of `COPY orders, line 17, column total: "..."`.
+/// Parses line and column from `COPY orders, line 17, column total: "..."`.
 fn place(context: &str) -> Option<(u64, String)> {
     let (_, rest) = context.split_once(", line ")?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;

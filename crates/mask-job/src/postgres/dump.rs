@@ -1,4 +1,4 @@
-//! The schema, by the source's own `pg_dump`: what comes before the data, and what comes behind it.
+//! The schema, dumped by `pg_dump` in two sections: before the data and after the data.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use super::connect::Endpoint;
 use crate::error::JobError;
 
-/// Which half of a schema.
+/// A section of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
     /// Types, functions, tables, sequences.
@@ -19,18 +19,19 @@ pub(crate) enum Section {
     PostData,
 }
 
-/// A `pg_dump` that can read the source and guards what it writes.
+/// A `pg_dump` program that can read the source and guards its output.
 #[derive(Clone, Debug)]
 pub(crate) struct Dump {
     program: PathBuf,
 }
 
-/// The first minor release of each major version that keeps names of the source from being read as SQL, and takes a key for
-/// the guards around its output (CVE-2025-8714 and CVE-2025-8715). Later versions all do; earlier ones never will.
+/// The first guarded minor release of each major version. Guarded releases escape names of the source in SQL, and
+/// accept a key for the guards around their output (CVE-2025-8714 and CVE-2025-8715). All later major versions are
+/// guarded; earlier major versions are not.
 const GUARDED: [(u32, u32); 5] = [(13, 22), (14, 19), (15, 14), (16, 10), (17, 6)];
 
 impl Dump {
-    /// One that is at least as new as the server; of several the oldest of those.
+    /// Finds a guarded program that is at least as new as the server. Of several programs, the oldest suitable version is used.
     pub(crate) async fn find(client: &Client, source: &Endpoint) -> Result<Self, JobError> {
         let row = client.query_one("SELECT pg_catalog.current_setting('server_version_num')::int", &[]).await;
         let wanted = row.map_err(|error| source.error(&error))?.get::<_, i32>(0) / 10_000;
@@ -69,7 +70,7 @@ impl Dump {
         })
     }
 
-    /// SQL that makes one half of the schema as it is in the snapshot; without owners and grants.
+    /// Returns the SQL of one section of the schema in the snapshot, without owners and grants.
     pub(crate) async fn section(
         &self,
         source: &Endpoint,
@@ -104,7 +105,7 @@ impl Dump {
     }
 }
 
-/// Letters and digits that nobody can have put into the source's schema.
+/// Returns a random key, which the source's schema cannot contain.
 fn guard() -> Result<String, JobError> {
     let mut bytes = [0; 16];
     let random = rustls::crypto::aws_lc_rs::default_provider().secure_random;
@@ -112,8 +113,9 @@ fn guard() -> Result<String, JobError> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What stands between the two commands for `psql` that `pg_dump` puts around everything, byte for byte: such a line within
-/// it is a part of a literal. None if either is not where it belongs or has another key.
+/// Returns the text between the two `psql` guard commands that `pg_dump` writes around its output. A similar line
+/// inside the text is part of a literal. Returns `None` if a guard is missing, is at the wrong position, or has another
+/// key.
 fn guarded<'s>(dump: &'s str, guard: &str) -> Option<&'s str> {
     let is_sql = |line: &&str| !line.trim().is_empty() && !line.starts_with("--");
     let (begin, end) = (format!("\\restrict {guard}\n"), format!("\\unrestrict {guard}\n"));
@@ -138,12 +140,12 @@ async fn folders() -> Vec<PathBuf> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
     major: u32,
-    /// None of a version that is not released.
+    /// `None` for an unreleased version.
     minor: Option<u32>,
 }
 
 impl Version {
-    /// From `pg_dump (PostgreSQL) 17.6 (Debian 17.6-1)`, `18beta2` or `19devel`.
+    /// Parses `pg_dump (PostgreSQL) 17.6 (Debian 17.6-1)`, `18beta2` or `19devel`.
     fn parse(said: &str) -> Option<Self> {
         let word = said.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
         let digits = word.bytes().take_while(u8::is_ascii_digit).count();
@@ -170,7 +172,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The version that it says it is.
+/// Returns the version that the program reports.
 async fn version(program: &Path) -> Option<Version> {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().await.ok()?;
     Version::parse(&String::from_utf8(output.stdout).ok()?)

@@ -1,8 +1,8 @@
-//! The job from one PostgreSQL database into another.
+//! The job that masks one PostgreSQL database into another.
 //!
-//! The source is read in one snapshot, whatever happens to it meanwhile. Keys, indexes, constraints and triggers are
-//! made after the data, so that the target itself proves that references and unique values survived. A job that fails
-//! leaves the target as empty as it was.
+//! The source is read in one snapshot, independent of concurrent changes. Keys, indexes, constraints and triggers are
+//! created after the data. The target itself thus verifies that references and unique values are intact. A failed job
+//! leaves the target empty again.
 
 pub(crate) mod catalog;
 mod check;
@@ -36,24 +36,25 @@ use copy::Run;
 use dump::{Dump, Section};
 use rows::Rows;
 
-/// A job from one database into another.
+/// A job that masks one database into another.
 #[derive(Clone, Debug)]
 pub struct DatabaseJob {
-    /// Is only read.
+    /// The source, which is only read.
     pub source: Database,
-    /// Must be empty.
+    /// The target, which must be empty.
     pub target: Database,
-    /// Whether what the target holds is dropped first.
+    /// True if existing contents of the target are dropped first.
     pub replace: bool,
-    /// Its bounds.
+    /// Limits of the job.
     pub limits: Limits,
 }
 
-/// Copies a database masked. When `stop` ends first, or anything fails, what was made in the target is dropped again;
-/// dropping the future instead leaves it, and the next job into that target drops it.
+/// Copies and masks a database. If `stop` completes first, or an error occurs, everything created in the target is
+/// dropped again. If the future is dropped instead, the created objects remain, and the next job into that target drops
+/// them.
 ///
 /// # Errors
-/// [`JobError`]. When the target could not be emptied the error says so.
+/// [`JobError`], and [`JobError::Left`] if the target could not be emptied.
 pub async fn mask_database<E: Engine>(
     job: DatabaseJob,
     rules: Arc<Rules>,
@@ -79,7 +80,7 @@ pub async fn mask_database<E: Engine>(
         before: dump.section(&source, &snapshot, Section::PreData).await?,
         behind: dump.section(&source, &snapshot, Section::PostData).await?,
     };
-    // The size on disk is not what COPY sends, so rows tell how far it is.
+    // Progress counts rows, since the size on disk differs from the number of bytes that COPY sends.
     progress.expect(0, catalog.tables.iter().map(|table| table.rows_estimated).sum());
 
     target::prepare(&writer, &target, replace).await?;
@@ -118,7 +119,7 @@ struct Schema {
     behind: String,
 }
 
-/// Begins the transaction whose snapshot all readers share.
+/// Starts the transaction whose snapshot all readers share.
 async fn snapshot(reader: &Client, source: &Endpoint) -> Result<String, JobError> {
     let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
     reader.batch_execute(begin).await.map_err(|error| source.error(&error))?;
@@ -126,7 +127,8 @@ async fn snapshot(reader: &Client, source: &Endpoint) -> Result<String, JobError
     Ok(row.map_err(|error| source.error(&error))?.get(0))
 }
 
-/// Drops what was made, by a connection of its own: the job's may be in the middle of something.
+/// Drops everything that the job created. Uses a separate connection, since the job's connection can be inside a
+/// statement.
 async fn emptied(target: &Endpoint, error: JobError) -> JobError {
     let cleaned = async {
         let client = target.connect().await?;
@@ -138,7 +140,7 @@ async fn emptied(target: &Endpoint, error: JobError) -> JobError {
     }
 }
 
-/// Everything between the mark and its removal.
+/// Creates and fills the schema. The target is marked as unfinished during this call.
 async fn fill<E: Engine>(
     run: &Arc<Run<E>>,
     reader: &Client,
@@ -163,13 +165,13 @@ async fn fill<E: Engine>(
     Ok(bytes)
 }
 
-/// Runs a dump's SQL, which is one transaction, on a connection that is closed afterwards.
+/// Runs a dump's SQL in one transaction, on a connection that is closed afterwards.
 async fn execute(target: &Endpoint, sql: &str) -> Result<(), JobError> {
     let client = target.connect().await?;
     client.batch_execute(sql).await.map_err(|error| target.error(&error))
 }
 
-/// What becomes of each table, tried on a few rows.
+/// Prepares the copy of each table and tests the masks of a few rows.
 async fn planned<E: Engine>(
     run: &Arc<Run<E>>,
     reader: &Client,
@@ -178,7 +180,7 @@ async fn planned<E: Engine>(
     let writer = run.target.connect().await?;
     let mut tables = Vec::with_capacity(catalog.tables.len());
     for table in &catalog.tables {
-        // COPY has no way to say "no columns".
+        // COPY cannot express an empty column list.
         if table.copied().next().is_none() {
             continue;
         }
@@ -187,7 +189,7 @@ async fn planned<E: Engine>(
         rehearse::rehearse(from, to, table, &rows, &run.plan, &*run.engine).await?;
         tables.push((table.clone(), rows));
     }
-    // The longest first, so that nothing long is left for the end.
+    // The largest tables come first, so that no long copy starts last.
     tables.sort_by_key(|(table, _)| std::cmp::Reverse(table.bytes));
     Ok(tables)
 }

@@ -1,5 +1,5 @@
-//! Some values of each masked column, masked and cast in the target before a row is copied: what does not fit its
-//! column is known then.
+//! A dry run before the copy: masks some values of each masked column and casts the masks in the target. Masks that do
+//! not fit their column are detected before any row is copied.
 
 use sealwire_msgpack::TokenReader;
 use tokio_postgres::Client;
@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::scan::copy;
 use crate::scan::tree::Verdict;
 
-/// Values of a column that are tried.
+/// Maximum number of values per column in the dry run.
 const SAMPLE: usize = 50;
 
 pub(crate) async fn rehearse<E: Engine>(
@@ -43,7 +43,7 @@ pub(crate) async fn rehearse<E: Engine>(
         let subject_class = subject.and_then(|name| rows.columns.iter().find(|other| other.name == name));
         for row in &sample {
             let text: &str = row.get(0);
-            // As COPY writes it.
+            // The text form that COPY uses.
             let text = match (column.class, text) {
                 (super::Class::Boolean, "true") => "t",
                 (super::Class::Boolean, "false") => "f",
@@ -82,7 +82,8 @@ pub(crate) async fn rehearse<E: Engine>(
         );
         if let Err(error) = writer.query_one(&sql, &[&texts]).await {
             let Some(said) = error.as_db_error() else { return Err(target.error(&error)) };
-            // Class 22 is about data, and 23 about constraints of a domain; the server's message may hold the mask.
+            // Class 22 is data errors, and class 23 is constraint errors of a domain. The server's message can contain
+            // the mask.
             let code = said.code().code().to_owned();
             if code.starts_with("22") || code.starts_with("23") {
                 return Err(unfit(&format!("its masks are no values of that type (SQLSTATE {code})")));

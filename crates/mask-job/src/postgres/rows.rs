@@ -1,4 +1,4 @@
-//! The rows of one table on their way through the pipeline.
+//! The rows of one table in the pipeline.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::report::{Label, Ledger};
 use crate::scan::copy;
 use crate::scan::tree::Verdict;
 
-/// A table's columns as COPY reads them, and what becomes of each.
+/// A table's columns in COPY's order, with the verdict for each.
 #[derive(Debug)]
 pub(crate) struct Rows {
     pub(crate) table: String,
     plan: Arc<Plan>,
     ledger: Arc<Ledger>,
     pub(crate) columns: Vec<RowColumn>,
-    /// Whether text of columns without a rule is looked at for kinds.
+    /// True if text columns without a rule are checked for kinds.
     by_kind: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct RowColumn {
     pub(crate) type_text: String,
     pub(crate) class: Class,
     pub(crate) verdict: Verdict,
-    /// Column of the subject.
+    /// Index of the subject's column.
     subject: Option<usize>,
     kept: Label,
 }

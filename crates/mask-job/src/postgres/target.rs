@@ -1,8 +1,8 @@
-//! The target: that it is not the source, that its role can harm nothing else, that it is empty, and that it is again when a
-//! job failed.
+//! The target database. Checks that the target differs from the source, that its role has no further privileges, and
+//! that it is empty. Empties the target after a failed job.
 //!
-//! While a job runs the target holds a schema of the job's own with the names of what was there before. A job that was
-//! killed leaves that behind, and the next one cleans up by it.
+//! While a job runs, the target holds an extra schema with a list of objects that existed before the job. A killed job
+//! leaves that schema behind, and the next job uses the list to clean up.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -11,13 +11,13 @@ use super::catalog::{OURS, quoted};
 use super::connect::Endpoint;
 use crate::error::JobError;
 
-/// The schema that marks a target that a job is filling.
+/// The schema that marks a target as being filled by a job.
 const MARK: &str = "sealwire_mask_unfinished";
 
-/// The advisory lock of the job that fills a target.
+/// The key of the advisory lock that a job holds on its target.
 const LOCK: i64 = 0x5365_616c_4d61_736b;
 
-/// Refuses a target that is the source, by whatever address, or a copy of the same cluster that follows it.
+/// Rejects a target that is the source under any address, or a standby of the source's cluster.
 pub(crate) async fn refuse_same(
     (source, from): (&Client, &Endpoint),
     (target, to): (&Client, &Endpoint),
@@ -29,7 +29,7 @@ pub(crate) async fn refuse_same(
     };
     let same_database = identity(source, from).await? == identity(target, to).await?;
     match (cluster(source).await, cluster(target).await) {
-        // A standby has its primary's identifier: writing to the one is writing to the other.
+        // A standby has the identifier of its primary, and writes to the primary reach the standby.
         (Some(one), Some(other)) if one == other && same_database => Err(refused()),
         (Some(_), Some(_)) => Ok(()),
         _ if same_database && started(source, from).await? == started(target, to).await? => Err(refused()),
@@ -37,26 +37,27 @@ pub(crate) async fn refuse_same(
     }
 }
 
-/// Which database within its cluster.
+/// Returns the id of the database within its cluster.
 async fn identity(client: &Client, of: &Endpoint) -> Result<i64, JobError> {
     let sql = "SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()";
     Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
 }
 
-/// Which cluster; may need rights that not everybody has.
+/// Returns the identifier of the cluster, or `None` if the role may not read it.
 async fn cluster(client: &Client) -> Option<i64> {
     let row = client.query_one("SELECT system_identifier FROM pg_catalog.pg_control_system()", &[]).await;
     row.ok().map(|row| row.get(0))
 }
 
-/// Which server process, as nearly as everybody may ask.
+/// Identifies the server process by start time and port, which every role may read.
 async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
     let sql = "SELECT pg_catalog.pg_postmaster_start_time()::text || ' ' || pg_catalog.current_setting('port')";
     Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
 }
 
-/// Refuses a role that may do more than fill its database, or that was taken on by one that may: what runs can put that back. Whoever owns the source's schema decides what runs with its
-/// rights: constraints, defaults, triggers and views call functions.
+/// Rejects a role with more privileges than filling its database requires. Also rejects a role whose session user has
+/// such privileges, since SQL can switch back to the session user. The owner of the source's schema decides which code
+/// runs with the role's rights: constraints, defaults, triggers and views call functions.
 pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let sql = "SELECT r.rolname, r.rolsuper, session_user::text FROM pg_catalog.pg_roles r \
          WHERE (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication \
@@ -75,8 +76,8 @@ pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<
     )))
 }
 
-/// Makes the target ready: refuses what is in it, unless a killed job left it or it is to be replaced; and marks it. It is
-/// this job's for as long as `client` lives.
+/// Locks, cleans and marks the target. Rejects a target with contents, except for contents of a killed job or with
+/// `replace`. The lock is held while `client` lives.
 pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Result<(), JobError> {
     lock(client, to).await?;
     if let Some(before) = marked(client, to).await? {
@@ -93,7 +94,8 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
                 if tables.len() > 5 { ", ..." } else { "" }
             )));
         }
-        // Extensions are left: a schema asks for them only where they are not, and they may be somebody else's.
+        // Extensions remain. The schema creates only missing extensions, and existing extensions can belong to other
+        // users.
         let extensions = inventory(client, to).await?.into_iter().filter(|it| it.starts_with("DROP EXTENSION"));
         drop_all(client, to, &extensions.collect::<Vec<_>>()).await?;
     }
@@ -101,7 +103,7 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
     client.batch_execute(&sql).await.map_err(|error| to.error(&error))
 }
 
-/// Waits a little for a job that was killed a moment ago.
+/// Takes the lock. Waits up to 10 seconds, since the connection of a killed job can still hold the lock.
 async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let sql = format!("SET lock_timeout = '10s'; SELECT pg_catalog.pg_advisory_lock({LOCK}); SET lock_timeout = 0");
     client.batch_execute(&sql).await.map_err(|error| match error.code() {
@@ -112,15 +114,16 @@ async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     })
 }
 
-/// The target is complete.
+/// Removes the mark of a complete target.
 pub(crate) async fn unmark(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     client.batch_execute(&format!("DROP SCHEMA {MARK} CASCADE")).await.map_err(|error| to.error(&error))
 }
 
-/// What was there before the job that marked the target, by the statements that would drop it. None without a mark.
+/// Returns the objects that existed before the job that marked the target, as DROP statements. Returns `None` without a
+/// mark.
 ///
 /// # Errors
-/// A schema of the mark's name that no job of this role made: what is there may be somebody's.
+/// The mark's schema exists, but this role did not create it. Its contents can belong to other users.
 async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, JobError> {
     let sql = "SELECT pg_catalog.pg_get_userbyid(n.nspowner) = current_user AND pg_catalog.pg_get_userbyid(c.relowner) = current_user \
          FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c \
@@ -136,10 +139,10 @@ async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, J
     Ok(Some(rows.map_err(|error| to.error(&error))?.iter().map(|row| row.get(0)).collect()))
 }
 
-/// Drops what a job made and marked.
+/// Drops the objects that a job created in a marked target.
 ///
 /// # Errors
-/// Names what is left, and says what to do.
+/// The error names the remaining objects and says how to remove them.
 pub(crate) async fn empty(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     match marked(client, to).await? {
         Some(before) => clean(client, to, &before).await,
@@ -161,7 +164,7 @@ fn left(what: &str) -> JobError {
     JobError::Postgres { whence: "target", said }
 }
 
-/// Everything that is not in `before`, by the statement that drops it.
+/// Runs the DROP statements of all objects that are not in `before`.
 async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
     let mark = format!("DROP SCHEMA IF EXISTS {} CASCADE", quoted_literally(MARK));
     for statement in inventory(client, to).await? {
@@ -179,7 +182,7 @@ async fn inventory(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobErr
 }
 
 fn quoted_literally(name: &str) -> String {
-    // As format's %I: no quotes where none are needed.
+    // Quotes like `%I` of `format`: only where quotes are necessary.
     if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') { name.to_owned() } else { quoted(name) }
 }
 
@@ -194,7 +197,8 @@ async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError>
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// One statement for each thing that a schema can hold. They say IF EXISTS, for one may take others with it.
+/// One DROP statement for each object that a schema can hold. All use IF EXISTS, since dropping one object can drop
+/// others.
 const INVENTORY: &str = "\
     SELECT drop FROM ( \
     SELECT 0 AS turn, pg_catalog.format('DROP SCHEMA IF EXISTS %I CASCADE', n.nspname) AS drop FROM pg_catalog.pg_namespace n \
