@@ -1,4 +1,4 @@
-//! What a job takes, with the functions in this process instead of behind the RPC:
+//! Measures a job with the masking functions in this process, without the RPC:
 //!
 //! ```text
 //! cargo run --release -p sealwire-mask-job --example measure -- ndjson 1000 /tmp/measure   # megabytes, folder
@@ -32,7 +32,7 @@ use common::{Local, shop};
 const USAGE: &str =
     "measure ndjson MEGABYTES FOLDER | measure shop ROWS | measure shop-sql ROWS | measure orders MEGABYTES";
 
-/// One edit of one field, as a line of jq does it.
+/// One edit of one field, comparable to one line of jq.
 const TRIVIAL: &str = "unknown = \"keep\"\n[[rule]]\npath = \"$.customer.email\"\nmask = \"redact\"\n";
 
 const FULL: &str = r#"
@@ -227,7 +227,7 @@ fn leaks(report: &LeakReport, begun: Instant) {
     }
 }
 
-/// CPU time of this process so far.
+/// Returns the CPU time of this process so far, in seconds.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,4 +1,4 @@
-//! The leak check of one file against another of the same format.
+//! The leak check that compares a file with its masked counterpart in the same format.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -21,11 +21,11 @@ use crate::scan::text::unescaped;
 use crate::scan::tree::{NodeId, Tree, Verdict};
 use crate::scan::{Fault, place};
 
-/// Checks `target` for originals of what `rules` mask in `source`. Blocks; runs as long as reading both once, or several
-/// times where values are many.
+/// Checks `target` for originals of the values that `rules` mask in `source`. Blocks while it reads both files once, or
+/// several times if there are many values.
 ///
 /// # Errors
-/// [`JobError`] when one cannot be read, or is not what `format` says.
+/// [`JobError`] if a file cannot be read, or is invalid in `format`.
 pub fn verify_files(
     source: &Path,
     target: &Path,
@@ -67,12 +67,12 @@ pub fn verify_files(
     Ok(LeakReport::default())
 }
 
-/// Where a value was met.
+/// A value or key of a file, with its field.
 struct Met<'t> {
-    /// Its rule by path or column, if that masks.
+    /// The verdict of rules by path or column.
     verdict: Verdict,
     name: Name<'t>,
-    /// Equal for equal names.
+    /// A number that identifies the name.
     label: u32,
     shown: Shown,
 }
@@ -90,7 +90,7 @@ impl Met<'_> {
         }
     }
 
-    /// The rule that masks a value, and the field's name.
+    /// Returns the rule that masks a value, and the field's label and name.
     fn rule(&self, plan: &Plan, text: &str) -> Option<(usize, (u32, String))> {
         let rule = match self.verdict {
             Verdict::Mask(rule, _) => rule,
@@ -101,7 +101,7 @@ impl Met<'_> {
     }
 }
 
-/// Numbers of fields by label and rule.
+/// Field numbers by label and rule.
 #[derive(Default)]
 struct Fields {
     known: std::collections::HashMap<(u32, usize), usize>,
@@ -113,7 +113,7 @@ impl Fields {
     }
 }
 
-/// Numbers of fields by label.
+/// Field numbers by label.
 #[derive(Default)]
 struct Names {
     known: std::collections::HashMap<u32, (String, Vec<usize>)>,
@@ -137,7 +137,7 @@ struct Reading<'p> {
 }
 
 impl Reading<'_> {
-    /// Shows every key and every value of a file but nulls.
+    /// Calls `met` for every key and every value of a file except nulls.
     fn read(
         &self,
         path: &Path,
@@ -192,7 +192,7 @@ impl Reading<'_> {
     }
 }
 
-/// What a JSON scalar says.
+/// Returns the text of a JSON scalar.
 fn text(raw: &[u8]) -> Cow<'_, str> {
     match raw.first() {
         Some(b'"') => unescaped(&raw[1..raw.len() - 1]).unwrap_or(String::from_utf8_lossy(raw)),

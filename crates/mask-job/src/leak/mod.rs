@@ -1,17 +1,17 @@
-//! The leak check: whether originals of masked values are in the target.
+//! The leak check: searches the target for originals of masked values.
 //!
-//! It reads source and target again, by rules that name what is sensitive, which need not be those that the target was
-//! made by: a target made without one of them fails. Values are held as keyed hashes of 64 bits, under a key of this run,
-//! in a table of bounded size; what does not fit it is checked in further passes, so that the outcome is exact but for
-//! collisions of hashes. What it can tell hangs on the function:
+//! The check reads source and target again. Its rules name the sensitive fields and can differ from the rules of the
+//! job. If the job lacked one of these rules, the check fails. Values are stored as 64-bit hashes, keyed per run, in
+//! tables of bounded size. Hashes that do not fit are checked in further passes, so the result is exact except for hash
+//! collisions. The strength of the check depends on the function:
 //!
-//! * `redact`, `fixed`, `null`, `partial`, `hash` and `email` give nothing that is an original: one original in its own
-//!   field of the target is a leak, and so is one of [`ELSEWHERE_CHARS_MIN`] characters or more anywhere else: as a whole
-//!   value, a key, an element of an array or a quoted string of a text or, with a digit or an `@` in it, as a word of a text,
-//!   or as a key or value in it.
-//! * `card`, `phone` and `fpe` may turn one original into another's by chance; `pseudonym`, `date_shift`, `generalize` and
-//!   `noise` do it all the time. A field of these leaks when most of its rows hold values that occur exactly as often as
-//!   in the source. Of the first three, originals elsewhere are a leak too when they are more than one in a hundred.
+//! * `redact`, `fixed`, `null`, `partial`, `hash` and `email` never return an original. A single original in its own
+//!   field of the target is therefore a leak. An original of at least [`ELSEWHERE_CHARS_MIN`] characters is a leak
+//!   everywhere else, too. It is found as a whole value, a key, an array element, or a quoted string in a text. It is
+//!   also found as a word with a digit or `@` in a text, or as a key or value in a text.
+//! * `card`, `phone` and `fpe` can return another original by chance; `pseudonym`, `date_shift`, `generalize` and
+//!   `noise` often do. Such a field leaks if most of its rows hold values that occur exactly as often as in the source.
+//!   For `card`, `phone` and `fpe`, more than 1 % of originals in other fields is a leak, too.
 
 mod file;
 mod pieces;
@@ -31,22 +31,22 @@ use crate::plan::Plan;
 use pieces::Piece;
 use window::Window;
 
-/// Originals of fewer characters occur elsewhere by chance, and are looked for in their own field only.
+/// Originals of fewer characters occur elsewhere by chance, so they are searched for only in their own field.
 pub const ELSEWHERE_CHARS_MIN: usize = 8;
-/// The share of rows with unmoved values from which a field counts as not masked.
+/// Minimum share of rows with unmoved values at which a field counts as not masked.
 const UNMOVED_MAX: f64 = 0.9;
-/// Rows below which shares say nothing.
+/// Minimum number of rows for which shares are meaningful.
 const ROWS_MIN: u64 = 10;
-/// The share of originals elsewhere from which it is not chance.
+/// Maximum share of originals in other fields that chance explains.
 const ELSEWHERE_MAX: f64 = 0.01;
-/// Fields of the target that are named for one field of the source.
+/// Maximum number of target fields that are listed per source field.
 const NAMED_MAX: usize = 5;
 
-/// Bounds of a leak check.
+/// Limits of a leak check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeakLimits {
-    /// Values held at once, in each of two tables. Default 3,600,000, which are 180 MB in both; a few more would double
-    /// that, for tables grow by doubling.
+    /// Maximum number of values in each of two tables. Default 3,600,000, which takes 180 MB for both tables. Slightly
+    /// higher limits double the memory, since tables grow by doubling.
     pub values_max: usize,
 }
 
@@ -56,37 +56,37 @@ impl Default for LeakLimits {
     }
 }
 
-/// What a leak check found.
+/// The result of a leak check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LeakReport {
-    /// Whether no field leaks. Fields that could not be checked do not fail it.
+    /// True if no field leaks. Fields that could not be checked do not count.
     pub passed: bool,
-    /// How often source and target were read.
+    /// Number of passes over source and target.
     pub passes: u32,
-    /// By field of the source that the rules mask.
+    /// Results by source field that the rules mask.
     pub fields: Vec<LeakField>,
 }
 
-/// What was found of one field.
+/// The result for one field.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeakField {
     /// Path, or `schema.table.column`.
     pub field: String,
-    /// What the rules mask it by.
+    /// The function by which the rules mask the field.
     pub function: String,
-    /// Values in the source that are not null.
+    /// Number of non-null values in the source.
     pub values: u64,
-    /// Different ones.
+    /// Number of distinct values in the source.
     pub originals: u64,
-    /// Of those, how many are in the same field of the target.
+    /// Number of distinct originals that are in the same field of the target.
     pub found_in_field: u64,
-    /// Values of the source that occur exactly as often in the target's field.
+    /// Number of non-null source rows whose value occurs exactly as often in the target's field.
     pub unmoved: u64,
-    /// Originals that were looked for in other fields.
+    /// Number of originals that were searched for in other fields.
     pub looked_for_elsewhere: u64,
-    /// Of those, how many were found there.
+    /// Number of originals that were found in other fields.
     pub found_elsewhere: u64,
-    /// Fields where they were found; at most five.
+    /// Fields where originals were found; at most five.
     pub elsewhere: Vec<String>,
     /// The outcome.
     pub verdict: LeakVerdict,
@@ -100,18 +100,18 @@ pub enum LeakVerdict {
     Clean,
     /// Originals are in the target.
     Leak,
-    /// Too few values to tell apart from chance under this function.
+    /// Too few values to distinguish a leak from chance under this function.
     NotChecked,
 }
 
-/// What a function promises about originals in the target.
+/// A function's guarantee about originals in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Promise {
-    /// None at all. `constant`: but for the one text that it always gives.
+    /// No originals occur. `constant`: except for the constant text that the function returns.
     Absent { constant: bool },
-    /// Another's original by chance.
+    /// Originals of other values occur by chance.
     Rare,
-    /// Nothing of single values.
+    /// No guarantee for single values.
     Moved,
 }
 
@@ -124,22 +124,22 @@ fn promise(name: &str) -> Promise {
     }
 }
 
-/// Source and target, read as often as is asked.
+/// The state of a leak check over several passes.
 #[derive(Debug)]
 pub(crate) struct Check {
     plan: Arc<Plan>,
     keys: RandomState,
     fields: Vec<LeakField>,
     promises: Vec<Promise>,
-    /// Fields by name and rule.
+    /// Field numbers by name and rule.
     by_rule: HashMap<(String, usize), usize>,
-    /// Fields by name alone; a name has one for each rule that hits its values by kind.
+    /// Field numbers by name. A name has several fields if several kind rules apply to its values.
     by_name: HashMap<String, Vec<usize>>,
-    /// By field and value, how often it occurs on either side.
+    /// Occurrences in source and target, by field and value.
     own: Window<Occurrences>,
-    /// By value, whether it was met outside of its field.
+    /// Values searched for in other fields, with a flag for values that were found.
     anywhere: Window<Sought>,
-    /// Values in the target's fields that are not null; of the first pass.
+    /// Per field, the number of non-null values in the target during the current pass.
     target_values: Vec<u64>,
 }
 
@@ -175,7 +175,7 @@ impl Check {
         &self.plan
     }
 
-    /// The number of a field whose values a rule masks.
+    /// Returns the number of a field whose values a rule masks, and adds the field if it is new.
     pub(crate) fn field(&mut self, name: &str, rule: usize) -> usize {
         if let Some(at) = self.by_rule.get(&(name.to_owned(), rule)) {
             return *at;
@@ -200,12 +200,12 @@ impl Check {
         at
     }
 
-    /// The numbers of the fields of that name.
+    /// Returns the numbers of the fields with that name.
     pub(crate) fn fields_named(&self, name: &str) -> Vec<usize> {
         self.by_name.get(name).cloned().unwrap_or_default()
     }
 
-    /// A value of the source that a rule masks.
+    /// Records a value of the source that a rule masks.
     pub(crate) fn original(&mut self, field: usize, text: &str) {
         let own = self.keys.hash_one((field, text));
         let fresh = Occurrences { field: field as u32, source: 0, target: 0 };
@@ -227,7 +227,7 @@ impl Check {
         }
     }
 
-    /// A value of the target; `fields` are the numbers of the fields of its name.
+    /// Checks a value of the target. `fields` are the numbers of the fields with its name.
     pub(crate) fn seen(&mut self, name: &str, fields: &[usize], text: &str) {
         for field in fields {
             self.target_values[*field] += 1;
@@ -238,7 +238,7 @@ impl Check {
         self.sought_with_pieces(name, fields, text);
     }
 
-    /// A key of an object of the target, in the object `name`.
+    /// Checks an object key of the target; `name` is the object's path.
     pub(crate) fn seen_key(&mut self, name: &str, key: &str) {
         self.sought_with_pieces(name, &[], key);
     }
@@ -247,7 +247,7 @@ impl Check {
         self.sought(name, fields, text);
         if text.len() > ELSEWHERE_CHARS_MIN {
             pieces::each(text, &mut |piece, kind| {
-                // A word without a digit or a sign is a word of anybody.
+                // A word without a digit or `@` is an ordinary word that can occur anywhere.
                 if kind == Piece::Value || piece.contains(|c: char| c == '@' || c.is_ascii_digit()) {
                     self.sought(name, fields, piece);
                 }
@@ -261,7 +261,8 @@ impl Check {
         }
         let Some(entry) = self.anywhere.find(self.keys.hash_one(text)) else { return };
         let at = entry.field as usize;
-        // In fields of the same function, chance and the field's own account are told elsewhere.
+        // Fields with an equal function are skipped: their own originals are counted per field, and other originals
+        // occur there by chance.
         let function = &self.fields[at].function;
         if entry.is_found || fields.iter().any(|field| &self.fields[*field].function == function) {
             return;
@@ -273,7 +274,7 @@ impl Check {
         }
     }
 
-    /// Adds up what was held; whether another pass is needed.
+    /// Adds the results of a pass. Returns true if another pass is necessary.
     pub(crate) fn end_pass(&mut self) -> bool {
         for entry in self.own.values() {
             let field = &mut self.fields[entry.field as usize];
@@ -324,7 +325,7 @@ fn verdict(field: &LeakField, promise: Promise) -> LeakVerdict {
     }
 }
 
-/// Whether a text is long and various enough not to occur elsewhere by chance.
+/// Returns true if a text is long and varied enough not to occur elsewhere by chance.
 fn is_telling(text: &str) -> bool {
     if text.len() < ELSEWHERE_CHARS_MIN {
         return false;

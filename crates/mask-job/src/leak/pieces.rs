@@ -1,24 +1,24 @@
-//! Pieces of a text that can be originals: words, keys and values, elements of arrays, strings and keys of JSON.
+//! Pieces of a text that can be originals: words, keys and values, array elements, strings and keys of JSON.
 //!
-//! Reads no format strictly: a text can be JSON, an array or a row of PostgreSQL, a query string, a line of a log, or a mixture.
+//! Parsing is lenient: a text can be JSON, a PostgreSQL array or row, a query string, a log line, or a mixture.
 
 use std::borrow::Cow;
 
 use crate::scan::text::unescaped;
 
-/// How many strings within strings are opened.
+/// Maximum nesting depth of strings within strings.
 const NESTED_MAX: usize = 3;
 
-/// How a piece is set off from the rest of its text.
+/// The delimiter of a piece in its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// By quotes, or as an element: a value of its own.
+    /// Delimited by quotes or as an element, so the piece is a value.
     Value,
-    /// By blanks or separators: can be any part of a sentence.
+    /// Delimited by blanks or separators, so the piece can be a word of a sentence.
     Word,
 }
 
-/// Shows every piece of a text but the whole. A piece can be shown more than once.
+/// Calls `show` for every piece of a text except the whole text, possibly more than once per piece.
 pub(super) fn each(text: &str, show: &mut dyn FnMut(&str, Piece)) {
     if text.bytes().any(|byte| byte.is_ascii_whitespace() || !byte.is_ascii() || is_separator(byte) || is_colon(byte)) {
         words(text, show);
@@ -26,8 +26,8 @@ pub(super) fn each(text: &str, show: &mut dyn FnMut(&str, Piece)) {
     }
 }
 
-/// Shows the elements of an array as JSON or PostgreSQL write it. A document has none: its values are named by keys, and can
-/// be anything.
+/// Calls `show` for the elements of a JSON or PostgreSQL array. An object has no elements: keys name its values, which
+/// can be anything.
 pub(super) fn elements(text: &str, show: &mut dyn FnMut(&str)) {
     let text = text.trim();
     let is_array = (text.starts_with('{') && text.ends_with('}')) || (text.starts_with('[') && text.ends_with(']'));
@@ -80,11 +80,11 @@ fn values(text: &str, nested: usize, show: &mut dyn FnMut(&str, Piece)) {
     });
 }
 
-/// A part of a text that is structured.
+/// A token of a structured text.
 enum Token<'t> {
-    /// The inside of double quotes, as it stands there. `is_key`: a colon follows.
+    /// The raw text inside double quotes. `is_key`: a colon follows.
     Quoted { inside: &'t str, is_key: bool },
-    /// An element without quotes, of a text that is one array, object or row.
+    /// An unquoted element. Only if the whole text is one array, object or row.
     Bare(&'t str),
 }
 
@@ -109,7 +109,7 @@ fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(Token<'t>)) {
     }
 }
 
-/// Where the quote is that closes a string. In a row two quotes are one of the string's.
+/// Returns the position of the closing quote of a string. In a row, two quotes are one quote of the string.
 fn closing(inside: &[u8], is_row: bool) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -121,18 +121,18 @@ fn closing(inside: &[u8], is_row: bool) -> Option<usize> {
     }
 }
 
-/// The value that the inside of a quoted string stands for.
+/// Decodes the inside of a quoted string.
 fn meant(inside: &str) -> Cow<'_, str> {
     let escapes_ascii = inside.as_bytes().windows(2).all(|pair| pair[0] != b'\\' || pair[1].is_ascii());
     let value = match escapes_ascii.then(|| unescaped(inside.as_bytes())).flatten() {
         Some(value) => value,
-        // No JSON: in PostgreSQL's arrays any character can stand behind a backslash.
+        // The text is not JSON: in PostgreSQL arrays a backslash can escape any character.
         None => Cow::Owned(inside.replace('\\', "")),
     };
     if value.contains("\"\"") { Cow::Owned(value.replace("\"\"", "\"")) } else { value }
 }
 
-/// Characters between which a key or a value stands.
+/// Returns true for characters that separate keys and values.
 fn is_separator(byte: u8) -> bool {
     matches!(
         byte,
@@ -156,7 +156,7 @@ fn is_separator(byte: u8) -> bool {
     )
 }
 
-/// Characters that separate keys from values, and are also part of addresses, times and paths.
+/// Returns true for characters that separate keys from values, and also occur in addresses, times and paths.
 fn is_colon(byte: u8) -> bool {
     matches!(byte, b':' | b'/')
 }

@@ -1,4 +1,4 @@
-//! The leak check of one database against another.
+//! The leak check that compares a database with its masked counterpart.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::postgres::{Catalog, Class, Database, Endpoint, Table};
 use crate::report::Progress;
 use crate::scan::copy;
 
-/// Checks the target for originals of what `rules` mask in the source, each read in a snapshot of its own. Columns are
-/// known by schema, table and name. Safe to drop midway.
+/// Checks the target for originals of the values that `rules` mask in the source. Each database is read in a snapshot
+/// of its own. Columns are matched by schema, table and name. The future is safe to drop.
 ///
 /// # Errors
-/// [`JobError`] when one cannot be read, or rules name paths or columns that the source does not have.
+/// [`JobError`] if a database cannot be read, or if rules name paths or columns that the source does not have.
 pub async fn verify_databases(
     source: Database,
     target: Database,
@@ -58,10 +58,10 @@ async fn snapshot(of: &Endpoint) -> Result<Client, JobError> {
     Ok(client)
 }
 
-/// What a column of the source is to the rules.
+/// The sensitivity of a source column under the rules.
 enum Sensitive {
     Field(usize),
-    /// Text without a rule, which is of a kind or not.
+    /// A text column without a rule. Kind rules decide for each value.
     ByKind,
     No,
 }
@@ -123,7 +123,8 @@ async fn seen(
     .await
 }
 
-/// Shows every value of a table but nulls, computed ones too: the column's index, and the text.
+/// Calls `show` for every value of a table except nulls, with the column's index and the text. Includes generated
+/// columns.
 async fn each_value(
     client: &Client,
     of: &Endpoint,

@@ -1,10 +1,11 @@
-//! Values on either side, and what the check makes of them.
+//! Leak checks of given source and target values.
 
 use sealwire_mask::Rules;
 
 use super::*;
 
-/// A field `f` under a function: its values in the source, those in the target, and values of a field `g` that no rule names.
+/// Checks a field `f` under a function, with its source and target values. `other` are target values of a field `g`
+/// without a rule.
 fn check(function: &str, source: &[&str], target: &[&str], other: &[&str]) -> LeakField {
     let text = format!("unknown = \"keep\"\n[[rule]]\ncolumn = \"f\"\nmask = '{function}'\n");
     let plan = Arc::new(Plan::new(Arc::new(Rules::from_toml(&text).expect(function))));
@@ -42,7 +43,7 @@ fn functions_without_originals_leak_by_a_single_one() {
     }
     for function in ["redact", "fixed(\"n/a\")", "null"] {
         assert_eq!(verdict_of(function, &["a", "b"], &["n/a", "b"], &[]), Leak, "{function}");
-        // The text that it always gives may have been there before.
+        // The constant text can already occur in the source.
         assert_eq!(verdict_of(function, &["a", "n/a"], &["n/a", "n/a"], &[]), Clean, "{function}");
     }
 }
@@ -57,7 +58,7 @@ fn long_originals_are_looked_for_everywhere() {
     assert!(!leaks(&["anna@mail.tes", "bob.anna@mail.test", "short", "aaaaaaaaaa"]));
     let field = check("email", &source, &["x"], &["to anna@mail.test", "anna@mail.test"]);
     assert_eq!((field.looked_for_elsewhere, field.found_elsewhere, field.elsewhere), (1, 1, vec!["g".to_owned()]));
-    // A word without a digit or a sign is a word of anybody.
+    // A word without a digit or `@` is an ordinary word that can occur anywhere.
     assert!(!{ check("hash", &["Eisenhower"], &["x"], &["Mr Eisenhower called"]).verdict == LeakVerdict::Leak });
 }
 
@@ -110,7 +111,7 @@ fn any_character_can_stand_behind_a_backslash() {
 }
 
 proptest::proptest! {
-    /// Texts of structure, escapes and characters of several bytes.
+    /// Texts with brackets, escapes and multi-byte characters.
     #[test]
     fn any_text_can_be_taken_apart(text in "[\"\\\\{}()\\[\\],:=aëu0 ]{0,40}") {
         pieces::each(&text, &mut |_, _| ());
@@ -127,7 +128,7 @@ fn elements_of_a_masked_array_are_originals_too() {
     assert!(leaks("{Bob,\"Anna Eisenhower\"}", "Anna Eisenhower"));
     assert!(leaks("[\"Bob\",\"Anna Eisenhower\"]", "to \"Anna Eisenhower\""));
     assert!(leaks("{bob@mail.test,anna@mail.test}", "{\"email\":\"anna@mail.test\"}"));
-    // The keys and values of a document may be names of anything.
+    // The keys and values of an object can be ordinary words.
     assert!(!leaks("{\"delivery\":\"in transit\"}", "in transit"));
     assert!(!leaks("{bob@mail.test}", "anna@mail.test"));
 }
@@ -149,7 +150,7 @@ fn functions_that_move_values_leak_when_nothing_moved() {
     for function in ["fpe", "phone", "card"] {
         assert_eq!(verdict_of(function, &numbers, &others, &[]), Clean, "{function}");
         assert_eq!(verdict_of(function, &numbers, &numbers, &[]), Leak, "{function}");
-        // One in two hundred is chance, a tenth is not.
+        // One in two hundred is chance; one in ten is a leak.
         assert_eq!(verdict_of(function, &numbers, &others, &numbers[..1]), Clean, "{function}");
         assert_eq!(verdict_of(function, &numbers, &others, &numbers[..20]), Leak, "{function}");
     }

@@ -1,9 +1,9 @@
-//! A table of hashes that never grows beyond its size: it covers as much of all hashes as fits, and the rest in turns.
+//! A table of hashes with bounded size. A pass covers the range of hashes that fits; further passes cover the rest.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Entries by hash, from `low` to `high`, both included.
+/// Entries with hashes from `low` to `high`, both inclusive.
 #[derive(Debug)]
 pub(crate) struct Window<V> {
     entries: HashMap<u64, V, BuildHasherDefault<Itself>>,
@@ -19,13 +19,14 @@ impl<V> Window<V> {
         Self { entries: HashMap::default(), entries_max, low: 0, high: u64::MAX, is_over: false }
     }
 
-    /// The entry of a hash, made if it is not there; `None`: it is another turn's.
+    /// Returns the entry of a hash and inserts `fresh` if it is missing. Returns `None` if another pass covers the
+    /// hash.
     pub(crate) fn entry(&mut self, hash: u64, fresh: V) -> Option<&mut V> {
         if !self.covers(hash) {
             return None;
         }
         while self.entries.len() >= self.entries_max && !self.entries.contains_key(&hash) {
-            // What was counted of the half that goes is counted from the start in its own turn.
+            // A later pass counts the dropped half again from the start.
             self.high = self.low + (self.high - self.low) / 2;
             let high = self.high;
             self.entries.retain(|hash, _| *hash <= high);
@@ -44,13 +45,13 @@ impl<V> Window<V> {
         self.entries.values()
     }
 
-    /// On to the next turn; `false`: all hashes have had theirs.
+    /// Moves to the next range of hashes. Returns `false` if all hashes have been covered.
     pub(crate) fn advance(&mut self) -> bool {
         self.entries.clear();
         match self.high.checked_add(1) {
             Some(low) if !self.is_over => {
                 let width = self.high - self.low;
-                // As wide as what fitted, so that little is read in vain.
+                // The next range has the width that fitted now, so that few values are read in vain.
                 (self.low, self.high) = (low, low.saturating_add(width));
                 true
             }
@@ -66,7 +67,7 @@ impl<V> Window<V> {
     }
 }
 
-/// Hashes are hashes already.
+/// A hasher for keys that are already hashes.
 #[derive(Default)]
 pub(crate) struct Itself(u64);
 
@@ -82,7 +83,7 @@ impl Hasher for Itself {
     }
 
     fn write_u64(&mut self, hash: u64) {
-        // The table uses the topmost bits too, which are alike within a narrow window.
+        // The map also uses the top bits, which are equal within a narrow range, so the bits are mixed.
         self.0 = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }

@@ -1,4 +1,4 @@
-//! Rows in the text format of COPY: fields between tabs, `\N` for null, backslashes before what would not be itself.
+//! Rows in COPY's text format: fields separated by tabs, `\N` for null, and backslash escapes.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::text::write_json;
 use crate::batch;
 use crate::postgres::Class;
 
-/// The fields of the row that begins at `at`; gives the offset behind its newline.
+/// Finds the fields of the row that begins at `at`. Returns the offset after the row's newline.
 pub(crate) fn row(text: &[u8], at: usize, fields: &mut Vec<Range<usize>>) -> usize {
     fields.clear();
     let mut start = at;
@@ -29,7 +29,7 @@ pub(crate) fn is_null(raw: &[u8]) -> bool {
     raw == b"\\N"
 }
 
-/// What a field that is not null says; `None`: it is not UTF-8.
+/// Decodes a non-null field. Returns `None` if the field is not UTF-8.
 pub(crate) fn unescaped(raw: &[u8]) -> Option<Cow<'_, str>> {
     if memchr::memchr(b'\\', raw).is_none() {
         return std::str::from_utf8(raw).ok().map(Cow::Borrowed);
@@ -73,7 +73,8 @@ fn write_escaped(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a value of a column as MessagePack; a decimal number as text if asked, for functions that keep its digits.
+/// Appends a column's value as MessagePack. Decimal numbers become text if requested, for functions that keep their
+/// decimals.
 pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut Vec<u8>) {
     match class {
         Class::Decimal if decimals_as_text && !text.contains(['e', 'E']) => write::str(out, text),
@@ -86,7 +87,7 @@ pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut 
             }
             match text.parse::<f64>() {
                 Ok(value) if class == Class::Decimal && value.is_finite() => write::f64(out, value),
-                // Not a number, infinity: what the function says of text.
+                // NaN and infinity are sent as text, and the function decides.
                 _ => write::str(out, text),
             }
         }
@@ -96,7 +97,7 @@ pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut 
     }
 }
 
-/// Appends an answer as a field of a column, or says why it does not fit.
+/// Appends a masked value as a field of a column, or returns the reason why the value does not fit.
 pub(crate) fn write_field(answer: Token<'_>, class: Class, out: &mut Vec<u8>) -> Result<(), String> {
     let mut text = Vec::new();
     if !write_plain(answer, class, &mut text)? {
@@ -107,7 +108,7 @@ pub(crate) fn write_field(answer: Token<'_>, class: Class, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-/// Appends an answer as the text of a column's value; `false`: it is null.
+/// Appends a masked value as the text of a column's value. Returns `false` if the masked value is null.
 pub(crate) fn write_plain(answer: Token<'_>, class: Class, out: &mut Vec<u8>) -> Result<bool, String> {
     let unfit = |what: &str| Err(format!("its mask is {}, {what}", answer.kind()));
     match (class, answer) {
@@ -124,7 +125,7 @@ pub(crate) fn write_plain(answer: Token<'_>, class: Class, out: &mut Vec<u8>) ->
         (Class::Decimal, Token::Uint(_) | Token::Int(_) | Token::F64(_) | Token::F32(_)) => {}
         (Class::Decimal, Token::Str(text)) if is_number(text) => {}
         (Class::Decimal, _) => return unfit("and the column takes numbers"),
-        // As the server writes it, so that a value that stays the same counts as unchanged.
+        // The server's notation, so that an unchanged value counts as unchanged.
         (Class::Boolean, Token::Bool(value)) => {
             out.push(if value { b't' } else { b'f' });
             return Ok(true);

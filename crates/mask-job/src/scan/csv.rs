@@ -1,7 +1,7 @@
-//! CSV after RFC 4180: fields found and judged by their column; what no rule masks is only passed.
+//! Scans CSV as in RFC 4180. The rules decide on fields by column; unmasked fields are only skipped.
 //!
-//! Records end with LF or CRLF; a blank line is no record. A quote stands only around a field, or doubled in a quoted
-//! one. An empty field without quotes counts as null.
+//! Records end with LF or CRLF; a blank line is not a record. Quotes enclose a whole field, or are doubled inside a
+//! quoted field. An empty unquoted field counts as null.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::report::{Label, Ledger};
 use crate::scan::tree::Verdict;
 
-/// What becomes of each column.
+/// The columns of a file with the verdict for each.
 #[derive(Debug)]
 pub(crate) struct Columns {
     delimiter: u8,
@@ -26,13 +26,13 @@ pub(crate) struct Columns {
 struct Column {
     name: String,
     verdict: Verdict,
-    /// Column of the subject.
+    /// Index of the subject's column.
     subject: Option<usize>,
-    /// Label of what is kept here.
+    /// Label under which kept values are counted.
     kept: Label,
 }
 
-/// One field: its span with quotes.
+/// One field. The span includes quotes.
 #[derive(Clone, Debug)]
 struct Field {
     span: Range<usize>,
@@ -40,7 +40,7 @@ struct Field {
 }
 
 impl Columns {
-    /// By the names in the header, with the offset behind it.
+    /// Reads the columns from the header. Also returns the offset after the header.
     pub(crate) fn read(
         text: &[u8],
         begin: usize,
@@ -80,7 +80,8 @@ impl Columns {
         Ok(Self { delimiter, columns })
     }
 
-    /// Columns that no rule names, unless kinds are looked for in them.
+    /// Returns the columns that no rule names. With kind rules the result is empty, since those rules can apply to any
+    /// column.
     pub(crate) fn unknown(&self, plan: &Plan) -> Unknown {
         let mut unknown = Unknown::default();
         if plan.refuses_unknown() && !plan.has_kinds() {
@@ -90,7 +91,7 @@ impl Columns {
         unknown
     }
 
-    /// Every record of a chunk.
+    /// Scans every record of a chunk.
     pub(crate) fn records(
         &self,
         text: &[u8],
@@ -121,7 +122,8 @@ impl Columns {
         Ok(unknown)
     }
 
-    /// Shows every value of a chunk but nulls: the column's index, name and verdict, and what the value says.
+    /// Calls `show` for every value of a chunk except nulls: the column's index, name and verdict, and the value's
+    /// text.
     pub(crate) fn values(
         &self,
         text: &[u8],
@@ -196,7 +198,7 @@ impl Columns {
     }
 }
 
-/// Reads one record's fields; gives the offset behind its end of line.
+/// Reads one record's fields. Returns the offset after the line end.
 fn record(text: &[u8], mut at: usize, delimiter: u8, fields: &mut Vec<Field>) -> Result<usize, Fault> {
     fields.clear();
     loop {
@@ -233,7 +235,7 @@ fn behind_quotes(text: &[u8], at: usize) -> Result<usize, Fault> {
     }
 }
 
-/// What a field says.
+/// Returns the text of a field.
 fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
     let raw = std::str::from_utf8(&text[field.span.clone()]).unwrap_or_default();
     if !field.quoted {
@@ -243,7 +245,7 @@ fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
     if inside.contains('"') { Cow::Owned(inside.replace("\"\"", "\"")) } else { Cow::Borrowed(inside) }
 }
 
-/// Appends an answer as a field: quoted if the value was, or if it must be.
+/// Appends a masked value as a field. The field is quoted if the original field was, or if the content requires quotes.
 pub(crate) fn write_field(token: Token<'_>, quoted: bool, delimiter: u8, out: &mut Vec<u8>) -> Option<()> {
     if token == Token::Nil {
         return Some(());
@@ -251,7 +253,7 @@ pub(crate) fn write_field(token: Token<'_>, quoted: bool, delimiter: u8, out: &m
     let start = out.len();
     batch::plain(token, out)?;
     let special = |byte: &u8| *byte == delimiter || matches!(byte, b'"' | b'\n' | b'\r');
-    // An empty field without quotes would read back as null.
+    // An empty unquoted field would mean null.
     if quoted || out.len() == start || out[start..].iter().any(special) {
         let text = out.split_off(start);
         out.push(b'"');

@@ -1,7 +1,7 @@
-//! One JSON text: checked, and its leaves judged by their paths. Nothing is built; what no rule masks is only passed.
+//! Validates a JSON text and applies rules to its leaves by path. Builds no document; unmasked leaves are only skipped.
 //!
-//! Numbers of any length, escapes and white space are the input's own business as long as nobody masks them. A key that
-//! occurs twice in its object is masked twice. It never recurses.
+//! Unmasked numbers, escapes and white space can have any form and length. If a key occurs twice in an object, both
+//! values are masked. The scanner does not recurse.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ use crate::error::UNKNOWN_LISTED_MAX;
 use crate::plan::Plan;
 use crate::report::{Label, Ledger};
 
-/// Containers inside each other, as in documents that the engine takes.
+/// Maximum nesting depth of containers, equal to the engine's limit.
 const DEPTH_MAX: usize = 128;
 
-/// What a scanner keeps from one record to the next, and from one chunk to the next.
+/// State that a scanner keeps across records and chunks.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) tree: Tree,
     frames: Vec<Frame>,
-    /// Values of the record that are to be masked.
+    /// Values of the current record that are to be masked.
     leaves: Vec<Leaf>,
     subjects: Vec<Subject>,
 }
@@ -38,11 +38,11 @@ impl Memory {
 struct Frame {
     node: NodeId,
     is_object: bool,
-    /// Keys or elements so far.
+    /// Number of keys or elements so far.
     count: usize,
-    /// Containers down to the nearest object, this one or one around it; 0: there is none.
+    /// Nesting depth of the innermost object, which can be this container; 0 if there is none.
     object_depth: usize,
-    /// Leaves and subjects before this container began.
+    /// Number of leaves and subjects before the container.
     leaves_before: usize,
     subjects_before: usize,
 }
@@ -52,12 +52,12 @@ struct Leaf {
     span: Range<usize>,
     rule: usize,
     label: Label,
-    /// Containers down to the nearest object around it, whose values may be its subject.
+    /// Nesting depth of the innermost object around the leaf. The leaf's subject is a value of that object.
     object_depth: usize,
     subject: Option<Range<usize>>,
 }
 
-/// A value that may be the subject of values beside it.
+/// A value that can be the subject of other values in its object.
 #[derive(Debug)]
 struct Subject {
     node: NodeId,
@@ -65,7 +65,7 @@ struct Subject {
     span: Range<usize>,
 }
 
-/// Fields that no rule names, where that is refused.
+/// Fields that no rule names, if the rules reject such fields.
 #[derive(Debug, Default)]
 pub(crate) struct Unknown {
     pub(crate) first_at: Option<usize>,
@@ -92,15 +92,15 @@ pub(crate) struct Scan<'a> {
     ledger: &'a Ledger,
     memory: &'a mut Memory,
     batch: &'a mut Batch,
-    /// Who is shown every key, and every leaf but null instead of it being judged.
+    /// If set, the visitor gets every key and every leaf except null, and rules are not applied.
     pub(crate) visitor: Option<Visitor<'a>>,
     pub(crate) unknown: Unknown,
 }
 
-/// Is shown a leaf or a key: where it is, and its text as it stands there.
+/// A callback for a leaf or a key, with its node and raw text.
 pub(crate) type Visitor<'a> = &'a mut dyn FnMut(&mut Tree, NodeId, Shown, &[u8]);
 
-/// What a visitor is shown.
+/// The type of item that a visitor gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Leaf,
@@ -109,7 +109,7 @@ pub(crate) enum Shown {
 }
 
 impl<'a> Scan<'a> {
-    /// Of a chunk, which must be UTF-8.
+    /// Creates a scan of a chunk, which must be UTF-8.
     pub(crate) fn new(
         text: &'a [u8],
         plan: &'a Plan,
@@ -121,12 +121,12 @@ impl<'a> Scan<'a> {
         Ok(Self { text, plan, ledger, memory, batch, visitor: None, unknown: Unknown::default() })
     }
 
-    /// Every line is one document or blank.
+    /// Scans lines; each line is one document or blank.
     pub(crate) fn lines(&mut self, mut begin: usize) -> Result<(), Fault> {
         let whole = self.text;
         while begin < whole.len() {
             let end = memchr::memchr(b'\n', &whole[begin..]).map_or(whole.len(), |newline| begin + newline);
-            // The line alone is looked at, so that an open object does not run into the next.
+            // The text is limited to one line, so that an unclosed object does not continue on the next line.
             self.text = &whole[..end];
             let at = self.blank(begin);
             if at < end {
@@ -139,14 +139,15 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// The whole text is one document.
+    /// Scans the whole text as one document.
     pub(crate) fn document(&mut self, begin: usize) -> Result<(), Fault> {
         let begin = self.blank(begin);
         let behind = self.record(begin, ROOT)?;
         self.end(behind, "more behind the document")
     }
 
-    /// Elements of the array that is the document: each with a comma behind it, or the last ones with the array's end.
+    /// Scans elements of a document that is an array. A comma follows each element, except that the last chunk ends
+    /// with the array's end.
     pub(crate) fn elements(&mut self, begin: usize, first_index: u64, is_last: bool) -> Result<(), Fault> {
         let mut at = self.blank(begin);
         if is_last && first_index == 0 && self.text.get(at) == Some(&b']') {
@@ -176,7 +177,7 @@ impl<'a> Scan<'a> {
         if at == self.text.len() { Ok(()) } else { Err(Fault::new(at, what)) }
     }
 
-    /// One record from `at` on, and what is to be masked in it into the batch.
+    /// Scans one record from `at` and adds its values to be masked to the batch.
     fn record(&mut self, at: usize, root: NodeId) -> Result<usize, Fault> {
         self.memory.frames.clear();
         self.memory.leaves.clear();
@@ -264,7 +265,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The next child of the innermost container: behind its key, if it has one.
+    /// Starts the next child of the innermost container and returns its node and offset. In an object, the key is
+    /// consumed.
     #[inline]
     fn child(&mut self, at: usize) -> Result<(NodeId, usize), Fault> {
         let Some(frame) = self.memory.frames.last_mut() else { return Ok((ROOT, at)) };
@@ -314,13 +316,13 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Gives the values of the object that ended the subjects beside them.
+    /// Assigns subjects to the leaves of an object that has ended.
     fn settle_subjects(&mut self, frame: Frame, depth: usize) {
         let Memory { tree, leaves, subjects, .. } = &mut *self.memory;
         for leaf in leaves[frame.leaves_before..].iter_mut().filter(|leaf| leaf.object_depth == depth) {
             let Some(name) = self.plan.subject(leaf.rule) else { continue };
             let mut beside = subjects[frame.subjects_before..].iter().filter(|subject| subject.depth == depth);
-            // Of a key that occurs twice the first counts, as in the engine.
+            // If a key occurs twice, the first occurrence counts, as in the engine.
             let subject = beside.find(|subject| tree.is_key(subject.node, name));
             leaf.subject = subject.map(|subject| subject.span.clone());
         }
@@ -340,7 +342,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A number or a boolean.
+    /// Handles a number or a boolean.
     #[inline]
     fn leaf(&mut self, node: NodeId, span: Range<usize>) {
         if let Some(visitor) = &mut self.visitor {

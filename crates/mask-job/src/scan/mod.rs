@@ -1,4 +1,4 @@
-//! Finds the values that rules name in text, without changing or building anything.
+//! Scanners that find the values that rules name in text, without changing or building anything.
 
 pub(crate) mod copy;
 pub(crate) mod csv;
@@ -6,10 +6,10 @@ pub(crate) mod json;
 pub(crate) mod text;
 pub(crate) mod tree;
 
-/// Text that is not what its format says.
+/// An error in text that is invalid in its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// Offset of the first byte that is wrong.
+    /// Offset of the first invalid byte.
     pub(crate) at: usize,
     pub(crate) what: String,
 }
@@ -20,7 +20,7 @@ impl Fault {
     }
 }
 
-/// Line and column of an offset in a chunk whose first line is `first_line`; columns count characters from 1.
+/// Returns line and column of an offset in a chunk whose first line is `first_line`. Columns count characters from 1.
 pub(crate) fn place(text: &[u8], first_line: u64, at: usize) -> (u64, u64) {
     let before = &text[..at.min(text.len())];
     let line_at = memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1);
@@ -29,7 +29,7 @@ pub(crate) fn place(text: &[u8], first_line: u64, at: usize) -> (u64, u64) {
     (first_line + lines, column)
 }
 
-/// Where `text` stops being UTF-8.
+/// Returns `text` as a string, or a fault at the first byte that is not UTF-8.
 pub(crate) fn utf8(text: &[u8]) -> Result<&str, Fault> {
     std::str::from_utf8(text).map_err(|error| Fault::new(error.valid_up_to(), "not UTF-8"))
 }

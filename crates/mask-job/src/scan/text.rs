@@ -1,4 +1,4 @@
-//! JSON strings and numbers: where they end, what they say, and how an answer is written.
+//! JSON strings and numbers: finding their ends, decoding, and encoding masked values.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use sealwire_msgpack::Token;
 use super::Fault;
 use crate::batch;
 
-/// Offset behind the string that begins at `at`, and whether it has escapes. The text is UTF-8.
+/// Returns the offset after the string that begins at `at`, and true if the string has escapes. The text must be UTF-8.
 pub(crate) fn string(text: &[u8], at: usize) -> Result<(usize, bool), Fault> {
     let mut position = at + 1;
     let mut has_escapes = false;
@@ -25,7 +25,7 @@ pub(crate) fn string(text: &[u8], at: usize) -> Result<(usize, bool), Fault> {
     }
 }
 
-/// The first byte from `at` on that is a quote, a backslash or a control character, eight bytes at a time.
+/// Returns the offset of the first quote, backslash or control character from `at` on. Compares eight bytes at a time.
 fn plain_run(text: &[u8], mut at: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
@@ -35,7 +35,7 @@ fn plain_run(text: &[u8], mut at: usize) -> usize {
         let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
         let quotes = has_zero(word ^ (ONES * u64::from(b'"')));
         let backslashes = has_zero(word ^ (ONES * u64::from(b'\\')));
-        // Borrows make only bytes above the first hit wrong.
+        // Borrows can only cause wrong hits above the first hit.
         let hits = controls | quotes | backslashes;
         if hits != 0 {
             return at + (hits.trailing_zeros() / 8) as usize;
@@ -56,7 +56,7 @@ fn escape(text: &[u8], at: usize) -> Result<usize, Fault> {
     }
 }
 
-/// Offset behind the number that begins at `at`.
+/// Returns the offset after the number that begins at `at`.
 pub(crate) fn number(text: &[u8], at: usize) -> Result<usize, Fault> {
     let digits = |from: usize| {
         let rest = text.get(from..).unwrap_or_default();
@@ -85,7 +85,7 @@ pub(crate) fn number(text: &[u8], at: usize) -> Result<usize, Fault> {
     Ok(end)
 }
 
-/// What the inside of a scanned string says; `None`: it holds half of a surrogate pair, which no string can.
+/// Decodes the inside of a scanned string. Returns `None` for half of a surrogate pair.
 pub(crate) fn unescaped(inside: &[u8]) -> Option<Cow<'_, str>> {
     let text = std::str::from_utf8(inside).ok()?;
     if !text.contains('\\') {
@@ -123,7 +123,7 @@ pub(crate) fn unescaped(inside: &[u8]) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(out))
 }
 
-/// Appends an answer as JSON; `None` for binary, extensions and floats that are not finite.
+/// Appends a masked value as JSON. Returns `None` for binary, extensions and non-finite floats.
 pub(crate) fn write_json(token: Token<'_>, out: &mut Vec<u8>) -> Option<()> {
     match token {
         Token::Nil => out.extend_from_slice(b"null"),

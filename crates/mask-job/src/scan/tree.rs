@@ -1,7 +1,7 @@
-//! The paths that occurred so far, as a tree of keys, and which rule each falls under.
+//! The paths that occurred so far, as a tree of keys, with the verdict for each path.
 //!
-//! Records of one file mostly have the same keys in the same order, so the child met after the last one is tried first,
-//! and a leaf costs one comparison of its key. A rule is looked up once per path, not once per value. Elements of an
+//! Records of one file mostly have equal keys in equal order. The child at the expected position is tried first, so a
+//! leaf usually costs one comparison of its key. A rule is looked up once per path, not once per value. Elements of an
 //! array share one path, unless a rule names elements by index.
 
 use std::collections::HashMap;
@@ -13,22 +13,22 @@ use crate::report::{FieldReport, Label, Ledger};
 /// Index of a node.
 pub(crate) type NodeId = usize;
 
-/// The document itself.
+/// The root of the document.
 pub(crate) const ROOT: NodeId = 0;
 
-/// Paths that are remembered before the tree is begun anew, as happens where keys are data.
+/// Maximum number of paths before the tree is cleared. The limit is reached if keys are data.
 const NODES_MAX: usize = 50_000;
-/// Children that are searched one by one.
+/// Maximum number of children that are searched linearly.
 const CHILDREN_SEARCHED_MAX: usize = 16;
 
-/// What becomes of values at one path.
+/// The treatment of values at one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// A rule masks them.
+    /// A rule masks the values.
     Mask(usize, Label),
-    /// A rule keeps them.
+    /// A rule keeps the values.
     Keep,
-    /// No rule names them.
+    /// No rule names the values.
     None,
 }
 
@@ -37,12 +37,12 @@ pub(crate) struct Node {
     parent: NodeId,
     step: RawStep,
     children: Vec<NodeId>,
-    /// Of the children by key, once they are many.
+    /// Children by key. Filled only if there are many children.
     by_key: HashMap<Box<[u8]>, NodeId>,
     verdict: Option<Verdict>,
-    /// Labels of rules that hit a value's kind here.
+    /// Labels of kind rules that matched values at this path.
     kinds: Vec<(usize, Label)>,
-    /// Whether values here may be the subject of a value beside them.
+    /// True if values at this path can be the subject of other values in their object.
     pub(crate) is_subject: bool,
     pub(crate) kept: u64,
     pub(crate) nulls: u64,
@@ -51,12 +51,12 @@ pub(crate) struct Node {
 #[derive(Debug, PartialEq, Eq)]
 enum RawStep {
     Root,
-    /// A key between its quotes, escapes as they were written.
+    /// A key without its quotes, with escapes unchanged.
     Key(Box<[u8]>),
     Element(Option<u32>),
 }
 
-/// The paths met.
+/// The paths that occurred so far.
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: Vec<Node>,
@@ -96,8 +96,8 @@ impl Tree {
         id
     }
 
-    /// The child under the key whose text begins at `at`, if it is the one that came at this place before, and the offset
-    /// behind the key's closing quote. Keys that are met in their order are not scanned, only compared.
+    /// Returns the child at position `cursor` if the key at `at` is equal to its key, and the offset after the closing
+    /// quote. Keys in the expected order are only compared, not scanned.
     #[inline]
     pub(crate) fn expected_key(
         &self,
@@ -109,11 +109,11 @@ impl Tree {
         let guess = *self.nodes[parent].children.get(cursor)?;
         let RawStep::Key(key) = &self.nodes[guess].step else { return None };
         let end = at + key.len();
-        // A known key has no quote of its own but behind a backslash, so the first quote behind it is the closing one.
+        // A known key contains quotes only after a backslash, so the next quote is the closing quote.
         (text.get(at..end)? == key.as_ref() && text.get(end) == Some(&b'"')).then_some((guess, end + 1))
     }
 
-    /// The child under a key.
+    /// Returns the child with a key, and adds the child if it is new.
     pub(crate) fn key(&mut self, parent: NodeId, raw: &[u8], plan: &Plan) -> NodeId {
         let node = &self.nodes[parent];
         let is = |id: &NodeId| matches!(&self.nodes[*id].step, RawStep::Key(key) if key.as_ref() == raw);
@@ -137,7 +137,7 @@ impl Tree {
         id
     }
 
-    /// The child that elements of an array share, or that of its own where rules name elements.
+    /// Returns the child for an array element. Elements share one child, except for indexes that rules can name.
     #[inline]
     pub(crate) fn element(&mut self, parent: NodeId, index: u32, plan: &Plan) -> NodeId {
         let step = RawStep::Element(plan.index_max().filter(|max| index <= *max).map(|_| index));
@@ -148,12 +148,12 @@ impl Tree {
         }
     }
 
-    /// Whether this is the child under `key`.
+    /// Returns true if the node is the child with `key`.
     pub(crate) fn is_key(&self, id: NodeId, key: &str) -> bool {
         matches!(&self.nodes[id].step, RawStep::Key(raw) if key_text(raw) == key)
     }
 
-    /// What becomes of leaves here.
+    /// Returns the verdict for leaves at this path.
     #[inline]
     pub(crate) fn verdict(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> Verdict {
         match self.nodes[id].verdict {
@@ -173,7 +173,7 @@ impl Tree {
         verdict
     }
 
-    /// The label of values here that a rule hits by their kind.
+    /// Returns the label for values at this path to which a kind rule applies.
     pub(crate) fn kind_label(&mut self, id: NodeId, rule: usize, plan: &Plan, ledger: &Ledger) -> Label {
         if let Some((_, label)) = self.nodes[id].kinds.iter().find(|(known, _)| *known == rule) {
             return *label;
@@ -183,7 +183,7 @@ impl Tree {
         label
     }
 
-    /// A label of the path alone, in a ledger that is kept for names.
+    /// Returns a label of the path alone, from a ledger that is used only for names.
     pub(crate) fn name_label(&mut self, id: NodeId, plan: &Plan, names: &Ledger) -> Label {
         self.kind_label(id, usize::MAX, plan, names)
     }
@@ -194,7 +194,7 @@ impl Tree {
             .map(|id| match &self.nodes[id].step {
                 RawStep::Key(raw) => Step::Key(key_text(raw)),
                 RawStep::Element(Some(index)) => Step::Index(*index),
-                // An element that no rule names by its index.
+                // An index that no rule names.
                 _ => Step::Index(plan.index_max().map_or(0, |max| max.saturating_add(1))),
             })
             .collect();
@@ -202,7 +202,7 @@ impl Tree {
         steps
     }
 
-    /// The path as rules write it, with `[*]` for elements.
+    /// Returns the path as written in rules, with `[*]` for elements.
     pub(crate) fn path(&self, id: NodeId) -> String {
         let mut ids: Vec<NodeId> = self.above(id).collect();
         ids.reverse();
@@ -217,12 +217,12 @@ impl Tree {
         path
     }
 
-    /// The node and those above it, without the root.
+    /// Returns the node and its ancestors, without the root.
     fn above(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
         std::iter::successors(Some(id), |id| Some(self.nodes[*id].parent)).take_while(|id| *id != ROOT)
     }
 
-    /// Hands what was counted over, field by field: kept and null values under `verdict`'s rule.
+    /// Adds the counts of kept and null values to the ledger and resets them.
     pub(crate) fn settle(&mut self, plan: &Plan, ledger: &Ledger) {
         let mut counts = crate::report::Counts::default();
         for id in 0..self.nodes.len() {

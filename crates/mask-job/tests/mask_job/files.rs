@@ -1,4 +1,4 @@
-//! Jobs over files: which values are masked, which bytes stay, which input is invalid, and what a failed job leaves.
+//! File jobs: masked values, unchanged bytes, invalid input, and the state after a failed job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::common::{Local, rules, some_records};
 
 const CSV: FileFormat = FileFormat::Csv { delimiter: b',' };
 
-/// Small chunks and batches, so that small inputs are cut everywhere.
+/// Returns limits with small chunks and batches, so that small inputs are split everywhere.
 fn small(chunk_bytes: usize) -> Limits {
     Limits { chunk_bytes, batch_values_max: 2, batch_bytes_max: 64, record_bytes_max: 1 << 16, workers: 2, tables: 2 }
 }
@@ -58,7 +58,7 @@ impl Run {
         runtime.block_on(mask_file(job.clone(), Arc::clone(rules), engine, Arc::new(Progress::default())))
     }
 
-    /// Names in the folder.
+    /// Returns the file names in the folder.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder.path()).expect("folder");
         let mut names: Vec<String> =
@@ -105,12 +105,12 @@ fn ndjson_keeps_all_else_byte_for_byte() {
             "{\"n\":123456789012345678901234567890.5e+400,\"secret\":null,\"s\":\"\\ud800 \\ud83d\\ude00 😀\"}\n",
             "{\"n\":123456789012345678901234567890.5e+400,\"secret\":null,\"s\":\"\\ud800 \\ud83d\\ude00 😀\"}\n",
         ),
-        // Leaves beneath a key, of any depth; and the same key by an escape.
+        // Leaves at any depth below a key, and a key with an escape.
         (
             "{\"secret\":{\"a\":[\"x\",null,[\"y\"]]},\"\\u0073ecret\":\"z\"}\n[1,{\"b\":{\"secret\":\"w\"}}]\n\"s\"\n7",
             "{\"secret\":{\"a\":[\"[redacted]\",null,[\"[redacted]\"]]},\"\\u0073ecret\":\"[redacted]\"}\n[1,{\"b\":{\"secret\":\"[redacted]\"}}]\n\"s\"\n7",
         ),
-        // Twice the same key: neither shows.
+        // A key that occurs twice: both values are masked.
         ("{\"secret\":\"a\",\"secret\":\"b\"}", "{\"secret\":\"[redacted]\",\"secret\":\"[redacted]\"}"),
     ] {
         assert_eq!(masked(text, SECRET, FileFormat::Ndjson), expected);
@@ -234,7 +234,7 @@ fn unknown_fields_are_refused_by_name() {
         assert_eq!(error.contains(" and more; "), text.contains("k24"), "{error}");
         assert!(!error.contains("k20"), "{error}");
     }
-    // A null or an empty container is no value that could pass unmasked.
+    // Nulls and empty containers contain no value that could pass unmasked.
     let passes = "{\"secret\":\"a\",\"b\":null,\"c\":[],\"d\":{}}\n";
     assert_eq!(masked(passes, &refuse, FileFormat::Ndjson), passes.replace("\"a\"", "\"[redacted]\""));
 }
@@ -370,7 +370,7 @@ fn the_leak_check_finds_a_rule_that_was_left_out() {
     }
 }
 
-/// Originals in places that no rule names: keys, elements, and texts that hold a document.
+/// Originals in places that no rule names: keys, elements, and texts that contain a document.
 #[test]
 fn the_leak_check_looks_into_keys_arrays_and_texts() {
     let by = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"hash\"\n";
@@ -444,7 +444,7 @@ fn subjects_stand_beside_their_values_wherever_they_are() {
         expected
     })
     .collect();
-    // One subject, one shift.
+    // Dates with equal subjects have equal shifts.
     let shifted = dates[0].rsplit("born").next().expect("born").to_owned();
     assert!(dates[4].ends_with(&shifted), "{dates:?}");
     for text in
@@ -455,7 +455,7 @@ fn subjects_stand_beside_their_values_wherever_they_are() {
     }
 }
 
-/// Documents without blanks, of few keys, so that rules meet and cross.
+/// Generates documents without blanks and with few distinct keys, so that several rules apply to one value.
 fn document() -> impl Strategy<Value = serde_json::Value> {
     use serde_json::Value;
     let leaf = prop_oneof![
@@ -476,7 +476,7 @@ fn document() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
-/// Text of a line in pieces: what stays, and strings that are masked.
+/// Generates a line as input and expected output. The line has values that stay and strings that are masked.
 fn line() -> impl Strategy<Value = (String, String)> {
     let blank = "[ \t]{0,2}";
     let string = "\"(\\\\[\"\\\\/bfnrt]|\\\\u00[0-7][0-9a-f]|\\\\ud83d\\\\ude00|[ a-z{}\\[\\],:äß😀]){0,9}\"";
@@ -515,7 +515,7 @@ proptest! {
     fn a_job_masks_as_a_call_does(documents in proptest::collection::vec(document(), 1..12), chunk_bytes in 1_usize..300) {
         let rules = rules(EVERYTHING);
         let engine = Local::new(&rules);
-        // Those that a call refuses, for a function that fits no number, are another matter.
+        // Documents that the engine rejects, because a function does not fit a value, are checked separately.
         let (mut text, mut expected) = (String::new(), String::new());
         for document in documents {
             let line = document.to_string();

@@ -1,4 +1,4 @@
-//! Jobs over databases, on a real server: what arrives, which jobs are invalid, and what a failed job leaves.
+//! Database jobs on a real server: the copied data, invalid jobs, and the state after a failed job.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::common::{Local, rules, shop, some_records};
 const CUSTOMERS: u64 = 300;
 
 fn limits() -> Limits {
-    // Two workers on any machine, so that what a job has in flight is a fraction of the shop.
+    // A fixed number of workers, so that the chunks in flight are a fraction of the shop on any machine.
     Limits { chunk_bytes: 4 << 10, batch_values_max: 100, workers: 2, ..Limits::default() }
 }
 
@@ -75,7 +75,7 @@ impl Pair<'static> {
         block_on(verify_databases(source, target, rules, LeakLimits { values_max }, &progress)).expect("checks")
     }
 
-    /// What `sql` gives in both.
+    /// Returns the results of `sql` in both databases.
     fn both(&self, sql: &str) -> (String, String) {
         (self.source.sql(sql).expect(sql), self.target.sql(sql).expect(sql))
     }
@@ -87,7 +87,7 @@ impl Pair<'static> {
         assert_eq!(source, target, "{sql}");
     }
 
-    /// Whether nothing of anybody is in the target.
+    /// Checks that the target contains no user objects.
     #[track_caller]
     fn is_empty(&self) {
         let sql = "SELECT string_agg(n.nspname || '.' || c.relname, ' ') FROM pg_class c JOIN pg_namespace n \
@@ -134,7 +134,7 @@ fn a_shop_arrives_masked_with_its_references_and_constraints() {
         "SELECT count(*), sum(total)::numeric(20, 3) FROM shop.orders JOIN shop.cards ON card = pan",
         "SELECT count(DISTINCT email), count(email), count(DISTINCT lower(email)) FROM shop.customers",
         "SELECT count(DISTINCT pan) FROM shop.cards",
-        // Nulls stay, and so does all that no rule names.
+        // Nulls and fields without a rule stay.
         "SELECT count(first_name), count(phone), count(born), count(settings), count(*) FROM shop.customers",
         "SELECT count(\"Text\"), count(raw), count(\"customer id\") FROM \"Support Notes\"",
         "SELECT md5(string_agg(id || ' ' || tags::text || active, '|' ORDER BY id)) FROM shop.customers",
@@ -143,7 +143,7 @@ fn a_shop_arrives_masked_with_its_references_and_constraints() {
         "SELECT count(*) FROM shop.orders_new",
         "SELECT md5(string_agg(t::text, '|' ORDER BY customer)) FROM shop.totals t",
         "SELECT count(*) FROM shop.best",
-        // What the schema promises, and where its sequences are.
+        // Constraints of the schema, and the state of its sequences.
         "SELECT md5(string_agg(conrelid::regclass || conname || pg_get_constraintdef(oid) || convalidated, '|' \
             ORDER BY 1)) FROM (SELECT * FROM pg_constraint ORDER BY conrelid::regclass::text, conname) AS c",
         "SELECT string_agg(indexdef, '|' ORDER BY indexdef) FROM pg_indexes WHERE schemaname !~ '^pg_'",
@@ -225,7 +225,7 @@ fn what_would_break_the_target_is_refused_before_anything_is_copied() {
     pair.refused("unknown = \"keep\"\n[[rule]]\npath = \"$.a\"\nmask = \"redact\"\n", &["tables have columns"]);
     let unknown = pair.refused(&shop::RULES.replace("keep", "refuse"), &["no rule names public.Support Notes.id, "]);
     assert!(!unknown.contains("shop.customers.shown"), "computed columns need no rule: {unknown}");
-    // Known by a few values, in the column's own type.
+    // The dry run detects these with a few values, cast to the column's type.
     pair.refused(&keep(&[("phone", "hash")]), &["phone (character varying(20)): hash does not fit", "32 characters"]);
     pair.refused(&keep(&[("total", "fixed(\"x\")")]), &["total (double precision)", "takes numbers"]);
     pair.refused(&keep(&[("born", "redact")]), &["born (date): redact does not fit", "SQLSTATE 22007"]);
@@ -272,7 +272,7 @@ fn a_target_that_holds_something_is_refused_or_replaced() {
 #[test]
 fn what_the_source_says_arrives_as_it_is_and_never_runs() {
     for made in [
-        // Without its last line the first comment goes on to the second, which then is SQL.
+        // If the backslash line is removed, the first comment continues to the second, whose text then runs as SQL.
         "COMMENT ON TABLE t IS 'a\n\\unrestrict b'; COMMENT ON TABLE u IS '; CREATE TABLE public.ran (a int); --'",
         "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT '\n\\restrict me\n\\! ls\n\\unrestrict me\n'$$",
     ] {
@@ -319,12 +319,12 @@ fn a_mark_that_no_job_made_drops_nothing() {
     let rules = rules(&keep(&[("a", "redact")]));
     let mark = "sealwire_mask_unfinished";
     for made in [
-        // By the job's own role, without the table that a job makes with it.
+        // A mark by the job's own role, without the table that a job creates in it.
         format!("SET ROLE sealwire; CREATE SCHEMA {mark}"),
         format!("SET ROLE sealwire; CREATE SCHEMA {mark}; CREATE VIEW {mark}.before AS SELECT 'x'::text AS drop"),
-        // A table that cannot be read as a job's.
+        // A table that is not readable as the table of a job.
         format!("SET ROLE sealwire; CREATE SCHEMA {mark}; CREATE TABLE {mark}.before (a int)"),
-        // Of somebody else, readable.
+        // A readable mark of another role.
         format!(
             "CREATE SCHEMA {mark}; CREATE TABLE {mark}.before (drop text); GRANT ALL ON SCHEMA {mark} TO PUBLIC; \
             GRANT ALL ON {mark}.before TO PUBLIC"
@@ -354,7 +354,7 @@ fn a_failed_job_leaves_the_target_empty_and_can_be_run_again() {
         assert_eq!(error.to_string(), "engine: the engine is gone");
         pair.is_empty();
     }
-    // Stopped, and dropped midway as if killed.
+    // A job that is stopped, and a job that is dropped midway as if killed.
     let stopped = block_on(async {
         let progress = Arc::new(Progress::default());
         let watched = Arc::clone(&progress);
@@ -387,7 +387,7 @@ fn a_row_that_cannot_be_masked_or_stored_is_named() {
     let error = pair.refused(&keep(&[("e", "email")]), &["public.t, column e, row 401: email does not fit"]);
     assert!(!error.contains("no address"), "{error}");
     pair.source.sql("UPDATE t SET e = 'a@b.test', v = repeat('y', 12) WHERE id = 401").expect("mends");
-    // Fits each value of the sample, and not the last.
+    // The mask fits the sampled values but violates a CHECK constraint.
     pair.source.sql("ALTER TABLE t ALTER v TYPE varchar(12); UPDATE t SET n = 0").expect("changes");
     pair.refused(&keep(&[("n", "fixed(1000)")]), &["public.t, column", "23514"]);
 }
@@ -406,7 +406,7 @@ fn values_of_every_type_stay_as_they_are() {
          INSERT INTO \"we\"\"ird.schema\".\"ta\tble\" (\"se\"\"cret\") VALUES (NULL), (''), (E'\\\\N'), (E'\\\\.')",
     );
     let rules = rules("unknown = \"keep\"\n[[rule]]\ncolumn = 'se\"cret'\nmask = \"redact\"\n");
-    // By TLS, pg_dump too.
+    // TLS connections, also of pg_dump.
     let server = Postgres::shared();
     let by_tls = |database: &Database<'_>| sealwire_mask_job::Database {
         url: database.tls_url(),
@@ -449,7 +449,7 @@ fn two_jobs_never_fill_one_target() {
             mask_database(pair.job(), Arc::clone(&rules), Arc::clone(&engine), Arc::clone(&progress), pending());
         let mut first = std::pin::pin!(first);
         tokio::select! { _ = &mut first => panic!("the engine stalls"), () = some_records(&progress) => {} }
-        // The first job is not polled meanwhile, and then ends well.
+        // The first job is not polled during the second, and then completes successfully.
         let second = mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::default(), pending()).await;
         engine.resume();
         first.await.expect("masks");

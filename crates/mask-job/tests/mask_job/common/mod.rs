@@ -1,4 +1,4 @@
-//! The real masking functions in this process, instead of behind the RPC, and a database to mask.
+//! An engine with the real masking functions in this process, without the RPC, and a database to mask.
 
 #![allow(dead_code, reason = "the example `measure` uses only a part")]
 
@@ -22,7 +22,7 @@ pub(crate) struct Local {
     stall: Option<Stall>,
 }
 
-/// Makes requests wait once a job has masked a record.
+/// Blocks requests after the job has masked a record.
 struct Stall {
     progress: Arc<Progress>,
     has_resumed: watch::Sender<bool>,
@@ -38,8 +38,8 @@ impl Local {
         Self::limited(rules, after, None)
     }
 
-    /// Creates an engine that stalls midway: once the job has masked a record, every request waits for
-    /// [`Self::resume`]. A job that is larger than what it has in flight cannot end before, however fast it is.
+    /// Creates an engine that stalls midway: after the job has masked a record, every request waits for
+    /// [`Self::resume`]. A job larger than its chunks in flight cannot complete before that, regardless of speed.
     pub(crate) fn stalling(rules: &Rules, progress: &Arc<Progress>) -> Arc<Self> {
         let stall = Stall { progress: Arc::clone(progress), has_resumed: watch::Sender::new(false) };
         Self::limited(rules, usize::MAX, Some(stall))
@@ -54,7 +54,7 @@ impl Local {
         self.stall.as_ref().expect("this engine stalls").has_resumed.send_replace(true);
     }
 
-    /// A JSON document as the engine masks it in a call, printed without blanks.
+    /// Masks a JSON document as the engine does for a request. Returns the document without blanks.
     pub(crate) fn document(&self, json: &str) -> Result<String, String> {
         let limits = sealwire_payload::Limits::default();
         let input = sealwire_payload::json::to_msgpack(json.as_bytes(), limits).map_err(|error| error.to_string())?;
