@@ -95,7 +95,8 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// The part of a request that no grant covers. Of several grants, the closest one counts; later variants are closer.
+/// The part of a request that no grant covers. If several grants fall short, the closest one counts; later variants are
+/// closer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
     /// The principal has no role.
@@ -256,8 +257,8 @@ pub struct Permitted<'a> {
 }
 
 impl Permitted<'_> {
-    /// Returns whether the grant has a mask and whether it has an hourly limit. Of several grants the smallest pair
-    /// applies.
+    /// Returns whether the grant has a mask and whether it has an hourly limit. The permitting grant with the smallest
+    /// pair applies.
     fn bounds(&self) -> (bool, bool) {
         (self.mask.is_some(), self.hourly.is_some())
     }

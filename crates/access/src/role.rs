@@ -425,7 +425,7 @@ mod tests {
             (&["detokenize apps=* mask=redact", "encrypt apps=*"], false),
             (&["detokenize apps=* mask=redact", "tokenize apps=*"], true),
             (&["detokenize apps=* mask=redact", "tokens.* apps=*"], true),
-            // Bound, or with nothing left to find out.
+            // An hourly limit applies, or the values are visible anyway.
             (&["decrypt apps=* mask=hash hourly=100", "encrypt apps=*"], false),
             (&["decrypt apps=* mask=hash", "encrypt apps=* hourly=100"], false),
             (&["detokenize apps=* mask=redact", "tokenize apps=* hourly=100"], false),

@@ -16,7 +16,7 @@ pub struct Limits {
     pub batch_values_max: usize,
     /// Maximum bytes of values in one request to the engine, unless a single value is longer. Default 256 KiB.
     pub batch_bytes_max: usize,
-    /// Number of chunks that are scanned or spliced concurrently. The same number of chunks can wait for the engine.
+    /// Number of chunks that are scanned or spliced concurrently. As many further chunks can wait for the engine.
     /// Default: the number of cores.
     pub workers: usize,
     /// Number of PostgreSQL tables that are copied concurrently. Default 2.

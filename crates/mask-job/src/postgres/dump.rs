@@ -31,8 +31,7 @@ pub(crate) struct Dump {
 const GUARDED: [(u32, u32); 5] = [(13, 22), (14, 19), (15, 14), (16, 10), (17, 6)];
 
 impl Dump {
-    /// Finds a guarded program that is at least as new as the server. Of several programs, the oldest suitable version
-    /// is used.
+    /// Finds a guarded program that is at least as new as the server. The oldest suitable version is used.
     pub(crate) async fn find(client: &Client, source: &Endpoint) -> Result<Self, JobError> {
         let row = client.query_one("SELECT pg_catalog.current_setting('server_version_num')::int", &[]).await;
         let wanted = row.map_err(|error| source.error(&error))?.get::<_, i32>(0) / 10_000;
