@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use sealwire_benches::stats::{Summary, median};
 use sealwire_benches::{say, target};
-use sealwire_load::figures::{BACKENDS, Backend, Backends, Operations};
+use sealwire_load::results::{BACKENDS, Backend, Backends, Operations};
 use sealwire_load::stores_svg;
 use serde_json::json;
 use tokio::runtime::Builder;

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use crate::chain::Digest;
 use crate::files;
-use crate::journal::{Found, Journal, JournalError, Options};
 use crate::key::AuditKey;
 use crate::record::{Event, Record};
+use crate::segment_writer::{Found, Journal, JournalError, Options};
 use crate::timestamp::Moment;
 use queue::{Pushed, Queue};
 use refusals::Refusals;

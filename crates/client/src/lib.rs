@@ -6,17 +6,17 @@
 //!
 //! Every call can be dropped at any moment: the server is told to stop, and nothing of the call stays behind.
 
-mod changes;
 mod client;
 mod config;
 mod connection;
+mod control_calls;
+mod endpoints;
 mod error;
 mod health;
 mod jitter;
 mod pool;
 mod retry;
 mod state;
-mod table;
 mod tls;
 mod tokens;
 

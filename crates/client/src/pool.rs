@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::ClientConfig;
 use crate::connection::Connection;
+use crate::endpoints::{Slot, Table, Target, Wants};
 use crate::error::Error;
 use crate::health::{Health, Policy, Verdict};
 use crate::jitter;
 use crate::state::{Answer, Failure};
-use crate::table::{Slot, Table, Target, Wants};
 
 /// Opens one connection to the endpoint of that index.
 pub(crate) type Connector =

@@ -13,9 +13,9 @@ use sealwire_wire::ErrorCode;
 use tokio::time::Instant;
 
 use crate::config::ClientConfig;
+use crate::endpoints::{Endpoints, Wants};
 use crate::error::Error;
 use crate::jitter;
-use crate::table::{Endpoints, Wants};
 
 /// A budget holds at least that many retries when full, whatever its client is sized for.
 const BURST_MIN: usize = 10;

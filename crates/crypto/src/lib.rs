@@ -21,7 +21,7 @@ mod import;
 mod kek;
 mod key;
 mod open;
-mod opened;
+mod open_key_cache;
 mod schedule;
 mod seal;
 mod token;
@@ -34,7 +34,7 @@ pub use error::{CannotOpen, Error};
 pub use kek::Kek;
 pub use key::{KeyPair, PublicKey, Scalar};
 pub use open::{Opened, Opener};
-pub use opened::OpenedSchedules;
+pub use open_key_cache::OpenedSchedules;
 pub use seal::{KeyScope, Sealer};
 pub use token::{
     CardEnds, Format, NewToken, OpenedToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret, Unfit,

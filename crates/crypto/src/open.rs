@@ -12,7 +12,7 @@ use crate::envelope::{
     BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, HEADER_BYTES, HEADER_CHARS, Header, TEXT_PREFIX,
 };
 use crate::hpke::Context;
-use crate::opened::{HELD_MAX, Name, Schedule};
+use crate::open_key_cache::{HELD_MAX, Name, Schedule};
 use crate::{AppKeys, CannotOpen, Datatype, OpenedSchedules, PublicKey};
 
 /// An opened field.

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::fault::Fault;
-use crate::figures::Figures;
+use crate::results::Figures;
 use crate::{processes, report, table};
 
 /// Puts load on a Sealwire engine and says what came of it.

@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sealwire_wire::request;
 
-use crate::book::{Book, Clock, Recent, Window};
 use crate::fault::Fault;
-use crate::figures;
 use crate::host;
-use crate::live::{Live, Moment};
 use crate::load::{Arrivals, Drive, Load};
-use crate::meter::{Marks, Meter};
-use crate::part::Part;
+use crate::progress::{Live, Moment};
 use crate::random::Random;
+use crate::response_checker::{Book, Clock, Recent, Window};
+use crate::results;
 use crate::session::{Link, Pending, Session};
 use crate::stream::READ_BYTES;
+use crate::usage::{Marks, Meter};
+use crate::worker_result::Part;
 
 /// Maximum bytes of requests due together that go to one connection: one TLS record.
 const TOGETHER_BYTES: usize = 16 << 10;
@@ -118,7 +118,7 @@ impl<'a> Generator<'a> {
             let now = self.book.now();
             if marks.first.is_none() {
                 if now >= begin {
-                    (marks.first, marks.started) = (Some(Meter::read(&self.links, now, engine)), figures::now());
+                    (marks.first, marks.started) = (Some(Meter::read(&self.links, now, engine)), results::now());
                 }
             } else if marks.last.is_none() && now >= end {
                 // Never in the iteration of the first reading, even if the machine slept past both times: rates need the
@@ -401,7 +401,7 @@ mod tests {
 
     use super::*;
     use crate::certs;
-    use crate::null::Null;
+    use crate::null_server::Null;
     use crate::target::Target;
 
     const MS: u64 = 1_000_000;

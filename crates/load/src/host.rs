@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::figures::Machine;
+use crate::results::Machine;
 
 /// Unit in which the kernel reports the CPU time of a process.
 const TICK: Duration = Duration::from_millis(10);

@@ -3,31 +3,31 @@
 //! All measurements are JSON in the types of [`figures`], which the page, the tables and other programs read. The crate uses
 //! only the client protocol. It knows nothing about keys or engine internals.
 
-mod book;
 mod calls;
 pub mod certs;
 pub mod cli;
 pub mod fault;
-pub mod figures;
 mod frames;
 mod generator;
+mod histograms;
 mod host;
-mod live;
 pub mod load;
-mod meter;
-pub mod null;
-mod part;
+pub mod null_server;
 mod pem;
 mod processes;
-mod prove;
+mod progress;
 mod random;
 mod report;
+mod response_checker;
+pub mod results;
+mod self_test;
 mod session;
 mod stream;
 mod sweep;
 mod table;
-mod tally;
 pub mod target;
-mod verdict;
+mod usage;
+mod validation;
+mod worker_result;
 
 pub use report::stores_svg;

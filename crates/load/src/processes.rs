@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::generator;
-use crate::live::Live;
 use crate::load::{Drive, Load};
-use crate::part::Part;
+use crate::progress::Live;
 use crate::session::Session;
+use crate::worker_result::Part;
 
 const READY: &str = "ready";
 

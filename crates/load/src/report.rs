@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
-use crate::figures::{Backends, Figures};
+use crate::results::{Backends, Figures};
 
 /// Bytes of a file. The longest that the generator writes, an hour in ten classes, has about 10 MB.
 const FILE_BYTES_MAX: u64 = 64 << 20;

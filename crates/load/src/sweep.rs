@@ -6,8 +6,8 @@
 //! is found is no knee of the engine, and none is given.
 
 use crate::fault::Fault;
-use crate::figures::{Class, Knee, Run, SWEEP, Sweep};
 use crate::load::{Drive, Load};
+use crate::results::{Class, Knee, Run, SWEEP, Sweep};
 use crate::table::{number, time};
 
 /// Of what is offered this share must be answered.
@@ -211,7 +211,7 @@ pub(crate) fn answered(run: &Run) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Figures;
+    use crate::results::Figures;
 
     fn load() -> Load {
         let text = serde_json::json!({
@@ -225,7 +225,7 @@ mod tests {
     /// A run at a rate of an engine that answers up to 1,000 calls a second and queues beyond 700.
     fn served(load: &Load, bottleneck_from: f64) -> Run {
         let per_s = rate(load);
-        let Ok(Figures::Run(mut run)) = Figures::parse(&crate::figures::tests::run().to_string()) else { panic!() };
+        let Ok(Figures::Run(mut run)) = Figures::parse(&crate::results::tests::run().to_string()) else { panic!() };
         run.totals.offered_per_s = per_s;
         run.totals.ok_per_s = per_s.min(1_000.0);
         (run.conditions.duration_s, run.classes[0].sent) = (10_000.0, (per_s * 10_000.0) as u64);

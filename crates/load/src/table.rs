@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::figures::{Backends, Class, Mode, Operations, Run, Sweep};
+use crate::results::{Backends, Class, Mode, Operations, Run, Sweep};
 
 /// One run.
 pub(crate) fn run(run: &Run) -> String {
@@ -172,7 +172,7 @@ pub(crate) fn time(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Figures;
+    use crate::results::Figures;
 
     #[test]
     fn numbers_and_times_read_well() {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_run_shows_its_classes_errors_and_limits() {
-        let Ok(Figures::Run(mut one)) = Figures::parse(&crate::figures::tests::run().to_string()) else { panic!() };
+        let Ok(Figures::Run(mut one)) = Figures::parse(&crate::results::tests::run().to_string()) else { panic!() };
         let text = run(&one);
         for part in ["encrypt 30 fields", "30 fields  10000  9997       3       12", "3 overloaded", "X25519MLKEM768"] {
             assert!(text.contains(part), "{part}:\n{text}");

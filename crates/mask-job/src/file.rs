@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 
 use crate::batch::{Batch, Form, Found};
-use crate::cut::{Chunk, Cut, Cutter};
+use crate::chunker::{Chunk, Cut, Cutter};
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;

@@ -6,7 +6,7 @@ use sealwire_mask::Rules;
 use tokio::sync::Semaphore;
 
 use crate::batch::Answers;
-use crate::cut::{Chunk, Cut, Cutter};
+use crate::chunker::{Chunk, Cut, Cutter};
 use crate::engine::Column;
 use crate::error::JobError;
 use crate::file::{FileFormat, FileText};

@@ -5,7 +5,7 @@
 //! masks. [`Limits`] bound the memory regardless of input size. An output appears only when it is complete.
 
 mod batch;
-mod cut;
+mod chunker;
 mod engine;
 mod error;
 mod file;

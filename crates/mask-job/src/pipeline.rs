@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
 use crate::batch::{Answers, Batch, Found, splice};
-use crate::cut::Chunk;
+use crate::chunker::Chunk;
 use crate::engine::{Engine, EngineError};
 use crate::error::JobError;
 use crate::limits::Limits;

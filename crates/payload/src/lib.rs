@@ -7,20 +7,20 @@
 //!
 //! [`json`] is for the command line: JSON text to MessagePack and back without changing a value.
 
-mod beside;
 mod frame;
 pub mod json;
 mod limits;
 mod path;
 mod select;
+mod siblings;
 #[cfg(test)]
 mod testing;
 mod transform;
 mod walk;
 
-pub use beside::EnclosingMap;
 pub use limits::{Budget, Limits};
 pub use path::{Path, push_name};
 pub use select::{Ranked, SelectError, Selection};
+pub use siblings::EnclosingMap;
 pub use transform::{Containers, Field, Outcome, Transform};
 pub use walk::{Progress, Walk, WalkError};

@@ -48,8 +48,8 @@ use std::time::Duration;
 
 use crate::arena::Id;
 use crate::class::{CLASSES, Class};
-use crate::fading::Fading;
-use crate::knobs::{Knobs, Tuning};
+use crate::decaying_rate::Fading;
+use crate::tuning::{Knobs, Tuning};
 use crate::units::{Cost, Time, nanos};
 
 /// Why a call is refused.

@@ -4,7 +4,7 @@
 //! order by the exact remainder leaves nothing to compare tenants by. Classes do: within one, tenants take turns by
 //! their share. A factor of 4 costs the small and medium at most 12 % of p99 against a factor of 2, 10 costs 21 %.
 
-use crate::knobs::Tuning;
+use crate::tuning::Tuning;
 use crate::units::Cost;
 
 /// How many classes there are.

@@ -14,12 +14,12 @@ use crate::admission::{Offer, Passed, Rate, Reason, Rules};
 use crate::arena::{Arena, Id};
 use crate::call::{Call, Closed, Expiry, Gauges, Slice, Verdict};
 use crate::class::Class;
-use crate::fading::Fading;
+use crate::decaying_rate::Fading;
 use crate::fair::{Standing, Turns};
-use crate::knobs::{Knobs, Order, Tuning};
-use crate::share::Memory;
-use crate::speed::Speed;
+use crate::memory_quota::Memory;
 use crate::tenant::{ReadyPlaces, Tenant};
+use crate::throughput::Speed;
+use crate::tuning::{Knobs, Order, Tuning};
 use crate::units::{Cost, Time};
 
 /// Range of a request's cost: at least something, so that it counts; at most an hour, so that sums of a million do not

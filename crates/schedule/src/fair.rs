@@ -22,7 +22,7 @@
 use crate::arena::Id;
 use crate::class::{CLASSES, Class};
 use crate::heap::{Heap, Places};
-use crate::knobs::Tuning;
+use crate::tuning::Tuning;
 use crate::units::Cost;
 
 /// One tenant's standing.

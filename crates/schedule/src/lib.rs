@@ -47,15 +47,15 @@ mod call;
 mod class;
 mod core;
 mod cost;
-mod fading;
+mod decaying_rate;
 mod fair;
 mod heap;
-mod knobs;
-mod share;
+mod memory_quota;
 #[cfg(test)]
 mod sim;
-mod speed;
 mod tenant;
+mod throughput;
+mod tuning;
 mod units;
 
 pub use self::core::Core;
@@ -64,5 +64,5 @@ pub use arena::Id;
 pub use call::{Call, Closed, Expiry, Gauges, Slice, Verdict};
 pub use class::Class;
 pub use cost::{Coefficients, CostModel, Shape};
-pub use knobs::{Knobs, Order};
+pub use tuning::{Knobs, Order};
 pub use units::{Cost, Time};

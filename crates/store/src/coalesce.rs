@@ -11,10 +11,10 @@
 //!
 //! Dropping a call's future takes its group out, unless it is under way: then the commit goes on.
 
-mod desk;
+mod batch_queue;
+mod fair_queue;
 #[cfg(test)]
 mod faulty;
-mod ring;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -31,7 +31,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::{Fingerprint, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
-use desk::{Desk, Lane, Rules, Size, Sort};
+use batch_queue::{Desk, Lane, Rules, Size, Sort};
 use work::{Open, Waiter, Work};
 
 /// Rows of one write, unless one group has more: more gain little on one connection and lengthen every commit.

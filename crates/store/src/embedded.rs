@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::database::Database;
 use self::threads::{Order, ReadJob, Threads, WriteJob};
-use self::turn::Turn;
+use self::write_batch::Turn;
 use crate::StoreError;
 use crate::control::{Beats, Commit, ControlStore, Instance, Snapshot};
 use crate::tokens::{Filter, Fingerprint, Group, MapId, Page, Row, Sweep, TokenId, TokenStore, Written};
@@ -28,7 +28,7 @@ mod maps;
 pub mod row;
 mod threads;
 
-mod turn;
+mod write_batch;
 
 /// How an [`EmbeddedStore`] uses the machine.
 #[derive(Clone, Debug)]

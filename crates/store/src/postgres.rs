@@ -6,22 +6,22 @@
 //! The SQL is what databases that speak PostgreSQL's language over many machines take as well: keys begin with the app,
 //! no sequences, no foreign keys, no locks of our own but one to migrate.
 
+mod bulk_import;
+mod conflict_plan;
 mod control;
-mod examine;
-mod fault;
-mod lane;
+mod inspect;
 mod listen;
 mod migrate;
-mod open;
 mod options;
-mod plan;
-mod put;
 mod rows;
 mod session;
+mod sqlstate;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tls;
 mod tokens;
+mod transaction_guard;
+mod worker;
 mod write;
 mod writers;
 
@@ -34,14 +34,14 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Row;
 
-pub use examine::{Examined, examine};
+pub use inspect::{Examined, examine};
 pub use options::{PostgresOptions, PostgresTls};
 
 use crate::StoreError;
-use fault::Fault;
-use lane::{Call, Lane};
 use options::Settings;
 use session::Params;
+use sqlstate::Fault;
+use worker::{Call, Lane};
 use writers::Writers;
 
 /// Control state and token maps in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.

@@ -17,7 +17,7 @@
 //! All three make as many rows durable. With R wrong by a factor of ten either way p99 is 190. Where the store stalls for
 //! a second of ten, a sleep that is fixed when a writer comes, as in the source, costs two thirds of the rows; this nothing.
 
-mod pacer;
+mod admission_queue;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
@@ -31,7 +31,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{BYTES_TOGETHER, Lanes, ROWS_TOGETHER};
-use pacer::{Id, Pacer, Released, Rules};
+use admission_queue::{Id, Pacer, Released, Rules};
 
 /// The knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

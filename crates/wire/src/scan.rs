@@ -13,8 +13,8 @@ use crate::limits::Limits;
 use crate::method::Methods;
 
 mod head;
-mod outlook;
 mod params;
+mod preview;
 
 /// Which messages this side reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::queue::{Batch, Lost, Taken};
 use super::written::Gone;
 use super::{Notice, Observer, OnFailure, Shared};
 use crate::chain::Digest;
-use crate::journal::Journal;
 use crate::record::Event;
+use crate::segment_writer::Journal;
 use crate::timestamp::Moment;
 
 /// Between two tries.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Inner;
-use crate::table::{Slot, Table};
+use crate::endpoints::{Slot, Table};
 
 /// How often files are looked at while calls are made, and unproven replacements are tried again.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_secs(10);

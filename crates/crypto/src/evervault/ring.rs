@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::derive::{Derived, Kdf};
 use super::text::{POINT_BYTES, POINT_CHARS, point};
 use crate::aead::AeadKey;
-use crate::opened::{HELD_MAX, Name, Schedule};
+use crate::open_key_cache::{HELD_MAX, Name, Schedule};
 use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, PublicKey};
 
 /// Returns the active versions of `curve`, newest first.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::app;
-use crate::opened::HELD_MAX;
+use crate::open_key_cache::HELD_MAX;
 use crate::{
     AppId, AppKeys, CannotOpen, Curve, Datatype, Encoding, Envelope, Error, Kek, KeyId, KeyPair, KeyScope, KeyState,
     KeyVersion, OpenedSchedules, Opener, PublicKey, Scalar, Sealer,

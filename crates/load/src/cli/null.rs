@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::Failure;
 use crate::certs;
-use crate::null::Null;
+use crate::null_server::Null;
 
 /// Arguments of `null`.
 #[derive(Debug, clap::Args)]

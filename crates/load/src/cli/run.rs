@@ -11,7 +11,7 @@ use crate::fault::Fault;
 use crate::load::Drive;
 use crate::processes;
 use crate::table;
-use crate::verdict;
+use crate::validation;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -77,7 +77,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let load = args.load.load(drive)?;
     let part = processes::run(&load, args.load.processes, args.load.is_live())?;
     let name = args.name.clone().unwrap_or_else(|| load.describe());
-    let run = verdict::figures(&load, &name, args.load.processes, &part)?;
+    let run = validation::figures(&load, &name, args.load.processes, &part)?;
     if let Some(why) = run.generator.why.as_ref().filter(|_| !args.load.allow_bottleneck) {
         let more = "--allow-bottleneck gives the figures all the same, marked";
         return Err(Fault::Bottleneck(format!("{why}; {more}")).into());

@@ -5,14 +5,14 @@ use super::load::LoadArgs;
 use super::run::OutArgs;
 use crate::certs;
 use crate::fault::Fault;
-use crate::figures::Run;
 use crate::load::{Drive, Load};
 use crate::processes;
-use crate::prove::{self, Responder};
+use crate::results::Run;
+use crate::self_test::{self, Responder};
 use crate::sweep::{Steps, Swept, sweep};
 use crate::table::{self, number};
 use crate::target::Target;
-use crate::verdict;
+use crate::validation;
 
 /// Clients of the closed loop that estimates the engine's capacity.
 const GUESS_CALLERS: u32 = 64;
@@ -80,7 +80,7 @@ fn guess(load: &Load, processes: u32) -> Result<f64, Fault> {
     let callers = GUESS_CALLERS.max(load.connections);
     let closed = Load { drive: Drive::Closed { callers }, duration_s: 2.0, warm_up_s: 1.0, ..load.clone() };
     let part = processes::run(&closed, processes, false)?;
-    let most = verdict::figures(&closed, "", processes, &part)?.totals.ok_per_s;
+    let most = validation::figures(&closed, "", processes, &part)?.totals.ok_per_s;
     eprintln!("a closed loop of {callers} callers does {} calls/s", number(most));
     Ok(most / GUESS_PART)
 }
@@ -89,7 +89,7 @@ fn guess(load: &Load, processes: u32) -> Result<f64, Fault> {
 fn measured(load: &Load, steps: Steps, args: &LoadArgs) -> Result<Swept, Fault> {
     let measure = |load: &Load| {
         let part = processes::run(load, args.processes, args.live)?;
-        verdict::figures(load, &load.describe(), args.processes, &part)
+        validation::figures(load, &load.describe(), args.processes, &part)
     };
     let told = |run: &Run| {
         let (offered, ok) = (number(run.totals.offered_per_s), number(run.totals.ok_per_s));
@@ -113,6 +113,6 @@ pub(super) fn prove(args: &ProveArgs) -> Result<(), Failure> {
     let swept = measured(&load, steps, &asked)?;
     args.out.give(&swept.sweep, table::sweep)?;
     swept.short.map_or(Ok(()), Err)?;
-    eprintln!("{}", prove::verdict(&swept.sweep, args.target)?);
+    eprintln!("{}", self_test::verdict(&swept.sweep, args.target)?);
     Ok(())
 }

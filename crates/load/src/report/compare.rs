@@ -6,7 +6,7 @@ use super::plots::figure;
 use super::rows::{self, Row};
 use super::scale::{Scale, percentile, short, time_us};
 use super::spread;
-use crate::figures::{Backend, Backends, Operations, Run, Sweep};
+use crate::results::{Backend, Backends, Operations, Run, Sweep};
 
 /// Latencies that are drawn over offered load.
 const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];

@@ -6,7 +6,7 @@ use super::plots::{Axes, Names, Subject};
 use super::scale::{digits, short, time_us, whole};
 use super::tables::{self, Group};
 use super::{Document, Figures};
-use crate::figures::{Backends, Run, Sweep};
+use crate::results::{Backends, Run, Sweep};
 
 const STYLE: &str = include_str!("page.css");
 

@@ -4,7 +4,7 @@ use super::chart::{Axis, Chart, Size, Stroke};
 use super::html::Html;
 use super::scale::{Scale, percent, percentile, short, time_us};
 use super::spread;
-use crate::figures::{Class, Moment, Run};
+use crate::results::{Class, Moment, Run};
 
 /// A second in the labels of a time axis.
 fn seconds(s: f64) -> String {

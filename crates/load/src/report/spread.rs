@@ -1,7 +1,7 @@
 //! How times were spread, from the ranges and percentiles that a file has of them.
 
 use super::scale;
-use crate::figures::{Run, Times};
+use crate::results::{Run, Times};
 
 /// Ranges that are drawn, in a power of ten.
 const BINS: f64 = 20.0;

@@ -3,7 +3,7 @@
 use super::compare::name;
 use super::html::Html;
 use super::scale::{digits, short, time_us, whole};
-use crate::figures::{Backends, Class, Mode, Run, Sweep};
+use crate::results::{Backends, Class, Mode, Run, Sweep};
 
 /// Conditions of loads that were made together are said once.
 pub(crate) struct Group<'a> {
@@ -153,7 +153,7 @@ fn failed(class: &Class) -> u64 {
 /// The figures of stores.
 pub(crate) fn stores(backends: &Backends) -> Html {
     let head = ["store", "threads", "writes/s", "p50", "p99", "reads/s", "p50", "p99", "secrets"];
-    let row = |row: &crate::figures::Backend| {
+    let row = |row: &crate::results::Backend| {
         let (write, read) = (&row.write, &row.read);
         vec![
             name(row),

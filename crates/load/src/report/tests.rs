@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::figures::tests::{backends, run};
+use crate::results::tests::{backends, run};
 
 /// Markup, quotes, the end of a script block, an entity, a link that runs.
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=\"alert('2')\">&lt; javascript:alert(3)";

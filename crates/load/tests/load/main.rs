@@ -9,7 +9,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use sealwire_load::figures::{Figures, Mode, Run};
+use sealwire_load::results::{Figures, Mode, Run};
 
 use programs::{Callee, Engine, Null, program, said};
 

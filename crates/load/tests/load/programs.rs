@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use sealwire_config::{AccessMode, Config, Kek as KekFrom};
 use sealwire_crypto::{AppId, Curve, Format, Kek};
 use sealwire_load::certs;
-use sealwire_load::figures::{Figures, Run};
+use sealwire_load::results::{Figures, Run};
 use sealwire_server::server::{Server, open_control};
 use sealwire_store::{CollectionKind, CollectionName, Rules, Scope};
 use tempfile::TempDir;

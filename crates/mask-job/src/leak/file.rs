@@ -9,7 +9,7 @@ use sealwire_mask::Rules;
 
 use super::{Check, LeakLimits, LeakReport};
 use crate::batch::Batch;
-use crate::cut::Cutter;
+use crate::chunker::Cutter;
 use crate::error::JobError;
 use crate::file::FileFormat;
 use crate::limits::Limits;

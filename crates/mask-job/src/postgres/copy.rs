@@ -11,7 +11,7 @@ use tokio_postgres::{Client, CopyInSink, Error};
 use super::catalog::Table;
 use super::connect::{Endpoint, described};
 use super::rows::Rows;
-use crate::cut::Chunk;
+use crate::chunker::Chunk;
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;

@@ -8,8 +8,8 @@ pub(crate) mod catalog;
 mod check;
 mod connect;
 mod copy;
+mod dry_run;
 mod dump;
-mod rehearse;
 pub(crate) mod rows;
 mod target;
 
@@ -186,7 +186,7 @@ async fn planned<E: Engine>(
         }
         let rows = Rows::new(table, &run.plan, &run.ledger)?;
         let (from, to) = ((reader, &run.source), (&writer, &run.target));
-        rehearse::rehearse(from, to, table, &rows, &run.plan, &*run.engine).await?;
+        dry_run::rehearse(from, to, table, &rows, &run.plan, &*run.engine).await?;
         tables.push((table.clone(), rows));
     }
     // The largest tables come first, so that no long copy starts last.

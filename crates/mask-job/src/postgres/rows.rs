@@ -7,7 +7,7 @@ use sealwire_msgpack::Token;
 
 use super::catalog::{Class, Table};
 use crate::batch::{Batch, Form, Found, absent};
-use crate::cut::Chunk;
+use crate::chunker::Chunk;
 use crate::error::JobError;
 use crate::pipeline::Format;
 use crate::plan::Plan;

@@ -7,14 +7,14 @@
 //! something slower.
 
 mod parse;
-mod ranked;
+mod priority;
 #[cfg(test)]
-mod ranked_tests;
+mod priority_tests;
 
 pub(crate) use parse::is_bare_name;
-pub use ranked::Ranked;
+pub use priority::Ranked;
 
-use ranked::Ranks;
+use priority::Ranks;
 use thiserror::Error;
 
 /// Where each select path stands at one value: a set of automaton states.

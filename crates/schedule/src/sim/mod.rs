@@ -22,7 +22,7 @@ pub(crate) use stats::{Report, Row};
 use crate::arena::Id;
 use crate::call::{Call, Closed, Expiry, Verdict};
 use crate::core::Core;
-use crate::knobs::{Knobs, Order, Tuning};
+use crate::tuning::{Knobs, Order, Tuning};
 use crate::units::{Cost, Time, nanos};
 
 const US: u64 = 1_000;

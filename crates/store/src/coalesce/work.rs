@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::desk::{Desk, Sort};
-use super::ring::Place;
+use super::batch_queue::{Desk, Sort};
+use super::fair_queue::Place;
 use super::{CallError, Flight, Kind};
 use crate::StoreError;
 

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use fjall::{Readable as _, Snapshot};
 
 use super::database::{Database, Key, fingerprint_key, row_key};
-use super::turn::{Edit, indexed};
+use super::write_batch::{Edit, indexed};
 use crate::StoreError;
 use crate::tokens::{
     Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, Written, check_time, fits_scan,

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Options;
 use super::database::{Database, Lock};
-use super::turn::Turn;
+use super::write_batch::Turn;
 use crate::StoreError;
 
 /// Calls that may wait for a thread; beyond, callers wait to hand theirs over.

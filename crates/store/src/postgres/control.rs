@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::PostgresStore;
-use super::fault::{Fault, damaged};
 use super::rows::column;
 use super::session::Params;
+use super::sqlstate::{Fault, damaged};
 use crate::control::is_single;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 

@@ -9,10 +9,10 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::AsyncMessage;
 
 use super::control::CHANNEL;
-use super::fault::{Fault, describe};
-use super::lane::pause;
 use super::options::Settings;
 use super::session::{Link, Session};
+use super::sqlstate::{Fault, describe};
+use super::worker::pause;
 
 /// How often a connection on which nobody speaks is asked whether it is one.
 const ALIVE: Duration = Duration::from_secs(10);

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{Client, Error};
 
-use super::fault::{Fault, describe};
-use super::lane::pause;
 use super::options::Settings;
 use super::session::Session;
+use super::sqlstate::{Fault, describe};
+use super::worker::pause;
 use crate::StoreError;
 
 /// Each brings the schema to the version that is its place in this list, from 1. What was released is never changed.

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::fault::{Fault, damaged};
 use super::session::Params;
+use super::sqlstate::{Fault, damaged};
 use crate::tokens::SECONDS_MAX;
 use crate::{Fingerprint, MapId, Row, StoreError, TokenId};
 

@@ -13,8 +13,8 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Error, Row, Socket, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::fault::{Fault, describe};
 use super::options::{Settings, Target, unreadable};
+use super::sqlstate::{Fault, describe};
 use super::tls;
 use crate::StoreError;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 
-use super::fault::{Fault, damaged};
 use super::rows::{self, Keys, column, columns, joined, seconds};
-use super::{PostgresStore, put, write};
+use super::sqlstate::{Fault, damaged};
+use super::{PostgresStore, bulk_import, write};
 use crate::tokens::{SCAN_BYTES, check_time};
 use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
 
@@ -420,7 +420,7 @@ impl TokenStore for PostgresStore {
 
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
         let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
-        let put = tokio::spawn(async move { put::put(&shared, &rows).await }).await;
+        let put = tokio::spawn(async move { bulk_import::put(&shared, &rows).await }).await;
         put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
     }
 }

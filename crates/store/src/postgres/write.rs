@@ -13,13 +13,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::time::Instant;
 
 use super::Shared;
-use super::fault::Fault;
-use super::lane::{Call, Lane};
-use super::open::Open;
-use super::plan::{There, plan};
-use super::put::{INSERT, insert};
+use super::bulk_import::{INSERT, insert};
+use super::conflict_plan::{There, plan};
 use super::rows::{self, Columns, Keys, columns, joined, seconds};
 use super::session::Session;
+use super::sqlstate::Fault;
+use super::transaction_guard::Open;
+use super::worker::{Call, Lane};
 use crate::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Written};
 
 /// Rows of one statement, unless one group alone has more: a group is never divided.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::lane::Lane;
+use super::worker::Lane;
 use crate::StoreError;
 
 /// Between two looks for a connection while only busy ones are connected.

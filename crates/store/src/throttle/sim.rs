@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::pacer::{Pacer, Released, Rules};
+use super::admission_queue::{Pacer, Released, Rules};
 use super::*;
 
 const TOGETHER: usize = 500;

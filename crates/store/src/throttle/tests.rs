@@ -1,7 +1,7 @@
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::pacer::STALL;
+use super::admission_queue::STALL;
 use super::*;
 
 const fn ms(n: u64) -> Duration {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::opened::HELD_MAX;
+use crate::open_key_cache::HELD_MAX;
 use crate::{CannotOpen, Error, KeyScope, PublicKey};
 
 fn opens(keys: &Arc<AppKeys>, legacy: Legacy, string: &str) -> Option<(String, Option<String>)> {

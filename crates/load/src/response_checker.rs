@@ -10,11 +10,11 @@ use sealwire_wire::{Boundary, Document, ErrorCode, Head, Reply, RpcError};
 use crate::calls::Calls;
 use crate::fault::Fault;
 use crate::frames;
+use crate::histograms::{Spread, Tally};
 use crate::load::{Load, Method};
 use crate::random::Random;
 use crate::session::{Kind, Pause, Pending, end_by_notice};
 use crate::stream::Stream;
-use crate::tally::{Spread, Tally};
 
 /// A request that is sent later than this after its due time counts as late.
 const LATE_NS: u64 = 1_000_000;

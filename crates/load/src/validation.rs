@@ -1,12 +1,12 @@
 //! From what was measured to figures, and whether they may be believed.
 
 use crate::fault::Fault;
-use crate::figures::{Class, Conditions, Engine, Generator, Mode, RUN, Run, ServerCpu, Totals};
 use crate::generator::interval_s;
+use crate::histograms::Tally;
 use crate::host;
 use crate::load::{Drive, Load, Method};
-use crate::part::Part;
-use crate::tally::Tally;
+use crate::results::{Class, Conditions, Engine, Generator, Mode, RUN, Run, ServerCpu, Totals};
+use crate::worker_result::Part;
 
 /// A thread that sends and is busier than this share of a core has no core left to be on time with.
 const BUSY_MAX: f64 = 0.95;
@@ -182,7 +182,7 @@ fn bottleneck(load: &Load, part: &Part) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Spread;
+    use crate::histograms::Spread;
 
     fn load(drive: Drive) -> Load {
         let text = serde_json::json!({

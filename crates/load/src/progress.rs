@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use crate::book::Recent;
+use crate::response_checker::Recent;
 use crate::table::{number, time};
 
 /// Progress in the last second.

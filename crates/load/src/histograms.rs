@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::figures::{Moment, Times};
+use crate::results::{Moment, Times};
 
 /// The longest time that is told apart: an hour.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;

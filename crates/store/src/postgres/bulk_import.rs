@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use super::Shared;
-use super::fault::Fault;
-use super::open::Open;
 use super::rows::Columns;
 use super::session::Session;
+use super::sqlstate::Fault;
+use super::transaction_guard::Open;
 use crate::{MapId, Row, StoreError, TokenId};
 
 static DELETE: &str = "DELETE FROM sealwire.tokens t

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::fault::Fault;
-use crate::figures::{Run, Sweep};
+use crate::results::{Run, Sweep};
 use crate::sweep::answered;
 use crate::table::number;
 
@@ -84,12 +84,12 @@ pub(crate) fn verdict(sweep: &Sweep, target_per_s: f64) -> Result<String, Fault>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{Figures, SWEEP};
+    use crate::results::{Figures, SWEEP};
 
     #[test]
     fn only_what_was_sent_on_time_and_answered_counts() {
         let run = |offered: f64, share: f64, was_bottleneck: bool| {
-            let Ok(Figures::Run(mut run)) = Figures::parse(&crate::figures::tests::run().to_string()) else { panic!() };
+            let Ok(Figures::Run(mut run)) = Figures::parse(&crate::results::tests::run().to_string()) else { panic!() };
             (run.totals.offered_per_s, run.totals.ok_per_s) = (offered, offered * share);
             (run.conditions.duration_s, run.classes[0].sent) = (1.0, offered as u64);
             run.classes[0].ok = (offered * share) as u64;

@@ -7,9 +7,9 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::fault::Fault;
 use super::options::Settings;
 use super::session::Session;
+use super::sqlstate::Fault;
 use crate::{StoreError, part_of};
 
 /// Between attempts to connect; the longest is what a database that is back waits for us at most.
@@ -154,7 +154,7 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
                 let (session, since) = (Arc::new(session), Instant::now());
                 state.send_replace(State::Up(Arc::clone(&session)));
                 let why = tokio::select! {
-                    ended = link => ended.err().map_or("the server closed the connection".into(), |error| super::fault::describe(&error)),
+                    ended = link => ended.err().map_or("the server closed the connection".into(), |error| super::sqlstate::describe(&error)),
                     () = session.condemned() => "given up".into(),
                 };
                 tracing::info!(%why, "connection to PostgreSQL lost");

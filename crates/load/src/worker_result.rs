@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::tally::{Spread, Tally};
+use crate::histograms::{Spread, Tally};
 
 /// Results of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
 //! A transaction that is open on a connection: whoever goes away midway, by a panic or because nobody waits any more, leaves
 //! a connection that is given up, never one that is inside a transaction.
 
-use super::fault::Fault;
-use super::lane::Call;
 use super::session::Session;
+use super::sqlstate::Fault;
+use super::worker::Call;
 
 /// Gives the connection up unless the transaction was ended.
 pub(super) struct Open<'a>(Option<&'a Session>);
