@@ -1,7 +1,8 @@
-//! Control state at rest: records by key under one generation, and the instances that serve it.
+//! Storage of control state: records by key under one generation, and the instances that serve the records.
 //!
-//! A store knows nothing of what a record says. Every change is one record, written under the next generation, and only
-//! if the generation is the one that the change was made from: two changes at once cannot both succeed unseen.
+//! A store does not interpret records. Every change writes one record under the next generation. A change succeeds only
+//! if the generation is still the one that the change was based on. Two concurrent changes therefore cannot overwrite
+//! each other unnoticed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,37 +13,37 @@ use async_trait::async_trait;
 
 use crate::StoreError;
 
-/// How the keys of records begin that are read one by one. There may be hundreds of thousands, so
+/// Key prefix of the records that are read one by one. A store can hold hundreds of thousands of them, so
 /// [`ControlStore::load`] leaves them out.
 pub const SINGLE: &str = "principal/";
 
-/// Whether the record of that key is read by itself.
+/// Returns true if the record with this key is read individually.
 pub(crate) fn is_single(key: &str) -> bool {
     key.starts_with(SINGLE)
 }
 
-/// Control state as it was at one generation: all of it, or what a method says.
+/// Control state at one generation: all records, or the subset that a method documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Grows by one with every change; 0 before the first.
+    /// Generation of the records. Grows by one with every change; 0 before the first change.
     pub generation: u64,
-    /// What there is, by key.
+    /// Records by key.
     pub records: BTreeMap<String, Vec<u8>>,
 }
 
 impl Snapshot {
-    /// What [`ControlStore::load`] gives of all records.
+    /// Returns the part of all records that [`ControlStore::load`] returns.
     pub(crate) fn loaded(&self) -> Self {
         let together = self.records.iter().filter(|(key, _)| !is_single(key));
         Self { generation: self.generation, records: together.map(|(key, of)| (key.clone(), of.clone())).collect() }
     }
 
-    /// What [`ControlStore::read`] gives of all records.
+    /// Returns one of all records, as [`ControlStore::read`] does.
     pub(crate) fn one(&self, key: &str) -> (u64, Option<Vec<u8>>) {
         (self.generation, self.records.get(key).cloned())
     }
 
-    /// What [`ControlStore::singles`] gives of all records.
+    /// Returns a page of all records, as [`ControlStore::singles`] does.
     pub(crate) fn page(&self, after: Option<&str>, limit: usize) -> Self {
         let from = after.filter(|after| *after >= SINGLE).map_or(Bound::Included(SINGLE), Bound::Excluded);
         let found = self.records.range::<str, _>((from, Bound::Unbounded)).take_while(|(key, _)| is_single(key));
@@ -50,7 +51,7 @@ impl Snapshot {
         Self { generation: self.generation, records }
     }
 
-    /// Makes a change in memory, for stores that hold or rewrite the whole. `place` names the store in errors.
+    /// Applies a change in memory, for stores that keep or rewrite the whole state. `place` names the store in errors.
     pub(crate) fn apply(
         &mut self,
         place: &str,
@@ -69,7 +70,7 @@ impl Snapshot {
         Ok(Commit::Done(self.generation))
     }
 
-    /// Takes another state's place in memory, as [`ControlStore::replace`] says.
+    /// Replaces this state in memory, as [`ControlStore::replace`] specifies.
     pub(crate) fn become_state(&mut self, place: &str, base: u64, state: &Self) -> Result<Commit, StoreError> {
         if base != self.generation {
             return Ok(Commit::Moved);
@@ -80,42 +81,42 @@ impl Snapshot {
     }
 }
 
-/// The next generation. `place` names the store in errors.
+/// Returns the next generation. `place` names the store in errors.
 pub(crate) fn after(place: &str, generation: u64) -> Result<u64, StoreError> {
     let no_number = || StoreError::Damaged { place: place.to_owned(), what: "no generation left".into() };
     generation.checked_add(1).ok_or_else(no_number)
 }
 
-/// What became of a change.
+/// Result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// It is durable, under this generation.
+    /// The change is durable, under this generation.
     Done(u64),
-    /// Nothing was written: the generation is not the one that the change was made from. Load and try again.
+    /// Nothing was written, because the generation is not the one that the change was based on. Load and try again.
     Moved,
 }
 
-/// What an instance says of itself, and how long ago.
+/// Status that an engine instance reports about itself, and its age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// Names this run of this engine; random, so that a restart is another instance.
+    /// Random id of this run of this engine. A restart is another instance.
     pub id: String,
-    /// Where it takes calls, for people.
+    /// Listen address, for people.
     pub address: String,
-    /// Its program's version.
+    /// Version of the program.
     pub version: String,
-    /// The generation that it serves; 0 while it has none.
+    /// Generation that the instance serves; 0 before the first load.
     pub generation: u64,
-    /// Since it last said so, by the store's clock.
+    /// Time since the last report, by the store's clock.
     pub age: Duration,
 }
 
-/// Instances of one process, which need not outlive it.
+/// Instances and leases of stores within one process. They are not persisted.
 #[derive(Debug, Default)]
 pub(crate) struct Beats {
-    /// By id, with the time of the last beat.
+    /// By instance id, with the time of the last report.
     last: Mutex<BTreeMap<String, (Instance, Instant)>>,
-    /// Holders of leases by name, and the time at which each runs out.
+    /// Holders of leases by lease name, and the expiry time of each lease.
     leases: Mutex<BTreeMap<String, (String, Instant)>>,
 }
 
@@ -124,12 +125,12 @@ impl Beats {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`ControlStore::beat`].
+    /// Implements [`ControlStore::beat`].
     pub(crate) fn beat(&self, instance: &Instance) {
         self.last().insert(instance.id.clone(), (instance.clone(), Instant::now()));
     }
 
-    /// As [`ControlStore::leave`].
+    /// Implements [`ControlStore::leave`].
     pub(crate) fn leave(&self, id: &str) {
         self.last().remove(id);
         self.leases().retain(|_, (holder, _)| holder != id);
@@ -139,7 +140,7 @@ impl Beats {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`ControlStore::lease`].
+    /// Implements [`ControlStore::lease`].
     pub(crate) fn lease(&self, name: &str, holder: &str, time: Duration) -> bool {
         let (mut leases, now) = (self.leases(), Instant::now());
         if leases.get(name).is_some_and(|(other, until)| other != holder && *until > now) {
@@ -149,7 +150,7 @@ impl Beats {
         true
     }
 
-    /// As [`ControlStore::instances`].
+    /// Implements [`ControlStore::instances`].
     pub(crate) fn instances(&self, age_max: Duration) -> Vec<Instance> {
         let mut last = self.last();
         last.retain(|_, (_, beat)| beat.elapsed() <= age_max);
@@ -157,89 +158,90 @@ impl Beats {
     }
 }
 
-/// Where control state rests. Every method answers in bounded time.
+/// Persistent control state. Every method returns in bounded time.
 #[async_trait]
 pub trait ControlStore: Send + Sync {
-    /// The present generation. Cheap: it is asked at every poll.
+    /// Returns the current generation. This method must be cheap, because every poll calls it.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`]; so in every method here.
+    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every method of this trait.
     async fn generation(&self) -> Result<u64, StoreError>;
 
-    /// Everything but what is read one by one ([`SINGLE`]), as it was at one generation.
+    /// Returns all records of one generation, except the individually read records ([`SINGLE`]).
     ///
     /// # Errors
     /// As above.
     async fn load(&self) -> Result<Snapshot, StoreError>;
 
-    /// The record of one key, whichever it is, and the generation this is true of. `None`: there is none.
+    /// Returns the record of any one key, and the generation at which it was read. Returns `None` if there is no
+    /// record.
     ///
     /// # Errors
     /// As above.
     async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError>;
 
-    /// A part of the records that are read one by one, as they were at one generation: the first `limit` whose keys come
-    /// after `after`, in the order of bytes.
+    /// Returns a page of the individually read records at one generation. The page has the first `limit` records whose
+    /// keys follow `after`, in byte order.
     ///
     /// # Errors
     /// As above.
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError>;
 
-    /// Puts `record` at `key`, or removes what is there, if the generation is still `base`. Durable when it returns
-    /// [`Commit::Done`]; after an error it may have happened or not.
+    /// Writes `record` at `key`, or removes the record at `key`, if the generation is still `base`. The change is
+    /// durable on [`Commit::Done`]. After an error, the change can have happened or not.
     ///
     /// # Errors
-    /// As above; [`StoreError::ReadOnly`] where this store is not written.
+    /// As above; [`StoreError::ReadOnly`] if this store cannot be written.
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError>;
 
-    /// Puts `state` in the place of everything, if the generation is still `base`: to copy a store, which begins and ends
-    /// so. The generation becomes that of `state`, or the next one after `base` where that is higher. Durable when it
-    /// returns [`Commit::Done`]; after an error it may have happened or not, whole.
+    /// Replaces all records with `state`, if the generation is still `base`. Copying a store starts and ends with this
+    /// call. The generation becomes that of `state` or the one after `base`, whichever is higher. The change is durable
+    /// on [`Commit::Done`]. After an error, all of the change or none of it happened.
     ///
     /// # Errors
     /// As for [`ControlStore::commit`].
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError>;
 
-    /// Returns when the generation may have moved, as soon as the store can tell. A store that cannot tell never
-    /// returns; whoever waits also polls. Safe to drop midway; a change between two waits is not missed. One task waits
-    /// on an opened store: what it was told, another is not.
+    /// Returns when the generation may have changed, as soon as the store can tell. A store that cannot tell never
+    /// returns, so callers must also poll. The future is cancel-safe: a change between two waits is not missed. Only
+    /// one task may wait on an opened store, because a notification reaches only one task.
     async fn changed(&self);
 
-    /// Says that an instance lives and which generation it serves. Its `age` is ignored.
+    /// Records that an instance is alive and which generation it serves. The `age` field is ignored.
     ///
     /// # Errors
     /// As above.
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError>;
 
-    /// Takes the lease called `name` for the instance `holder` until `time` from now has passed, or extends it. Returns
-    /// whether `holder` has it: at most one instance does, by the store's clock.
+    /// Acquires or extends the lease called `name` for the instance `holder`, until `time` from now has passed. Returns
+    /// true if `holder` has the lease. At most one instance has it, by the store's clock.
     ///
     /// # Errors
     /// As above.
     async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError>;
 
-    /// Takes an instance out, at the end of its drain, and gives up its leases.
+    /// Removes an instance at the end of its drain, and releases its leases.
     ///
     /// # Errors
     /// As above.
     async fn leave(&self, id: &str) -> Result<(), StoreError>;
 
-    /// Every instance that has said so within `age_max`, by id; older ones may be removed.
+    /// Returns every instance that reported within `age_max`, by id. Older instances can be removed.
     ///
     /// # Errors
     /// As above.
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError>;
 }
 
-/// Records asked for at once.
+/// Records requested per page.
 const PAGE: usize = 1_000;
-/// How often everything is read again because something changed meanwhile.
+/// Maximum number of attempts to read everything while records change.
 const TRIES_MAX: u32 = 16;
 
-/// All records of one generation, those too that are read one by one. All of them are in memory then.
+/// Returns all records of one generation, including the individually read ones. All records are in memory at once.
 ///
 /// # Errors
-/// What the store says; [`StoreError::Unavailable`] when it changes all the time.
+/// Any error of the store; [`StoreError::Unavailable`] if records changed during every attempt.
 pub async fn everything(store: &dyn ControlStore) -> Result<Snapshot, StoreError> {
     'again: for _ in 0..TRIES_MAX {
         let mut all = store.load().await?;

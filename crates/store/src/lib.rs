@@ -1,9 +1,9 @@
-//! What the engine keeps: apps with their keys, settings and collections, and the rows of token maps.
+//! Storage of the engine: apps with their keys, settings and collections, and the rows of token maps.
 //!
-//! Two contracts, [`ControlStore`] and [`TokenStore`], which know nothing of keys or values; [`Control`] is what may be
-//! done to apps, over any of the first. The engine keeps what it loaded in memory and watches the generation for change.
-//! Private keys rest wrapped under a key-encryption key (KEK). Nothing unwrapped is ever written, logged or put into an
-//! error.
+//! The crate defines two traits, [`ControlStore`] and [`TokenStore`], which know nothing of keys or values. [`Control`]
+//! implements the operations on apps over any [`ControlStore`]. The engine keeps loaded state in memory and watches the
+//! generation for changes. Private keys are stored wrapped under a key-encryption key (KEK). Unwrapped keys are never
+//! written, logged or put into an error.
 
 mod apps;
 mod coalesce;
@@ -42,21 +42,22 @@ use std::time::Duration;
 
 use sealwire_crypto::{AppId, KeyId};
 
-/// Why the store could not do it.
+/// Reasons for which a store operation fails.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file system said no. The operator's to mend.
+    /// A file system operation failed. The operator must fix the cause.
     #[error("{path}: {source}", path = path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The store does not answer now: it is down, cut off, full or too slow. What needs it may be tried again.
+    /// The store does not respond now: it is down, unreachable, full or too slow. The operation can be retried.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
-    /// Another process has the store open, or this one has it twice. Stop that one, or use another folder.
+    /// Another process has the store open, or this process opens the store twice. Stop the other process or use another
+    /// folder.
     #[error(
         "{}: in use by {}; one process at a time may use it: stop that one, or give this one another folder",
         folder.display(),
@@ -65,85 +66,85 @@ pub enum StoreError {
     InUse {
         /// The store's folder.
         folder: PathBuf,
-        /// Who has it, if it says so.
+        /// Id of the process that has the store open, if known.
         process: Option<u32>,
     },
-    /// This store is not written by this program.
+    /// This program cannot write to this store.
     #[error("this store is read only")]
     ReadOnly,
-    /// What lies there is not what this program writes. Restore it from a backup.
+    /// The stored data is not in the form that this program writes. Restore the store from a backup.
     #[error("{place}: damaged: {what}")]
     Damaged {
         /// The file, table or key.
         place: String,
-        /// What is wrong, without the content.
+        /// Description of the damage, without stored content.
         what: String,
     },
-    /// A setting of the store cannot stand. The operator's to mend.
+    /// A setting of the store is invalid. The operator must fix the setting.
     #[error("{key}: {what}")]
     Setting {
-        /// Its key.
+        /// Key of the setting.
         key: &'static str,
-        /// What is wrong, without secrets.
+        /// Description of the problem, without secrets.
         what: String,
     },
-    /// A later program has brought the database forward.
+    /// A later program version has migrated the database to a newer schema.
     #[error("the database's schema is version {found} and this program knows {known}: upgrade the program")]
     Newer {
-        /// The version that is there.
+        /// The schema version of the database.
         found: i32,
-        /// The newest that this program knows.
+        /// The newest schema version that this program knows.
         known: i32,
     },
-    /// A row names a time that stores need not hold. The caller's to mend.
+    /// A row contains a time beyond the range that stores support. The client must send another time.
     #[error("time {seconds} lies behind the year 9999")]
     TimeOutOfRange {
         /// The time, seconds since 1970-01-01 UTC.
         seconds: u64,
     },
-    /// The KEK does not open the keys of this app.
+    /// The KEK does not unwrap the keys of this app.
     #[error("the key-encryption key does not open the keys of app {app}; is it the one they were made under?")]
     WrongKek {
         /// The app.
         app: AppId,
     },
-    /// The name is taken.
+    /// An app with this name exists.
     #[error("app {app} exists already")]
     Exists {
         /// The app.
         app: AppId,
     },
-    /// There is no such app.
+    /// No app has this name.
     #[error("there is no app {app}")]
     NoApp {
-        /// The name.
+        /// The requested name.
         app: AppId,
     },
-    /// The app has a key of this id already.
+    /// The app already has a key with this id.
     #[error("app {app} has key {key} already")]
     KeyTaken {
         /// The app.
         app: AppId,
-        /// The id.
+        /// Id of the key.
         key: KeyId,
     },
-    /// The app has no such key version.
+    /// The app has no key version with this id.
     #[error("app {app} has no key {key}")]
     NoKey {
         /// The app.
         app: AppId,
-        /// The id.
+        /// Id of the key.
         key: KeyId,
     },
-    /// The app has no such version of its token key.
+    /// The app has no such version of the token key.
     #[error("app {app} has no token key {number}")]
     NoTokenKey {
         /// The app.
         app: AppId,
-        /// The version.
+        /// Number of the version.
         number: u32,
     },
-    /// The name is taken in the app.
+    /// The app already has a collection with this name.
     #[error("app {app} has collection {collection} already")]
     CollectionExists {
         /// The app.
@@ -151,40 +152,42 @@ pub enum StoreError {
         /// The collection.
         collection: CollectionName,
     },
-    /// The app has no such collection.
+    /// The app has no collection with this name.
     #[error("app {app} has no collection {collection}")]
     NoCollection {
         /// The app.
         app: AppId,
-        /// The name.
+        /// The requested name.
         collection: CollectionName,
     },
-    /// It waits for its removal, or its time has come. Until then it can be restored.
+    /// The object is marked for removal, or its removal is due. Before the removal is due, the object can be restored.
     #[error("{name} is deleted")]
     Deleted {
-        /// What it is, and its name.
+        /// Kind and name of the object.
         name: String,
     },
-    /// Something of that name was removed, and instances that live may still serve it. Within a poll they will not.
+    /// An object with this name was removed, and live instances can still serve the removed object. Retry after a poll
+    /// interval.
     #[error("{key} was removed in generation {generation}, and {} live instances serve an older one", instances.len())]
     Conflict {
-        /// Its record.
+        /// Key of the record.
         key: String,
-        /// Which generation they must have reached.
+        /// Generation that every live instance must reach first.
         generation: u64,
-        /// Their ids.
+        /// Ids of the instances that serve an older generation.
         instances: Vec<String>,
     },
-    /// The change asked for is none that can be made. The operator's to mend.
+    /// The requested change is invalid. The operator must correct the request.
     #[error("{0}")]
     Invalid(String),
-    /// Key material failed.
+    /// A cryptographic operation failed.
     #[error(transparent)]
     Crypto(#[from] sealwire_crypto::Error),
 }
 
 impl StoreError {
-    /// The same for another of those whom it befalls: of what keeps a store from answering as it is, else its text.
+    /// Copies the error for another waiter. Errors that cannot be copied become [`StoreError::Unavailable`] with their
+    /// text.
     pub(crate) fn repeated(&self) -> Self {
         match self {
             Self::Damaged { place, what } => Self::Damaged { place: place.clone(), what: what.clone() },
@@ -197,7 +200,8 @@ impl StoreError {
     }
 }
 
-/// A time from nothing to all of `whole`, by the chance in the standard library's hash seeds.
+/// Returns a random duration between zero and `whole`. The randomness comes from the hash seeds of the standard
+/// library.
 pub(crate) fn part_of(whole: Duration) -> Duration {
     let chance = RandomState::new().hash_one(()) as u32;
     whole.mul_f64(f64::from(chance) / f64::from(u32::MAX))

@@ -1,22 +1,22 @@
-//! Token maps at rest: rows by a keyed hash of the token, each with its value sealed.
+//! Storage of token maps: rows by a keyed hash of the token, each with its sealed value.
 //!
-//! A store sees neither tokens nor values: an id and a fingerprint are keyed hashes, and what they lead to is sealed with
-//! the token inside. Times are seconds since 1970-01-01 UTC by the caller's clock. Rows that have expired are as good as
-//! absent for [`TokenStore::get`], [`TokenStore::find`] and [`TokenStore::write`], and remain until they are archived
-//! and pruned; until then no other row gets their id.
+//! A store sees neither tokens nor values: an id and a fingerprint are keyed hashes, and the row content is sealed.
+//! Times are seconds since 1970-01-01 UTC by the engine's clock. [`TokenStore::get`], [`TokenStore::find`] and
+//! [`TokenStore::write`] treat expired rows as absent. Expired rows remain until they are archived and pruned. Until
+//! then no other row gets their id.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::StoreError;
 
-/// The last second that a row may name: the end of the year 9999. It fits what databases hold and what calendars print.
+/// The latest time that a row can contain: the end of the year 9999. Every database and calendar supports this time.
 pub const SECONDS_MAX: u64 = 253_402_300_799;
 
-/// A page of [`TokenStore::scan`] ends with the row that brings its values to so many bytes: a page is written in one go.
+/// Value bytes at which a page of [`TokenStore::scan`] ends, because a page is written in one operation.
 pub(crate) const SCAN_BYTES: usize = 4 << 20;
 
-/// A collection of an app: where a token is unique. Numbers are never used twice, and are at most `i32::MAX`.
+/// Names a collection of an app. Tokens are unique within a map. Numbers are never reused, and are at most `i32::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MapId {
     /// The app's number.
@@ -25,63 +25,63 @@ pub struct MapId {
     pub collection: u32,
 }
 
-/// Keyed hash of a token.
+/// A keyed hash of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenId(pub [u8; 16]);
 
-/// Keyed hash of what must have one token only: a value in its scope, or a field of a call that may be repeated.
+/// A keyed hash of data that must have only one token: a value in its scope, or a field of a repeatable request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u8; 16]);
 
 /// A row of a token map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Keyed hash of the token; unique in its map.
+    /// A keyed hash of the token; unique in its map.
     pub id: TokenId,
-    /// Unique in its map; `None` for a token that nothing has to find again. Archived rows have lost theirs.
+    /// Unique in its map. `None` if no lookup has to find the token again. Archiving a row clears its fingerprint.
     pub fingerprint: Option<Fingerprint>,
-    /// Token and value, sealed. Of what is one-way, the token alone.
+    /// Token and value, sealed. A one-way collection seals only the token.
     pub sealed: Bytes,
-    /// For people and for [`TokenStore::list`]; in the clear. Sorted, without doubles, and without U+0000.
+    /// Cleartext labels for people and for [`TokenStore::list`]. Sorted, without duplicates and without U+0000.
     pub tags: Vec<String>,
-    /// From then on it is as good as absent. Times are at most [`SECONDS_MAX`].
+    /// Time from which the row counts as absent. Times are at most [`SECONDS_MAX`].
     pub expires: Option<u64>,
-    /// When it was made.
+    /// Creation time.
     pub created: u64,
-    /// When it was archived; it is as good as absent, whatever the time.
+    /// Archiving time. An archived row counts as absent, whatever its expiry time.
     pub archived: Option<u64>,
 }
 
 impl Row {
-    /// Whether it is there for who reads tokens at `now`.
+    /// Returns true if the row is visible to token lookups at `now`.
     #[must_use]
     pub fn is_live(&self, now: u64) -> bool {
         self.archived.is_none() && self.expires.is_none_or(|expires| expires > now)
     }
 
-    /// Whether [`TokenStore::archive`] takes it.
+    /// Returns true if [`TokenStore::archive`] archives the row.
     pub(crate) fn is_expired(&self, now: u64, expired_before: u64) -> bool {
         self.archived.is_none() && self.expires.is_some_and(|expires| expires < expired_before && expires <= now)
     }
 
-    /// Whether [`TokenStore::prune`] takes it.
+    /// Returns true if [`TokenStore::prune`] removes the row.
     pub(crate) fn is_archived(&self, archived_before: u64) -> bool {
         self.archived.is_some_and(|archived| archived < archived_before)
     }
 
-    /// About how much of memory and of a connection it takes.
+    /// Estimates the bytes that the row takes in memory or on a connection.
     #[must_use]
     pub fn bytes(&self) -> usize {
         64 + self.sealed.len() + self.tags.iter().map(|tag| 16 + tag.len()).sum::<usize>()
     }
 
-    /// Refuses times that a store need not hold.
+    /// Rejects times beyond the range that stores support.
     pub(crate) fn check_times(&self) -> Result<(), StoreError> {
         [Some(self.created), self.expires, self.archived].into_iter().flatten().try_for_each(check_time)
     }
 }
 
-/// Tells of each row whether a page of [`TokenStore::scan`] has it still.
+/// Returns a closure that decides, row by row, whether a page of [`TokenStore::scan`] has room for the row.
 pub(crate) fn fits_scan() -> impl FnMut(&Row) -> bool {
     let mut bytes = 0;
     move |row| {
@@ -91,38 +91,39 @@ pub(crate) fn fits_scan() -> impl FnMut(&Row) -> bool {
     }
 }
 
-/// Refuses a time that a store need not hold.
+/// Rejects a time beyond the range that stores support.
 pub(crate) fn check_time(seconds: u64) -> Result<(), StoreError> {
     if seconds <= SECONDS_MAX { Ok(()) } else { Err(StoreError::TimeOutOfRange { seconds }) }
 }
 
-/// The rows of one call: all of them are written or none.
+/// The rows of one request. Either all of the rows are written or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Their map.
+    /// Map of the rows.
     pub map: MapId,
-    /// Not archived; ids differ from each other, and so do fingerprints. There may be 10,000 of them.
+    /// Rows that are not archived, with distinct ids and distinct fingerprints. At most 10,000 rows.
     pub rows: Vec<Row>,
 }
 
-/// What became of a [`Group`].
+/// Result of writing a [`Group`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Durable. Per row, in order: `None`, it was written; or the row that has its fingerprint already, whose token is the
-    /// one to give.
+    /// The group is durable. Per row, in order: `None` if the row was written, or the existing row with this
+    /// fingerprint, whose token must be returned.
     Done(Vec<Option<Row>>),
-    /// Nothing was written: rows in any state have the ids of these, by position, rising. Make others and try again.
+    /// Nothing was written, because existing rows in any state have the ids of these rows. Holds row positions,
+    /// ascending. Generate other tokens and try again.
     Taken(Vec<usize>),
 }
 
-/// Which rows [`TokenStore::list`] gives.
+/// Selects the rows that [`TokenStore::list`] returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only those with this tag.
+    /// Only rows with this tag.
     pub tag: Option<String>,
-    /// Only those that expired before this.
+    /// Only rows that expired before this time.
     pub expired_before: Option<u64>,
-    /// Those that were archived, and no others.
+    /// If true, only archived rows; otherwise only rows that are not archived.
     pub archived: bool,
 }
 
@@ -162,46 +163,51 @@ impl Sweep {
     }
 }
 
-/// A part of a walk through a map in the order of ids.
+/// A bounded step of a walk through a map in the order of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
-    /// What was found.
+    /// Results of this step.
     pub found: T,
-    /// Where to go on, behind where it began; `None` at the end. A page may be empty and not the last: what it looks
-    /// at is bounded.
+    /// Value of `after` for the next step; `None` at the end. A step looks at a bounded number of rows, so an empty
+    /// page is not always the last one.
     pub next: Option<TokenId>,
 }
 
-/// Where token maps rest. Every method answers in bounded time, and what it says is written is durable. A `limit` is at
-/// least 1. A time in a question may be any: what lies behind [`SECONDS_MAX`] is as good as that.
+/// Persistent token maps. Every method returns in bounded time, and every reported write is durable. A `limit` must be
+/// at least 1. Query arguments can be any time: times beyond [`SECONDS_MAX`] behave like [`SECONDS_MAX`].
 #[async_trait]
 pub trait TokenStore: Send + Sync {
-    /// Writes groups, each whole or not at all; they may share one transaction. A row whose fingerprint has a live row is
-    /// not written, and that row is given back; however many calls write one fingerprint at once, all get the same row.
-    /// A row whose fingerprint has an expired one takes its place, and that one is archived. Answers in the order of
-    /// `groups`, each on its own: one that fails does not fail the others. Groups of one call may meet in a fingerprint
-    /// or an id: it ends as if they had come one after another. [`StoreError::TimeOutOfRange`] where a row has such a time.
+    /// Writes groups, each completely or not at all. Several groups can share one transaction.
+    ///
+    /// A row is not written if a live row has its fingerprint; the live row is returned instead. If many requests write
+    /// one fingerprint concurrently, all get one row. An expired row with the fingerprint is archived, and the new row
+    /// is written.
+    ///
+    /// Results are in the order of `groups`, and the failure of one group does not fail the others. Groups of one call
+    /// can share a fingerprint or an id: the result is as if they were written in sequence. A row with a time out of
+    /// range gets [`StoreError::TimeOutOfRange`].
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>>;
 
-    /// Live rows by id, in the order asked; `None` where there is none. Sees what any instance wrote before the call.
+    /// Returns live rows by id, in request order; `None` for an absent row. Sees all rows that any instance wrote
+    /// before the call.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`]; so in every method here.
+    /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every method of this trait.
     async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError>;
 
-    /// Live rows by fingerprint, in the order asked.
+    /// Returns live rows by fingerprint, in request order.
     ///
     /// # Errors
     /// As above.
     async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError>;
 
-    /// Removes rows at once, whatever their state. Per id, whether there was one before the call.
+    /// Removes rows immediately, whatever their state. Returns, per id, true if a row existed before the call.
     ///
     /// # Errors
     /// As above.
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError>;
 
-    /// Sets when live rows expire; `None`: never. Per id, whether there was one.
+    /// Sets the expiry time of live rows; `None` means never. Returns, per id, true if there was a live row.
     ///
     /// # Errors
     /// As above; [`StoreError::TimeOutOfRange`].
@@ -213,7 +219,7 @@ pub trait TokenStore: Send + Sync {
         expires: Option<u64>,
     ) -> Result<Vec<bool>, StoreError>;
 
-    /// Rows behind `after` that the filter lets through, at most `limit`. Live and expired ones, or archived ones.
+    /// Returns at most `limit` rows that follow `after` and match the filter: live and expired rows, or archived rows.
     ///
     /// # Errors
     /// As above.
@@ -225,8 +231,8 @@ pub trait TokenStore: Send + Sync {
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError>;
 
-    /// Archives rows that expired before `expired_before`, and not later than `now`, which frees their fingerprints;
-    /// looks at no more than `limit` rows behind `after`. With `dry_run` only counts. Gives how many.
+    /// Archives rows that expired before `expired_before` and not later than `now`, which frees their fingerprints.
+    /// Looks at no more than `limit` rows that follow `after`. With `dry_run`, only counts. Returns the number of rows.
     ///
     /// # Errors
     /// As above.
@@ -240,8 +246,8 @@ pub trait TokenStore: Send + Sync {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError>;
 
-    /// Removes rows that were archived before `archived_before`, for good; looks at no more than `limit` rows behind
-    /// `after`. With `dry_run` only counts. Gives how many.
+    /// Removes rows that were archived before `archived_before`. Looks at no more than `limit` rows that follow
+    /// `after`. With `dry_run`, only counts. Returns the number of rows.
     ///
     /// # Errors
     /// As above.
@@ -254,9 +260,10 @@ pub trait TokenStore: Send + Sync {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError>;
 
-    /// Changes at most `limit` rows of a map that are due for `sweep`. Returns how many were changed, and in `next` the
-    /// value of `after` for the following call; `None` when no row is left that was due. A page may be empty and not the
-    /// last. A database compares its clock with `now` and sweeps by the one that is behind. Unlike [`TokenStore::archive`] and [`TokenStore::prune`], a store with an index of due rows reads no others.
+    /// Changes at most `limit` rows of a map that are due for `sweep`. Returns the number of changed rows. `next` is
+    /// the value of `after` for the following call, or `None` if no due row is left. A page can be empty and not the
+    /// last. A database compares its clock with `now` and sweeps by the earlier time. Unlike [`TokenStore::archive`]
+    /// and [`TokenStore::prune`], a store with an index of due rows reads no other rows.
     ///
     /// # Errors
     /// As above.
@@ -275,16 +282,18 @@ pub trait TokenStore: Send + Sync {
     /// As above.
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError>;
 
-    /// Every row of every map behind `after`, at most `limit`, in the order of maps and ids: to copy and to verify.
-    /// There may be fewer, as where they are large; there are none only at the end.
+    /// Returns at most `limit` rows of all maps that follow `after`, in the order of maps and ids. Used to copy and to
+    /// verify stores. Large rows can make a page shorter. Only a page at the end is empty.
     ///
     /// # Errors
     /// As above.
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError>;
 
-    /// Puts rows as they are, archived ones too, over what has their ids: to copy. All or none.
+    /// Writes rows as they are, including archived rows, and replaces rows with the same ids. Used to copy stores.
+    /// Writes all rows or none.
     ///
     /// # Errors
-    /// As above; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] when another row has a fingerprint already.
+    /// As above; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another row already has a fingerprint of
+    /// these rows.
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError>;
 }
