@@ -1,12 +1,12 @@
-//! Apps, their key versions and their collections: what may be done to them, over any [`ControlStore`].
+//! Operations on apps, their key versions and their collections, over any [`ControlStore`].
 //!
-//! Every change loads all records, makes one of them new, and commits it on the generation it was made from. Where
-//! another change came first it is made again from what is there then, so two changes at once are one after the other.
-//! Private keys and token secrets rest under a key-encryption key (KEK); nothing unwrapped is written, logged or put
-//! into an error.
+//! Every change loads all records, edits one of them, and commits the edit on the generation that was loaded. If
+//! another change was committed first, the edit is repeated on the new records. Concurrent changes therefore take
+//! effect one after the other. Private keys and token secrets are stored wrapped under a key-encryption key (KEK).
+//! Unwrapped keys are never written, logged or put into an error.
 //!
-//! The fact a reader would get wrong: what is deleted leaves a tombstone. It keeps the number from being used again,
-//! and its generation says from when on an instance cannot serve the old thing under its name any more.
+//! Note: deleting an app or a collection leaves a tombstone. The tombstone keeps the number from being reused. Its
+//! generation tells from when on no instance can serve the deleted object under its name.
 
 mod collections;
 pub(crate) mod fuzzing;
@@ -30,29 +30,31 @@ use record::{AppEntry, AppRecord, AppTombstone, Contents, Entry, StateName, app_
 
 use crate::{Commit, ControlStore, Instance, StoreError, part_of};
 
-/// How often an instance asks for the generation and says that it lives, where the store does not tell it more often.
+/// Interval at which an instance polls the generation and reports that it is alive, if the store does not notify it
+/// earlier.
 pub const POLL: Duration = Duration::from_secs(30);
-/// Since when an instance that lives has said so at the latest: it may miss two polls.
+/// Maximum age of the last report of a live instance. An instance can miss two polls.
 pub const LIVE_AGE_MAX: Duration = Duration::from_secs(90);
-/// How long what is deleted can be restored, unless told otherwise.
+/// Default time for which a deleted app or key can be restored.
 pub const DELETE_DELAY: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// How often a change is made again when others come first. Of any number at once one succeeds each time.
+/// Maximum number of attempts for a change when other changes are committed first. One of the concurrent changes
+/// succeeds each time.
 const TRIES_MAX: u32 = 64;
-/// The longest pause before one is made again.
+/// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// Removals in one call of [`Control::maintain`].
+/// Maximum number of removals in one call of [`Control::maintain`].
 const REMOVALS_MAX: u64 = 1_024;
 
-/// See the module. Every change is durable when it returns; after an error of the store it may have been made or not,
-/// and may be repeated.
+/// The operations on apps, keys and collections; see the module. A change is durable when its method returns. After a
+/// store error, the change may have been made or not, and can be repeated.
 #[derive(Clone)]
 pub struct Control {
     store: Arc<dyn ControlStore>,
     kek: Arc<Kek>,
 }
 
-/// A change of one record, and what its maker learns.
+/// A change of one record, and the result for the method that made it.
 struct Edit<T> {
     key: String,
     record: Option<Vec<u8>>,
@@ -67,45 +69,45 @@ impl Edit<(AppSummary, Target)> {
 }
 
 impl Control {
-    /// Over a store whose keys rest under `kek`.
+    /// Creates a control over a store whose keys are wrapped under `kek`.
     #[must_use]
     pub fn new(store: Arc<dyn ControlStore>, kek: Kek) -> Self {
         Self { store, kek: Arc::new(kek) }
     }
 
-    /// The store beneath.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn ControlStore> {
         &self.store
     }
 
-    /// The present generation.
+    /// Returns the current generation.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error of the store.
     pub async fn generation(&self) -> Result<u64, StoreError> {
         self.store.generation().await
     }
 
-    /// Returns when the generation may have moved, as [`ControlStore::changed`].
+    /// Returns when the generation may have changed, as [`ControlStore::changed`] does.
     pub async fn changed(&self) {
         self.store.changed().await;
     }
 
-    /// Everything, unwrapped.
+    /// Loads the state of all apps, with unwrapped keys.
     ///
     /// # Errors
-    /// Any [`StoreError`]; one app that cannot be read fails the whole, so that no app silently disappears.
+    /// Any [`StoreError`]. One unreadable app fails the whole load, so that no app disappears silently.
     pub async fn load(&self) -> Result<State, StoreError> {
         let snapshot = self.store.load().await?;
         let kek = Arc::clone(&self.kek);
         blocking(move || keys::unwrap_all(&kek, &Contents::read(&snapshot)?)).await
     }
 
-    /// Every app, by name, without touching keys, and the generation this is true of.
+    /// Returns every app, by name, and the generation of the records. Does not unwrap keys.
     ///
     /// # Errors
-    /// What the store says, or [`StoreError::Damaged`].
+    /// Any error of the store, or [`StoreError::Damaged`].
     pub async fn apps(&self) -> Result<(u64, Vec<AppSummary>), StoreError> {
         self.read(|contents| {
             let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
@@ -114,20 +116,21 @@ impl Control {
         .await
     }
 
-    /// One app, as [`Control::apps`].
+    /// Returns one app, as [`Control::apps`] does.
     ///
     /// # Errors
-    /// As there; [`StoreError::NoApp`].
+    /// As for [`Control::apps`]; [`StoreError::NoApp`].
     pub async fn app(&self, app: &AppId) -> Result<AppSummary, StoreError> {
         let app = app.clone();
         self.read(move |contents| contents.app(&app)?.summary(&app)).await
     }
 
-    /// Makes an app with one key version per curve and a token key.
+    /// Creates an app with one key version per curve and a token key.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] when the name is taken; the app there is untouched. [`StoreError::Conflict`] while an
-    /// instance may serve another app of that name. [`StoreError::WrongKek`] when other apps' keys are under another.
+    /// [`StoreError::Exists`] if the name is taken; the existing app is not changed. [`StoreError::Conflict`] while an
+    /// instance can still serve another app of that name. [`StoreError::WrongKek`] if the keys of other apps are
+    /// wrapped under another KEK.
     pub async fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppChange, StoreError> {
         let (app, curves, kek) = (app.clone(), curves.to_owned(), Arc::clone(&self.kek));
         let edit = move |contents: &Contents| {
@@ -147,12 +150,13 @@ impl Control {
         self.change_app(edit).await
     }
 
-    /// Makes the next version of one of an app's keys: it seals from then on, and the older ones go on opening. However
-    /// it ends, no version that was there is lost; after a failure the new one is there or not, and a retry makes another.
+    /// Creates the next version of one of an app's keys. The new version seals from then on, and the older versions
+    /// still open. No existing version is lost in any case. After a failure the new version exists or not, and a retry
+    /// creates another version.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal; [`StoreError::WrongKek`] when
-    /// the app's other keys are under another one.
+    /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal; [`StoreError::WrongKek`] if
+    /// the other keys of the app are wrapped under another KEK.
     pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
         self.add(app, move |kek, app, record| match kind {
             KeyKind::Pair(curve) => record.add_new(kek, app, curve).map(Target::Key),
@@ -161,18 +165,18 @@ impl Control {
         .await
     }
 
-    /// Adds a key pair that was made elsewhere as the app's next version on its curve. Unless `seals` it only opens:
-    /// others may hold it. Safe as [`Control::rotate`] is.
+    /// Adds an external key pair as the app's next version on its curve. Without `seals` the version only opens,
+    /// because others can hold the key. A failure has the same effects as in [`Control::rotate`].
     ///
     /// # Errors
-    /// As for [`Control::rotate`]; [`StoreError::KeyTaken`] when the app has a key of that id.
+    /// As for [`Control::rotate`]; [`StoreError::KeyTaken`] if the app has a key with that id.
     pub async fn import(&self, app: &AppId, pair: KeyPair, seals: bool) -> Result<AppChange, StoreError> {
         self.add(app, move |kek, app, record| record.add(kek, app, &pair, seals).map(Target::Key)).await
     }
 
-    /// Stops an app, whose calls are then refused, or a key version: nothing opens or seals under it any more. The newest
-    /// active one that is left of its kind seals instead; if none is, that stops, because a key that leaked must be
-    /// stopped at once. Safe to repeat.
+    /// Disables an app, whose requests are then denied, or a key version, which then neither opens nor seals. The
+    /// newest active version of the kind that is left seals instead. If none is left, sealing stops, because a leaked
+    /// key must be disabled at once. This method is idempotent.
     ///
     /// # Errors
     /// [`StoreError::NoApp`], [`StoreError::NoKey`] or [`StoreError::NoTokenKey`].
@@ -184,10 +188,11 @@ impl Control {
         .await
     }
 
-    /// Takes a mistaken [`Control::disable`] back.
+    /// Reverts a mistaken [`Control::disable`].
     ///
     /// # Errors
-    /// As for [`Control::disable`]; [`StoreError::Deleted`] of what waits for its removal: it is restored first.
+    /// As for [`Control::disable`]; [`StoreError::Deleted`] if the target waits for its removal and must be restored
+    /// first.
     pub async fn enable(&self, app: &AppId, target: Target) -> Result<AppChange, StoreError> {
         self.amend(app, target, |name, part| {
             if part.delete_unix_s.as_deref().is_some_and(Option::is_some) {
@@ -199,12 +204,12 @@ impl Control {
         .await
     }
 
-    /// Stops an app or a key version as [`Control::disable`] does, and has it removed for good after `delay`, by
-    /// [`Control::maintain`]. Repeated, the last delay counts.
+    /// Disables an app or a key version as [`Control::disable`] does, and schedules its permanent removal after
+    /// `delay`. [`Control::maintain`] removes it. If this method is called again, the last delay counts.
     ///
     /// # Errors
-    /// As for [`Control::disable`]; [`StoreError::Invalid`] of a token key, under which rows would be left that nothing
-    /// opens.
+    /// As for [`Control::disable`]; [`StoreError::Invalid`] for a token key, because nothing could open the remaining
+    /// rows.
     pub async fn delete(&self, app: &AppId, target: Target, delay: Duration) -> Result<AppChange, StoreError> {
         self.amend(app, target, move |_, part| {
             let due = part.delete_unix_s.ok_or_else(|| StoreError::Invalid("a token key is never deleted".into()))?;
@@ -214,10 +219,10 @@ impl Control {
         .await
     }
 
-    /// Takes a [`Control::delete`] back: what it was before, it is again.
+    /// Reverts a [`Control::delete`]. The target has the state that it had before the deletion.
     ///
     /// # Errors
-    /// As for [`Control::disable`]; [`StoreError::Deleted`] once its time has come.
+    /// As for [`Control::disable`]; [`StoreError::Deleted`] once the removal is due.
     pub async fn restore(&self, app: &AppId, target: Target) -> Result<AppChange, StoreError> {
         self.amend(app, target, |name, part| {
             let Some(due) = part.delete_unix_s else { return Ok(()) };
@@ -230,7 +235,8 @@ impl Control {
         .await
     }
 
-    /// Changes an app's settings; what `change` leaves alone stays. Safe to repeat; `change` may be called again.
+    /// Changes an app's settings. Settings that `change` does not modify stay. Idempotent if `change` is; `change` can
+    /// be called several times.
     ///
     /// # Errors
     /// [`StoreError::NoApp`].
@@ -250,11 +256,12 @@ impl Control {
         .await
     }
 
-    /// Removes what is past its time: apps, which leave a tombstone, key versions, and collections whose app is gone. At
-    /// most 1,024 changes; gives how many were made. Several instances may do this at once.
+    /// Removes everything whose removal is due: apps, which leave a tombstone, key versions, and collections of removed
+    /// apps. Makes at most 1,024 changes, and returns the number of changes made. Several instances can run this method
+    /// concurrently.
     ///
     /// # Errors
-    /// What the store says, or [`StoreError::Damaged`].
+    /// Any error of the store, or [`StoreError::Damaged`].
     pub async fn maintain(&self, now_unix_s: u64) -> Result<u64, StoreError> {
         let mut removals = 0;
         while removals < REMOVALS_MAX {
@@ -266,31 +273,32 @@ impl Control {
         Ok(removals)
     }
 
-    /// Says that an instance lives and which generation it serves. It does so with generation 0 before it first loads.
+    /// Reports that an instance is alive and which generation it serves. Before its first load an instance reports
+    /// generation 0.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error of the store.
     pub async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
         self.store.beat(instance).await
     }
 
-    /// Takes an instance out, at the end of its drain.
+    /// Removes an instance at the end of its drain.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error of the store.
     pub async fn leave(&self, id: &str) -> Result<(), StoreError> {
         self.store.leave(id).await
     }
 
-    /// The instances that live, by id.
+    /// Returns the live instances, by id.
     ///
     /// # Errors
-    /// What the store says.
+    /// Any error of the store.
     pub async fn instances(&self) -> Result<Vec<Instance>, StoreError> {
         self.store.instances(LIVE_AGE_MAX).await
     }
 
-    /// What `of` makes of all records, which are many perhaps: read off the network threads.
+    /// Applies `of` to all records. There can be many records, so parsing runs off the network threads.
     async fn read<T: Send + 'static>(
         &self,
         of: impl FnOnce(&Contents) -> Result<T, StoreError> + Send + 'static,
@@ -299,7 +307,7 @@ impl Control {
         blocking(move || of(&Contents::read(&snapshot)?)).await
     }
 
-    /// Adds a key version to an app that stays, under the KEK of the others.
+    /// Adds a key version under the KEK of the other keys. The app must not wait for its removal.
     async fn add(
         &self,
         app: &AppId,
@@ -315,8 +323,8 @@ impl Control {
         .await
     }
 
-    /// Changes whether something of an app may be used. Also when it is so already, so that a retry is as good as a first
-    /// try.
+    /// Changes the state or the deletion time of an app or a key. Commits even if nothing changes, so that a retry has
+    /// the same result as the first attempt.
     async fn amend(
         &self,
         app: &AppId,
@@ -349,7 +357,7 @@ impl Control {
         Ok(made.expect("the edit always makes a change"))
     }
 
-    /// Makes a change from what is there, as often as another one comes first. `None` when there is nothing to change.
+    /// Makes a change, and retries if another change was committed first. Returns `None` if there is nothing to change.
     async fn try_change<T: Send + 'static>(
         &self,
         edit: impl Fn(&Contents) -> Result<Option<Edit<T>>, StoreError> + Send + Sync + 'static,
@@ -357,7 +365,7 @@ impl Control {
         let edit = Arc::new(edit);
         for tries in 0..TRIES_MAX {
             let edit = Arc::clone(&edit);
-            // Keys are made and unwrapped in it, of all apps perhaps.
+            // The edit creates and unwraps keys, possibly those of all apps.
             let made = self.read(move |contents| {
                 let Some(edit) = edit(contents)? else { return Ok(None) };
                 Ok(Some((contents.generation, contents.tombstone(&edit.key), edit)))
@@ -372,7 +380,7 @@ impl Control {
         Err(StoreError::Unavailable("other changes always came first".into()))
     }
 
-    /// Refuses to put something where something else was while an instance that lives may not know that it is gone.
+    /// Rejects reusing the key of a removed record while a live instance can still serve the removed object.
     async fn check_reuse(&self, tombstone: Option<u64>, key: &str) -> Result<(), StoreError> {
         let Some(generation) = tombstone else { return Ok(()) };
         let behind: Vec<_> = self.instances().await?.into_iter().filter(|it| it.generation < generation).collect();
@@ -390,15 +398,15 @@ impl std::fmt::Debug for Control {
     }
 }
 
-/// What says of an app or a key whether it may be used.
+/// The fields of an app or a key that decide its state.
 struct Part<'a> {
     state: &'a mut StateName,
-    /// `None`: it is never deleted.
+    /// `None` if the target can never be deleted.
     delete_unix_s: Option<&'a mut Option<u64>>,
 }
 
 impl AppRecord {
-    /// What `target` is of this app, and its name for people.
+    /// Returns the name for people and the state fields of `target`.
     fn part(&mut self, app: &AppId, target: Target) -> Result<(String, Part<'_>), StoreError> {
         match target {
             Target::App => {
@@ -420,7 +428,7 @@ impl AppRecord {
     }
 }
 
-/// The first thing that is past its time.
+/// Returns the first removal that is due.
 fn removal(contents: &Contents, now_unix_s: u64) -> Option<Edit<()>> {
     let due = |delete: Option<u64>| delete.is_some_and(|due| due <= now_unix_s);
     for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?))) {
@@ -439,7 +447,7 @@ fn removal(contents: &Contents, now_unix_s: u64) -> Option<Edit<()>> {
     orphan.map(|(app, name)| Edit { key: collection_key(app, name), record: None, made: () })
 }
 
-/// When [`removal`] first finds something.
+/// Returns the time at which [`removal`] first finds something.
 fn first_removal(contents: &Contents) -> Option<u64> {
     if orphans(contents).next().is_some() {
         return Some(0);
@@ -448,7 +456,7 @@ fn first_removal(contents: &Contents) -> Option<u64> {
     live.flat_map(|app| app.keys.iter().map(|key| key.delete_unix_s).chain([app.delete_unix_s])).flatten().min()
 }
 
-/// Collections whose app is gone.
+/// Returns the collections whose app was removed.
 fn orphans(contents: &Contents) -> impl Iterator<Item = (&AppId, &CollectionName)> {
     contents.collections.iter().flat_map(|(app, collections)| {
         let number = contents.apps.get(app).and_then(Entry::live).map(|live| live.number);
@@ -457,12 +465,12 @@ fn orphans(contents: &Contents) -> impl Iterator<Item = (&AppId, &CollectionName
     })
 }
 
-/// Chance spreads those who were too late, so that they do not meet again.
+/// Returns the pause before another attempt. Its randomness keeps competing changes from colliding again.
 fn pause(tries: u32) -> Duration {
     part_of(Duration::from_millis(1 << tries.min(10)).min(PAUSE_MAX))
 }
 
-/// Off the network threads.
+/// Runs `work` off the network threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

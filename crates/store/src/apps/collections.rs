@@ -8,10 +8,10 @@ use super::{Control, Edit, unix_s};
 use crate::StoreError;
 
 impl Control {
-    /// An app's collections, by name, and the generation this is true of.
+    /// Returns an app's collections, by name, and the generation of the records.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`], what the store says, or [`StoreError::Damaged`].
+    /// [`StoreError::NoApp`], any error of the store, or [`StoreError::Damaged`].
     pub async fn collections(&self, app: &AppId) -> Result<(u64, Vec<CollectionSummary>), StoreError> {
         let app = app.clone();
         self.read(move |contents| {
@@ -25,12 +25,12 @@ impl Control {
         .await
     }
 
-    /// Makes a collection.
+    /// Creates a collection.
     ///
     /// # Errors
     /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal;
-    /// [`StoreError::CollectionExists`] when the name is taken; [`StoreError::Conflict`] while an instance may serve
-    /// another collection of that name; [`StoreError::Invalid`] of a time out of its range.
+    /// [`StoreError::CollectionExists`] if the name is taken. [`StoreError::Conflict`] while an instance can still
+    /// serve another collection of that name; [`StoreError::Invalid`] for a time out of range.
     pub async fn create_collection(
         &self,
         app: &AppId,
@@ -58,7 +58,7 @@ impl Control {
     /// Changes the rules of a collection. Expiry applies to new tokens; retention applies to all rows.
     ///
     /// # Errors
-    /// [`StoreError::NoApp`], [`StoreError::NoCollection`], or [`StoreError::Invalid`] of a time out of its range.
+    /// [`StoreError::NoApp`], [`StoreError::NoCollection`], or [`StoreError::Invalid`] for a time out of range.
     pub async fn change_rules(
         &self,
         app: &AppId,
@@ -76,7 +76,7 @@ impl Control {
         .await
     }
 
-    /// Removes a collection at once: no token of it is found any more. The sweep removes its rows.
+    /// Removes a collection immediately. Its tokens are no longer found. The sweep removes its rows.
     ///
     /// # Errors
     /// [`StoreError::NoApp`] or [`StoreError::NoCollection`].

@@ -1,4 +1,4 @@
-//! Records, read and written again.
+//! Entry points for fuzzing the parser of control records.
 
 use sealwire_crypto::Kek;
 
@@ -6,7 +6,7 @@ use super::record::{Contents, app_key, collection_key};
 use super::{State, keys};
 use crate::{Snapshot, StoreError};
 
-/// Reads all records and writes them again.
+/// Parses all records and serializes them again.
 ///
 /// # Errors
 /// [`StoreError::Damaged`].
@@ -19,7 +19,7 @@ pub fn records(snapshot: &Snapshot) -> Result<Snapshot, StoreError> {
     Ok(Snapshot { generation, records: apps.chain(collections).chain(access).collect() })
 }
 
-/// Reads all records and unwraps their keys.
+/// Parses all records and unwraps their keys.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -1,4 +1,5 @@
-//! Key versions made, wrapped under the KEK and unwrapped. Nothing unwrapped leaves but in types that wipe themselves.
+//! Creates key versions, wraps them under the KEK and unwraps them. Unwrapped keys leave only in types that wipe
+//! themselves.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::record::{AppRecord, Contents, Entry, KeyRecord, StateName, TokenKeyRe
 use super::{first_removal, unix_s};
 use crate::StoreError;
 
-/// Everything that is served, unwrapped.
+/// Unwraps the state of all apps.
 pub(super) fn unwrap_all(kek: &Kek, contents: &Contents) -> Result<State, StoreError> {
     let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
     let apps = live.map(|(app, record)| unwrap_app(kek, contents, app, record)).collect::<Result<_, _>>()?;
@@ -56,13 +57,14 @@ fn unwrap_token(kek: &Kek, app: &AppId, number: u32, record: &TokenKeyRecord) ->
     Ok(TokenKeyVersion { number: record.number, state: record.state.into(), secret })
 }
 
-/// Refuses a KEK that does not open every key of an app: one key under another would make the whole app unreadable.
+/// Rejects a KEK that does not unwrap every key of an app. Keys under different KEKs would make the whole app
+/// unreadable.
 pub(super) fn check_kek(kek: &Kek, app: &AppId, record: &AppRecord) -> Result<(), StoreError> {
     record.keys.iter().try_for_each(|key| unwrap(kek, app, key).map(drop))?;
     record.token_keys.iter().try_for_each(|key| unwrap_token(kek, app, record.number, key).map(drop))
 }
 
-/// The same for a new app, by one key of each that is there.
+/// Rejects a KEK that does not unwrap one key of each app. Used before an app is created.
 pub(super) fn check_kek_of_all(kek: &Kek, contents: &Contents) -> Result<(), StoreError> {
     for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, Entry::live(entry)?))) {
         match record.token_keys.first() {
@@ -74,11 +76,12 @@ pub(super) fn check_kek_of_all(kek: &Kek, contents: &Contents) -> Result<(), Sto
 }
 
 impl AppRecord {
-    /// A fresh key as the next version on `curve`. Its id is none that the app has, or the app could not be loaded.
+    /// Adds a fresh key as the next version on `curve`. Retries if the app already has the key id, because an app with
+    /// duplicate ids could not be loaded.
     pub(super) fn add_new(&mut self, kek: &Kek, app: &AppId, curve: Curve) -> Result<KeyId, StoreError> {
         loop {
             let pair = KeyPair::generate(curve)?;
-            // Taken with chance 2^-40 for each other key.
+            // The probability that the id is taken is 2^-40 per existing key.
             match self.add(kek, app, &pair, true) {
                 Err(StoreError::KeyTaken { .. }) => {}
                 added => return added,
@@ -86,7 +89,7 @@ impl AppRecord {
         }
     }
 
-    /// A key pair as the next version on its curve.
+    /// Adds a key pair as the next version on its curve.
     pub(super) fn add(&mut self, kek: &Kek, app: &AppId, pair: &KeyPair, seals: bool) -> Result<KeyId, StoreError> {
         let (curve, id) = (pair.public().curve(), KeyId::of(pair.public()));
         if self.keys.iter().any(|key| key.is(id)) {
@@ -114,7 +117,8 @@ impl AppRecord {
         Ok(id)
     }
 
-    /// A fresh secret as the next version of the token key. None is ever removed, so the last has the highest number.
+    /// Adds a fresh secret as the next version of the token key. Versions are never removed, so the last has the
+    /// highest number.
     pub(super) fn add_token_key(&mut self, kek: &Kek, app: &AppId) -> Result<u32, StoreError> {
         let highest = self.token_keys.iter().map(|key| key.number).max().unwrap_or(0);
         let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(app), "no number left".into()))?;
@@ -125,13 +129,15 @@ impl AppRecord {
     }
 }
 
-/// The public facts that a wrapped key is bound to. The app's name holds no zero byte, so this is unambiguous.
+/// Returns the public facts that a wrapped key is bound to. The app's name contains no zero byte, so the encoding is
+/// unambiguous.
 fn bound(app: &AppId, curve: Curve, number: u32, id: KeyId) -> Vec<u8> {
     [b"sealwire/kek/1".as_slice(), app.as_str().as_bytes(), &[0, curve.suite()], &number.to_be_bytes(), id.as_bytes()]
         .concat()
 }
 
-/// The same for a token secret, which has no id but its app's number, never used twice.
+/// Returns the public facts that a wrapped token secret is bound to. The secret has no id, but its app's number is
+/// never reused.
 fn token_bound(app: &AppId, app_number: u32, number: u32) -> Vec<u8> {
     [app.as_str().as_bytes(), &[0], &app_number.to_be_bytes(), &number.to_be_bytes()].concat()
 }

@@ -1,7 +1,8 @@
-//! Token maps as the control records describe them: in use, deleted, or not known here.
+//! States of token maps according to the control records: in use, deleted, or unknown.
 //!
-//! Numbers of apps and collections only grow. A map is deleted only if its number was given out and no live record has it.
-//! This holds for old records too, so nobody who has missed a change takes a new map for a deleted one.
+//! Numbers of apps and collections only grow. A map counts as deleted only if its number was assigned and no live
+//! record has the number. This also holds for outdated records, so an instance that missed a change cannot mistake a
+//! new map for a deleted one.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,7 @@ pub struct MapStates {
     generation: u64,
     /// Highest number ever given to an app.
     app_max: u32,
-    /// By number: apps that exist, and deleted ones that still have a name.
+    /// Apps by number: existing apps, and deleted apps whose tombstone still holds a name.
     apps: BTreeMap<u32, AppMaps>,
 }
 
@@ -118,7 +119,7 @@ impl Control {
     /// Returns the state of every token map.
     ///
     /// # Errors
-    /// Whatever the store says; [`StoreError::Damaged`].
+    /// Any error of the store; [`StoreError::Damaged`].
     pub async fn map_states(&self) -> Result<MapStates, StoreError> {
         self.read(|contents| Ok(MapStates::read(contents))).await
     }

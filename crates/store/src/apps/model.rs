@@ -1,5 +1,5 @@
-//! What apps, keys and collections are to those who use them: everything unwrapped that calls need, and for people
-//! everything that is no secret.
+//! The public form of apps, keys and collections: the unwrapped state that requests need, and summaries without secrets
+//! for people.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,56 +9,55 @@ use sealwire_crypto::{self as crypto, AppId, AppKeys, Curve, EpochLifetime, KeyI
 
 use crate::{MapId, StoreError};
 
-/// Everything that is served, as it was at one generation.
+/// Everything that is served, at one generation.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Grows by one with every change.
+    /// Generation of the records. Grows by one with every change.
     pub generation: u64,
-    /// The apps, by name; those that wait for their removal too.
+    /// The apps, by name, including apps that wait for their removal.
     pub apps: Vec<App>,
-    /// When there is something for [`Control::maintain`](crate::Control::maintain) to remove, seconds since 1970-01-01
-    /// UTC.
+    /// Time of the next removal by [`Control::maintain`](crate::Control::maintain), in seconds since 1970-01-01 UTC.
     pub removal_unix_s: Option<u64>,
-    /// Records under `role/` and `access/`, by key, as they are: who may do what is another's to read.
+    /// Unparsed records under `role/` and `access/`, by key. The access crate interprets them.
     pub access: BTreeMap<String, Vec<u8>>,
 }
 
-/// An app as it is served.
+/// An app in the form that the engine serves.
 #[derive(Clone, Debug)]
 pub struct App {
-    /// Never used twice.
+    /// Number of the app; never reused.
     pub number: u32,
-    /// Whether calls may use it.
+    /// The state, which decides if requests can use the app.
     pub state: AppState,
-    /// Its key pairs, unwrapped.
+    /// The key pairs, unwrapped.
     pub keys: Arc<AppKeys>,
-    /// The keys of its tokens, unwrapped.
+    /// The token keys, unwrapped.
     pub token_keys: Arc<TokenKeys>,
-    /// What its operator chose.
+    /// Settings that the operator chose.
     pub settings: Settings,
-    /// Its collections by name.
+    /// Collections by name.
     pub collections: BTreeMap<CollectionName, Collection>,
 }
 
-/// Whether calls may use an app.
+/// Decides if requests can use an app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppState {
-    /// They may.
+    /// Requests can use the app.
     Active,
-    /// They are refused until it is enabled or restored.
+    /// Requests are denied until the app is enabled or restored.
     Disabled,
 }
 
-/// What an operator chose for an app.
+/// Settings that an operator chose for an app.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// How long one ephemeral key serves the calls that ask for epoch scope; without it they are refused.
+    /// Lifetime of an ephemeral key that serves requests with epoch scope. If `None`, such requests are denied.
     pub epoch: Option<EpochLifetime>,
-    /// What is written for calls that name no format.
+    /// Format for requests that name no format.
     pub format: Format,
 }
 
-/// A format that an app may write by default.
+/// A format that an app can write by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Native envelopes.
@@ -69,10 +68,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// Both, the default first.
+    /// Both formats, the default first.
     pub const ALL: [Self; 2] = [Self::Native, Self::Evervault];
 
-    /// The name in files and on the command line, the same as on the wire.
+    /// Returns the name in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,14 +80,14 @@ impl Format {
         }
     }
 
-    /// The format of that name, if there is one.
+    /// Returns the format with that name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 }
 
-/// Names a collection of an app: 1 to 64 of `A-Z a-z 0-9 . _ -`, not beginning with a dot. Safe to log.
+/// Names a collection of an app: 1 to 64 of `A-Z a-z 0-9 . _ -`, not starting with a dot. Safe to log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectionName(Arc<str>);
 
@@ -98,7 +97,7 @@ impl CollectionName {
     /// # Errors
     /// [`StoreError::Invalid`] for any other length or character.
     pub fn new(name: &str) -> Result<Self, StoreError> {
-        // The alphabet is that of apps.
+        // Collection names have the same alphabet as app names.
         match AppId::new(name) {
             Ok(_) => Ok(Self(name.into())),
             Err(_) => Err(StoreError::Invalid(
@@ -107,7 +106,7 @@ impl CollectionName {
         }
     }
 
-    /// The name.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -129,16 +128,16 @@ impl fmt::Display for CollectionName {
 /// A named token map of an app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collection {
-    /// Names its rows; never used twice in its app.
+    /// Number that names the collection's rows; never reused in its app.
     pub number: u32,
-    /// What was chosen for it.
+    /// The rules that the operator chose.
     pub rules: Rules,
-    /// When it was made, seconds since 1970-01-01 UTC.
+    /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
 }
 
 impl App {
-    /// Where the rows of one of its collections are.
+    /// Returns the id of the token map that has the rows of one of the app's collections.
     #[must_use]
     pub fn map(&self, collection: &Collection) -> MapId {
         MapId { app: self.number, collection: collection.number }
@@ -148,16 +147,16 @@ impl App {
 /// The rules of a collection. Kind, format and scope never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Whether equal values get equal tokens, and whether a token leads back.
+    /// Decides if equal values get equal tokens, and if a token can be detokenized.
     pub kind: CollectionKind,
-    /// What tokens look like.
+    /// Format of the tokens.
     pub format: crypto::Format,
-    /// How far equal values have equal tokens.
+    /// Scope in which equal values have equal tokens.
     pub scope: Scope,
-    /// When new tokens expire that name no time, in seconds: 1 to [`Rules::EXPIRES_S_MAX`]. `None`: never.
+    /// Default lifetime of new tokens, in seconds: 1 to [`Rules::EXPIRES_S_MAX`]. `None`: tokens never expire.
     pub expires_s: Option<u64>,
-    /// Seconds for which an archived row is kept before the sweep removes it: 0 to [`Rules::EXPIRES_S_MAX`]. `None`: an
-    /// archived row stays until an operator prunes it.
+    /// Seconds for which an archived row is kept before the sweep removes the row: 0 to [`Rules::EXPIRES_S_MAX`].
+    /// `None`: an archived row stays until an operator prunes it.
     pub retention_s: Option<u64>,
 }
 
@@ -171,18 +170,18 @@ pub struct RulesChange {
 }
 
 impl Rules {
-    /// The longest time until a token expires by default: a hundred years.
+    /// Maximum default lifetime of a token: a hundred years.
     pub const EXPIRES_S_MAX: u64 = 3_155_760_000;
 }
 
-/// Whether equal values get equal tokens, and whether a token leads back to its value.
+/// Decides if equal values get equal tokens, and if a token can be detokenized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectionKind {
-    /// Every call makes new tokens.
+    /// Every request creates new tokens.
     Random,
     /// Equal values have one token in their scope.
     Deterministic,
-    /// As deterministic, and no token leads back: nothing of the value is kept.
+    /// Like deterministic, but no token can be detokenized: the value is not stored.
     OneWay,
 }
 
@@ -190,7 +189,7 @@ impl CollectionKind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Random, Self::Deterministic, Self::OneWay];
 
-    /// The name in files and on the command line, the same as on the wire.
+    /// Returns the name in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -200,28 +199,28 @@ impl CollectionKind {
         }
     }
 
-    /// The kind of that name, if there is one.
+    /// Returns the kind with that name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// How far equal values have equal tokens.
+/// Scope in which equal values have equal tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// In the whole collection.
+    /// The whole collection.
     #[default]
     Collection,
-    /// Under one context of it.
+    /// One context of the collection.
     Context,
 }
 
 impl Scope {
-    /// Both, the default first.
+    /// Both scopes, the default first.
     pub const ALL: [Self; 2] = [Self::Collection, Self::Context];
 
-    /// The name in files and on the command line, the same as on the wire.
+    /// Returns the name in files, on the command line and on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -230,117 +229,117 @@ impl Scope {
         }
     }
 
-    /// The scope of that name, if there is one.
+    /// Returns the scope with that name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.name() == name)
     }
 }
 
-/// What is publicly known of one app.
+/// Public information about one app.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppSummary {
-    /// Its name.
+    /// Name of the app.
     pub app: AppId,
-    /// Its number, never used twice.
+    /// Number of the app, never reused.
     pub number: u32,
-    /// Whether calls may use it: not while it waits for its removal.
+    /// The state. An app that waits for its removal is disabled.
     pub state: AppState,
-    /// When it is removed, seconds since 1970-01-01 UTC; `None`: it stays.
+    /// Time of the removal, seconds since 1970-01-01 UTC. `None`: no removal is scheduled.
     pub delete_unix_s: Option<u64>,
-    /// What its operator chose.
+    /// Settings that the operator chose.
     pub settings: Settings,
-    /// Its key versions, oldest first.
+    /// Key versions, oldest first.
     pub keys: Vec<KeySummary>,
-    /// The versions of its token key, oldest first.
+    /// Token key versions, oldest first.
     pub token_keys: Vec<TokenKeySummary>,
 }
 
-/// What is publicly known of one key version.
+/// Public information about one key version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySummary {
-    /// Names it in envelopes.
+    /// Id that names the version in envelopes.
     pub id: KeyId,
-    /// Its curve.
+    /// Curve of the key pair.
     pub curve: Curve,
-    /// Counts the app's versions on this curve from 1.
+    /// Number of this version among the app's versions on this curve, from 1.
     pub number: u32,
-    /// Whether it may be used: not while it waits for its removal.
+    /// The state. A version that waits for its removal is disabled.
     pub state: KeyState,
-    /// Whether it may seal, or only opens.
+    /// True if the version can seal; false if it only opens.
     pub seals: bool,
-    /// When it was made, seconds since 1970-01-01 UTC.
+    /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// When it is removed, seconds since 1970-01-01 UTC; `None`: it stays.
+    /// Time of the removal, seconds since 1970-01-01 UTC. `None`: no removal is scheduled.
     pub delete_unix_s: Option<u64>,
 }
 
-/// What is publicly known of one version of an app's token key.
+/// Public information about one version of an app's token key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenKeySummary {
-    /// Counts from 1. The newest active one seals.
+    /// Number of this version, from 1. The newest active version seals.
     pub number: u32,
-    /// Whether it seals and opens.
+    /// The state. Only an active version seals and opens.
     pub state: KeyState,
-    /// When it was made, seconds since 1970-01-01 UTC.
+    /// Creation time, seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
 }
 
-/// What is known of one collection.
+/// Public information about one collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionSummary {
-    /// Its app.
+    /// App of the collection.
     pub app: AppId,
-    /// Its name.
+    /// Name of the collection.
     pub name: CollectionName,
-    /// The rest.
+    /// Number, rules and creation time.
     pub collection: Collection,
 }
 
-/// Which of an app's keys.
+/// Names one of an app's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// The key pair on this curve.
     Pair(Curve),
-    /// The key of its tokens.
+    /// The token key.
     Token,
 }
 
-/// What a change is made to.
+/// The object of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The app.
     App,
-    /// One of its key versions.
+    /// One key version of the app.
     Key(KeyId),
-    /// One version of its token key, by number.
+    /// One version of the app's token key, by number.
     TokenKey(u32),
 }
 
-/// An app that was changed, as it is now.
+/// Result of changing an app.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppChange {
-    /// From this generation on.
+    /// Generation of the change.
     pub generation: u64,
-    /// The app.
+    /// The app after the change.
     pub app: AppSummary,
-    /// What of it was made or changed.
+    /// The part of the app that was created or changed.
     pub target: Target,
 }
 
 impl AppChange {
-    /// The key version that was made or changed, if it was one.
+    /// Returns the key version that was created or changed, if the change was made to a key version.
     #[must_use]
     pub fn key(&self) -> Option<&KeySummary> {
         self.app.keys.iter().find(|key| self.target == Target::Key(key.id))
     }
 }
 
-/// A collection that was changed, as it is now, or was when it was removed.
+/// Result of changing a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionChange {
-    /// From this generation on.
+    /// Generation of the change.
     pub generation: u64,
-    /// The collection.
+    /// The collection after the change, or before it was removed.
     pub collection: CollectionSummary,
 }

@@ -1,4 +1,4 @@
-//! Apps and collections as records: JSON with a number for its shape, in which nothing unknown is overlooked.
+//! Serialization of apps and collections as versioned JSON records. Unknown fields are rejected.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use super::model::{
 };
 use crate::{Snapshot, StoreError, copy};
 
-/// The shape of records.
+/// Format number of the records.
 const FORMAT: u32 = 1;
 
-/// Whatever is behind a key: something, or where something was.
+/// A stored record: a live object or a tombstone.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record<T, D> {
@@ -33,7 +33,7 @@ struct Shape {
     format: u32,
 }
 
-/// What a record is about.
+/// A parsed record.
 #[derive(Clone, Debug)]
 pub(super) enum Entry<T, D> {
     Live(T),
@@ -82,26 +82,26 @@ pub(super) struct AppRecord {
     pub(super) delete_unix_s: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub(super) settings: SettingsRecord,
-    /// The highest version ever made, by curve: a number is never used twice.
+    /// The highest version number ever assigned, by curve. Numbers are never reused.
     pub(super) highest: BTreeMap<String, u32>,
     pub(super) keys: Vec<KeyRecord>,
     pub(super) token_keys: Vec<TokenKeyRecord>,
 }
 
-/// An app that is gone.
+/// The record of a removed app.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AppTombstone {
     pub(super) number: u32,
-    /// Who serves an older one may serve the app.
+    /// Generation of the removal. An instance that serves an older generation can still serve the app.
     pub(super) generation: u64,
 }
 
-/// Holds only what differs from the default.
+/// The settings of an app. Default values are not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SettingsRecord {
-    /// 0 is off.
+    /// Lifetime of an epoch key in milliseconds. 0 means off.
     #[serde(default, skip_serializing_if = "is_default")]
     epoch_ms: u32,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -123,15 +123,15 @@ pub(super) struct KeyRecord {
     pub(super) curve: String,
     pub(super) number: u32,
     pub(super) state: StateName,
-    /// It was imported to open, and seals nothing.
+    /// True if the key was imported only to open, and never seals.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(super) opens_only: bool,
     pub(super) created_unix_s: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delete_unix_s: Option<u64>,
-    /// SEC 1 compressed, base64: says which key this is without the KEK.
+    /// The public key, SEC 1 compressed, base64. Identifies the key without the KEK.
     pub(super) public_key: String,
-    /// The scalar under the KEK, base64.
+    /// The private scalar wrapped under the KEK, base64.
     pub(super) wrapped: String,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct TokenKeyRecord {
     pub(super) number: u32,
     pub(super) state: StateName,
     pub(super) created_unix_s: u64,
-    /// The secret under the KEK, base64.
+    /// The secret wrapped under the KEK, base64.
     pub(super) wrapped: String,
 }
 
@@ -156,13 +156,13 @@ pub(super) enum StateName {
 #[serde(deny_unknown_fields)]
 pub(super) struct CollectionRecord {
     pub(super) app: String,
-    /// That of the app it was made in: another app of the same name has another.
+    /// Number of the app that contains the collection. A later app with the same name has another number.
     pub(super) app_number: u32,
     pub(super) name: String,
     pub(super) number: u32,
     kind: String,
     format: String,
-    /// Of the format `card`: digits kept at the start and at the end.
+    /// For the format `card`: digits kept at the start and at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     keeps: Option<(u8, u8)>,
     scope: String,
@@ -173,13 +173,13 @@ pub(super) struct CollectionRecord {
     created_unix_s: u64,
 }
 
-/// A collection that is gone.
+/// The record of a removed collection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CollectionTombstone {
     pub(super) app_number: u32,
     pub(super) number: u32,
-    /// Who serves an older one may serve the collection.
+    /// Generation of the removal. An instance that serves an older generation can still serve the collection.
     pub(super) generation: u64,
 }
 
@@ -211,13 +211,13 @@ impl CollectionEntry {
     }
 }
 
-/// All records of one generation, read.
+/// All records of one generation, parsed.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     pub(super) generation: u64,
     pub(super) apps: BTreeMap<AppId, AppEntry>,
     pub(super) collections: BTreeMap<AppId, BTreeMap<CollectionName, CollectionEntry>>,
-    /// What is about access, by key. It is another's to read.
+    /// Unparsed records about access, by key. The access crate interprets them.
     pub(super) access: BTreeMap<String, Vec<u8>>,
 }
 
@@ -259,20 +259,20 @@ impl Contents {
         Ok(contents)
     }
 
-    /// An app that is there, also one that waits for its removal.
+    /// Returns an app that exists. The app can be waiting for its removal.
     pub(super) fn app(&self, app: &AppId) -> Result<&AppRecord, StoreError> {
         self.apps.get(app).and_then(Entry::live).ok_or_else(|| StoreError::NoApp { app: app.clone() })
     }
 
-    /// An app that is there and stays.
+    /// Returns an app that exists and does not wait for its removal.
     pub(super) fn staying(&self, app: &AppId) -> Result<&AppRecord, StoreError> {
         let found = self.app(app)?;
         let leaving = || StoreError::Deleted { name: format!("app {app}") };
         found.delete_unix_s.is_none().then_some(found).ok_or_else(leaving)
     }
 
-    /// The generation in which what was at `key` was removed, if that is so. Of a collection of an app that is gone
-    /// nothing has to be known: the app itself was not made again before it was safe.
+    /// Returns the generation in which the object at `key` was removed, if it was removed. Tombstones of collections do
+    /// not matter if their app was removed: a new app of that name is created only when that is safe.
     pub(super) fn tombstone(&self, key: &str) -> Option<u64> {
         let app = self.apps.iter().find(|(app, _)| app_key(app) == key).map(|(_, entry)| entry);
         if let Some(Entry::Deleted(tombstone)) = app {
@@ -289,7 +289,7 @@ impl Contents {
         }
     }
 
-    /// What there is of an app's collections, those that are gone too.
+    /// Returns an app's collections, including tombstones.
     pub(super) fn collections(
         &self,
         app: &AppId,
@@ -304,7 +304,7 @@ fn app_id(key: &str, app: &str) -> Result<AppId, StoreError> {
 }
 
 impl AppRecord {
-    /// An app without keys.
+    /// Creates an app without keys.
     pub(super) fn new(app: &AppId, number: u32) -> Self {
         Self {
             app: app.as_str().into(),

@@ -1,4 +1,4 @@
-//! What a [`Control`] promises, over the store in memory.
+//! Tests of [`Control`] over the in-memory store.
 
 use sealwire_crypto::{self as crypto, AppKeys, CardEnds, EpochLifetime, KeyId, KeyState};
 
@@ -11,7 +11,7 @@ mod records;
 
 const KEK: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// A [`Control`] of its own on a shared store, as another process has one.
+/// Creates a separate [`Control`] on a shared store, as another process would.
 fn control(store: &MemoryStore) -> Control {
     Control::new(Arc::new(store.clone()), Kek::from_hex(KEK).unwrap())
 }
@@ -75,7 +75,7 @@ async fn a_taken_name_is_refused_and_untouched() {
     for _ in 0..2 {
         assert!(matches!(control.create(&app("shop"), &Curve::ALL).await, Err(StoreError::Exists { .. })));
         assert_eq!(control.apps().await.unwrap().0, control.generation().await.unwrap());
-        // One that waits for its removal has its name still.
+        // An app that waits for its removal still has its name.
         control.delete(&app("shop"), Target::App, WEEK).await.unwrap();
     }
     assert_eq!(control.app(&app("shop")).await.unwrap().keys, shop.app.keys);
@@ -96,7 +96,7 @@ async fn a_rotation_adds_the_next_number_which_seals_from_then_on() {
     let found = keys(&control, "shop").await;
     assert_eq!((third.generation, found.newest(Curve::P256).unwrap().id), (4, third.key().unwrap().id));
     assert!([first, key.id, third.key().unwrap().id].iter().all(|id| found.reader(Curve::P256, *id).is_some()));
-    // An app that was made without a curve gets one.
+    // An app that was created without a curve can get a key.
     control.create(&app("one"), &[Curve::P256]).await.unwrap();
     let added = control.rotate(&app("one"), KeyKind::Pair(Curve::Secp256k1)).await.unwrap();
     assert_eq!(added.key().unwrap().number, 1);
@@ -161,7 +161,7 @@ async fn a_disabled_app_keeps_all_it_has() {
     let stopped = control.disable(&shop, Target::App).await.unwrap().app;
     assert_eq!(stopped, AppSummary { state: AppState::Disabled, ..made.clone() });
     assert_eq!(served(&control, "shop").await.unwrap().state, AppState::Disabled);
-    // Its keys can be changed meanwhile.
+    // The keys of a disabled app can be changed.
     let rotated = control.rotate(&shop, P256).await.unwrap().app;
     assert_eq!((rotated.state, rotated.keys.len()), (AppState::Disabled, 2));
     assert_eq!(control.enable(&shop, Target::App).await.unwrap().app.state, AppState::Active);
@@ -181,7 +181,7 @@ async fn an_imported_key_opens_and_seals_only_if_it_is_told_to() {
     assert!(keys(&control, "shop").await.reader(Curve::P256, opens.id).is_some());
     import(pair(Curve::Secp256k1, 1), false).await;
     assert_eq!((newest(Curve::P256).await, newest(Curve::Secp256k1).await), (Some(made.id), None));
-    // A disabled one that is enabled again still does not seal.
+    // A disabled open-only key that is enabled again still does not seal.
     control.disable(&shop, Target::Key(opens.id)).await.unwrap();
     assert_eq!(control.enable(&shop, Target::Key(opens.id)).await.unwrap().key(), Some(&opens));
     assert_eq!(newest(Curve::P256).await, Some(made.id));
@@ -230,7 +230,7 @@ async fn what_is_not_there_is_not_changed() {
     assert!(matches!(other.create(&nobody, &[Curve::P256]).await, Err(StoreError::WrongKek { .. })));
     assert!(matches!(other.load().await, Err(StoreError::WrongKek { .. })));
     assert_eq!(control.apps().await.unwrap(), (1, vec![made.clone()]));
-    // A key can be stopped by whoever has not even the KEK.
+    // A key can be disabled by an operator without the KEK.
     other.disable(&shop, Target::Key(made.keys[0].id)).await.unwrap();
 }
 
@@ -276,7 +276,7 @@ async fn a_deleted_key_stops_at_once_and_is_gone_after_its_delay() {
     assert!(opens().await && control.maintain(u64::MAX).await.unwrap() == 0, "it stays");
     assert_eq!(control.load().await.unwrap().removal_unix_s, None);
 
-    // Restored, it is what it was: a disabled one stays disabled.
+    // A restored target has its former state: a disabled one stays disabled.
     control.disable(&shop, target).await.unwrap();
     control.delete(&shop, target, WEEK).await.unwrap();
     assert_eq!(control.restore(&shop, target).await.unwrap().key().unwrap().state, KeyState::Disabled);
@@ -344,7 +344,7 @@ async fn a_name_is_used_again_when_no_instance_may_serve_the_old_app() {
     assert_eq!(behind().await, ["a", "b"]);
     control.beat(&instance("a", 3)).await.unwrap();
     assert_eq!(behind().await, ["b"]);
-    // One that starts may be about to load what it was before.
+    // An instance that starts can be about to load the old records.
     control.beat(&instance("c", 0)).await.unwrap();
     assert_eq!(behind().await, ["b", "c"]);
     control.create(&app("fresh"), &[]).await.expect("a new name is no one's");

@@ -60,7 +60,7 @@ async fn only_the_times_of_a_collection_change() {
     let made = control.create_collection(&shop, &name("cards"), PLAIN).await.unwrap().collection;
     let max = Rules::EXPIRES_S_MAX;
     let mut expected = made.collection;
-    // A time that is not given stays as it is.
+    // A time that is not given does not change.
     for (expires_s, retention_s) in [
         (Some(Some(1)), None),
         (None, Some(Some(0))),
@@ -104,7 +104,7 @@ async fn a_collection_is_refused_where_it_is_not_or_is_already() {
     control.create_collection(&shop, &cards, PLAIN).await.unwrap();
     let refused = control.create_collection(&shop, &cards, PLAIN).await;
     assert!(matches!(refused, Err(StoreError::CollectionExists { .. })));
-    // Another app has names of its own.
+    // Collections of another app have a separate namespace.
     control.create(&app("other"), &[]).await.unwrap();
     let other = control.create_collection(&app("other"), &cards, PLAIN).await.unwrap();
     assert_eq!(other.collection.collection.number, 1);
@@ -147,7 +147,7 @@ async fn collections_go_with_their_app_and_another_of_its_name_has_none() {
     }
     control.delete_collection(&shop, &name("c")).await.unwrap();
     control.delete(&shop, Target::App, NOW).await.unwrap();
-    // The app goes first: whoever made it again before its collections went would not find them in it.
+    // The app is removed first. A new app of that name must not find the old collections.
     let tombstone = control.read(|contents| Ok(removal(contents, u64::MAX))).await.unwrap().unwrap();
     let base = control.generation().await.unwrap();
     assert_eq!(tombstone.key, "app/shop");
@@ -192,7 +192,7 @@ async fn a_map_is_deleted_only_if_it_was_there() {
     let left = control.map_states().await.unwrap();
     control.create(&shop, &[]).await.unwrap();
     let renewed = control.map_states().await.unwrap();
-    // Records that are older than a map say nothing about it.
+    // Records that are older than a map say nothing about the map.
     for (what, states, expected) in [
         (map(1, 1), &nothing, MapState::Unknown),
         (map(1, 1), &early, live(&shop, None)),

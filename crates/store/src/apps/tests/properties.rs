@@ -1,4 +1,4 @@
-//! Two of a kind change one store at random and at once: nothing that was made is lost, and no number is used twice.
+//! Two controls change one store randomly and concurrently. No created object is lost, and no number is reused.
 
 use std::collections::HashMap;
 
@@ -47,7 +47,7 @@ fn change() -> impl Strategy<Value = (&'static str, Change)> {
     (prop::sample::select(&APPS[..]), change)
 }
 
-/// Makes a change, if there is something to make it of. Gives its generation.
+/// Makes a random change, if there is something to change. Returns its generation.
 async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
     let app = app(name);
     let key = async |at: u8| {
@@ -96,7 +96,7 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
     }
 }
 
-/// All that was ever seen.
+/// Everything that was ever seen.
 #[derive(Default)]
 struct History {
     /// The name of each app's number.
@@ -108,7 +108,8 @@ struct History {
 }
 
 impl History {
-    /// Nothing has another meaning than before, and nothing that `may_go` does not let go is gone.
+    /// Checks that no id or number has changed its meaning, and that nothing has disappeared except what `may_go`
+    /// allows.
     async fn check(&mut self, control: &Control, may_go: impl Fn(Option<u64>) -> bool, before: &[AppSummary]) {
         let state = control.load().await.unwrap();
         let (_, apps) = control.apps().await.unwrap();
@@ -137,7 +138,7 @@ impl History {
                 assert_eq!(self.collections.entry(number).or_insert_with(|| name.clone()), name);
             }
         }
-        // Of all maps that ever were, those of live collections are live and all others are deleted.
+        // Among all maps that ever existed, those of live collections are live and all others are deleted.
         let states = control.map_states().await.unwrap();
         for (app, collection) in self.collections.keys().copied() {
             let found = state.apps.iter().find(|served| served.number == app);

@@ -1,4 +1,4 @@
-//! Records as they rest.
+//! Tests of stored records.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
