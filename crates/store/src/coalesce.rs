@@ -1,15 +1,16 @@
-//! Many calls, few trips to the store: group commit and joined look-ups over any [`TokenStore`].
+//! Batches concurrent requests to any [`TokenStore`]: group commit for writes, joined keys for lookups.
 //!
-//! What arrives while a write is under way goes with the next one. The commit is the clock: there is no linger timer,
-//! which would cost half the rate and more than double the latency of 64 callers, and a lone caller is sent at once. A
-//! caller is answered after the commit that its group was in.
+//! Worker tasks (lanes) send the batches. Writes that arrive during a commit go into the next batch. There is no linger
+//! timer, which would halve the throughput and more than double the latency of 64 clients. A lone request is sent
+//! immediately. A request completes after the commit that contains its group.
 //!
-//! Groups go together up to [`ROWS_TOGETHER`] and [`BYTES_TOGETHER`], app by app in turn, so that one app's bulk does not
-//! hold up another's single writes. A larger group is atomic too and goes alone; all lanes but one may carry such, and
-//! where there is one lane only, others go between two of them. What may wait here is bounded by the
-//! [`WriteThrottle`](crate::WriteThrottle).
+//! A write batch has up to [`ROWS_TOGETHER`] rows and [`BYTES_TOGETHER`] bytes, taken from the apps round-robin. One
+//! app's bulk writes therefore do not delay another app's single writes. A larger group is also atomic and has a batch
+//! of its own. All workers but one can send such groups. If there is only one worker, small groups are sent between two
+//! large ones. The [`WriteThrottle`](crate::WriteThrottle) bounds the queued rows.
 //!
-//! Dropping a call's future takes its group out, unless it is under way: then the commit goes on.
+//! Dropping a request's future removes its group from the queue. If the group is already in a batch, the commit
+//! continues.
 
 mod batch_queue;
 mod fair_queue;
@@ -34,47 +35,51 @@ use crate::{Fingerprint, Group, MapId, Permit, Row, StoreError, TokenId, TokenSt
 use batch_queue::{Desk, Lane, Rules, Size, Sort};
 use work::{Open, Waiter, Work};
 
-/// Rows of one write, unless one group has more: more gain little on one connection and lengthen every commit.
+/// Maximum rows of a write batch, unless a single group has more. More rows gain little on one connection and lengthen
+/// every commit.
 pub const ROWS_TOGETHER: usize = 512;
-/// Bytes of one write, unless one group has more.
+/// Maximum bytes of a write batch, unless a single group has more.
 pub const BYTES_TOGETHER: usize = 1 << 20;
-/// Keys of one look-up, at most.
+/// Maximum keys of a lookup batch.
 pub const KEYS_TOGETHER: usize = 1_000;
-/// Bytes that the rows of one look-up may come to, unless one row has more.
+/// Maximum bytes of the rows that a lookup batch can return, unless a single row has more.
 const KEYS_BYTES_TOGETHER: usize = 64 << 20;
 
-/// A part of a call's keys that goes in one look-up, at most; a larger call is asked in parts, between those of others.
+/// Maximum keys of one request in one lookup batch. Larger requests are split, and their pieces are interleaved with
+/// other requests.
 const KEYS_PIECE: usize = 250;
-/// How often a lane gives way before it leaves.
+/// Maximum number of times that a worker yields to gather more requests.
 const GATHER_MAX: usize = 8;
-/// What an app's turn is worth.
+/// Weight per app in each round of the queue: rows, and keys.
 const ROWS_TURN: usize = 32;
 const KEYS_TURN: usize = 64;
 
-/// How many writes and look-ups are under way at once, at most.
+/// Maximum number of concurrent batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// Writes; at least 1. As many as the store has connections for them: 2 for PostgreSQL, 1 embedded.
+    /// Write workers; at least 1. Should match the store's write connections: 2 for PostgreSQL, 1 for the embedded
+    /// store.
     pub writers: usize,
-    /// Look-ups; at least 1. More than connections where these pipeline: few callers are then not joined at all.
+    /// Lookup workers; at least 1. Can exceed the number of connections if they pipeline; few concurrent requests are
+    /// then not joined.
     pub readers: usize,
 }
 
-/// Why there is no answer.
+/// Reasons for which a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The store's. A write may have happened or not, where it says that it does not answer.
+    /// The store failed. On [`StoreError::Unavailable`], a write may have happened or not.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its deadline passed while it waited. It was not sent.
+    /// The deadline passed while the request was queued. The request was not sent.
     #[error("the deadline passed before it was sent to the store")]
     Late,
-    /// [`Coalescer::close`] was called. It was not sent.
+    /// [`Coalescer::close`] was called. The request was not sent.
     #[error("the store is being closed")]
     Closed,
 }
 
-/// What was asked of the store.
+/// Operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// [`TokenStore::write`].
@@ -85,28 +90,28 @@ pub enum Kind {
     Find,
 }
 
-/// One trip to the store, when it is over.
+/// Statistics of a completed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flight {
-    /// What was asked.
+    /// Operation of the batch.
     pub kind: Kind,
-    /// Groups, or parts of look-ups.
+    /// Number of groups, or of pieces of lookups.
     pub calls: usize,
-    /// Those of them that failed.
+    /// Number of groups or pieces that failed.
     pub failed: usize,
-    /// Rows, or keys.
+    /// Number of rows or keys.
     pub items: usize,
-    /// Bytes of the rows, about; 0 for keys.
+    /// Approximate bytes of the written rows; 0 for lookups.
     pub bytes: usize,
-    /// How long the one that came first had waited.
+    /// Queue time of the request that waited longest.
     pub waited: Duration,
-    /// From sending to the answer.
+    /// Time between sending the batch and its completion.
     pub took: Duration,
 }
 
-/// Is told of every trip, for metrics.
+/// Receives the statistics of every batch, for metrics.
 pub trait Observer: Send + Sync {
-    /// Called on the lane between two trips: it must be quick.
+    /// Called by a worker between two batches. Implementations must be fast.
     fn landed(&self, flight: &Flight);
 }
 
@@ -114,18 +119,18 @@ impl Observer for () {
     fn landed(&self, _: &Flight) {}
 }
 
-/// What waits to be sent.
+/// Amount of queued work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Rows to be written.
+    /// Rows to write.
     pub rows: usize,
-    /// Their bytes, about.
+    /// Approximate bytes of those rows.
     pub bytes: usize,
-    /// Keys to be looked up.
+    /// Keys to look up.
     pub keys: usize,
 }
 
-/// Joins calls to a store. Clones share it.
+/// Batches requests to a store. Clones share the queues.
 #[derive(Clone)]
 pub struct Coalescer {
     shared: Arc<Shared>,
@@ -142,25 +147,26 @@ struct Shared {
 }
 
 type Write = Work<Promised, Written>;
-/// A group, and the room that it has until it is durable.
+/// A group, and the throttle permit that it holds until it is durable.
 type Promised = (Group, Option<Permit>);
-/// Keys of either kind.
+/// A lookup by token id or by fingerprint.
 type Look = Work<Vec<(MapId, [u8; 16])>, Vec<Option<Row>>>;
 
 impl Coalescer {
-    /// Over `store`. Lanes run on the runtime that this is called on.
+    /// Creates a coalescer over `store`. Workers run on the current tokio runtime.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
     #[must_use]
     pub fn new(store: Arc<dyn TokenStore>, lanes: Lanes, observer: Arc<dyn Observer>) -> Self {
         Self::for_rows(store, lanes, KEYS_BYTES_TOGETHER / KEYS_TOGETHER, observer)
     }
 
-    /// The same where a row may take so many bytes: look-ups are small enough that what they bring has its bound.
+    /// Like [`Coalescer::new`], with a maximum row size. The size limits lookup batches, so that the returned bytes are
+    /// bounded.
     ///
     /// # Panics
-    /// As [`Coalescer::new`].
+    /// As for [`Coalescer::new`].
     #[must_use]
     pub fn for_rows(
         store: Arc<dyn TokenStore>,
@@ -183,22 +189,22 @@ impl Coalescer {
         Self { shared: Arc::new(shared), runtime: Handle::current() }
     }
 
-    /// The store, for what is not joined.
+    /// Returns the store, for operations that are not batched.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn TokenStore> {
         &self.shared.store
     }
 
-    /// What waits to be sent.
+    /// Returns the amount of queued work.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         let writes = self.shared.writes.waiting();
         Waiting { rows: writes.items, bytes: writes.bytes, keys: self.shared.looks.waiting().items }
     }
 
-    /// [`TokenStore::write`] of one group. Past `deadline` it is not sent; once it is under way its answer is waited for.
-    /// `permit` is the room that was reserved for it, and is given back when the store has answered or it is taken
-    /// out. Safe to drop, as the module says.
+    /// Writes one group as [`TokenStore::write`] does. A group is not sent after `deadline`; once it is sent, its
+    /// result is awaited. `permit` is the reserved capacity for the group. The permit is released when the store has
+    /// responded or the group is removed. Cancel-safe, as the module describes.
     ///
     /// # Errors
     /// Any [`CallError`].
@@ -211,7 +217,7 @@ impl Coalescer {
     ) -> Result<Written, CallError> {
         let bytes = group.rows.iter().map(Row::bytes).sum();
         let size = Size { items: group.rows.len(), bytes };
-        // One scale for both bounds.
+        // Converts bytes to rows, so that one weight covers both limits.
         let weight = size.items.max(bytes.div_ceil(BYTES_TOGETHER / ROWS_TOGETHER)).max(1);
         let sort = if weight <= ROWS_TOGETHER { Sort::First } else { Sort::Second };
         let app = group.map.app;
@@ -224,7 +230,7 @@ impl Coalescer {
         Waiter { desk: &self.shared.writes, sort, place: Some(place), answer }.answer(deadline).await
     }
 
-    /// [`TokenStore::get`]. As for [`Coalescer::write`].
+    /// Looks up rows as [`TokenStore::get`] does, with a deadline as in [`Coalescer::write`].
     ///
     /// # Errors
     /// Any [`CallError`].
@@ -237,7 +243,7 @@ impl Coalescer {
         self.look(Sort::First, now, keys, |id| id.0, deadline).await
     }
 
-    /// [`TokenStore::find`]. As for [`Coalescer::write`].
+    /// Looks up rows as [`TokenStore::find`] does, with a deadline as in [`Coalescer::write`].
     ///
     /// # Errors
     /// Any [`CallError`].
@@ -276,7 +282,7 @@ impl Coalescer {
         Ok(rows)
     }
 
-    /// Takes nothing more; returns when all that waits has been sent and answered.
+    /// Stops accepting requests. Returns when every queued request was sent and has its result.
     pub async fn close(&self) {
         self.shared.writes.close().await;
         self.shared.looks.close().await;
@@ -303,8 +309,8 @@ async fn look_lane(shared: Arc<Shared>) {
     }
 }
 
-/// Lets those who can run now come first, as long as they bring more: a lane that has just answered many would leave with
-/// the first of them that calls again. Nobody is waited for who does nothing.
+/// Yields while runnable tasks add requests. Without this, a worker that has just completed many requests would leave
+/// with the first new one. Idle tasks are not waited for.
 async fn gather<T>(desk: &Desk<T>) {
     let mut before = desk.waiting().items;
     for _ in 0..GATHER_MAX {
@@ -357,7 +363,8 @@ impl Shared {
     }
 }
 
-/// Lets a panic end `work` and not its lane, which others wait for. The panic hook has told of it.
+/// Catches panics of `work`, so that a panic does not end the worker that other requests depend on. The panic hook has
+/// already reported the panic.
 async fn caught(work: impl Future<Output = ()>) {
     let mut work = pin!(work);
     let step = |context: &mut std::task::Context<'_>| {

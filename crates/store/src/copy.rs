@@ -1,9 +1,8 @@
-//! Copies everything of one store to another that is empty: control records as they are, and every row in any state.
+//! Copies a whole store to another, empty store: control records unchanged, and every row in any state.
 //!
-//! Until the copy is whole the target holds no records but a mark, so that no engine takes it for a store of its own.
-//! Then both sides are read in order and every row is compared; only after that do the records replace the mark, under
-//! a generation that is not below the source's. A copy that was cut short goes on where it was. No more than two pages
-//! of rows are in memory.
+//! During the copy, the target holds no control records except a mark, so that no engine uses it as a store. Then both
+//! sides are read in order and every row is compared. Only after that do the records replace the mark, under a
+//! generation not below the source's. An interrupted copy can be resumed. At most two pages of rows are in memory.
 
 use std::collections::BTreeMap;
 
@@ -17,55 +16,55 @@ mod tests;
 
 pub use compare::{Differences, How};
 
-/// Rows that are read and written at once.
+/// Rows per read and write.
 const PAGE_ROWS: usize = 1_000;
-/// The record that stands in for all others while a copy is under way.
+/// Key of the record that marks an unfinished copy. It stands in for all other records.
 pub const MARK: &str = "copy";
 
-/// Both halves of one store.
+/// Control state and token maps of one store.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
-    /// Its control state.
+    /// Control state of the store.
     pub control: &'a dyn ControlStore,
-    /// Its token maps.
+    /// Token maps of the store.
     pub tokens: &'a dyn TokenStore,
 }
 
 impl<'a> Side<'a> {
-    /// Of a store that is both.
+    /// Wraps a store that implements both traits.
     pub fn of(store: &'a (impl ControlStore + TokenStore)) -> Self {
         Self { control: store, tokens: store }
     }
 }
 
-/// How far it is, in rows from the beginning.
+/// Progress of a copy, in rows from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// So many are in the target.
+    /// Number of rows in the target.
     Copied(u64),
-    /// So many of those were read back and compared.
+    /// Number of rows that were read back and compared.
     Compared(u64),
 }
 
-/// What was copied and found equal.
+/// Result of a verified copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Control records.
+    /// Number of control records.
     pub records: u64,
-    /// Rows in any state.
+    /// Number of rows in any state.
     pub rows: u64,
-    /// The target's generation after it.
+    /// Generation of the target after the copy.
     pub generation: u64,
-    /// Whether it went on with a copy that was cut short.
+    /// True if the copy resumed an interrupted one.
     pub resumed: bool,
 }
 
-/// Which side of a copy.
+/// Names a side of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Where it comes from.
+    /// The store that is read.
     Source,
-    /// Where it goes.
+    /// The store that is written.
     Target,
 }
 
@@ -78,43 +77,43 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Why there is no whole copy. Nothing of the source was changed.
+/// Reasons for which a copy is not complete. The source was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// A side failed. Copying again goes on where it was.
+    /// A store failed. Copying again resumes the copy.
     #[error("the {end}: {error}")]
     Store {
-        /// Which.
+        /// The failed side.
         end: End,
-        /// How.
+        /// The error of the store.
         error: StoreError,
     },
-    /// An engine runs on a side. Stop it; one that was killed is forgotten after 90 seconds.
+    /// An engine serves one of the stores. Stop the engine. A killed engine is forgotten after 90 seconds.
     #[error(
         "the {end} is served by the engine at {address}; stop it first (one that was killed is forgotten after 90 s)"
     )]
     Served {
-        /// Which.
+        /// The served side.
         end: End,
-        /// Where the engine takes calls.
+        /// Listen address of the engine.
         address: String,
     },
-    /// The target has content. Choose another, or empty that one.
+    /// The target has content. Choose another store, or empty the target.
     #[error("the target is not empty: {what}; choose an empty one")]
     NotEmpty {
-        /// What it has.
+        /// Description of the content.
         what: String,
     },
-    /// The target holds a part of a copy of another state. Empty it.
+    /// The target holds a partial copy of another state. Empty the target.
     #[error("the target holds a part of a copy of another store, or of this one as it was; choose an empty one")]
     OtherCopy,
-    /// The source is such a part itself.
+    /// The source is an unfinished copy.
     #[error("the source is a copy that was never finished")]
     SourceUnfinished,
-    /// A side was written meanwhile.
+    /// One of the stores was changed during the copy.
     #[error("the {0} was changed during the copy; stop whoever writes it and copy again")]
     Changed(End),
-    /// What was read back is not what was read.
+    /// The target's content differs from the source's content.
     #[error("the copy differs from its source: {0}")]
     Differs(Differences),
 }
@@ -123,11 +122,11 @@ fn at(end: End) -> impl Fn(StoreError) -> CopyError {
     move |error| CopyError::Store { end, error }
 }
 
-/// Copies everything of `from` to `to` and verifies it. `progress` is called after every page. Safe to drop, and to
-/// repeat, at any moment.
+/// Copies everything from `from` to `to` and verifies the copy. `progress` is called after every page. The operation
+/// can be cancelled and repeated at any time.
 ///
 /// # Errors
-/// [`CopyError`].
+/// Any [`CopyError`].
 pub async fn copy(
     from: Side<'_>,
     to: Side<'_>,
@@ -142,7 +141,7 @@ pub async fn copy(
     let (base, resumed) = mark(&state, to).await?;
     copy_rows(from, to, resumed, progress).await?;
     let rows = compare::rows(from.tokens, to.tokens, progress).await?;
-    // An engine that began meanwhile may have made tokens behind the rows that were compared.
+    // An engine that started during the copy can have created tokens behind the compared rows.
     nobody_serves(from, End::Source).await?;
     nobody_serves(to, End::Target).await?;
     if everything(from.control).await.map_err(at(End::Source))? != state {
@@ -163,7 +162,8 @@ async fn nobody_serves(side: Side<'_>, end: End) -> Result<(), CopyError> {
     }
 }
 
-/// Leaves the mark in an empty target, or finds it there. Gives the generation under it, and whether it was there.
+/// Writes the mark to an empty target, or finds the mark there. Returns the target's generation, and true if the mark
+/// existed.
 async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> {
     let mark = fingerprint(state);
     let there = everything(to.control).await.map_err(at(End::Target))?;
@@ -184,7 +184,7 @@ async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> 
     }
 }
 
-/// Tells one control state from another.
+/// Returns a hash that identifies a control state.
 fn fingerprint(state: &Snapshot) -> Vec<u8> {
     let mut hash = xxhash_rust::xxh3::Xxh3Default::new();
     hash.update(&state.generation.to_be_bytes());
@@ -195,14 +195,14 @@ fn fingerprint(state: &Snapshot) -> Vec<u8> {
     format!("{{\"format\":1,\"of\":\"{:032x}\"}}", hash.digest128()).into_bytes()
 }
 
-/// The place of a row in the order of maps and ids.
+/// Position of a row in the order of maps and ids.
 type Place = (MapId, TokenId);
 
 fn end_of(page: &[(MapId, Row)]) -> Option<Place> {
     page.last().map(|(map, row)| (*map, row.id))
 }
 
-/// Puts every page into the target. What a copy before this one put there is read instead, while it is the same.
+/// Writes every page to the target. When resuming, equal rows that exist in the target are not written again.
 async fn copy_rows(
     from: Side<'_>,
     to: Side<'_>,

@@ -1,21 +1,22 @@
-//! The smooth write throttle: how much may be promised and not yet durable, and who waits how long when it is much.
+//! The write throttle. It bounds the rows that are accepted but not yet durable, and spreads the waits of the clients.
 //!
-//! A caller reserves its rows and bytes before it does any work for them; the [`Permit`] goes with the group through the
-//! [`Coalescer`](crate::Coalescer) and gives them back when the store has answered, or when it is dropped. Without it
-//! callers wait where nobody sees them, some not at all and some for a whole commit, and memory has no bound. The rule and
-//! its source are in `pacer.rs`.
+//! A client reserves capacity for its rows and bytes before it does any work for them. The [`Permit`] accompanies the
+//! group through the [`Coalescer`](crate::Coalescer). The permit is released when the store has responded, or when it
+//! is dropped. Without the throttle, waiting is unbounded in memory, invisible and uneven: some requests wait for a
+//! whole commit, others not at all. `pacer.rs` has the rule and its source.
 //!
-//! Simulated by `sim.rs`, with 1,000 writers that ask for 1.25 times what the store can do, in writes of 500 rows that take
-//! 275 ms; what they wait, in ms, and how many are let in within one:
+//! `sim.rs` simulates 1,000 writers with a demand of 1.25 times the store's capacity, in writes of 500 rows that take
+//! 275 ms. The table shows waits in ms and the fraction admitted within 1 ms:
 //!
 //! | | p50 | p99 | max | < 1 ms | modes |
 //! | --- | --- | --- | --- | --- | --- |
 //! | this throttle | 108 | 151 | 175 | 0 % | 1 |
-//! | in order while there is room (`rows_max` 4,000) | 112 | 242 | 262 | 16 % | 2 |
-//! | refused while there is none, back-off of the callers' own | 28 | 1,837 | 11,251 | 49 % | 2 |
+//! | FIFO while there is room (`rows_max` 4,000) | 112 | 242 | 262 | 16 % | 2 |
+//! | rejected while there is none, clients back off | 28 | 1,837 | 11,251 | 49 % | 2 |
 //!
-//! All three make as many rows durable. With R wrong by a factor of ten either way p99 is 190. Where the store stalls for
-//! a second of ten, a sleep that is fixed when a writer comes, as in the source, costs two thirds of the rows; this nothing.
+//! All three variants make equally many rows durable. If R is wrong by a factor of ten in either direction, p99 is 190.
+//! In OpenZFS, the source of the rule, a sleep is fixed when a writer arrives. If the store stalls for one second in
+//! ten, a fixed sleep costs two thirds of the rows. This throttle loses none.
 
 mod admission_queue;
 #[cfg(test)]
@@ -33,21 +34,21 @@ use tokio::time::{Instant, timeout_at};
 use crate::{BYTES_TOGETHER, Lanes, ROWS_TOGETHER};
 use admission_queue::{Id, Pacer, Released, Rules};
 
-/// The knobs.
+/// Limits of the throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleBounds {
-    /// Rows promised and not durable, unless one call has more. Delay begins at 0.6 of it, and under load it rests at
-    /// 0.8. With room for two full writes waits are as uneven as without a throttle (p99 twice the median), with room
-    /// for eight p99 is 1.4 times the median; what is above is only memory.
+    /// Maximum rows accepted and not durable, unless a single request has more. Delays begin at 0.6 of this limit, and
+    /// under load the level settles at 0.8. With room for two full writes, waits are as uneven as without a throttle
+    /// (p99 is twice the median). With room for eight, p99 is 1.4 times the median. More room only costs memory.
     pub rows_max: usize,
-    /// Their bytes.
+    /// Maximum bytes of those rows.
     pub bytes_max: usize,
-    /// Callers that wait; others are refused at once.
+    /// Maximum number of waiting requests. Others are rejected at once.
     pub waiters_max: usize,
 }
 
 impl ThrottleBounds {
-    /// The defaults for so many lanes: eight full writes each.
+    /// Returns the default limits for `lanes`: room for eight full writes per write worker.
     #[must_use]
     pub fn new(lanes: Lanes) -> Self {
         let writes = 8 * lanes.writers.max(1);
@@ -55,41 +56,41 @@ impl ThrottleBounds {
     }
 }
 
-/// Why a caller was refused. It is the store's doing, whatever the reason, and says nothing of calls that write nothing.
+/// Reason for a rejection. Every reason is about write capacity; requests that write nothing are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The store has been silent for 2 s with writes in its hands.
+    /// The store has pending writes and has not responded for 2 s.
     Stalled,
-    /// Too many wait.
+    /// Too many requests wait.
     Full,
-    /// It would not be durable by its deadline, or was not let in by then.
+    /// The rows would not be durable by the deadline, or were not admitted by then.
     Deadline,
 }
 
-/// A refusal, before any work.
+/// A rejection before any work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store is behind with what it has promised ({reason:?}); try again in {retry_after:?}")]
 pub struct Refusal {
-    /// Why.
+    /// Reason for the rejection.
     pub reason: Reason,
-    /// When what is in the way will have gone, at the rate at which the store is going, and half of those been served
-    /// that were refused before: 5 ms to 10 s, and spread over half as much again so that callers do not return
-    /// together. Of a store that has stalled nobody knows: as long as it has been silent.
+    /// Suggested retry delay: the time in which the store works off the backlog and half of the recently rejected
+    /// requests. The delay is 5 ms to 10 s, plus a spread of up to half as much, so that clients do not return
+    /// together. If the store has stalled, the delay is the time since its last response.
     pub retry_after: Duration,
 }
 
-/// What the throttle sees, for metrics.
+/// State of the throttle, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// Promised and not durable, in rows; bytes are counted as rows in the proportion of the bounds.
+    /// Rows accepted and not durable. Bytes count as rows in the proportion of the limits.
     pub dirty: f64,
-    /// Callers that wait to be let in.
+    /// Requests that wait to be admitted.
     pub waiting: usize,
-    /// What the store makes durable, in rows a second; 0 until it had enough to do for once.
+    /// Rows per second that the store makes durable; 0 until the rate could be measured under load.
     pub rate: f64,
 }
 
-/// Lets writers in. Clones share it.
+/// Admits writes at the pace of the store. Clones share the state.
 #[derive(Clone)]
 pub struct WriteThrottle {
     shared: Arc<Shared>,
@@ -99,22 +100,22 @@ struct Shared {
     bounds: ThrottleBounds,
     origin: Instant,
     books: Mutex<Books>,
-    /// Something happened that a task which watches the time should know.
+    /// Notifies the timer task of a change.
     changed: Notify,
     runtime: Handle,
 }
 
 struct Books {
     pacer: Pacer<oneshot::Sender<()>>,
-    /// Whether there is a task that watches the time; there is while somebody waits.
+    /// True while a timer task runs. A timer task runs while a request waits.
     watched: bool,
 }
 
 impl WriteThrottle {
-    /// With nothing promised. It watches the time on the runtime that this is called on.
+    /// Creates a throttle without accepted rows. Its timer task runs on the current tokio runtime.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
     #[must_use]
     pub fn new(bounds: ThrottleBounds) -> Self {
         let rules = Rules::new(bounds.rows_max.max(1) as f64, bounds.waiters_max);
@@ -123,11 +124,11 @@ impl WriteThrottle {
         Self { shared: Arc::new(Shared { bounds, origin: Instant::now(), books, changed, runtime }) }
     }
 
-    /// Waits for room for so many rows, of so many bytes together, that are to be durable by `deadline`. First come, first
-    /// served. Dropping the future gives up the place.
+    /// Waits for capacity for `rows` rows with a total of `bytes` bytes, which must be durable by `deadline`. Requests
+    /// are served in FIFO order. Dropping the future gives up the place in the queue.
     ///
     /// # Errors
-    /// A [`Refusal`], at once or at the deadline.
+    /// A [`Refusal`], immediately or at the deadline.
     pub async fn reserve(&self, rows: usize, bytes: usize, deadline: Option<Instant>) -> Result<Permit, Refusal> {
         let shared = &self.shared;
         let part = bytes as f64 / shared.bounds.bytes_max.max(1) as f64;
@@ -154,7 +155,7 @@ impl WriteThrottle {
         Ok(Permit { shared: Arc::clone(shared), weight, sent: false, answered: false })
     }
 
-    /// What it sees now.
+    /// Returns the current state.
     #[must_use]
     pub fn pressure(&self) -> Pressure {
         let books = self.shared.books();
@@ -165,11 +166,11 @@ impl WriteThrottle {
 
 impl Shared {
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Nothing here panics between two steps of a change.
+        // No code in this file panics between two steps of a change.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a change and tells those whom it lets in.
+    /// Applies a change and notifies the requests that it admits.
     fn change<A>(self: &Arc<Self>, change: impl FnOnce(&mut Pacer<oneshot::Sender<()>>, Duration) -> A) -> A {
         let now = self.origin.elapsed();
         let mut books = self.books();
@@ -188,7 +189,7 @@ impl Shared {
     }
 }
 
-/// Lets in who is due as time passes, until nobody waits.
+/// Admits requests as they become due, until no request waits.
 async fn watch(shared: Arc<Shared>) {
     loop {
         let next = {
@@ -203,7 +204,7 @@ async fn watch(shared: Arc<Shared>) {
         };
         let changed = shared.changed.notified();
         match next {
-            // Both ends of the wait are a reason to look again.
+            // The loop runs again after a timeout and after a change.
             Some(due) => drop(timeout_at(shared.origin + due, changed).await),
             None => changed.await,
         }
@@ -212,12 +213,12 @@ async fn watch(shared: Arc<Shared>) {
 
 fn tell(admitted: Vec<oneshot::Sender<()>>) {
     for waiter in admitted {
-        // One that has gone meanwhile gives up its place itself.
+        // A receiver that is gone releases its capacity in its own destructor.
         let _ = waiter.send(());
     }
 }
 
-/// A caller that waits. Dropped, it leaves, or gives back what it was let in with.
+/// A waiting request. Dropping it removes it from the queue, or releases its capacity if it was admitted.
 struct Place<'a> {
     shared: &'a Arc<Shared>,
     weight: f64,
@@ -236,7 +237,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Room for rows that are not durable yet. Dropped, it gives the room back.
+/// Capacity for rows that are not durable yet. Dropping the permit releases the capacity.
 pub struct Permit {
     shared: Arc<Shared>,
     weight: f64,
@@ -245,13 +246,13 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The rows go to the store.
+    /// Marks the rows as sent to the store.
     pub(crate) fn send(&mut self) {
         self.sent = true;
         self.shared.change(|pacer, now| pacer.sent(now, 1));
     }
 
-    /// The store has done what it was asked with them.
+    /// Marks the rows as processed by the store, and releases the capacity.
     pub(crate) fn answered(mut self) {
         self.answered = true;
     }

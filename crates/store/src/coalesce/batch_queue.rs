@@ -1,9 +1,9 @@
-//! Lanes and what waits for them.
+//! Batch queue: queued requests and the workers (lanes) that send them.
 //!
-//! A lane is a task that takes what waits, carries it to the store, and takes again; it ends when it finds nothing. So
-//! there is no timer: what arrives while all lanes are under way goes together with the next. Work comes in two sorts
-//! that do not go together; a lane that may choose takes them by turns, and of the second sort only so many lanes are
-//! under way at once.
+//! A lane is a task that repeatedly takes a batch from the queue and sends it. The task ends when the queue is empty.
+//! There is no timer: requests that arrive while all workers are busy are in the next batch. Requests are of two sorts
+//! that never share a batch. A worker alternates between the sorts, and only a bounded number of workers handle the
+//! second sort at once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,15 +18,15 @@ pub(super) enum Sort {
     Second,
 }
 
-/// How many lanes there are and what they take.
+/// Limits of workers and batches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) lanes: usize,
-    /// Lanes that may carry the second sort at once.
+    /// Maximum number of concurrent workers for the second sort.
     pub(super) second_lanes: usize,
-    /// Weight that goes together.
+    /// Maximum weight of a batch.
     pub(super) limit: usize,
-    /// Weight of an app's turn, of each sort.
+    /// Weight per app and round, for each sort.
     pub(super) quanta: [usize; 2],
 }
 
@@ -50,12 +50,12 @@ struct Books<T> {
     waiting: Size,
     lanes: usize,
     second_lanes: usize,
-    /// Weight that is under way.
+    /// Weight of the batches in progress.
     carried: usize,
     closed: bool,
 }
 
-/// What a lane carried last, and its weight. Made for a lane that [`Desk::push`] asks to be started.
+/// The sort and weight of the worker's last batch. [`Desk::push`] tells when to start a worker.
 #[derive(Debug, Default)]
 pub(super) struct Lane(Option<(Sort, usize)>);
 
@@ -67,11 +67,11 @@ impl<T> Desk<T> {
     }
 
     fn books(&self) -> MutexGuard<'_, Books<T>> {
-        // Nothing here panics between two steps of a change.
+        // No code in this file panics between two steps of a change.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets something wait. Where the answer says so, the caller starts a lane.
+    /// Queues an item. Returns its key, and true if the caller must start a worker.
     pub(super) fn push(
         &self,
         sort: Sort,
@@ -92,26 +92,27 @@ impl<T> Desk<T> {
         Ok((place, start))
     }
 
-    /// Takes out what is not under way. Says whether it was still there.
+    /// Removes an item that is not in a batch yet. Returns true if the item was still queued.
     pub(super) fn remove(&self, sort: Sort, place: Place) -> bool {
         let mut books = self.books();
         let item = books.rings[sort as usize].remove(place);
         if let Some((size, _)) = &item {
             books.arrived(*size);
         }
-        // What waited is dropped without the lock.
+        // Unlocks first, so that the item is dropped without the lock.
         drop(books);
         item.is_some()
     }
 
-    /// What this lane carried has arrived. Those who brought it may be here again before it leaves.
+    /// Marks the batch of this worker as completed. Clients of the batch can queue new requests before the worker takes
+    /// its next batch.
     pub(super) fn landed(&self, lane: &mut Lane) {
         if let Some((_, weight)) = &mut lane.0 {
             self.books().carried -= std::mem::take(weight);
         }
     }
 
-    /// What this lane carries next, after [`Desk::landed`]; with `None` it has ended.
+    /// Returns the next batch of this worker, after [`Desk::landed`]. Returns `None` if the worker must end.
     pub(super) fn next(&self, lane: &mut Lane) -> Option<(Sort, Vec<T>)> {
         let mut books = self.books();
         let last = lane.0.take().map(|(sort, _)| sort);
@@ -150,11 +151,11 @@ impl<T> Desk<T> {
         self.books().waiting
     }
 
-    /// Takes nothing more, and returns when all that waited has been carried.
+    /// Stops accepting items, and returns when all queued items were sent.
     pub(super) async fn close(&self) {
         loop {
             let idle = self.idle.notified();
-            // While something waits there is a lane.
+            // There is a worker as long as items are queued.
             if self.shut() == 0 {
                 return;
             }
@@ -170,7 +171,7 @@ impl<T> Desk<T> {
 }
 
 impl<T> Books<T> {
-    /// Each lane's of all that there is.
+    /// Returns one worker's share of all queued and sent weight.
     fn part(&self, lanes: usize) -> usize {
         let waiting: usize = self.rings.iter().map(Ring::weight).sum();
         (waiting + self.carried).div_ceil(lanes)

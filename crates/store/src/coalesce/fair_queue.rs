@@ -1,11 +1,11 @@
-//! What waits, by app, and whose turn it is.
+//! A queue that serves apps by deficit round-robin.
 //!
-//! Deficit round robin: an app's turn is worth a quantum of weight, and what it cannot spend it keeps for its next turn.
-//! So an app with a thousand calls waiting delays the one call of another by a quantum, not by a thousand.
+//! In each round an app gets a quantum of weight, and keeps unused weight for its next round. An app with a thousand
+//! queued requests therefore delays another app's single request by a quantum, not by a thousand requests.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// Where something waits, to take it out again.
+/// Key of a queued item, used to remove the item.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     app: u32,
@@ -14,7 +14,7 @@ pub(super) struct Place {
 
 #[derive(Debug)]
 pub(super) struct Ring<T> {
-    /// Of the apps in `turns`, each once; one may have become empty meanwhile.
+    /// Queues of the apps in `turns`. Each app is in `turns` once. A queue can become empty through removals.
     queues: HashMap<u32, Queue<T>>,
     turns: VecDeque<u32>,
     quantum: usize,
@@ -26,7 +26,7 @@ pub(super) struct Ring<T> {
 #[derive(Debug)]
 struct Queue<T> {
     credit: usize,
-    /// By arrival, with their weights.
+    /// Items with their weights, by arrival.
     waiting: BTreeMap<u64, (usize, T)>,
 }
 
@@ -39,7 +39,7 @@ impl<T> Ring<T> {
         self.waiting == 0
     }
 
-    /// Of all that waits.
+    /// Returns the total weight of all queued items.
     pub(super) fn weight(&self) -> usize {
         self.weight
     }
@@ -57,7 +57,7 @@ impl<T> Ring<T> {
         Place { app, number }
     }
 
-    /// Takes something out that nobody waits for any more, if it is still there.
+    /// Removes a cancelled item, if it is still queued.
     pub(super) fn remove(&mut self, place: Place) -> Option<T> {
         let (weight, item) = self.queues.get_mut(&place.app)?.waiting.remove(&place.number)?;
         self.waiting -= 1;
@@ -65,7 +65,7 @@ impl<T> Ring<T> {
         Some(item)
     }
 
-    /// Takes what goes together: up to `limit` of weight, but one at least if there is any.
+    /// Takes the items of the next batch: up to `limit` of weight, but at least one item if the queue is not empty.
     pub(super) fn take(&mut self, limit: usize) -> Vec<T> {
         let (mut taken, mut weights) = (Vec::new(), 0_usize);
         while let Some(app) = self.turns.pop_front() {
@@ -85,7 +85,7 @@ impl<T> Ring<T> {
             if queue.waiting.is_empty() {
                 self.queues.remove(&app);
             } else if full && taken.len() == before {
-                // Its turn comes first the next time, so that what does not fit is not overtaken for ever.
+                // The app is first in the next batch, so that an item that does not fit is not overtaken forever.
                 queue.credit = queue.credit.saturating_sub(self.quantum);
                 self.turns.push_front(app);
             } else {
@@ -122,17 +122,17 @@ mod tests {
         let cases: [(Waits, usize, &[Batch]); 7] = [
             (&[], 8, &[&[]]),
             (&[(1, &[1, 1, 1])], 8, &[&[(1, 1), (1, 1), (1, 1)], &[]]),
-            // What does not fit goes next, before what came later.
+            // An item that does not fit is in the next batch, ahead of later items.
             (&[(1, &[6, 6, 1])], 8, &[&[(1, 6)], &[(1, 6), (1, 1)], &[]]),
-            // One that is larger than all goes alone.
+            // An item that exceeds the limit is alone in its batch.
             (&[(1, &[50, 1]), (2, &[1])], 8, &[&[(2, 1)], &[(1, 50)], &[(1, 1)]]),
-            // Two to a turn: the single one is third.
+            // With a quantum of two, the single item of app 2 is third.
             (
                 &[(1, &[1; 9]), (2, &[1])],
                 8,
                 &[&[(1, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1)], &[(1, 1), (1, 1)]],
             ),
-            // By weight, not by number.
+            // The quantum counts weight, not items.
             (&[(1, &[2; 4]), (2, &[1; 4])], 100, &[&[(1, 2), (2, 1), (2, 1), (1, 2), (2, 1), (2, 1), (1, 2), (1, 2)]]),
             (&[(1, &[3; 2]), (2, &[1; 5])], 100, &[&[(2, 1), (2, 1), (1, 3), (2, 1), (2, 1), (1, 3), (2, 1)]]),
         ];

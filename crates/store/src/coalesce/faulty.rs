@@ -1,4 +1,4 @@
-//! A store that is slow or fails when it is told to, over one that works.
+//! A wrapper for a working store that is slow or fails on demand.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,16 +14,16 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// Fails and has done nothing.
+    /// Fails without doing the operation.
     Before,
-    /// Does it and then fails, as when a connection is cut during the commit.
+    /// Does the operation and then fails, like a connection that breaks during the commit.
     After,
     Panic,
-    /// Answers one too few.
+    /// Returns one result too few.
     Short,
 }
 
-/// One trip that it saw: its time, and rows or keys per call as far as it can tell.
+/// A recorded batch: its clock reading, and the rows or keys per request, as far as the store can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trip {
     pub(super) now: u64,
@@ -39,10 +39,10 @@ impl Trip {
 #[derive(Default)]
 pub(super) struct Faulty {
     pub(super) inner: MemoryStore,
-    /// How long a trip takes, and each row or key.
+    /// Duration of a batch, and of each row or key in it.
     pub(super) trip: Duration,
     pub(super) item: Duration,
-    /// Of the next trips.
+    /// Faults of the next batches.
     pub(super) faults: Mutex<VecDeque<Fault>>,
     pub(super) writes: Mutex<Vec<Trip>>,
     pub(super) looks: Mutex<Vec<Trip>>,

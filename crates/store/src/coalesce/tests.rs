@@ -21,7 +21,7 @@ fn over(store: &Arc<Faulty>, lanes: Lanes) -> Coalescer {
     Coalescer::new(Arc::clone(store) as Arc<dyn TokenStore>, lanes, Arc::new(()))
 }
 
-/// Begins a write; what it says, and after how long.
+/// Starts a write. Returns its result and duration.
 fn begin(
     coalescer: &Coalescer,
     map: MapId,
@@ -58,13 +58,13 @@ async fn a_lone_call_is_sent_at_once() {
 #[tokio::test(start_paused = true)]
 async fn what_waits_goes_together_within_bounds() {
     let rows = |n: u128, bytes: usize| Row { sealed: vec![0; bytes].into(), ..row(n) };
-    // Groups of so many rows of so many bytes, and the rows of each write that follow.
+    // Number of groups, rows per group, bytes per row, and the rows of each resulting write batch.
     let cases: [(usize, usize, usize, &[usize]); 5] = [
         (300, 1, 0, &[300]),
         (1_300, 1, 0, &[512, 512, 276]),
         (7, 100, 0, &[500, 200]),
         (3, 512, 0, &[512, 512, 512]),
-        // 257 KiB each, so three to a MiB.
+        // Each row has 257 KiB, so three fit into a MiB.
         (10, 1, 263_000, &[3, 3, 3, 1]),
     ];
     for (calls, in_group, bytes, writes) in cases {
@@ -114,7 +114,7 @@ async fn callers_who_come_back_at_once_are_shared_among_lanes() {
         }
         for trips in [&store.writes, &store.looks] {
             let sizes: Vec<usize> = trips.lock().unwrap().iter().map(Trip::items).collect();
-            // The first leave before all are there, and the last have less left to carry.
+            // The first workers leave before all clients are there, and the last workers have less left to send.
             let steady = &sizes[4..sizes.len() - 4];
             assert!(steady.iter().all(|size| size.abs_diff(part) <= 2), "{lanes:?}: {sizes:?}");
         }
@@ -129,13 +129,13 @@ async fn one_apps_bulk_does_not_hold_up_another() {
     let calls: Vec<_> =
         (0..100).map(|n| begin(&coalescer, bulk, (0..50).map(|m| row(n * 50 + m)).collect(), None)).collect();
     sleep(ms(1)).await;
-    // The one that came last is in the very next write.
+    // The request that came last is in the very next batch.
     let (answer, took) = begin(&coalescer, single, vec![row(1)], None).await.unwrap();
     assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(19)));
     for call in calls {
         call.await.unwrap().0.unwrap();
     }
-    // Nothing was lost by it: writes are as full as they can be.
+    // This costs no throughput: batches are as full as possible.
     assert_eq!(sizes(&store)[..3], [500, 501, 500]);
 }
 
@@ -206,7 +206,7 @@ async fn a_fault_is_told_to_all_of_its_batch_and_to_nobody_else() {
         let (answer, took) = begin(&coalescer, map, vec![row(200)], None).await.unwrap();
         assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)), "{fault:?}");
     }
-    // An answer that is missing is not taken from another.
+    // A missing result is not replaced by that of another request.
     let store = Faulty::slow(ms(10), Duration::ZERO);
     let coalescer = over(&store, ONE);
     store.faults.lock().unwrap().push_back(Fault::Short);
@@ -253,7 +253,7 @@ async fn what_is_late_is_not_sent() {
     let late = begin(&coalescer, map, vec![row(1)], Some(ms(3)));
     let past = begin(&coalescer, map, vec![row(2)], Some(Duration::ZERO));
     let in_time = begin(&coalescer, map, vec![row(3)], Some(ms(10)));
-    // Under way when its deadline passes: what became of it is worth knowing.
+    // Requests that are already sent at their deadline still return their result.
     let (answer, took) = first.await.unwrap();
     assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)));
     for (call, after) in [(late, ms(3)), (past, Duration::ZERO)] {
@@ -276,7 +276,7 @@ async fn closing_sends_what_waits_and_takes_nothing_more() {
         let calls: Vec<_> = (0..2_000).map(|n| begin(&coalescer, map, vec![row(n)], None)).collect();
         let large = begin(&coalescer, map, (10_000..20_000).map(row).collect(), None);
         sleep(ms(1)).await;
-        // A second time there is nothing left to wait for.
+        // A second call has nothing to wait for.
         for _ in 0..2 {
             coalescer.close().await;
             assert_eq!(coalescer.waiting(), Waiting::default());
@@ -315,7 +315,7 @@ async fn look_ups_are_joined_in_pieces_and_by_turns() {
         assert_eq!(answer.unwrap(), [None, Some(printed(7, 7))]);
     }
     assert_eq!(since.elapsed(), ms(19), "in the very next one");
-    // A find waits no longer than one look-up of the other kind.
+    // A find waits for at most one lookup of the other sort.
     let since = Instant::now();
     assert_eq!(coalescer.find(1, &[(single, print(7))], None).await.unwrap(), [Some(printed(7, 7))]);
     assert!(since.elapsed() <= ms(20), "{:?}", since.elapsed());

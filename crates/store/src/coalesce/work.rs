@@ -1,4 +1,4 @@
-//! A question on its way: it waits, it is carried, it is answered.
+//! The states of a request: queued, sent in a batch, completed.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::fair_queue::Place;
 use super::{CallError, Flight, Kind};
 use crate::StoreError;
 
-/// A question that waits, and where its answer goes.
+/// A queued request, and the channel for its result.
 pub(super) struct Work<Q, A> {
     now: u64,
     question: Q,
@@ -19,7 +19,7 @@ pub(super) struct Work<Q, A> {
     answer: oneshot::Sender<Result<A, CallError>>,
 }
 
-/// A trip that is under way.
+/// A batch in progress.
 pub(super) struct Open<Q, A> {
     kind: Kind,
     pub(super) now: u64,
@@ -32,16 +32,17 @@ pub(super) struct Open<Q, A> {
 }
 
 impl<Q, A> Open<Q, A> {
-    /// With what is still in time; the rest is told. `None` where nothing is left.
+    /// Starts a batch with the requests whose deadline has not passed, and fails the others. Returns `None` if no
+    /// request is left.
     pub(super) fn begin(kind: Kind, batch: Vec<Work<Q, A>>) -> Option<Self> {
         let sent = Instant::now();
         let (works, late): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|work| work.deadline.is_none_or(|deadline| deadline > sent));
         for work in late {
-            // Its caller may have gone.
+            // The receiver can be gone.
             let _ = work.answer.send(Err(CallError::Late));
         }
-        // The newest clock serves all: none of the others is far behind.
+        // All requests use the latest of their clock readings, which differ only slightly.
         let now = works.iter().map(|work| work.now).max()?;
         let waited = works.iter().map(|work| sent - work.since).max()?;
         Some(Self { kind, now, works, answers: Vec::new(), items: 0, bytes: 0, waited, sent })
@@ -54,7 +55,7 @@ impl<Q, A> Open<Q, A> {
         questions
     }
 
-    /// Tells everybody; those that `results` is too short for find out when their senders are dropped.
+    /// Sends the results. If `results` is too short, the remaining requests notice that their senders are dropped.
     pub(super) fn end(self, results: impl Iterator<Item = Result<A, StoreError>>, failed: usize) -> Flight {
         let took = self.sent.elapsed();
         let calls = self.answers.len();
@@ -77,11 +78,11 @@ impl<Q, A> Work<Q, A> {
     }
 }
 
-/// A caller that waits. Dropped, it takes its question out.
+/// A client task that waits for a result. Dropping the waiter removes its request from the queue.
 pub(super) struct Waiter<'a, Q, A> {
     pub(super) desk: &'a Desk<Work<Q, A>>,
     pub(super) sort: Sort,
-    /// `None` once it is answered.
+    /// `None` once the request is completed.
     pub(super) place: Option<Place>,
     pub(super) answer: oneshot::Receiver<Result<A, CallError>>,
 }
@@ -104,7 +105,7 @@ impl<Q, A> Waiter<'_, Q, A> {
 }
 
 impl<Q, A> Waiter<'_, Q, A> {
-    /// Whether it was not under way yet.
+    /// Removes the request from the queue. Returns false if the request was already sent.
     fn take_out(&mut self) -> bool {
         self.place.take().is_some_and(|place| self.desk.remove(self.sort, place))
     }

@@ -1,29 +1,29 @@
-//! Reads both sides in order and says what differs.
+//! Reads both sides in order and reports the differences.
 
 use super::{CopyError, End, PAGE_ROWS, Place, Progress, at, end_of};
 use crate::control::Snapshot;
 use crate::tokens::{MapId, Row, TokenStore};
 
-/// Differences that are named; the others are counted.
+/// Maximum number of differences that are named. Further differences are only counted.
 const NAMED_MAX: usize = 10;
 
-/// How the target differs in one place.
+/// Kind of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The source alone has it.
+    /// Only the source has the row or record.
     Missing,
-    /// The target alone has it.
+    /// Only the target has the row or record.
     Extra,
-    /// Both have it, and not the same.
+    /// Both sides have the row or record, with different content.
     Other,
 }
 
-/// What differs between a source and its copy.
+/// Differences between a source and its copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// How many rows or records.
+    /// Number of differing rows or records.
     pub count: u64,
-    /// The first of them: a row by app, collection and id, a record by its key.
+    /// The first differences: a row is named by app, collection and id, a record by its key.
     pub first: Vec<(How, String)>,
 }
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for Differences {
     }
 }
 
-/// One side's rows in order, a page at a time.
+/// Iterates over one side's rows in order, a page at a time.
 struct Rows<'a> {
     store: &'a dyn TokenStore,
     end: End,
@@ -79,7 +79,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Compares every row of both. Gives how many there are.
+/// Compares all rows of both sides. Returns the number of rows.
 pub(super) async fn rows(
     source: &dyn TokenStore,
     target: &dyn TokenStore,

@@ -9,7 +9,7 @@ use crate::postgres::tests::shared;
 use crate::tokens::{Filter, Fingerprint, Group, Page, Sweep, Written};
 use crate::{Control, EmbeddedStore, Instance, MemoryStore, PostgresOptions, PostgresStore, embedded};
 
-/// Rows of several maps in every state, more than two pages.
+/// Returns rows of several maps in every state, more than two pages.
 fn rows() -> Vec<(MapId, Row)> {
     let row = |number: u32| {
         let map = MapId { app: number % 3, collection: number % 2 };
@@ -136,7 +136,7 @@ async fn a_side_that_is_served_is_refused() {
     copied(Side::of(&source), Side::of(&target)).await.expect("nobody serves them any more");
 }
 
-/// A target whose writes fail after some pages, or change what they are given.
+/// A target whose writes fail after some pages, or that alters the rows.
 struct Faulty<'a> {
     store: &'a MemoryStore,
     puts_left: std::sync::atomic::AtomicUsize,
@@ -235,7 +235,7 @@ impl TokenStore for Faulty<'_> {
 async fn a_copy_that_was_cut_short_goes_on_where_it_was() {
     let (source, target) = (filled().await, MemoryStore::default());
     for pages in 0..3 {
-        // A page each time: those before are read, not written.
+        // Each attempt writes one page: earlier pages are read, not written.
         let faulty = Faulty::new(&target, 1.min(pages), false);
         let error = copied(Side::of(&source), faulty.side()).await.expect_err("cut off");
         assert!(matches!(error, CopyError::Store { end: End::Target, error: StoreError::Unavailable(_) }));

@@ -1,44 +1,46 @@
-//! Who may begin a write: bookkeeping with time as an argument.
+//! Decides when a write is admitted. All methods take the time as an argument.
 //!
-//! D is what is promised and not durable. Up to `min` of it nobody waits. From there to `max` callers are let in one after
-//! another at the rate `R * (max - D) / (D - min)`, where R is what the store makes durable in a second; the rate is
-//! reckoned anew whenever D changes, also for those who wait already. At D = (min + max) / 2 it is R, so that is where D
-//! rests under load: everybody waits a little, and nobody for a whole commit. The curve is that of OpenZFS' write throttle;
-//! there each writer sleeps for a time that is fixed when it comes, and a stall costs a quarter of the throughput.
+//! D is the weight that is accepted and not durable. Below `min`, requests do not wait. Between `min` and `max`,
+//! requests are admitted one after another at the rate `R * (max - D) / (D - min)`. R is the weight that the store
+//! makes durable per second. Each change of D updates the rate, also for requests that already wait.
 //!
-//! Rows and bytes are one scale, *weight*: the larger of a call's rows and its part of `bytes_max` in rows. A call that is
-//! larger than what lies between `min` and `max` is let in below `min`, and then D is above `max` for once.
+//! At D = (min + max) / 2 the rate is R, so D settles there under load: every request waits briefly, and none for a
+//! whole commit. The curve is that of the OpenZFS write throttle. In OpenZFS, each writer's sleep is fixed when the
+//! writer arrives, and a stall costs a quarter of the throughput.
+//!
+//! Rows and bytes share one scale, the *weight*: the larger of a request's rows and its part of `bytes_max` in rows. A
+//! request larger than `max - min` is admitted only below `min`, and D can then exceed `max`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Reason, Refusal};
 
-/// With nothing answered for so long, the store has stalled.
+/// Time without a response after which the store counts as stalled.
 pub(super) const STALL: Duration = Duration::from_secs(2);
-/// What one sample of R counts. A sample is about a commit.
+/// Weight of one sample in the average of R. A sample covers about one commit.
 const SAMPLE_PART: f64 = 0.2;
-/// Samples are not shorter; what is answered in one commit is told one by one.
+/// Minimum duration of a sample, because the writes of one commit are reported one by one.
 const SAMPLE_MIN: Duration = Duration::from_millis(1);
-/// What an answer and a new call take anyway.
+/// Minimum retry delay, about the time that a response and a new request take.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(5);
-/// Longer than most callers wait.
+/// Maximum retry delay, longer than most clients wait.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
-/// The refused are those of about so many last seconds.
+/// Time constant, in seconds, of the decaying sum of rejected weight.
 const WINDOW: f64 = 1.0;
-/// A prediction that is longer is as good as this.
+/// Upper limit of predicted durations.
 const FOREVER: Duration = Duration::from_secs(3_600);
 
-/// Bounds, and what tests turn.
+/// Limits, and parameters that tests vary.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) weight_max: f64,
     pub(super) waiters_max: usize,
-    /// Delay begins at this part of the maximum. 1: callers are let in while there is room, and wait while there is none.
+    /// Fraction of the maximum at which delays begin. At 1, requests are admitted without delay while there is room.
     pub(super) min_part: f64,
-    /// R is taken for so many times what was measured.
+    /// Factor applied to the measured R.
     pub(super) scale: f64,
-    /// Part of the refused that is reckoned to come again, before others.
+    /// Fraction of the rejected weight that is expected to return, ahead of others.
     pub(super) returning: f64,
 }
 
@@ -48,47 +50,47 @@ impl Rules {
     }
 }
 
-/// How a promise ended.
+/// The end of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Released {
-    /// The store never got it.
+    /// The rows were never sent to the store.
     Unsent,
     /// The store failed.
     Failed,
-    /// It is durable, or refused by the store on its merits.
+    /// The store processed the rows: they are durable, or a definite result rejected them.
     Answered,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Id(u64);
 
-/// `T` is how a caller that waits is told.
+/// `T` notifies a waiting request.
 #[derive(Debug)]
 pub(super) struct Pacer<T> {
     rules: Rules,
-    /// Until when all this is reckoned.
+    /// Time up to which this state is computed.
     at: Duration,
-    /// D: promised, not durable.
+    /// D: weight accepted, not durable.
     dirty: f64,
-    /// Promises in the store's hands, counted: what is left of a sum of weights would never be quite nothing.
+    /// Number of reservations that were sent to the store. A sum of weights would never return to exactly zero.
     sent: u64,
     waiting: BTreeMap<Id, (f64, T)>,
     held: f64,
-    /// What the first that waits has been granted so far.
+    /// Weight granted so far to the first waiting request.
     credit: f64,
-    /// Let in, and not yet told.
+    /// Admitted requests that are not notified yet.
     admitted: Vec<T>,
     numbers: u64,
-    /// R per second, from times in which the store had enough to do; else it says nothing of what the store can.
+    /// R per second, measured only while the store had enough to do. An idle store's rate does not show its capacity.
     rate: Option<f64>,
     sample: Option<Sample>,
-    /// Weight refused of late, faded until then.
+    /// Rejected weight, decayed up to the given time.
     refused: (Duration, f64),
-    /// When the store answered last, or got something after it had nothing.
+    /// Time of the store's last response, or of the first write that was sent to it while idle.
     answered: Duration,
 }
 
-/// What was made durable since.
+/// Weight made durable since the start of a sample.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     since: Duration,
@@ -118,7 +120,7 @@ impl<T> Pacer<T> {
         self.rules.weight_max * self.rules.min_part
     }
 
-    /// D.
+    /// Returns D.
     pub(super) fn dirty(&self) -> f64 {
         self.dirty
     }
@@ -131,8 +133,9 @@ impl<T> Pacer<T> {
         self.rate.map(|rate| rate * self.rules.scale)
     }
 
-    /// A caller comes. `None`: it may go on at once; or it waits, until what `tell` makes is in [`Pacer::admitted`].
-    /// Without a deadline it is not refused for the time that it would take.
+    /// Offers a request. Returns `None` if the request is admitted immediately. Otherwise the request waits until the
+    /// value of `tell` appears in [`Pacer::admitted`]. A request without a deadline is never rejected for its predicted
+    /// wait.
     pub(super) fn offer(
         &mut self,
         now: Duration,
@@ -165,19 +168,19 @@ impl<T> Pacer<T> {
         Ok(Some(id))
     }
 
-    /// Those let in since this was asked last, in order.
+    /// Returns the requests admitted since the last call, in order.
     pub(super) fn admitted(&mut self, now: Duration) -> Vec<T> {
         self.advance(now);
         std::mem::take(&mut self.admitted)
     }
 
-    /// When the next one will be let in if nothing happens until then.
+    /// Returns the time at which the next request is admitted if nothing changes until then.
     pub(super) fn next(&self) -> Option<Duration> {
         let (weight, rate) = self.first()?;
         Some(self.at + span((weight - self.credit).max(0.0) / rate))
     }
 
-    /// Lets in who is due by then.
+    /// Admits the requests that are due at `now`.
     fn advance(&mut self, now: Duration) {
         while let Some(due) = self.next().filter(|due| *due <= now) {
             self.at = self.at.max(due);
@@ -194,7 +197,8 @@ impl<T> Pacer<T> {
         self.at = self.at.max(now);
     }
 
-    /// The weight of the first that waits and the rate at which it is granted, if it may be let in as D is.
+    /// Returns the weight of the first waiting request and its grant rate. Returns `None` if the request cannot be
+    /// admitted at the current D.
     fn first(&self) -> Option<(f64, f64)> {
         let (_, (weight, _)) = self.waiting.first_key_value()?;
         let (above, below) = (self.dirty - self.min(), self.rules.weight_max - self.dirty);
@@ -205,7 +209,7 @@ impl<T> Pacer<T> {
         (above <= 0.0 || *weight <= below).then_some((*weight, rate)).filter(|(_, rate)| *rate > 0.0)
     }
 
-    /// A caller that waited is gone. False where it had been let in.
+    /// Removes a waiting request. Returns false if the request was already admitted.
     pub(super) fn leave(&mut self, now: Duration, id: Id) -> bool {
         self.advance(now);
         let head = self.waiting.first_key_value().is_some_and(|(first, _)| *first == id);
@@ -217,7 +221,7 @@ impl<T> Pacer<T> {
         true
     }
 
-    /// What was promised is in the store's hands now.
+    /// Marks reservations as sent to the store.
     pub(super) fn sent(&mut self, now: Duration, promises: u64) {
         self.advance(now);
         if self.sent == 0 {
@@ -226,7 +230,7 @@ impl<T> Pacer<T> {
         self.sent += promises;
     }
 
-    /// A promise is over.
+    /// Ends a reservation.
     pub(super) fn release(&mut self, now: Duration, weight: f64, how: Released) {
         self.advance(now);
         if how != Released::Unsent {
@@ -243,7 +247,7 @@ impl<T> Pacer<T> {
     }
 
     fn measure(&mut self, weight: f64) {
-        // Between two samples there was always enough to do, or there is no sample.
+        // A sample exists only while the store always has enough to do.
         let sample = self.sample.get_or_insert(Sample { since: self.at, weight: -weight });
         sample.weight += weight;
         let took = self.at - sample.since;
@@ -254,17 +258,17 @@ impl<T> Pacer<T> {
         }
     }
 
-    /// How long the store has had something and answered nothing.
+    /// Returns how long the store has had pending writes without responding.
     fn stalled(&self) -> Duration {
         if self.sent > 0 { self.at - self.answered } else { Duration::ZERO }
     }
 
-    /// How long so much takes the store.
+    /// Returns the time that the store needs for `weight`.
     fn predicted(&self, weight: f64) -> Duration {
         self.rate().map_or(Duration::ZERO, |rate| span(weight / rate))
     }
 
-    /// Of one that waited until its deadline.
+    /// Returns the rejection for a request that waited until its deadline.
     pub(super) fn late(&mut self, now: Duration, weight: f64) -> Refusal {
         self.advance(now);
         let way = self.predicted(self.held / 2.0).max(self.stalled());
@@ -275,9 +279,9 @@ impl<T> Pacer<T> {
         let (since, refused) = self.refused;
         let refused = refused * (-(self.at - since).as_secs_f64() / WINDOW).exp();
         self.refused = (self.at, refused + weight);
-        // Those come before that were refused before.
+        // Requests that were rejected earlier are expected to return first.
         let way = way + self.predicted(self.rules.returning * refused);
-        // Multiples of the golden ratio, cut: so that callers do not return together.
+        // Fractional multiples of the golden ratio spread the delays, so that clients do not return together.
         self.numbers += 1;
         let spread = (self.numbers as f64 * 0.618_033_988_749_895).fract();
         let retry_after = way.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX).mul_f64(1.0 + spread / 2.0);

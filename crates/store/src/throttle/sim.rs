@@ -1,8 +1,8 @@
-//! Many writers before a slow store, simulated with the pacer that production runs: which shape their waits have with the
-//! curve and without it, and that nothing is lost by it. The tables are printed with `--nocapture`.
+//! Simulates many writers on a slow store with the production pacer. Compares the distribution of waits with and
+//! without the delay curve, and checks that throughput is not lost. Run with `--nocapture` to print the tables.
 //!
-//! A writer thinks, asks for room, and thinks again once it is let in. The store takes what was let in, up to 500 rows,
-//! in 25 ms and half a millisecond for each row, which is 1,818 rows/s at most.
+//! A writer thinks, requests capacity, and thinks again once it is admitted. The store takes up to 500 admitted rows
+//! per commit. A commit takes 25 ms plus half a millisecond per row, so the maximum is 1,818 rows/s.
 //!
 //! The environment variable `SEALWIRE_SOAK` runs the long form: more simulated time, and more seeds.
 
@@ -13,7 +13,7 @@ use super::admission_queue::{Pacer, Released, Rules};
 use super::*;
 
 const TOGETHER: usize = 500;
-/// Seconds until the waits are those of a full buffer, in long enough a run.
+/// Seconds until the buffer is full and waits are stationary.
 const WARM_UP: f64 = 12.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,14 +22,14 @@ struct World {
     /// Mean time between two rows of a writer, seconds.
     think: f64,
     seconds: u64,
-    /// What a row and a commit take, seconds.
+    /// Time per row and per commit, seconds.
     row: f64,
     commit: f64,
-    /// In the second half of the run all takes so many times as long.
+    /// Factor applied to store times in the second half of the run.
     later: f64,
-    /// The store stands still for this part of every tenth second.
+    /// Fraction of every tenth second in which the store is stalled.
     stall: f64,
-    /// What a caller waits, seconds.
+    /// Maximum wait of a client, seconds.
     patience: Option<f64>,
     seed: u64,
 }
@@ -46,23 +46,23 @@ const WORLD: World = World {
     seed: 1,
 };
 
-/// Whether the long form was asked for.
+/// Returns true if the long form was requested.
 fn is_soak() -> bool {
     std::env::var_os("SEALWIRE_SOAK").is_some()
 }
 
-/// A world in the form that was asked for: simulated for three times as long in the long one.
+/// Returns the default world; the long form simulates three times as much time.
 fn world() -> World {
     World { seconds: WORLD.seconds * if is_soak() { 3 } else { 1 }, ..WORLD }
 }
 
-/// How callers are let in.
+/// Admission rules to compare.
 #[derive(Clone, Copy, Debug)]
 enum Door {
     Pacer(Rules),
-    /// What does not fit is refused, and comes again after a time that doubles from 50 ms to 1 s.
+    /// Rejects requests that do not fit. They retry after a delay that doubles from 50 ms to 1 s.
     Refuse(f64),
-    /// Each sleeps behind the one before for what the curve says when it comes.
+    /// Delays each request behind the previous one by the curve's value at its arrival.
     Sleep(Rules),
 }
 
@@ -70,21 +70,21 @@ fn rules(weight_max: f64) -> Rules {
     Rules::new(weight_max, usize::MAX)
 }
 
-/// Callers are let in while there is room and wait while there is none.
+/// Admits requests while there is room, without delay; others wait for room.
 fn no_curve(weight_max: f64) -> Rules {
     Rules { min_part: 1.0, ..rules(weight_max) }
 }
 
 #[derive(Debug, Default)]
 struct Report {
-    /// Of those let in after the warm-up, seconds, sorted.
+    /// Waits of requests admitted after the warm-up, seconds, sorted.
     waits: Vec<f64>,
     durable: usize,
     dirty_max: f64,
-    /// Times that the store found nothing to do while somebody waited.
+    /// Number of times that the store was idle while a request waited.
     idle: usize,
     refused: usize,
-    /// Of these, those that had come again when they had been told to.
+    /// Number of rejections of requests that had returned after their suggested delay.
     refused_again: usize,
     offered: usize,
 }
@@ -94,13 +94,14 @@ impl Report {
         1e3 * self.waits[((self.waits.len() - 1) as f64 * part) as usize]
     }
 
-    /// Part of those that waited for less than a millisecond.
+    /// Returns the fraction of requests that waited for less than a millisecond.
     fn at_once(&self) -> f64 {
         self.waits.partition_point(|wait| *wait < 1e-3) as f64 / self.waits.len() as f64
     }
 
-    /// Peaks of the histogram: eight bins to a tenfold, from 0.1 ms, smoothed twice; a peak has one in a hundred at least,
-    /// and between two of them the histogram falls below half of the lower.
+    /// Counts the peaks of the histogram. The histogram has eight bins per decade, from 0.1 ms, and is smoothed twice.
+    /// A peak has at least one percent of the requests, and the histogram falls below half of the lower peak between
+    /// two peaks.
     fn modes(&self) -> usize {
         let mut bins = vec![0.0; 50];
         for wait in &self.waits {
@@ -145,7 +146,7 @@ impl Report {
 struct Random(u64);
 
 impl Random {
-    /// Uniform in 0..1; xorshift64*.
+    /// Returns a uniform value in 0..1; xorshift64*.
     fn next(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -160,9 +161,9 @@ impl Random {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A writer asks, for the so-manieth time for this row.
+    /// A writer requests capacity for a row, with the number of the attempt.
     Ask(usize, u32),
-    /// A writer that slept may go on.
+    /// A writer's sleep ends.
     Wake(usize),
     Committed(usize),
 }
@@ -174,14 +175,14 @@ struct Simulation {
     random: Random,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     numbers: u64,
-    /// When a writer asked first.
+    /// Time of each writer's first attempt.
     asked: HashMap<usize, Duration>,
-    /// Who was let in last, by when they came: first come, first served.
+    /// Arrival time of the last admitted request, to check FIFO order.
     last: Duration,
     buffered: usize,
     busy: bool,
     asleep: usize,
-    /// Until when those sleep that came before.
+    /// End of the sleep of the previous requests.
     slept: Duration,
     report: Report,
 }
@@ -359,7 +360,7 @@ fn the_curve_makes_one_mode_of_two() {
         );
         assert!(curve.durable as f64 >= 0.97 * queue.durable as f64);
         assert!(curve.dirty_max <= 4_000.0 && curve.idle == 0);
-        // Without it the gate does not hold.
+        // The other rules fail the check, so the check is effective.
         assert!(queue.modes() >= 2 && queue.at_once() > 0.05, "queue");
         assert!(refuse.modes() >= 2 && refuse.ms(0.99) > 2.0 * refuse.ms(0.5), "refuse");
     }
@@ -400,7 +401,7 @@ fn a_store_that_stalls_is_not_kept_waiting_afterwards() {
     }
     assert!(curve.durable as f64 >= 0.97 * queue.durable as f64 && curve.idle == 0);
     assert!(curve.dirty_max <= 4_000.0 && curve.ms(1.0) <= queue.ms(1.0));
-    // A sleep that is fixed when a writer comes goes on when the store would be free.
+    // A sleep that is fixed at arrival continues although the store is free again.
     assert!(sleep.idle > 0 && (sleep.durable as f64) < 0.8 * queue.durable as f64);
 }
 
@@ -428,9 +429,9 @@ fn the_refused_are_told_when_to_come_again() {
     for (name, report) in [("told", &told), ("told too early", &early)] {
         report.show(name);
     }
-    // Each row that is served was refused less than twice, and every third who comes again is let in.
+    // Each served row was rejected less than twice on average, and every third retry is admitted.
     assert!(told.refused < 2 * told.durable && (told.refused_again as f64) < 0.67 * told.refused as f64);
     assert!(told.idle == 0 && told.dirty_max <= 4_000.0);
-    // Without reckoning with those who come again.
+    // The suggested delays ignore returning requests.
     assert!(early.refused > 20 * early.durable);
 }

@@ -10,7 +10,7 @@ const fn ms(n: u64) -> Duration {
 
 const BOUNDS: ThrottleBounds = ThrottleBounds { rows_max: 1_000, bytes_max: 1_000_000, waiters_max: 50 };
 
-/// A pacer with D at `dirty` and R at 1,000 a second.
+/// Creates a pacer with D at `dirty` and R at 1,000 per second.
 fn pacer(dirty: f64) -> Pacer<u32> {
     let mut pacer = Pacer::new(Rules::new(1_000.0, 50));
     assert_eq!(pacer.offer(ms(0), 900.0, None, || 0), Ok(None));
@@ -25,7 +25,7 @@ fn pacer(dirty: f64) -> Pacer<u32> {
 
 #[test]
 fn who_waits_is_let_in_along_the_curve() {
-    // At this D a row is let in after so many microseconds; never, if it would not fit.
+    // D, the weight of a request, and its wait in microseconds. `None` if the request would not fit.
     let cases = [
         (600.0, 1.0, Some(0)),
         (601.0, 1.0, Some(3)),
@@ -63,10 +63,10 @@ fn who_waits_is_let_in_along_the_curve() {
 fn what_is_granted_counts_when_the_rate_changes() {
     let mut pacer = pacer(900.0);
     pacer.offer(ms(50), 1.0, None, || 1).unwrap();
-    // A half of it at 333 a second, the rest at 1,000.
+    // Half of it is granted at 333 per second, the rest at 1,000.
     pacer.release(Duration::from_micros(51_500), 100.0, Released::Unsent);
     assert_eq!(pacer.next(), Some(ms(52)));
-    // Whoever goes leaves nothing to the next.
+    // A request that leaves passes no credit to the next.
     let first = pacer.offer(ms(51), 1.0, None, || 2).unwrap();
     assert_eq!(pacer.admitted(ms(52)), [1]);
     assert!(pacer.leave(ms(53), first.unwrap()) && !pacer.leave(ms(53), first.unwrap()));
@@ -77,14 +77,14 @@ fn what_is_granted_counts_when_the_rate_changes() {
 #[test]
 fn the_rate_is_that_of_a_store_with_enough_to_do() {
     let mut pacer: Pacer<u32> = Pacer::new(Rules::new(1_000.0, 50));
-    // Single rows at 3 ms each say nothing of what it can.
+    // Single rows at 3 ms each do not show the store's capacity.
     for n in 0..100 {
         pacer.offer(ms(3 * n), 1.0, None, || 0).unwrap();
         pacer.sent(ms(3 * n), 1);
         pacer.release(ms(3 * n + 3), 1.0, Released::Answered);
     }
     assert_eq!(pacer.rate(), None);
-    // Until it is known nobody waits but for room.
+    // Until the rate is known, requests wait only for room.
     pacer.offer(ms(300), 600.0, None, || 0).unwrap();
     for n in 0..500 {
         assert!(pacer.offer(ms(300), 1.0, Some(ms(301)), || n).is_ok() || pacer.waiting() == 50, "{n}");
@@ -144,7 +144,7 @@ async fn whoever_goes_gives_up_place_and_room() {
     waits.abort();
     assert_eq!(late.await.unwrap().unwrap_err().reason, Reason::Deadline);
     assert_eq!(throttle.pressure().waiting, 1);
-    // Let in, and gone before it knew.
+    // The request was admitted, but its task ended before it was notified.
     drop(all);
     next.abort();
     assert!(next.await.is_err());
@@ -170,7 +170,7 @@ async fn too_many_are_refused_at_once() {
 async fn a_silent_store_refuses_until_it_speaks() {
     let throttle = WriteThrottle::new(BOUNDS);
     let mut sent = throttle.reserve(1, 0, None).await.unwrap();
-    // What is not sent yet is not the store's fault.
+    // Reservations that are not sent yet do not count as a stall.
     sleep(STALL * 2).await;
     drop(throttle.reserve(1, 0, None).await.unwrap());
     sent.send();
@@ -183,7 +183,7 @@ async fn a_silent_store_refuses_until_it_speaks() {
     assert!(refusal.retry_after >= STALL && refusal.retry_after <= STALL.mul_f64(1.5), "{refusal:?}");
     sent.answered();
     drop(throttle.reserve(1, 0, None).await.unwrap());
-    // What failed is no answer, but with nothing in its hands the store is tried again.
+    // A failure is no response. A store without pending writes is tried again.
     sleep(STALL).await;
     assert!(throttle.reserve(1, 0, None).await.is_err());
     drop(more);
