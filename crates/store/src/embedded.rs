@@ -1,11 +1,12 @@
-//! Control state and token maps in a folder of one process: a log-structured database (fjall) with a journal.
+//! Control state and token maps in a folder that one process uses. The data is in a log-structured database (fjall)
+//! with a journal.
 //!
-//! What is acknowledged is synced to disk. Changes of any number of calls share one sync (see `threads`), and each call's
-//! are there whole or not at all, whenever the process ends. A part of the journal's end that a crash tore is dropped:
-//! it was never acknowledged.
+//! Acknowledged changes are synced to disk. The changes of many requests share one sync (see `threads`). The changes of
+//! each request are stored completely or not at all, whenever the process ends. A torn end of the journal after a crash
+//! is dropped, because it was never acknowledged.
 //!
-//! Memory: [`Options::cache_bytes`], four times [`Options::write_buffer_bytes`] for each of two keyspaces, about
-//! 16 MiB for a turn's changes, and what 1,024 calls that wait hold.
+//! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of two keyspaces, plus
+//! about 16 MiB for a write batch. Up to 1,024 queued requests take memory in addition.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -30,17 +31,17 @@ mod threads;
 
 mod write_batch;
 
-/// How an [`EmbeddedStore`] uses the machine.
+/// Resource settings of an [`EmbeddedStore`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of the files that stay in memory. Default 64 MiB.
+    /// Bytes of file content cached in memory. Default 64 MiB.
     pub cache_bytes: u64,
-    /// Bytes that are written to a keyspace before they leave memory for a file. Decided when the folder is first used.
+    /// Bytes written to a keyspace before they are flushed from memory to a file. Fixed when the folder is first used.
     /// Default 16 MiB.
     pub write_buffer_bytes: u64,
-    /// Threads that read. Default 2.
+    /// Number of reader threads. Default 2.
     pub readers: NonZeroUsize,
-    /// How long a call may take. Default 5 s.
+    /// Maximum duration of a request. Default 5 s.
     pub timeout: Duration,
 }
 
@@ -55,12 +56,12 @@ impl Default for Options {
     }
 }
 
-/// See the module. A call that is dropped midway may happen all the same.
+/// The embedded store; see the module. A cancelled request can still take effect.
 pub struct EmbeddedStore {
     folder: PathBuf,
     timeout: Duration,
     threads: Threads,
-    /// What `changed` has told of.
+    /// The generation that `changed` reported last.
     told: Mutex<watch::Receiver<u64>>,
     beats: Beats,
 }
@@ -72,11 +73,11 @@ impl std::fmt::Debug for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in `folder`, or makes one there, readable by its owner only. Blocks, after a crash until the
-    /// journals are read again (about a second at most).
+    /// Opens the store in `folder`, or creates a store that only its owner can read. Blocks. After a crash, opening
+    /// includes reading the journals (at most about a second).
     ///
     /// # Errors
-    /// [`StoreError::InUse`] while another store has it open, in this process or another; [`StoreError::Io`];
+    /// [`StoreError::InUse`] while another store has the folder open, in this process or another; [`StoreError::Io`];
     /// [`StoreError::Damaged`].
     pub fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let threads = Threads::start(folder, options)?;
@@ -84,13 +85,13 @@ impl EmbeddedStore {
         Ok(Self { folder: folder.to_owned(), timeout: options.timeout, threads, told, beats: Beats::default() })
     }
 
-    /// Finishes what was asked before, closes the database and gives up the folder; calls after it are refused as
-    /// unavailable. A store that is dropped does the same, a moment later.
+    /// Finishes all earlier requests, closes the database and releases the folder. Later requests fail as unavailable.
+    /// Dropping the store does this too, a moment later.
     pub async fn close(&self) {
         self.threads.end().await;
     }
 
-    /// Lets `edit` make changes in the writer's next turn; its answer comes back once they are durable.
+    /// Runs `edit` in the writer's next batch. Returns its result once the changes are durable.
     async fn change<T: Send + 'static>(
         &self,
         edit: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
@@ -100,7 +101,7 @@ impl EmbeddedStore {
             let made = turn.map(edit).map_err(str::to_owned);
             Box::new(move |outcome| {
                 let answer = made.and_then(|made| outcome.map(|()| made).map_err(str::to_owned));
-                // Whoever has stopped waiting needs none.
+                // The receiver is gone if the request was cancelled.
                 let _ = reply.send(answer);
             })
         });
@@ -111,7 +112,7 @@ impl EmbeddedStore {
         .await
     }
 
-    /// Lets `read` look at the database on a thread that may wait for the disk.
+    /// Runs `read` on a thread that can block on the disk.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Database) -> Result<T, StoreError> + Send + 'static,
@@ -131,7 +132,7 @@ impl EmbeddedStore {
         .await
     }
 
-    /// Why a thread dropped what it was given: it ended before it came to that, or panicked over it.
+    /// Returns the error for a request that a thread dropped, because the thread ended first or panicked.
     fn ended<J>(&self, thread: &mpsc::Sender<Order<J>>) -> StoreError {
         if thread.is_closed() { closed() } else { threads::damaged(&self.folder) }
     }
@@ -208,7 +209,7 @@ impl ControlStore for EmbeddedStore {
     async fn changed(&self) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if told.changed().await.is_err() {
-            // The store owns the sender; a store that is gone changes no more.
+            // The store owns the sender. A closed store never changes again.
             std::future::pending::<()>().await;
         }
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
@@ -333,7 +334,7 @@ impl TokenStore for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Finds due rows on a reading thread, and changes those that are still due on the writing thread.
+    /// Finds due rows on a reader thread, and changes the rows that are still due on the writer thread.
     async fn sweep_page(
         &self,
         now: u64,

@@ -1,9 +1,9 @@
-//! Control state in one JSON file, `{format, generation, records}`: for engines that keep no tokens.
+//! Control state in one JSON file, `{format, generation, records}`, for engines that do not store tokens.
 //!
-//! The file appears whole (written aside, synced, renamed, its folder synced) and is its owner's only, so a writer that
-//! dies at any step leaves the old state or the new one. Several processes may read and write; writers take turns on a
-//! lock file beside it. An engine opens it to read only: whoever delivers the file changes it, and the engine polls.
-//! Records that are JSON stand in it as they are, for people to read; others as base64.
+//! The file is replaced atomically: written to a temporary file, synced, renamed, and its folder synced. A writer that
+//! dies at any step leaves the old state or the new one. Only the owner can read the file. Several processes can read
+//! and write; a lock file beside it serializes writers. An engine opens the file read-only, and polls for changes made
+//! by the deployment. Records that are JSON are stored as JSON, for people to read; others as base64.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -21,14 +21,14 @@ use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
 pub(crate) mod content;
 
-/// The longest file that is read. A hundred thousand apps take less.
+/// Maximum file size. A hundred thousand apps take less.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// How long a writer waits for another one.
+/// Maximum time that a writer waits for the lock.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long after a change of the file its times may not yet tell a second change from the first.
+/// Age of the last change from which on the file's timestamps can tell a second change from the first.
 const TIMES_SETTLE: Duration = Duration::from_secs(2);
 
-/// See the module. Instances are those of this process only.
+/// The file store; see the module. It knows only instances of this process.
 #[derive(Debug)]
 pub struct FileStore {
     file: Arc<Shared>,
@@ -40,13 +40,13 @@ pub struct FileStore {
 struct Shared {
     path: PathBuf,
     writes: bool,
-    /// What the file said when it looked so, once its times could be trusted.
+    /// Parsed content for a file stamp, kept once the file's timestamps are reliable.
     seen: Mutex<Option<(Stamp, Arc<Snapshot>)>>,
     #[cfg(test)]
     steps: crashes::Steps,
 }
 
-/// What changes when a file is replaced or written.
+/// File metadata that changes when the file is replaced or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -57,7 +57,8 @@ struct Stamp {
 }
 
 impl FileStore {
-    /// Opens a file to read and write; it is made with the first change. Its folder is made if it is absent. Blocks.
+    /// Opens a file for reading and writing. The folder is created if absent. The file is created by the first change.
+    /// Blocks.
     ///
     /// # Errors
     /// [`StoreError::Io`] or [`StoreError::Damaged`].
@@ -68,10 +69,10 @@ impl FileStore {
         store.file.read().map(|_| store)
     }
 
-    /// Opens a file to read only: every change is refused. Blocks.
+    /// Opens a file read-only, so every change is rejected. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Io`], also when there is no file, or [`StoreError::Damaged`].
+    /// [`StoreError::Io`], including a missing file, or [`StoreError::Damaged`].
     pub fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let store = Self::over(path, false);
         store.file.read().map(|_| store)
@@ -88,7 +89,7 @@ impl FileStore {
         Self { file: Arc::new(file), moved: Notify::new(), beats: Beats::default() }
     }
 
-    /// Makes a change of the whole, in turn with other writers.
+    /// Applies a change to the whole state under the writers' lock.
     async fn change(
         &self,
         change: impl FnOnce(&str, &mut Snapshot) -> Result<Commit, StoreError> + Send + 'static,
@@ -111,7 +112,7 @@ impl FileStore {
 }
 
 impl Shared {
-    /// The whole file. One that is not made yet is empty where it may be made.
+    /// Reads the whole file. A missing file counts as empty if this store can create the file.
     fn read(&self) -> Result<Arc<Snapshot>, StoreError> {
         let open = match File::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound && self.writes => return Ok(Arc::default()),
@@ -132,7 +133,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// What the file says, without reading it while it looks as it did.
+    /// Returns the file's content. Reads the file only if its metadata has changed.
     fn look(&self) -> Result<Arc<Snapshot>, StoreError> {
         let seen = self.seen().clone();
         match seen {
@@ -161,7 +162,7 @@ impl Shared {
         Ok(commit)
     }
 
-    /// Held while a change is made, across processes. Released when it closes.
+    /// Takes the cross-process lock for a change. Closing the file releases the lock.
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.path.with_added_extension("lock");
         let mut options = OpenOptions::new();
@@ -182,12 +183,12 @@ impl Shared {
         }
     }
 
-    /// Replaces the file at once and durably.
+    /// Replaces the file atomically and durably.
     fn replace(&self, bytes: &[u8]) -> Result<(), StoreError> {
         let aside = self.path.with_added_extension("new");
         let write_aside = || {
             self.step()?;
-            // What a writer that was killed left, or somebody put there to have another file written.
+            // Removes a leftover of a killed writer, or a link placed there to redirect the write.
             match fs::remove_file(&aside) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => (),
@@ -205,7 +206,7 @@ impl Shared {
         self.step().map_err(io(&self.path))
     }
 
-    /// Comes before every step of a write, and after the last: there tests let the process end.
+    /// Runs before every step of a write and after the last step. Tests use it to end the process there.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "tests count the steps of each store")]
     fn step(&self) -> std::io::Result<()> {
@@ -241,7 +242,7 @@ impl Stamp {
     }
 }
 
-/// Whether a change from now on would show in the file's times: they move in ticks.
+/// Returns true if a change from now on would be visible in the file's timestamps, which advance in ticks.
 fn settled(looks: &Metadata) -> bool {
     let Ok(modified) = looks.modified() else { return false };
     SystemTime::now().duration_since(modified).is_ok_and(|since| since > TIMES_SETTLE)
@@ -287,7 +288,7 @@ impl ControlStore for FileStore {
         self.change(move |place, state| state.become_state(place, base, &new)).await
     }
 
-    /// Tells of changes made here; those of other processes show when the generation is asked for.
+    /// Reports only changes made by this store. Changes of other processes show when the generation is polled.
     async fn changed(&self) {
         self.moved.notified().await;
     }

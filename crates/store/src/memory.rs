@@ -1,6 +1,6 @@
-//! Everything in memory, for tests and benches: the rules of the contracts without anything that could be slow or fail.
+//! In-memory stores for tests and benchmarks. They implement the contracts without delays or failures.
 //!
-//! Nothing survives the process, so no mode of the engine uses it.
+//! The content does not survive the process, so no mode of the engine uses this store.
 
 mod control;
 mod tokens;
@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use tokens::Maps;
 
-/// Holds all it is given until it is dropped. A clone is another handle on the same state, as another process would have
-/// one.
+/// Holds all content until it is dropped. A clone is another handle on the shared state, like that of another process.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     control: control::Handle,

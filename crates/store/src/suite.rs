@@ -1,4 +1,4 @@
-//! What every implementation of a contract is held to. Each of them calls these from its own tests.
+//! Test suites for the contracts. Every implementation runs them from its own tests.
 
 pub(crate) mod control;
 mod model;

@@ -1,4 +1,4 @@
-//! The database in its folder: opened under a lock, its keyspaces and their keys, and what its errors mean.
+//! The database in its folder: opening under a lock, keyspaces and keys, and the meaning of database errors.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -15,20 +15,21 @@ use crate::StoreError;
 use crate::control::SINGLE;
 use crate::tokens::{Fingerprint, MapId, Row, TokenId};
 
-/// Version of the keyspaces and their keys; what a row is has its own.
+/// Version of the keyspaces and keys. The row format has its own version.
 const LAYOUT: u32 = 1;
 const LAYOUT_KEY: &str = "layout";
 pub(super) const GENERATION_KEY: &str = "generation";
-/// Journals above that are emptied by writing out what holds them; also what a start has to read again.
+/// Journal size above which the database flushes the data that keeps journals alive. Also bounds the bytes to read at
+/// the next start.
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
-/// Control state changes seldom: it needs no room of its own.
+/// Write buffer for control state, which changes rarely.
 const CONTROL_BUFFER_BYTES: u64 = 1 << 20;
 
-/// A lock that is held is tried for so often, with such pauses: half a second in all.
+/// Number of attempts to take a held lock, and the pause between them: half a second in total.
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes of `app u32 | collection u32 | id or fingerprint 16`, in the order of maps and ids.
+/// The bytes `app u32 | collection u32 | id or fingerprint 16`, in the order of maps and ids.
 pub(super) type Key = [u8; 24];
 
 pub(super) fn row_key(map: MapId, id: TokenId) -> Key {
@@ -47,18 +48,18 @@ fn key(map: MapId, last: [u8; 16]) -> Key {
     key
 }
 
-/// No key of the database is empty; one of a record may be.
+/// Returns the database key of a record. The prefix keeps the key from being empty, which the database does not allow.
 pub(super) fn record_key(key: &str) -> String {
     format!("/{key}")
 }
 
-/// The first key behind all that begin with `prefix`, whose last byte is ASCII.
+/// Returns the first key after all keys that begin with `prefix`. The last byte of `prefix` must be ASCII.
 fn behind(prefix: &str) -> String {
     let (kept, last) = prefix.split_at(prefix.len() - 1);
     format!("{kept}{}", char::from(last.as_bytes()[0] + 1))
 }
 
-/// The other way round; `None` where the length is wrong.
+/// Splits a row key into map and id. Returns `None` if the length is wrong.
 fn parts(key: &[u8]) -> Option<(MapId, TokenId)> {
     let (app, rest) = key.split_first_chunk()?;
     let (collection, id) = rest.split_first_chunk()?;
@@ -66,13 +67,13 @@ fn parts(key: &[u8]) -> Option<(MapId, TokenId)> {
     Some((map, TokenId(id.try_into().ok()?)))
 }
 
-/// Held while the database is open, and given up by the system when the process ends, however it ends.
+/// The folder lock, held while the database is open. The operating system releases the lock when the process ends.
 pub(super) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Makes the folder, readable by its owner only, and takes its lock.
+    /// Creates the folder, readable only by its owner, and takes its lock.
     pub(super) fn take(folder: &Path) -> Result<Self, StoreError> {
         let io = |path: &Path, source| StoreError::Io { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| io(folder, error))?;
@@ -89,11 +90,11 @@ impl Lock {
         while let Err(refused) = file.try_lock() {
             tries += 1;
             match refused {
-                // Who is on the way out, or a child that has not become another program yet, holds it a moment longer.
+                // A process that is ending, or a forked child before its exec, can hold the lock a moment longer.
                 TryLockError::WouldBlock if tries < LOCK_TRIES => std::thread::sleep(LOCK_PAUSE),
                 TryLockError::WouldBlock => {
                     let mut process = String::new();
-                    // Who holds it is said as far as it is known.
+                    // The process id of the holder is included if it can be read.
                     let _ = file.take(20).read_to_string(&mut process);
                     return Err(StoreError::InUse { folder: folder.to_owned(), process: process.trim().parse().ok() });
                 }
@@ -107,22 +108,22 @@ impl Lock {
     }
 }
 
-/// The open database.
+/// An open database.
 pub(super) struct Database {
     inner: fjall::Database,
     folder: PathBuf,
     /// Map and id -> the rest of the row.
     pub(super) rows: Keyspace,
-    /// Map and fingerprint -> id of the row that has it.
+    /// Map and fingerprint -> id of the row with the fingerprint.
     pub(super) fingerprints: Keyspace,
     /// Control records by key.
     pub(super) records: Keyspace,
-    /// What the store has to know of itself.
+    /// Metadata of the store: layout version and generation.
     pub(super) facts: Keyspace,
 }
 
 impl Database {
-    /// Opens or makes the one in `folder`, reading what its journals hold. Blocks.
+    /// Opens or creates the database in `folder`, and reads its journals. Blocks.
     pub(super) fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let folder = folder.join("database");
         let failed = |error| opening_failed(&folder, error);
@@ -167,13 +168,13 @@ impl Database {
         }
     }
 
-    /// Changes of any keyspace that become durable and visible together.
+    /// Starts a batch of changes to any keyspace. They become durable and visible together.
     pub(super) fn batch(&self) -> fjall::OwnedWriteBatch {
-        // The journal's length is part of what fdatasync makes durable; its other metadata is not needed.
+        // fdatasync also makes the journal's length durable; other file metadata is not needed.
         self.inner.batch().durability(Some(PersistMode::SyncData))
     }
 
-    /// All keyspaces as they are now.
+    /// Returns a consistent snapshot of all keyspaces.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.inner.snapshot()
     }
@@ -187,19 +188,19 @@ impl Database {
         value.map(|value| (*value).try_into()).transpose().map_err(|_| self.damaged("a number of another length"))
     }
 
-    /// Every record.
+    /// Returns every record.
     pub(super) fn records(&self, at: &Snapshot) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         at.iter(&self.records).map(|entry| self.named(entry)).collect()
     }
 
-    /// Every record but those that are read one by one.
+    /// Returns every record except the individually read ones.
     pub(super) fn records_together(&self, at: &Snapshot) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         let (first, behind) = (record_key(SINGLE), record_key(&behind(SINGLE)));
         let sides = at.range(&self.records, ..first).chain(at.range(&self.records, behind..));
         sides.map(|entry| self.named(entry)).collect()
     }
 
-    /// Some of those that are read one by one.
+    /// Returns a page of the individually read records.
     pub(super) fn records_single(
         &self,
         at: &Snapshot,
@@ -239,14 +240,14 @@ impl Database {
         id.map_err(|_| self.damaged("a fingerprint leads to no id"))
     }
 
-    /// The row at a key of `rows`.
+    /// Decodes an entry of `rows`.
     pub(super) fn decoded(&self, key: &[u8], value: &Slice) -> Result<(MapId, Row), StoreError> {
         let (map, id) = parts(key).ok_or_else(|| self.damaged("a row under a key of another length"))?;
         let row = row::decode(id, value).map_err(|error| self.damaged(&error.to_string()))?;
         Ok((map, row))
     }
 
-    /// Memtables that wait to be written out, and runs that wait to be merged, of the keyspace that is furthest behind.
+    /// Returns the number of unflushed memtables and of unmerged runs, each of the keyspace with the largest backlog.
     pub(super) fn backlog(&self) -> (usize, usize) {
         use fjall::AbstractTree as _;
         let of = |keyspace: &Keyspace| (keyspace.sealed_memtable_count(), keyspace.tree.l0_run_count());
@@ -254,12 +255,13 @@ impl Database {
         (a.max(c), b.max(d))
     }
 
-    /// Refuses when a write failed, also one of those in the background: nothing is written any more then.
+    /// Returns an error if any write has failed, including background writes. After that, the database does not write
+    /// any more.
     pub(super) fn check_writable(&self) -> Result<(), StoreError> {
         self.inner.persist(PersistMode::Buffer).map_err(|error| self.failed(error))
     }
 
-    /// What an error while running means.
+    /// Converts a runtime error of the database.
     pub(super) fn failed(&self, error: fjall::Error) -> StoreError {
         match opening_failed(&self.folder, error) {
             StoreError::Io { path, source } => StoreError::Unavailable(format!("{}: {source}", path.display())),
@@ -272,7 +274,7 @@ impl Database {
     }
 }
 
-/// What an error at the start means.
+/// Converts an error of opening the database.
 fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
@@ -285,7 +287,7 @@ fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
             "{}: an earlier write failed; free space or mend the disk",
             folder.display()
         )),
-        // Its debug form tells which check failed, of which file at most, and nothing of the content.
+        // The debug form tells which check failed and at most the file. It does not contain stored content.
         other => StoreError::Damaged { place: folder.display().to_string(), what: format!("{other:?}") },
     }
 }

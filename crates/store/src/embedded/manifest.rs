@@ -1,5 +1,5 @@
-//! Checks the lists of files before the database trusts them: it writes their checksums down and does not look at them,
-//! and would take memory for as many files as a damaged list announces.
+//! Checks the file lists of the database before it opens them. The database writes checksums of the lists but does not
+//! verify them. A damaged list could make it allocate memory for any number of files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,13 +9,14 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::StoreError;
 
-/// `version u64 | checksum u128 | its kind u8`, little endian, beside the list that it names, `vN`.
+/// Names the file that points to the current list `vN`: `version u64 | checksum u128 | checksum kind u8`, little
+/// endian.
 const CURRENT: &str = "current";
 const XXH3_128: u8 = 0;
-/// Holds the files.
+/// Folder of the table files.
 const TABLES: &str = "tables";
 
-/// Every keyspace in the folder of a database. One with neither list nor files is not made yet.
+/// Checks every keyspace in the folder of a database. A keyspace with neither list nor files was not created yet.
 pub(super) fn check(database: &Path) -> Result<(), StoreError> {
     let keyspaces = database.join("keyspaces");
     let entries = match fs::read_dir(&keyspaces) {

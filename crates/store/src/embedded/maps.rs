@@ -1,4 +1,4 @@
-//! What the calls of a token store do: reads of one state of the database, and edits of a turn.
+//! The operations of the token store: reads of a database snapshot, and edits within a write batch.
 
 use std::ops::Bound;
 
@@ -11,7 +11,7 @@ use crate::tokens::{
     Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, TokenId, Written, check_time, fits_scan,
 };
 
-/// Rows that one page of a walk looks at, at most.
+/// Maximum number of rows that a page of a walk looks at.
 const LOOKED_MAX: usize = 10_000;
 
 pub(super) fn write(edit: &mut Edit<'_>, now: u64, group: Group) -> Result<Written, StoreError> {
@@ -70,7 +70,7 @@ pub(super) fn expire(
 
 pub(super) fn put(edit: &mut Edit<'_>, rows: Vec<(MapId, Row)>) -> Result<(), StoreError> {
     rows.iter().try_for_each(|(_, row)| row.check_times())?;
-    // What is replaced gives up its fingerprint first: another of these may have it.
+    // First frees the fingerprints of replaced rows, because other new rows can have them.
     for (map, row) in &rows {
         if let Some(old) = edit.row(*map, row.id)? {
             edit.remove(*map, &old);
@@ -119,7 +119,7 @@ pub(super) fn list(
     walk(database, map, after, (limit, LOOKED_MAX), |row| filter.lets_through(row))
 }
 
-/// The wanted rows of a map behind `after`: until there are so many, or so many were looked at.
+/// Returns the wanted rows of a map that follow `after`. Stops at a maximum of found rows, or of rows looked at.
 pub(super) fn walk(
     database: &Database,
     map: MapId,
@@ -144,7 +144,7 @@ pub(super) fn walk(
     Ok(Page { found, next: None })
 }
 
-/// The first map behind `after` that has a row.
+/// Returns the first map behind `after` that has a row.
 pub(super) fn next_map(database: &Database, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
     let first = after.map_or(Bound::Unbounded, |map| Bound::Excluded(row_key(map, TokenId([0xff; 16]))));
     let mut rows = database.snapshot().range::<Key, _>(&database.rows, (first, Bound::Unbounded));

@@ -1,8 +1,8 @@
-//! A row as bytes, version 1: what the embedded store keeps under the row's map and id.
+//! Binary row format, version 1: the value that the embedded store keeps under a row's map and id.
 //!
-//! `version 1 | flags 1 | created u64 | [fingerprint 16] | [expires u64] | [archived u64] | [tags] | sealed`, numbers big
-//! endian, each bracketed part if its flag is set. `tags` is `count u32`, then per tag `bytes u32 | UTF-8`. What is left
-//! is the sealed part. One row has one form: whatever decodes encodes to the same bytes.
+//! `version 1 | flags 1 | created u64 | [fingerprint 16] | [expires u64] | [archived u64] | [tags] | sealed`. Numbers
+//! are big endian. Each bracketed part is present if its flag is set. `tags` is `count u32`, then per tag `bytes u32 |
+//! UTF-8`. The sealed part is the rest. The encoding is canonical: decoded bytes always encode to the same bytes.
 
 use bytes::Bytes;
 
@@ -14,12 +14,12 @@ const EXPIRES: u8 = 1 << 1;
 const ARCHIVED: u8 = 1 << 2;
 const TAGS: u8 = 1 << 3;
 
-/// Bytes that are no row of this program.
+/// The bytes are not a row of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a row {0}")]
 pub struct Malformed(&'static str);
 
-/// All of a row but its id.
+/// Encodes a row without its id.
 #[must_use]
 pub fn encode(row: &Row) -> Vec<u8> {
     let tags: usize = row.tags.iter().map(|tag| 4 + tag.len()).sum();
@@ -50,10 +50,10 @@ fn length(length: usize) -> [u8; 4] {
     u32::try_from(length).expect("a call of 4 GiB is refused long before").to_be_bytes()
 }
 
-/// The row of that id.
+/// Decodes the row with the given id.
 ///
 /// # Errors
-/// [`Malformed`], whatever the bytes are.
+/// [`Malformed`] for any invalid bytes.
 pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
     let mut rest = Rest(bytes);
     let [version, flags] = rest.array()?;
@@ -72,7 +72,7 @@ pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
     Ok(Row { id, fingerprint, sealed: Bytes::copy_from_slice(rest.0), tags, expires, created, archived })
 }
 
-/// What is not yet read.
+/// Bytes that are not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
@@ -95,7 +95,7 @@ impl Rest<'_> {
         if count == 0 {
             return Err(Malformed("that announces tags and has none"));
         }
-        // Not more than the bytes can hold, whatever the count says.
+        // A damaged count cannot reserve more than the bytes can hold.
         let mut tags = Vec::with_capacity(count.min(self.0.len() / 4));
         for _ in 0..count {
             let length = self.length()?;

@@ -1,5 +1,5 @@
-//! What is the embedded store's own: its folder, its lock, what it keeps, and damage. What it shares with other stores is
-//! in the suites.
+//! Tests of features that only the embedded store has: folder, lock, persistence and damage. The suites test the common
+//! contract.
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -119,7 +119,7 @@ async fn a_row_that_is_damaged_is_an_error_of_its_call_only() {
     let store = open(folder.path());
     write(&store, vec![row(1, Some(1))]).await.expect("writes");
     store.close().await;
-    // Past the store, as a fault of this program or of a tool would be.
+    // Writes past the store, like a bug of this program or of a tool would.
     let database = Database::open(folder.path(), &Options::default()).expect("opens");
     let mut batch = database.batch();
     batch.insert(&database.rows, database::row_key(MAP, TokenId([9; 16])), "no row");
@@ -143,7 +143,7 @@ async fn a_row_that_is_damaged_is_an_error_of_its_call_only() {
     assert_eq!(got, [Some(row(1, Some(1))), Some(row(2, None)), None]);
 }
 
-/// Whatever byte of whatever file is another: the store opens or says what is wrong, and so does every call.
+/// After any single byte of any file is changed, opening and every request either succeed or name the damage.
 #[tokio::test]
 async fn damaged_files_are_refused_or_read_as_they_were() {
     let folder = tempfile::tempdir().expect("makes one");
@@ -170,13 +170,13 @@ async fn damaged_files_are_refused_or_read_as_they_were() {
         };
         let keys = written.iter().map(|row| (MAP, row.id)).collect::<Vec<_>>();
         match store.get(10, &keys).await {
-            // What looks like the torn end of a journal is dropped; nothing that is there differs.
+            // A torn journal end is dropped, so rows can be missing. The rows that exist are unchanged.
             Ok(rows) => {
                 assert!(rows.iter().zip(&written).all(|(got, row)| got.as_ref().is_none_or(|got| got == row)));
             }
             Err(_) => refused += 1,
         }
-        // Whatever it answers, it answers.
+        // The request must return, with any result.
         let _ = write(&store, vec![row(1 << 100, None)]).await;
         store.close().await;
     }
@@ -218,8 +218,8 @@ async fn files_without_what_names_their_list_are_refused() {
     assert!(matches!(&error, StoreError::Damaged { what, .. } if what.contains("is missing")), "{error}");
 }
 
-/// Takes the folder of a store's tables away while three memtables wait to be written there, and gives it back as the
-/// second of the two.
+/// Removes the folder of a store's tables while three memtables are queued for flushing. Returns the folder's path and
+/// the path to restore it from.
 fn without_tables(store: &EmbeddedStore, folder: &Path) -> (PathBuf, PathBuf) {
     use fjall::AbstractTree as _;
     let (tables, away) = (folder.join("database/keyspaces/1/tables"), folder.join("away"));
@@ -274,7 +274,7 @@ async fn who_only_reads_has_a_closed_database_mended() {
     let (tables, away) = without_tables(&store, folder.path());
     write(&store, vec![row(2, None)]).await.expect_err("it cannot write");
     fs::rename(&away, &tables).expect("is there");
-    // Of a keyspace that nobody writes out meanwhile.
+    // A keyspace that is not flushed meanwhile.
     let list = folder.path().join("database/keyspaces/4/current");
     let whole = fs::read(&list).expect("is there");
     fs::write(&list, "damaged").expect("writes");
@@ -312,8 +312,8 @@ async fn what_a_thread_did_not_come_to_at_its_end_is_refused_as_closed() {
     }
 }
 
-/// Files below a folder: where each is, its bytes up to the last one that is not zero, and its length. Journals are allocated
-/// ahead, and most of each is zeros.
+/// Returns the files below a folder: path, bytes up to the last nonzero byte, and length. Journals are preallocated and
+/// consist mostly of zeros.
 fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>, u64)> {
     const BLOCK: usize = 64 << 10;
     let read = |path: PathBuf| {
@@ -336,10 +336,10 @@ fn write_folder(content: &[(PathBuf, Vec<u8>, u64)], to: &Path) {
     }
 }
 
-/// Another byte at that quarter of a file.
+/// Changes the byte at the given quarter of a file.
 fn flip(path: &Path, quarter: u64) {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).expect("opens");
-    // Journals are allocated ahead; what is in them is at their beginning.
+    // Journals are preallocated; their content is at the beginning.
     let length = file.metadata().expect("is there").len().min(4_000);
     let at = length * quarter / 4;
     let mut byte = [0];

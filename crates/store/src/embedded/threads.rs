@@ -1,12 +1,13 @@
-//! The threads of the store: one that writes and a few that read, so that no disk is waited for on a caller's thread.
+//! Threads of the store: one writer and a few readers, so that request threads never block on the disk.
 //!
-//! The writer takes what waits, lets every call make its changes over those before it, and commits them together; while
-//! it syncs, the next ones collect. Nobody else writes, so that what a call has looked up holds until it is durable.
+//! The writer takes the queued requests, runs their changes in sequence, and commits them together. Requests that
+//! arrive during a sync are in the next batch. There is no other writer, so the rows that a request has read do not
+//! change until its commit.
 //!
-//! A write that failed leaves the database refusing writes: what its journal holds is not certain any more. Reads go on.
-//! Once the disk takes bytes again the writer closes the database, writes the journals anew (what a failed sync left in
-//! the page cache alone would otherwise pass for durable), and opens it. Until it is open reads fail as well, and have the
-//! writer try again.
+//! After a failed write the database rejects further writes, because the journal's content is uncertain. Reads
+//! continue. Once the disk accepts writes again, the writer closes the database, rewrites the journals and reopens the
+//! database. Rewriting matters because data that a failed sync left only in the page cache would otherwise count as
+//! durable. While the database is closed, reads fail too and make the writer retry.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -22,38 +23,38 @@ use super::database::{Database, Lock};
 use super::write_batch::Turn;
 use crate::StoreError;
 
-/// Calls that may wait for a thread; beyond, callers wait to hand theirs over.
+/// Maximum number of requests queued for a thread. Further requests wait for space in the queue.
 const WAITING_MAX: usize = 1_024;
-/// Time between two attempts to get a failed database back.
+/// Minimum time between two attempts to reopen a failed database.
 const MEND_PAUSE: Duration = Duration::from_secs(1);
-/// What the disk has to take before such an attempt, beside a copy of the largest journal: room for the files that the
-/// database makes as it opens.
+/// Free space required for such an attempt, in addition to a copy of the largest journal. The database creates files
+/// when it opens.
 const PROBE_BYTES: u64 = 4 << 20;
-/// The extension of a journal's copy.
+/// File extension of a journal's copy.
 const COPY: &str = "copy";
-/// What one write of the probe brings.
+/// Bytes per write of the space probe.
 const PROBE_STEP: usize = 1 << 20;
-/// Memtables that wait to be written out, and runs to be merged, above which the writer waits for those who do that.
-/// Below the counts at which the database would wait itself, and without end.
+/// Unflushed memtables and unmerged runs above which the writer waits for the background threads. Must be below the
+/// counts at which the database itself would wait without a time limit.
 const BACKLOG_MAX: (usize, usize) = (2, 18);
 
-/// Says how it ended: the commit went well, or why it did not.
+/// Receives the result of the commit: success, or the reason for the failure.
 pub(super) type Settle = Box<dyn FnOnce(Result<(), &str>) + Send>;
-/// Changes to make in a turn, or why there is none.
+/// Makes its changes in a batch. Gets the reason instead of the batch if the database cannot be written.
 pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut Turn<'_>, &str>) -> Settle + Send>;
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
 
-/// What a thread is told.
+/// A message to a thread.
 pub(super) enum Order<J> {
     Work(J),
-    /// Finish; those who wait are told when it is done.
+    /// End the thread after the queued work, then notify the sender.
     End(oneshot::Sender<()>),
 }
 
 pub(super) struct Shared {
     folder: PathBuf,
     options: Options,
-    /// `None` while closed.
+    /// `None` while the database is closed.
     database: RwLock<Option<Database>>,
     pub(super) generation: watch::Sender<u64>,
 }
@@ -63,7 +64,7 @@ impl Shared {
         self.database.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The folder that has the database's journals.
+    /// Returns the folder of the database's journals.
     fn journals(&self) -> PathBuf {
         self.folder.join("database")
     }
@@ -82,7 +83,7 @@ impl Shared {
     }
 }
 
-/// The ways to the threads.
+/// Handles to the threads.
 pub(super) struct Threads {
     pub(super) shared: Arc<Shared>,
     pub(super) writer: mpsc::Sender<Order<WriteJob>>,
@@ -90,7 +91,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Takes the lock, opens the database on the writer's thread, and starts the others. Blocks.
+    /// Takes the lock, opens the database on the writer thread, and starts the reader threads. Blocks.
     pub(super) fn start(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let lock = Lock::take(folder)?;
         let shared = Arc::new(Shared {
@@ -109,13 +110,13 @@ impl Threads {
                     state.run();
                 }
                 Err(error) => {
-                    // Whoever hears of it finds the folder free.
+                    // Releases the folder before the error is reported.
                     drop(state);
                     let _ = opened.send(Err(error));
                 }
             }
         })?;
-        // It ends without an answer when the database panics over what it reads.
+        // The channel closes without a result if the database panics on its files.
         opening.recv().unwrap_or_else(|_| Err(damaged(folder)))?;
 
         let (readers, jobs) = mpsc::channel(WAITING_MAX);
@@ -127,9 +128,9 @@ impl Threads {
         Ok(Self { shared, writer, readers })
     }
 
-    /// Finishes what was asked before, closes the database and gives up its lock.
+    /// Finishes all earlier requests, closes the database and releases its lock.
     pub(super) async fn end(&self) {
-        // The readers first: the writer closes what they read.
+        // Ends the readers first, because the writer closes the database that they read.
         for _ in 0..self.shared.options.readers.get() {
             let (done, wait) = oneshot::channel();
             if self.readers.send(Order::End(done)).await.is_ok() {
@@ -148,7 +149,7 @@ fn spawn(folder: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Resu
     spawned.map(drop).map_err(|source| StoreError::Io { path: folder.to_owned(), source })
 }
 
-/// What a panic within the database comes to.
+/// Returns the error for a panic within the database.
 pub(super) fn damaged(folder: &Path) -> StoreError {
     let what = "the database gave up on what it read".to_owned();
     StoreError::Damaged { place: folder.display().to_string(), what }
@@ -179,14 +180,14 @@ fn read(shared: &Shared, jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>, writer: &
     }
 }
 
-/// Has the writer take a turn, with nothing to do but to mend. If it has enough to do, it mends anyway.
+/// Wakes the writer with an empty job, so that it tries to reopen the database. A full queue wakes the writer anyway.
 fn have_mended(writer: &mpsc::WeakSender<Order<WriteJob>>) {
     if let Some(writer) = writer.upgrade() {
         let _ = writer.try_send(Order::Work(Box::new(|_| Box::new(|_| ()))));
     }
 }
 
-/// Why nothing is written, and when to try again.
+/// The reason why nothing can be written, and the time of the next attempt.
 struct Fault {
     why: String,
     try_at: Instant,
@@ -232,7 +233,8 @@ impl Writer {
         }
     }
 
-    /// One turn: `first` and what waits behind it. Whoever wants the writer to end is given back.
+    /// Runs one write batch: `first` and the jobs queued behind it. Returns the sender of an end order, if there is
+    /// one.
     fn turn(&mut self, first: WriteJob) -> Option<oneshot::Sender<()>> {
         self.mend();
         let shared = self.shared.clone();
@@ -282,8 +284,8 @@ impl Writer {
         }
     }
 
-    /// Waits, in bounded time, until those who write out and merge have caught up, and says whether they have. That they
-    /// have failed is an error: then they never will.
+    /// Waits, in bounded time, until background flushes and merges have caught up. Returns true if they have. If the
+    /// background work failed, it never catches up, and an error is returned.
     fn wait_for_room(&self, database: &Database) -> Result<bool, StoreError> {
         let give_up = Instant::now() + self.shared.options.timeout;
         loop {
@@ -299,9 +301,9 @@ impl Writer {
         }
     }
 
-    /// Closes a database that failed and opens it again, once its disk takes bytes.
+    /// Closes a failed database and reopens it, once the disk accepts writes.
     fn mend(&mut self) {
-        // The fault stays until the database is open again, whatever happens on the way.
+        // The fault remains until the database is open again, even if a step fails.
         let Some(fault) = self.fault.as_mut().filter(|fault| Instant::now() >= fault.try_at) else { return };
         fault.try_at = Instant::now() + MEND_PAUSE;
         let shared = &self.shared;
@@ -320,7 +322,8 @@ impl Writer {
     }
 }
 
-/// Whether the disk takes what mending writes: a copy of a journal at a time, and the files of a database that opens.
+/// Checks that the disk accepts the bytes that reopening writes: one journal copy at a time, and the files of an
+/// opening database.
 fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
     let mut largest = 0;
     for path in of_kind(journals, "jnl")? {
@@ -340,14 +343,14 @@ fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
     written
 }
 
-/// Files with that extension.
+/// Returns the files with the given extension.
 fn of_kind(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     let is_wanted = |path: &PathBuf| path.extension().is_some_and(|it| it == extension);
     paths.filter(|path| path.as_ref().map_or(true, is_wanted)).collect()
 }
 
-/// Puts a synced copy in place of every journal.
+/// Replaces every journal with a synced copy.
 fn rewrite_journals(journals: &Path) -> io::Result<()> {
     for path in of_kind(journals, "jnl")? {
         let copy = path.with_extension(COPY);
@@ -357,9 +360,9 @@ fn rewrite_journals(journals: &Path) -> io::Result<()> {
     File::open(journals)?.sync_all()
 }
 
-/// Removes copies of journals that did not become journals, if there are any.
+/// Removes leftover copies of journals.
 fn remove_copies(journals: &Path) {
-    // What stays takes room and nothing else.
+    // A copy that cannot be removed only takes space.
     for path in of_kind(journals, COPY).unwrap_or_default() {
         let _ = fs::remove_file(path);
     }

@@ -1,6 +1,6 @@
-//! One turn of the writer: changes of several calls, seen by each other, that become durable together.
+//! A write batch (turn) of the writer: changes of several requests that see each other and become durable together.
 //!
-//! Each call makes an [`Edit`], which counts as a whole or not at all.
+//! Each request makes an [`Edit`], which takes effect completely or not at all.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,11 +12,11 @@ use crate::control::after;
 use crate::tokens::{Fingerprint, MapId, Row, TokenId};
 use crate::{StoreError, control as state};
 
-/// What one turn takes before it commits: bounds the memory of a turn and the wait of the first in it.
+/// Size at which a batch is committed. The limits bound a batch's memory and the wait of its first request.
 const TURN_ROWS_MAX: usize = 8_192;
 const TURN_BYTES_MAX: usize = 8 << 20;
 
-/// By key, what is put there; `None`: it is removed.
+/// New values by key; `None` means that the key is removed.
 #[derive(Default)]
 struct Changes {
     rows: HashMap<Key, Option<Row>>,
@@ -25,11 +25,11 @@ struct Changes {
     generation: Option<u64>,
 }
 
-/// See the module.
+/// A write batch; see the module.
 pub(super) struct Turn<'a> {
     database: &'a Database,
     at: Snapshot,
-    /// Of what is durable.
+    /// The durable generation.
     generation: u64,
     pending: Changes,
     bytes: usize,
@@ -49,7 +49,7 @@ impl<'a> Turn<'a> {
         rows.is_empty() && holders.is_empty() && records.is_empty() && generation.is_none()
     }
 
-    /// Lets `change` edit. Of an edit that fails, or that drops what it changed, nothing remains.
+    /// Runs `change` on an edit. An edit that fails, or that forgets its changes, changes nothing.
     pub(super) fn edit<T>(
         &mut self,
         change: impl FnOnce(&mut Edit<'_>) -> Result<T, StoreError>,
@@ -66,7 +66,7 @@ impl<'a> Turn<'a> {
         Ok(answer)
     }
 
-    /// Makes all of it durable, then visible. Gives the generation after it.
+    /// Makes all changes durable, then visible. Returns the new generation.
     pub(super) fn commit(self) -> Result<u64, StoreError> {
         let (database, mut batch) = (self.database, self.database.batch());
         for (key, row) in self.pending.rows {
@@ -95,12 +95,12 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// The fingerprint that leads to a row.
+/// Returns the fingerprint under which the row is indexed.
 pub(super) fn indexed(row: &Row) -> Option<Fingerprint> {
     row.fingerprint.filter(|_| row.archived.is_none())
 }
 
-/// The changes of one call, over those of the turn, over the database.
+/// The changes of one request, on top of the batch's changes, on top of the database.
 pub(super) struct Edit<'a> {
     turn: &'a Turn<'a>,
     changes: Changes,
@@ -115,7 +115,7 @@ impl Edit<'_> {
         }
     }
 
-    /// The row that has a fingerprint, live or expired.
+    /// Returns the live or expired row that has the fingerprint.
     pub(super) fn holder(&self, map: MapId, fingerprint: Fingerprint) -> Result<Option<Row>, StoreError> {
         let Some(id) = self.holder_id(map, fingerprint)? else { return Ok(None) };
         let row = self.row(map, id)?;
@@ -130,7 +130,7 @@ impl Edit<'_> {
         }
     }
 
-    /// Puts a row over what has its id; `old` is what is there.
+    /// Writes a row; `old` is the existing row with this id.
     pub(super) fn put(&mut self, map: MapId, old: Option<&Row>, row: Row) {
         if let Some(fingerprint) = old.and_then(indexed).filter(|old| indexed(&row) != Some(*old)) {
             self.changes.holders.insert(fingerprint_key(map, fingerprint), None);
@@ -148,7 +148,7 @@ impl Edit<'_> {
         self.changes.rows.insert(row_key(map, row.id), None);
     }
 
-    /// Takes back what this edit has changed so far.
+    /// Discards the changes of this edit so far.
     pub(super) fn forget(&mut self) {
         self.changes = Changes::default();
     }
@@ -165,7 +165,7 @@ impl Edit<'_> {
         Ok(next)
     }
 
-    /// Puts `state` in the place of all records.
+    /// Replaces all records with those of `state`.
     pub(super) fn replace_records(&mut self, state: state::Snapshot) -> Result<u64, StoreError> {
         let next = after("the embedded store", self.generation())?.max(state.generation);
         let there = self.turn.database.records(&self.turn.at)?;

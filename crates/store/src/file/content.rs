@@ -1,4 +1,4 @@
-//! What the file says.
+//! Content of the control state file.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ enum Value<'a> {
     Bytes(Base64),
 }
 
-/// A record that is not JSON, or looks like this.
+/// The form of records that are not JSON, or that have this form themselves.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Base64 {
@@ -47,10 +47,10 @@ struct Shape {
     format: u32,
 }
 
-/// Reads a file's text.
+/// Parses the text of a file.
 ///
 /// # Errors
-/// The defect, as text.
+/// Description of the defect.
 pub fn read(text: &str) -> Result<Snapshot, String> {
     let malformed = |error: serde_json::Error| error.to_string();
     let Shape { format } = serde_json::from_str(text).map_err(malformed)?;
@@ -68,7 +68,7 @@ pub fn read(text: &str) -> Result<Snapshot, String> {
     Ok(Snapshot { generation, records: records.collect::<Result<_, String>>()? })
 }
 
-/// Writes a state as a file's text.
+/// Serializes a state to the text of a file.
 #[must_use]
 pub fn write(state: &Snapshot) -> String {
     let records = state.records.iter().map(|(key, record)| (&**key, Value::of(record)));
@@ -79,7 +79,7 @@ pub fn write(state: &Snapshot) -> String {
 impl<'a> Value<'a> {
     fn of(record: &'a [u8]) -> Self {
         match serde_json::from_slice::<&RawValue>(record) {
-            // White space around it would be lost.
+            // JSON with surrounding white space would lose that space.
             Ok(raw) if raw.get().as_bytes() == record && serde_json::from_slice::<Base64>(record).is_err() => {
                 Self::Json(raw)
             }

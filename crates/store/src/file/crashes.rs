@@ -1,7 +1,8 @@
-//! A process that ends at any step of a change: what it leaves must be whole, and the next one must be able to go on.
+//! Simulates a process that ends at any step of a change. The remaining files must be complete and usable by the next
+//! process.
 //!
-//! A failed step ends a change just where a crash would: nothing is tidied up after it. What was written and not synced
-//! may be anything, so a file that is still aside is overwritten with rubbish before the state is opened again.
+//! A failed step ends a change like a crash does: nothing is cleaned up. Unsynced data can be arbitrary after a crash.
+//! A remaining temporary file is therefore overwritten with garbage before the state is opened again.
 
 use std::fs;
 use std::io;
@@ -16,7 +17,7 @@ use sealwire_crypto::{
 use super::FileStore;
 use crate::{App, AppChange, AppSummary, Control, KeyKind, Settings, StoreError, Target};
 
-/// Steps until the process ends.
+/// Number of steps until the process ends.
 #[derive(Debug)]
 pub(super) struct Steps(AtomicUsize);
 
@@ -27,7 +28,7 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// One step of a write.
+    /// Counts one step of a write.
     pub(super) fn take_one(&self) -> io::Result<()> {
         let left = self.0.fetch_sub(1, Ordering::Relaxed);
         if left == 0 { Err(io::Error::other("the process ends here")) } else { Ok(()) }
@@ -42,14 +43,14 @@ fn open(folder: &Path) -> Control {
     control(FileStore::open(&folder.join("apps.json")).unwrap())
 }
 
-/// A process that ends after so many steps.
+/// Creates a control whose process ends after `steps` steps.
 fn ends_after(steps: usize, folder: &Path) -> Control {
     let store = FileStore::open(&folder.join("apps.json")).unwrap();
     store.file.steps.0.store(steps, Ordering::Relaxed);
     control(store)
 }
 
-/// What an engine does that follows the store: it loads again when the number moved.
+/// A minimal engine that follows the store and reloads when the generation changes.
 struct Engine {
     generation: u64,
     keys: Arc<AppKeys>,
@@ -88,14 +89,14 @@ impl Engine {
     }
 }
 
-/// Steps of one change.
+/// Number of steps of one change.
 const STEPS: usize = 6;
 
 fn shop() -> AppId {
     AppId::new("shop").unwrap()
 }
 
-/// Runs `change` once for every step it could end at, and gives what is then in the folder to `check`.
+/// Runs `change` once for every step at which it could end, and passes the resulting folder to `check`.
 async fn at_every_step(
     change: impl AsyncFn(&Control) -> Result<AppChange, StoreError>,
     check: impl AsyncFn(&Control, &Engine, Engine, Result<AppChange, StoreError>),
@@ -136,7 +137,7 @@ async fn loses_no_version(add: impl AsyncFn(&Control) -> Result<AppChange, Store
         assert!(numbers == [1, 1, 2] || numbers == [1, 1, 2, 3], "{numbers:?}");
         assert!(outcome.is_err() || numbers.len() == 4, "what was promised is there");
 
-        // One that starts and one that runs come to the same state, and open everything.
+        // A new engine and a running engine reach one state, and open all envelopes.
         let started = Engine::start(after).await;
         running.follow(after).await;
         assert!(running.has(&found) && started.has(&found));

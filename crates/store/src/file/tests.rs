@@ -63,7 +63,7 @@ async fn who_only_reads_changes_nothing_and_sees_every_change() {
     for refused in [reader.commit(1, "k", None).await, reader.replace(1, &Snapshot::default()).await] {
         assert!(matches!(refused, Err(StoreError::ReadOnly)));
     }
-    // Changes that follow each other within one tick of the file's times, and of one length.
+    // Successive changes of equal length within one tick of the file's timestamps.
     for round in 0..50 {
         let generation = put(&writer, "k", &(round % 10).to_string()).await;
         assert_eq!(reader.generation().await.unwrap(), generation);
@@ -85,7 +85,7 @@ async fn a_file_that_looks_the_same_is_not_read_again() {
         age(changed);
         store.generation().await.unwrap();
         let is_seen = store.file.seen().is_some();
-        // A slow machine may look too late for this.
+        // On a slow machine this check can come too late.
         if changed.elapsed().is_ok_and(|since| since < TIMES_SETTLE) {
             assert!(!is_seen, "a second change might look like this one");
             break;

@@ -10,7 +10,7 @@ use super::MemoryStore;
 use crate::control::Beats;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
-/// One handle on the shared state, with what it was last told of.
+/// A handle on the shared state, with the last change that it was notified of.
 #[derive(Debug)]
 pub(super) struct Handle {
     shared: Arc<Shared>,
@@ -85,7 +85,7 @@ impl ControlStore for MemoryStore {
     }
 
     async fn changed(&self) {
-        // The sender lives in what the handle holds, so there is always one.
+        // The handle owns the sender, so the channel is never closed.
         let _ = self.control.told.lock().await.changed().await;
     }
 

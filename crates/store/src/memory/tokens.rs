@@ -1,4 +1,4 @@
-//! Token maps in memory: rows in the order of maps and ids, and who has which fingerprint.
+//! Token maps in memory: rows in the order of maps and ids, and an index of fingerprints.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use super::MemoryStore;
 use crate::tokens::{SECONDS_MAX, check_time, fits_scan};
 use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
 
-/// Rows that one page of [`TokenStore::list`] looks at, at most.
+/// Maximum number of rows that one page of [`TokenStore::list`] looks at.
 const LOOK_MAX: usize = 1_024;
 
 const LAST: TokenId = TokenId([0xff; 16]);
@@ -18,7 +18,7 @@ const LAST: TokenId = TokenId([0xff; 16]);
 #[derive(Debug, Default)]
 pub(super) struct Maps {
     rows: BTreeMap<(MapId, TokenId), Row>,
-    /// Of the rows that are not archived.
+    /// Fingerprints of the rows that are not archived.
     fingerprints: HashMap<(MapId, Fingerprint), TokenId>,
 }
 
@@ -79,7 +79,7 @@ impl Maps {
         }
     }
 
-    /// Of at most `look` rows of a map behind `after`, the first `limit` that `wanted` lets through.
+    /// Looks at up to `look` rows of a map that follow `after`. Returns the first `limit` rows that `wanted` accepts.
     fn page(
         &self,
         map: MapId,
@@ -104,7 +104,7 @@ impl Maps {
 
     fn put(&mut self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
         rows.iter().try_for_each(|(_, row)| row.check_times())?;
-        // What changes in the books is seen to first: all or none.
+        // Checks all index changes first, so that all rows are written or none.
         let mut prints: HashMap<(MapId, Fingerprint), Option<TokenId>> = HashMap::new();
         for (map, row) in rows {
             if let Some(old) = self.rows.get(&(*map, row.id)).and_then(|row| row.fingerprint) {
@@ -129,7 +129,7 @@ impl Maps {
 
 impl MemoryStore {
     fn maps(&self) -> MutexGuard<'_, Maps> {
-        // Nothing here panics between two steps of a change.
+        // No code in this file panics between two steps of a change.
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

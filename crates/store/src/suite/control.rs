@@ -1,4 +1,4 @@
-//! The promises of [`ControlStore`](crate::ControlStore), each a function of a store that is empty.
+//! Tests of the [`ControlStore`](crate::ControlStore) contract. Each promise is a function of an empty store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 pub(crate) use super::records::what_is_read_one_by_one_agrees_with_a_model;
 use crate::{Commit, ControlStore, Instance, Snapshot};
 
-/// Makes a module of tests, one per promise. `$open` is an async function in scope that gives an empty
-/// `Arc<dyn ControlStore>`, and what must live as long as it.
+/// Creates a module of tests, one per promise. `$open` must be an async function in scope. It returns an empty `Arc<dyn
+/// ControlStore>` and a value that must live as long as the store.
 macro_rules! control_promises {
     ($open:ident) => {
         $crate::suite::control_promises!(@
@@ -47,7 +47,7 @@ pub(crate) use control_promises;
 
 type Store = Arc<dyn ControlStore>;
 
-/// Longer than any store takes to tell of a change; a test that waits this long fails.
+/// Timeout for change notifications, longer than any store needs. A test that waits this long fails.
 const SOON: Duration = Duration::from_secs(60);
 
 async fn put(store: &Store, key: &str, record: &[u8]) -> u64 {
@@ -133,7 +133,7 @@ pub(crate) async fn keys_and_records_are_kept_to_the_byte(store: Store) {
         assert!(found.records.get(key) == Some(record), "{key:?}");
     }
     assert_eq!(found.records.len(), records.len());
-    // One of them goes, and only that one.
+    // Removes only one of the records.
     assert_eq!(store.commit(14, "app/shop", None).await.unwrap(), Commit::Done(15));
     records.remove("app/shop");
     assert!(store.load().await.unwrap().records == records);
@@ -145,7 +145,7 @@ pub(crate) async fn a_state_takes_the_place_of_everything(store: Store) {
         Snapshot { generation, records }
     };
     let mut base = 0;
-    // What is given, and the generation after it.
+    // The state to write, and the expected generation.
     for (given, after) in [
         (state(0, &[]), 1),
         (state(40, &["", "app/a", "app/b"]), 40),
@@ -191,7 +191,7 @@ pub(crate) async fn of_changes_at_once_one_wins_per_base(store: Store) {
     let found = store.load().await.unwrap();
     assert_eq!((found.generation, found.records.len() as u64), (all, all));
 
-    // And of many from one base, one.
+    // Of many changes from one base, exactly one succeeds.
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let store = Arc::clone(&store);
@@ -227,7 +227,7 @@ async fn wait(store: &Store, why: &str) {
     assert!(tokio::time::timeout(SOON, store.changed()).await.is_ok(), "{why}");
 }
 
-/// Takes what may still be told of earlier changes, so that the next wait waits.
+/// Consumes pending notifications of earlier changes, so that the next wait blocks.
 async fn quiet(store: &Store) {
     while tokio::time::timeout(Duration::from_millis(50), store.changed()).await.is_ok() {}
 }
@@ -265,7 +265,7 @@ pub(crate) async fn a_dropped_wait_loses_nothing(store: Store) {
     }
 }
 
-/// Looks at a future once.
+/// Polls a future once.
 async fn looked_at<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     tokio::select! {
         biased;
@@ -317,11 +317,11 @@ pub(crate) async fn a_lease_has_one_holder(store: Store) {
     assert!(!take("sweep", "b", HOUR).await, "a has it");
     assert!(take("other", "b", HOUR).await, "another lease");
     assert!(take("sweep", "a", HOUR).await, "extended");
-    // A lease that has run out goes to whoever asks first.
+    // An expired lease goes to the first instance that requests it.
     assert!(take("sweep", "a", Duration::ZERO).await);
     assert!(take("sweep", "b", HOUR).await);
     assert!(!take("sweep", "a", Duration::ZERO).await, "b has it");
-    // An instance that leaves gives up its leases, and no others.
+    // An instance that leaves releases its own leases and no others.
     store.leave("a").await.unwrap();
     assert!(!take("sweep", "a", HOUR).await);
     store.leave("b").await.unwrap();

@@ -1,7 +1,7 @@
-//! Random operations on a store and on the plainest model of one, which must agree after every step.
+//! Runs random operations on a store and on a minimal model. Both must agree after every step.
 //!
-//! Groups of one call may take effect in any order, so the model is a set of possible states, of which answers rule out
-//! some.
+//! Groups of one call can take effect in any order. The model is therefore a set of possible states, and each result
+//! rules out some of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::{Filter, Fingerprint, Group, MapId, Page, Row, TokenId, TokenStore, W
 
 const CASES: u32 = 48;
 
-/// Runs sequences on maps of their own.
+/// Runs each sequence of operations on its own maps.
 pub(crate) async fn all(store: Arc<dyn TokenStore>) {
     let runtime = tokio::runtime::Handle::current();
     let run = move || {
@@ -28,12 +28,12 @@ pub(crate) async fn all(store: Arc<dyn TokenStore>) {
     }
 }
 
-/// Of a row: id, fingerprint, and how long it lives.
+/// Facts of a row: id, fingerprint and lifetime.
 type Facts = (u128, Option<u128>, Option<u64>);
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// Per group its map and rows.
+    /// Groups to write, each as its map and rows.
     Write(u64, Vec<(usize, Vec<Facts>)>),
     Get(u64, Vec<(usize, u128)>),
     Find(u64, Vec<(usize, u128)>),
@@ -79,7 +79,7 @@ async fn agree(store: &dyn TokenStore, steps: Vec<Operation>) -> Result<(), Test
     let mut created = 0;
     let mut states = vec![Maps::new()];
     for step in steps {
-        // Every row that is made can be told from all others.
+        // Gives every created row a distinct creation time.
         created += 100;
         let answer = ask(store, &maps, &step, created).await;
         let outcomes: Vec<_> = states.iter().flat_map(|state| expected(state, &maps, &step, created)).collect();
@@ -158,7 +158,7 @@ async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &Operation, create
     }
 }
 
-/// Every state that may be next, with what is then said.
+/// Returns every possible next state with the expected result.
 fn expected(state: &Maps, maps: &[MapId; 2], step: &Operation, created: u64) -> Vec<(Maps, Answer)> {
     let mut next = state.clone();
     let answer = match step {
@@ -224,7 +224,7 @@ fn holder(state: &Maps, map: MapId, print: Fingerprint) -> Option<Row> {
     state.iter().find(|((at, _), row)| *at == map && row.fingerprint == Some(print)).map(|(_, row)| row.clone())
 }
 
-/// What becomes of groups that take effect one after another in this order.
+/// Applies groups in the given order and returns the state and the results.
 fn written(state: &Maps, now: u64, groups: &[Group], order: &[usize]) -> (Maps, Answer) {
     let mut next = state.clone();
     let mut answers = vec![Written::Taken(Vec::new()); groups.len()];
@@ -251,7 +251,7 @@ fn written(state: &Maps, now: u64, groups: &[Group], order: &[usize]) -> (Maps, 
     (next, Answer::Written(answers))
 }
 
-/// Every order of `n` things.
+/// Returns all permutations of `n` items.
 fn orders(n: usize) -> Vec<Vec<usize>> {
     if n == 0 {
         return vec![Vec::new()];

@@ -1,5 +1,5 @@
-//! Random changes of control state and the plainest model of it, which must agree after every step: what is loaded
-//! together, and what is read one by one.
+//! Runs random changes of control state on a store and on a minimal model. Both must agree after every step, for
+//! records that are loaded together and for individually read records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Commit, ControlStore, SINGLE, Snapshot, everything};
 
 const CASES: u32 = 24;
 
-/// Keys on both sides, around the border and with bytes that collations order otherwise.
+/// Keys on both sides of the prefix, close to it, and with bytes that collations sort differently.
 const KEYS: [&str; 14] = [
     "app/a",
     "principal",
@@ -34,7 +34,7 @@ const KEYS: [&str; 14] = [
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// From a base that is behind by so many.
+    /// A commit from a base that is the given number of generations behind.
     Commit(u64, &'static str, Option<Vec<u8>>),
     Replace(u64, u64, Vec<(&'static str, Vec<u8>)>),
 }
@@ -61,7 +61,7 @@ pub(crate) async fn what_is_read_one_by_one_agrees_with_a_model(store: Arc<dyn C
     }
 }
 
-/// Begins with whatever the case before has left.
+/// Starts with the records that the previous case left.
 async fn agree(store: &dyn ControlStore, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let mut model = everything(store).await.unwrap();
     for step in steps {
@@ -111,7 +111,7 @@ async fn compare(store: &dyn ControlStore, model: &Snapshot, step: &Step) -> Res
         let one = (generation, model.records.get(key).cloned());
         prop_assert_eq!(store.read(key).await.unwrap(), one, "{:?}: {:?}", step, key);
     }
-    // From wherever one begins, and in pages of any size.
+    // From any start key, and in pages of any size.
     for after in [None].into_iter().chain(KEYS.map(Some)).chain([Some("principal/zz"), Some("z")]) {
         for limit in [0, 1, 3, 100] {
             let behind = single.iter().filter(|(key, _)| after.is_none_or(|after| key.as_str() > after));

@@ -1,4 +1,5 @@
-//! What every [`TokenStore`] promises, as tables. Each test works in maps of its own, so that one store serves all.
+//! Tests of the [`TokenStore`] contract, as tables. Each test works in its own maps, so that one store serves all
+//! tests.
 
 mod keep;
 mod race;
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use super::model;
 use crate::{Fingerprint, Group, MapId, Row, SECONDS_MAX, StoreError, TokenId, TokenStore, Written};
 
-/// All of it. The runtime needs two threads for the races to be any.
+/// Runs all tests. The runtime needs two threads for the races to be effective.
 pub(crate) async fn all(store: Arc<dyn TokenStore>) {
     write::all(&*store).await;
     keep::all(&*store).await;
@@ -20,7 +21,7 @@ pub(crate) async fn all(store: Arc<dyn TokenStore>) {
     model::all(store).await;
 }
 
-/// A map that nothing else uses.
+/// Returns a map that no other test uses.
 pub(crate) fn fresh() -> MapId {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     MapId { app: NEXT.fetch_add(1, Ordering::Relaxed), collection: 1 }
@@ -34,13 +35,13 @@ pub(crate) fn print(n: u128) -> Fingerprint {
     Fingerprint(n.to_be_bytes())
 }
 
-/// A row of that id, without a fingerprint, that never expires.
+/// Returns a row with this id, without a fingerprint, that never expires.
 pub(crate) fn row(n: u128) -> Row {
     let sealed = Bytes::from(format!("sealed {n}"));
     Row { id: id(n), fingerprint: None, sealed, tags: Vec::new(), expires: None, created: 1, archived: None }
 }
 
-/// A row of that id and fingerprint.
+/// Returns a row with this id and fingerprint.
 pub(crate) fn printed(n: u128, fingerprint: u128) -> Row {
     Row { fingerprint: Some(print(fingerprint)), ..row(n) }
 }
@@ -52,7 +53,7 @@ pub(crate) async fn write(store: &dyn TokenStore, now: u64, map: MapId, rows: &[
     answers.remove(0).unwrap()
 }
 
-/// Every row of a map, in any state.
+/// Returns every row of a map, in any state.
 pub(crate) async fn scanned(store: &dyn TokenStore, map: MapId) -> Vec<Row> {
     let before = MapId { app: map.app, collection: map.collection - 1 };
     let mut after = (before, TokenId([0xff; 16]));

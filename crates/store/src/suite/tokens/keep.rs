@@ -1,4 +1,4 @@
-//! What happens to rows that are there: deleted, expired, listed, archived, pruned, copied.
+//! Tests of existing rows: delete, expire, list, archive, prune and copy.
 
 use super::*;
 use crate::{Filter, Page, Sweep};
@@ -55,7 +55,7 @@ async fn only_the_live_are_made_to_expire(store: &dyn TokenStore) {
     assert_eq!(store.expire(10, map, &asked, Some(30)).await.unwrap(), [false, false, true, true, false, true]);
     let after = [expiring(printed(1, 1), 30), rows[1].clone(), expiring(printed(3, 3), 30), rows[3].clone()];
     assert_eq!(scanned(store, map).await, after);
-    // To a time that is over: at once; and then it is too late.
+    // An expiry time in the past takes effect at once, and the row can no longer be changed.
     assert_eq!(store.expire(10, map, &[id(1)], Some(10)).await.unwrap(), [true]);
     assert_eq!(find_all(store, 10, map, &[1, 3]).await, [None, Some(after[2].clone())]);
     assert_eq!(store.expire(10, map, &[id(1), id(3)], None).await.unwrap(), [false, true]);
@@ -65,7 +65,7 @@ async fn only_the_live_are_made_to_expire(store: &dyn TokenStore) {
     assert_eq!(scanned(store, map).await[2], printed(3, 3));
 }
 
-/// Walks to the end in pages of `limit`.
+/// Lists to the end in pages of `limit`.
 async fn listed(
     store: &dyn TokenStore,
     map: MapId,
@@ -162,7 +162,7 @@ async fn what_has_expired_is_archived(store: &dyn TokenStore) {
     put(store, map, &rows).await;
     let other = MapId { collection: 2, ..map };
     put(store, other, &rows).await;
-    // Now, expired before, and how many that is: what lives at `now` is never touched.
+    // `now`, `expired_before` and the number of archived rows. Rows that are live at `now` are never archived.
     let cases = [(20, 10, 0), (20, 11, 1), (20, 12, 2), (20, u64::MAX, 2), (10, 12, 1), (9, u64::MAX, 0)];
     for (now, before, count) in cases {
         let page = store.archive(now, map, before, None, 100, true).await.unwrap();
@@ -177,7 +177,7 @@ async fn what_has_expired_is_archived(store: &dyn TokenStore) {
     assert_eq!(store.archive(21, map, 11, None, 100, false).await.unwrap().found, 0, "once");
     assert_eq!(scanned(store, map).await, after);
     assert_eq!(scanned(store, other).await, rows);
-    // It is as good as absent, its id stays taken, its fingerprint is free.
+    // An archived row counts as absent. Its id stays taken, and its fingerprint is free.
     assert_eq!(get_all(store, 1, map, &[id(2)]).await, [None]);
     assert_eq!(find_all(store, 1, map, &[2]).await, [None]);
     assert_eq!(write(store, 1, map, &[row(2)]).await, Written::Taken(vec![0]));
@@ -247,7 +247,7 @@ async fn due_rows_are_swept(store: &dyn TokenStore) {
     ];
     let archive = |expired_before| Sweep::Archive { expired_before };
     let prune = |archived_before| Sweep::Prune { archived_before };
-    // The sweep, now, the rows that it archives and the rows that it removes, by index.
+    // The sweep, `now`, and the indexes of the rows that are archived and removed.
     let cases: [(Sweep, u64, &[usize], &[usize]); 10] = [
         (archive(10), 20, &[], &[]),
         (archive(11), 20, &[1], &[]),
@@ -344,7 +344,7 @@ async fn rows_are_put_over_others(store: &dyn TokenStore) {
     assert_eq!(find_all(store, 1, map, &[1, 2, 11]).await, expected);
     put(store, map, &new).await;
     assert_eq!(scanned(store, map).await, new, "once more");
-    // Every map, in order.
+    // Walks all maps in order.
     let (mut after, mut last) = (None, 0);
     loop {
         let rows = store.scan(after, 500).await.unwrap();

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Tests of concurrent requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub(super) async fn all(store: &Arc<dyn TokenStore>) {
     an_id_goes_to_one(store).await;
 }
 
-/// Every task writes all fingerprints under ids of its own, in groups of its own making and order.
+/// Every task writes all fingerprints under its own ids, in its own groups and order.
 async fn everybody_gets_the_same_row(store: &Arc<dyn TokenStore>, map: MapId) {
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {

@@ -1,4 +1,4 @@
-//! Writing and reading back.
+//! Tests of writing and reading back.
 
 use bytes::Bytes;
 
@@ -52,7 +52,7 @@ async fn rows_come_back_whole_and_in_order(store: &dyn TokenStore) {
     assert_eq!(get_all(store, 1, map, &asked).await, expected.map(|at| at.map(|at: usize| rows[at].clone())));
     let expected = [Some(2), None, Some(5), Some(0), Some(2)].map(|at| at.map(|at: usize| rows[at].clone()));
     assert_eq!(find_all(store, 1, map, &[50, 77, u128::MAX, 90, 50]).await, expected);
-    // An id is no fingerprint.
+    // An id is not found as a fingerprint.
     assert_eq!(find_all(store, 1, map, &[9, 1, 5]).await, [None, None, None]);
 }
 
@@ -90,7 +90,7 @@ async fn times_have_a_bound(store: &dyn TokenStore) {
         assert!(is_out_of_range(&store.expire(1, map, &[id(3)], Some(late)).await));
         assert_eq!(get_all(store, late, map, &[id(3)]).await, [Some(printed(3, 3))]);
     }
-    // Questions may name any time.
+    // Queries can use any time.
     let last = Row { expires: Some(SECONDS_MAX), ..printed(5, 5) };
     assert_eq!(write(store, 1, map, std::slice::from_ref(&last)).await, Written::Done(vec![None]));
     for (now, there) in [(SECONDS_MAX - 1, true), (SECONDS_MAX, false), (u64::MAX, false)] {
@@ -112,7 +112,7 @@ async fn the_expired_are_absent(store: &dyn TokenStore) {
         assert_eq!(find_all(store, now, map, &[1]).await[0].is_some(), there, "{now}");
         assert!(get_all(store, now, map, &[id(2)]).await[0].is_some());
     }
-    // One that has expired when it is written is kept, and is absent.
+    // A row that is expired when it is written is stored, but counts as absent.
     assert_eq!(write(store, 5, map, &[Row { expires: Some(5), ..printed(3, 3) }]).await, Written::Done(vec![None]));
     assert_eq!(get_all(store, 5, map, &[id(3)]).await, [None]);
     assert_eq!(scanned(store, map).await.len(), 3);
@@ -133,9 +133,9 @@ async fn taken_ids_stop_their_group_only(store: &dyn TokenStore) {
         (&[row(2), row(10)], &[0]),
         (&[row(10), row(3), row(11)], &[1]),
         (&[row(3), row(11), row(1), row(2)], &[0, 2, 3]),
-        // What has its fingerprint already is not written, so its id is nothing to it.
+        // A row whose fingerprint exists is not written, so its id cannot conflict.
         (&[printed(1, 4), row(2), printed(10, 10)], &[1]),
-        // The expired one that would give way stays.
+        // The expired row that would be replaced stays.
         (&[printed(10, 5), row(1)], &[1]),
         (&[printed(5, 5)], &[0]),
     ];
@@ -167,7 +167,7 @@ async fn a_fingerprint_has_one_live_row(store: &dyn TokenStore) {
     assert_eq!(scanned(store, map).await, there);
     let found = [Some(old[0].clone()), Some(new[2].clone()), None, Some(new[4].clone())];
     assert_eq!(find_all(store, 10, map, &[1, 2, 4, 5]).await, found);
-    // Archived is archived, even for who is behind in time.
+    // An archived row counts as absent, even for a clock that is behind.
     assert_eq!(get_all(store, 5, map, &[id(2), id(12)]).await, [None, Some(new[2].clone())]);
 }
 
@@ -175,7 +175,7 @@ async fn groups_of_one_call_meet(store: &dyn TokenStore) {
     let map = fresh();
     let other = MapId { collection: 2, ..map };
     let group = |map, rows: &[Row]| Group { map, rows: rows.to_vec() };
-    // One fingerprint: one of them is written, and the others get it.
+    // Several groups with one fingerprint: one row is written, and the other groups get that row.
     let groups = vec![
         group(map, &[printed(1, 1)]),
         group(other, &[printed(1, 1)]),
@@ -191,7 +191,7 @@ async fn groups_of_one_call_meet(store: &dyn TokenStore) {
     assert_eq!(answers[3], Written::Done(vec![got(3), None]));
     assert_eq!(scanned(store, map).await.len(), 3);
 
-    // One id: one of them has it, and the others wrote nothing.
+    // Several groups with one id: one group is written, and the others write nothing.
     let map = fresh();
     let rows = [30, 31, 32].map(|created| Row { created, ..row(7) });
     let groups = rows.iter().zip(1..).map(|(row, n)| group(map, &[printed(n, n), row.clone()])).collect();
@@ -203,7 +203,7 @@ async fn groups_of_one_call_meet(store: &dyn TokenStore) {
     let n = won as u128 + 1;
     assert_eq!(scanned(store, map).await, [printed(n, n), rows[won].clone()]);
 
-    // Fifty calls at once, every second of them refused.
+    // Fifty groups in one call, every second of which is rejected.
     let map = fresh();
     assert_eq!(write(store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
     let groups = (0..50).map(|n| group(map, &[row(100 + n), row(n % 2 * (1_000 + n) + (n + 1) % 2)])).collect();
@@ -239,7 +239,7 @@ async fn large_groups_are_whole_or_absent(store: &dyn TokenStore) {
     assert_eq!(get_all(store, 1, map, &ids(&rows)).await, all);
     let prints: Vec<u128> = (0..2_000).collect();
     assert_eq!(find_all(store, 1, map, &prints).await, all);
-    // Every second of them is known.
+    // Every second row has a known fingerprint.
     let more: Vec<Row> = (0..2_000).map(|n| printed(10_000 + n, n + n % 2 * 10_000)).collect();
     let known = (0..2_000).map(|n| (n % 2 == 0).then(|| rows[n].clone())).collect();
     assert_eq!(write(store, 1, map, &more).await, Written::Done(known));
