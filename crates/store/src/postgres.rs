@@ -1,10 +1,11 @@
-//! Everything in PostgreSQL: for production, and for several engines on one state.
+//! Control state and token maps in PostgreSQL: for production, and for several engines that share one state.
 //!
-//! Every connection is dedicated: some write tokens, some read them, one has the control state, one does what is slow or rare, one hears of changes.
-//! Each has a task that connects it again when it breaks. Every call ends within one time-out, whatever the database
-//! does: the server has it as its own limit for a statement, and where it says nothing at all the connection is replaced.
-//! The SQL is what databases that speak PostgreSQL's language over many machines take as well: keys begin with the app,
-//! no sequences, no foreign keys, no locks of our own but one to migrate.
+//! Every connection is dedicated to one purpose: writing tokens, reading tokens, control state, slow or rare
+//! operations, or notifications. Each connection has a task that reconnects it. Every request ends within one timeout.
+//! The server has the timeout as its statement limit, and an unresponsive connection is replaced.
+//!
+//! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys begin with the app, and there are
+//! no sequences and no foreign keys. The only explicit lock is that of the migration.
 
 mod bulk_import;
 mod conflict_plan;
@@ -53,12 +54,13 @@ pub struct PostgresStore {
 struct Shared {
     writers: Writers,
     readers: Vec<Lane>,
-    /// What engines agree by: no walk through a map may hold it up.
+    /// Connection for control state, which engines depend on. It is separate so that a walk through a map cannot delay
+    /// it.
     control: Lane,
     slow: Lane,
-    /// The turn of a walk through a map, on the one connection for that.
+    /// Serializes walks through maps, which use the `slow` connection.
     walks: Arc<Semaphore>,
-    /// The turn of a change to rows that are there: most connections that write are for new ones.
+    /// Limits changes of existing rows, so that most write connections serve new rows.
     changes: Arc<Semaphore>,
     next_reader: AtomicUsize,
     told: Mutex<watch::Receiver<()>>,
@@ -74,12 +76,12 @@ impl Drop for Shared {
 }
 
 impl PostgresStore {
-    /// Connects, brings the schema forward if it is older than this program, and opens the connections. Needs a tokio
-    /// runtime, on which their tasks live as long as the store.
+    /// Connects, migrates an older schema to this program's version, and opens the connections. Needs a tokio runtime.
+    /// The connection tasks live as long as the store.
     ///
     /// # Errors
-    /// [`StoreError::Setting`] for an option that cannot stand; [`StoreError::Newer`]; [`StoreError::Unavailable`], at
-    /// once where waiting is no use, as for a wrong password, and else when the time-out has passed.
+    /// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`]. [`StoreError::Unavailable`] immediately if
+    /// retrying is useless, as for a wrong password, and otherwise after the timeout.
     pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
         let settings = Arc::new(Settings::new(options)?);
         migrate::migrate(&settings).await?;
@@ -101,18 +103,19 @@ impl PostgresStore {
             timeout: limit,
             news: write::News::default(),
         };
-        // A change that comes right after this is not missed. A database that cannot tell is no hindrance.
+        // Waits for the listener, so that a change right after this call is not missed. A database without
+        // notifications is accepted.
         let _ = timeout(limit, ready.wait_for(|ready| *ready)).await;
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Whether the database answers: there is a connection to read by, and one to write by.
+    /// Returns true if at least one read connection and one write connection are up.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.shared.writers.is_up() && self.shared.readers.iter().any(Lane::is_up)
     }
 
-    /// How many connections are there, of those that write, read and have the control state, and how many are not.
+    /// Returns the number of connections that are up and down. The notification connection is not counted.
     #[must_use]
     pub fn links(&self) -> (usize, usize) {
         let shared = &self.shared;
@@ -121,15 +124,16 @@ impl PostgresStore {
         (up, all - up)
     }
 
-    /// A reader that is connected if there is one, in turns.
+    /// Picks a read connection round-robin, preferring connections that are up.
     fn reader(&self) -> &Lane {
         let (readers, turn) = (&self.shared.readers, self.shared.next_reader.fetch_add(1, Ordering::Relaxed));
         let turns = (0..readers.len()).map(|step| &readers[turn.wrapping_add(step) % readers.len()]);
         turns.clone().find(|lane| lane.is_up()).unwrap_or(&readers[turn % readers.len()])
     }
 
-    /// Does `work`, one after another of those that take `turns`. Once it has begun it goes on to its end, and keeps its
-    /// turn, whoever stops waiting: what was sent runs on in the database, before whatever comes next on its connection.
+    /// Runs `work` under a permit of `turns`. Once started, the work continues to its end and keeps the permit, even if
+    /// the request is cancelled. Its statements run on in the database, and later statements on the connection would
+    /// wait for them.
     async fn in_turn<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
         &self,
         turns: &Arc<Semaphore>,
@@ -147,7 +151,8 @@ impl PostgresStore {
         done.await.unwrap_or_else(|_| Err(StoreError::Unavailable("a call failed".into())))
     }
 
-    /// One statement, its own transaction. Only what is `repeatable` is repeated after its connection broke.
+    /// Runs one statement as its own transaction. The statement is retried after a broken connection only if it is
+    /// `repeatable`.
     async fn query(
         &self,
         lane: &Lane,
@@ -158,7 +163,7 @@ impl PostgresStore {
         answered(lane.call(repeatable), sql, params).await
     }
 
-    /// One that must end by then.
+    /// Like `query`, with a given deadline.
     async fn query_by(
         &self,
         deadline: Instant,
@@ -171,7 +176,7 @@ impl PostgresStore {
     }
 }
 
-/// The attempts of a call that is one statement.
+/// Runs the attempts of a request that consists of one statement.
 async fn answered(mut call: Call<'_>, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
     loop {
         let session = call.session().await?;

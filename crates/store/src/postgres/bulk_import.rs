@@ -1,4 +1,4 @@
-//! Rows put as they are, to copy a store.
+//! Bulk import of rows as they are, to copy a store.
 
 use std::collections::HashMap;
 
@@ -27,10 +27,10 @@ pub(super) use insert;
 
 pub(super) static INSERT: &str = insert!();
 
-/// [`crate::TokenStore::put`].
+/// Implements [`crate::TokenStore::put`].
 pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), StoreError> {
     given.iter().try_for_each(|(_, row)| row.check_times())?;
-    // Of rows of one id the last is the one that stays.
+    // If several rows have one id, the last row wins.
     let by_id: HashMap<(MapId, TokenId), &Row> = given.iter().map(|(map, row)| ((*map, row.id), row)).collect();
     let mut rows: Vec<(MapId, &Row)> = by_id.into_iter().map(|((map, _), row)| (map, row)).collect();
     rows.sort_unstable_by_key(|(map, row)| (*map, row.id));

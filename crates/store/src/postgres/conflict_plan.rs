@@ -1,30 +1,31 @@
-//! What becomes of groups, given the rows that are there: decided in memory, without I/O.
+//! Decides, in memory and without I/O, the result of each group, given the existing rows.
 
 use std::collections::HashMap;
 
 use crate::{Fingerprint, Group, MapId, Row, TokenId, Written};
 
-/// What is there of all that groups name.
+/// Existing rows with the ids and fingerprints of the groups.
 #[derive(Debug, Default)]
 pub(super) struct There {
-    /// Who has a fingerprint, also when it has expired.
+    /// Holders of fingerprints, including expired ones.
     pub(super) holders: HashMap<(MapId, Fingerprint), Row>,
-    /// What is sealed under an id.
+    /// Sealed content by id.
     pub(super) ids: HashMap<(MapId, TokenId), bytes::Bytes>,
 }
 
-/// What to write, and what to say then.
+/// The rows to write, and the results after writing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan<'a> {
-    /// Per group; `None` where it must come after what this plan writes.
+    /// Result per group; `None` if the group must be written after this plan.
     pub(super) answers: Vec<Option<Written>>,
-    /// In the order of maps, fingerprints and ids: who writes the same keys at once waits, and does not deadlock.
+    /// In the order of maps, fingerprints and ids, so that concurrent writers of the same keys wait and do not
+    /// deadlock.
     pub(super) insert: Vec<(MapId, &'a Row)>,
-    /// Expired holders that give way.
+    /// Expired holders to archive.
     pub(super) archive: Vec<(MapId, Fingerprint)>,
 }
 
-/// What becomes of one row.
+/// Decision about one row.
 enum Fate<'a> {
     Given(Row),
     Mine,
@@ -33,8 +34,8 @@ enum Fate<'a> {
     Later,
 }
 
-/// Decides about groups one after another. `again`: an earlier attempt at the same may have taken effect, and rows that
-/// are there to the byte are its.
+/// Decides about the groups in sequence. `again` is true if an earlier attempt may have taken effect. Existing rows
+/// that are equal to the byte then count as written by that attempt.
 pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: There, again: bool) -> Plan<'a> {
     let mut plan = Plan { answers: Vec::with_capacity(groups.len()), insert: Vec::new(), archive: Vec::new() };
     for group in groups {
@@ -84,7 +85,7 @@ fn fate<'a>(now: u64, map: MapId, row: &'a Row, there: &There, planned: &[(MapId
         if holder.is_live(now) {
             return Fate::Given(holder.clone());
         }
-        // Written by this very plan and expired already: it can be archived when it is there.
+        // The holder is in this plan and already expired. It can be archived only after it is written.
         if planned.iter().any(|(at, row)| (*at, row.id) == (map, holder.id)) {
             return Fate::Later;
         }
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(answers[1], Some(Written::Done(vec![Some(printed(11, 1))])));
         assert_eq!(answers[2], Some(Written::Taken(vec![0])));
         assert_eq!((ids, archive), (vec![id(11)], vec![print(1)]));
-        // One that has expired when it is written must be there before it can give way.
+        // A row that is expired when it is written must exist before it can be archived.
         let (answers, ids, _) = check(&[], &[&[expired(printed(1, 1))], &[printed(2, 1)]], false);
         assert_eq!((answers[0].clone(), answers[1].clone()), (Some(Written::Done(vec![None])), None));
         assert_eq!(ids, [id(1)]);

@@ -1,4 +1,4 @@
-//! Control state in PostgreSQL: the row with the generation is what every change must move, one at a time.
+//! Control state in PostgreSQL. Every change must update the row with the generation, which serializes changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::sqlstate::{Fault, damaged};
 use crate::control::is_single;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
-/// Where engines listen for changes.
+/// Notification channel for control state changes.
 pub(super) const CHANNEL: &str = "sealwire_control";
 
 static GENERATION: &str = "SELECT generation FROM sealwire.control WHERE one";
@@ -30,7 +30,7 @@ static SINGLES: &str = "SELECT c.generation, r.key, r.record FROM sealwire.contr
     LEFT JOIN (SELECT key, record FROM sealwire.single_records WHERE key > $1 ORDER BY key LIMIT $2) r ON true
     WHERE c.one";
 
-/// Who comes second waits for the row, and finds it moved.
+/// A concurrent change waits for the row lock, and then finds that the generation has changed.
 static PUT: &str = "WITH moved AS (
         UPDATE sealwire.control SET generation = generation + 1 WHERE one AND generation = $1 RETURNING generation
     ), put AS (
@@ -61,7 +61,7 @@ static REMOVE_SINGLE: &str = "WITH moved AS (
     )
     SELECT generation FROM moved";
 
-/// What stays is written over, so that no record is removed and put in one statement.
+/// Existing records are updated in place, because one statement cannot delete and insert one key.
 static REPLACE: &str = "WITH moved AS (
         UPDATE sealwire.control SET generation = greatest($2, generation + 1) WHERE one AND generation = $1
         RETURNING generation
@@ -90,14 +90,14 @@ static BEAT: &str = "INSERT INTO sealwire.instances (id, address, version, gener
 static LEAVE: &str = "WITH released AS (DELETE FROM sealwire.leases WHERE holder = $1)
     DELETE FROM sealwire.instances WHERE id = $1";
 
-/// `$3`: seconds. Whoever holds the lease extends it; others get it once it has run out.
+/// `$3`: seconds. The holder extends the lease; other instances get it once it has expired.
 static LEASE: &str = "INSERT INTO sealwire.leases AS l (name, holder, until)
     VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3::float8))
     ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
         WHERE l.holder = excluded.holder OR l.until <= clock_timestamp()
     RETURNING true";
 
-/// `$1`: seconds. What has been silent for a day is removed on the way.
+/// `$1`: seconds. Also removes instances that were silent for a day.
 static INSTANCES: &str = "WITH gone AS (
         DELETE FROM sealwire.instances
         WHERE seen < clock_timestamp() - make_interval(secs => greatest($1::float8, 86400))
@@ -110,8 +110,8 @@ fn number(generation: i64) -> Result<u64, StoreError> {
 }
 
 impl PostgresStore {
-    /// A statement that gives the new generation where it moved it. Then others are told, apart from the change, which
-    /// stands without that: whoever is not told polls.
+    /// Runs a statement that returns the new generation if it changed the generation. Then notifies other engines with
+    /// a separate statement. The change is valid without the notification, because engines also poll.
     async fn change(&self, sql: &'static str, params: Params<'_>) -> Result<Commit, StoreError> {
         let rows = self.query(&self.shared.control, false, sql, params).await?;
         let Some(row) = rows.first() else { return Ok(Commit::Moved) };
@@ -171,7 +171,7 @@ impl ControlStore for PostgresStore {
     }
 
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-        // No generation is beyond this, so none is the base.
+        // No generation exceeds `i64`, so this base cannot match.
         let Ok(base) = i64::try_from(base) else { return Ok(Commit::Moved) };
         if is_single(key) {
             let key = key.as_bytes();
@@ -206,7 +206,7 @@ impl ControlStore for PostgresStore {
     }
 
     async fn changed(&self) {
-        // The sender lives as long as the store does.
+        // The sender lives as long as the store.
         if self.shared.told.lock().await.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -230,7 +230,7 @@ impl ControlStore for PostgresStore {
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
-        // A hundred years are as good as for ever, and are an interval.
+        // A hundred years are effectively unlimited, and a valid interval.
         let seconds = age_max.as_secs_f64().min(3.2e9);
         let rows = self.query(&self.shared.control, true, INSTANCES, &[&seconds]).await?;
         let read = |row: &tokio_postgres::Row| -> Result<Instance, Fault> {

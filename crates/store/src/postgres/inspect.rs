@@ -1,4 +1,4 @@
-//! What a database says about itself to somebody who only looks: nothing is made, and no schema is brought forward.
+//! Inspection of a database without side effects: nothing is created or migrated.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,42 +11,43 @@ use super::options::{PostgresOptions, Settings};
 use super::session::Session;
 use crate::StoreError;
 
-/// Round trips of which the shortest counts.
+/// Number of round trips for measuring the latency.
 const ROUND_TRIPS: usize = 5;
 
-/// What a database says about itself.
+/// Properties of a database.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// Its version, such as `15.8`.
+    /// Server version, such as `15.8`.
     pub version: String,
-    /// Whether the connection is encrypted. A socket's is not, and needs not be.
+    /// True if the connection is encrypted. A Unix socket is not encrypted and does not need to be.
     pub tls: bool,
-    /// Version of the schema that is there; 0: none yet.
+    /// Version of the schema; 0 if there is none.
     pub schema: i32,
-    /// The newest that this program knows.
+    /// The newest schema version that this program knows.
     pub schema_known: i32,
-    /// Whether the user may make the schema where there is none.
+    /// True if the user has the privilege to create a missing schema.
     pub may_create: bool,
-    /// `synchronous_commit` as the server has it for this user, before a session of ours sets it.
+    /// The server's `synchronous_commit` for this user, before a session of this program sets it.
     pub synchronous_commit: String,
-    /// Whether what is committed is on the disk when the machine fails.
+    /// True if committed data survives a failure of the machine.
     pub fsync: bool,
-    /// Whether half-written pages are repaired after that.
+    /// True if half-written pages are repaired after such a failure.
     pub full_page_writes: bool,
-    /// Connections that the server takes, for everybody.
+    /// Maximum number of connections to the server, for all users.
     pub connections_max: u32,
-    /// Those there were, this one included.
+    /// Number of open connections, including this one.
     pub connections: u32,
-    /// How far its clock is ahead of ours; negative: behind. As exact as half the latency.
+    /// Seconds by which the server's clock is ahead of the local clock; negative if behind. Accurate to half the
+    /// latency.
     pub clock_ahead_s: f64,
-    /// The shortest of some round trips.
+    /// Shortest measured round trip.
     pub latency: Duration,
 }
 
-/// Connects once and asks. Bounded by the options' timeout, twice.
+/// Connects once and queries the properties. Takes at most twice the timeout of the options.
 ///
 /// # Errors
-/// [`StoreError::Setting`] for an option that cannot stand; [`StoreError::Newer`]; [`StoreError::Unavailable`].
+/// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`]; [`StoreError::Unavailable`].
 pub async fn examine(options: PostgresOptions) -> Result<Examined, StoreError> {
     let settings = Arc::new(Settings::new(options)?);
     let (session, link) = Session::open(&settings, &mut 0).await.map_err(|fault| fault.error)?;
@@ -78,7 +79,7 @@ async fn ask(client: &Client) -> Result<Examined, Failure> {
         Ok(ahead) => ahead.as_secs_f64(),
         Err(behind) => -behind.duration().as_secs_f64(),
     };
-    // `reset_val`: a session of ours raises its own.
+    // `reset_val` is the server's value; this program's sessions raise the current value.
     let commit = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'";
     let may_create = "SELECT has_database_privilege(current_database(), 'CREATE')";
     let tls = text(client, "SELECT coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)::text");
@@ -101,7 +102,7 @@ async fn ask(client: &Client) -> Result<Examined, Failure> {
     })
 }
 
-/// A setting; empty where a database that only speaks PostgreSQL's language has none of that name.
+/// Returns a setting. Returns an empty string if a compatible database does not have this setting.
 async fn setting(client: &Client, name: &str) -> Result<String, Error> {
     let row = client.query_one("SELECT current_setting($1, true)", &[&name]).await?;
     Ok(row.get::<_, Option<String>>(0).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! The connection that hears of changes to control state.
+//! The connection that receives notifications of control state changes.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::session::{Link, Session};
 use super::sqlstate::{Fault, describe};
 use super::worker::pause;
 
-/// How often a connection on which nobody speaks is asked whether it is one.
+/// Interval at which an idle connection is checked.
 const ALIVE: Duration = Duration::from_secs(10);
 
-/// Listens, and says so each time that something may have changed: when it is told, and when it could not be told for a
-/// while. Without end. `ready` is sent once it listens for the first time.
+/// Listens forever and signals `told` whenever something may have changed: on a notification, and after a time without
+/// a connection. Signals `ready` once it listens for the first time.
 pub(super) async fn listen(settings: Arc<Settings>, told: watch::Sender<()>, ready: watch::Sender<bool>) {
     let (mut target, mut failures) = (0, 0);
     loop {
@@ -27,7 +27,7 @@ pub(super) async fn listen(settings: Arc<Settings>, told: watch::Sender<()>, rea
             Err(fault) => Err(Fault::Lost(fault.error.to_string())),
         };
         if let Err(Fault::Refused(why) | Fault::Stale(why)) = heard {
-            // A database or a pooler that cannot: engines poll.
+            // The database or a connection pooler does not support notifications, so engines only poll.
             tracing::warn!(%why, "changes to apps are not announced by the database");
             ready.send_replace(true);
             failures = 10;
@@ -37,7 +37,7 @@ pub(super) async fn listen(settings: Arc<Settings>, told: watch::Sender<()>, rea
     }
 }
 
-/// Hears until the connection breaks, and why it did.
+/// Listens until the connection breaks. Returns the reason.
 async fn hear(
     settings: &Settings,
     session: &Session,
@@ -52,7 +52,7 @@ async fn hear(
         outcome = timeout(limit, session.batch(&listen)) => outcome.map_err(|_| Fault::Lost("no answer".into()))??,
         ended = &mut link => return Err(Fault::Lost(ended.err().map_or("the server closed the connection".into(), |error| describe(&error)))),
     }
-    // What happened before the first time is what whoever opened the store is going to load.
+    // Changes before the first connection need no signal, because the engine loads the state after opening the store.
     if *ready.borrow() {
         told.send_replace(());
     }

@@ -1,7 +1,7 @@
-//! The schema: made and brought forward once, however many start at the same time; never back.
+//! Schema migrations. The schema is migrated forward once, even if several engines start concurrently, and never back.
 //!
-//! A runner of our own, because it is this little: files in a row, one transaction, one lock. The crates for this bring
-//! their own drivers, checksums and macros, and lock nothing.
+//! The runner is part of this program because it is small: a list of files, one transaction, one lock. Migration crates
+//! bring their own drivers, checksums and macros, and do not lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use super::sqlstate::{Fault, describe};
 use super::worker::pause;
 use crate::StoreError;
 
-/// Each brings the schema to the version that is its place in this list, from 1. What was released is never changed.
+/// Migration N (from 1) brings the schema to version N. Released migrations must never change.
 const MIGRATIONS: [&str; 3] =
     [include_str!("migrations/1.sql"), include_str!("migrations/2.sql"), include_str!("migrations/3.sql")];
 
-/// The newest version that this program knows.
+/// The newest schema version that this program knows.
 pub(super) const KNOWN: i32 = MIGRATIONS.len() as i32;
 
-/// Whoever migrates holds it; the name of nothing else.
+/// Key of the advisory lock that a migrating engine holds.
 const LOCK: i64 = 0x5345_414c_5749_5245;
 
-/// Time for others to migrate first, and for us to.
+/// Time limit for concurrent migrations and for this one.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 static VERSION: &str = "SELECT coalesce(max(version), 0) FROM sealwire.migrations";
 
-/// Connects, as often as there is hope, and brings the schema forward if it is older than this program.
+/// Connects, with retries while they can help, and migrates an older schema to this program's version.
 pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<(), StoreError> {
     let (mut target, mut failures) = (0, 0);
     let until = Instant::now() + settings.options.timeout;
@@ -58,7 +58,7 @@ pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<(), StoreError> 
     }
 }
 
-/// Why the schema is not what this program needs.
+/// Reasons for which the schema cannot be used.
 pub(super) enum Failure {
     Newer(i32),
     Fault(Fault),
@@ -93,7 +93,7 @@ async fn forward(client: &Client) -> Result<(), Failure> {
     if current(client).await? == KNOWN {
         return Ok(());
     }
-    // The lock goes with the transaction, also when we do not live to see its end.
+    // The lock ends with the transaction, even if this process dies.
     client
         .batch_execute(&format!(
             "BEGIN; SET LOCAL statement_timeout = {}; SELECT pg_advisory_xact_lock({LOCK}); \
@@ -111,7 +111,7 @@ async fn forward(client: &Client) -> Result<(), Failure> {
     Ok(client.batch_execute("COMMIT").await?)
 }
 
-/// The schema's version; 0 where there is none.
+/// Returns the schema's version; 0 if there is no schema.
 pub(super) async fn current(client: &Client) -> Result<i32, Failure> {
     let there = client.query_one("SELECT to_regclass('sealwire.migrations') IS NOT NULL", &[]).await?;
     if !there.get::<_, bool>(0) {

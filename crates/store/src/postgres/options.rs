@@ -1,4 +1,4 @@
-//! Where the database is and how it is reached, checked before the first connection.
+//! Database location and connection options, validated before the first connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,47 +10,47 @@ use tokio_postgres::config::Host;
 
 use crate::StoreError;
 
-/// Connections of each kind, at most; PostgreSQL itself takes 100 in all by default.
+/// Maximum connections of each kind. PostgreSQL accepts 100 connections in total by default.
 const LANES_MAX: usize = 32;
 
-/// Whether connections over TCP are encrypted.
+/// Encryption of TCP connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PostgresTls {
-    /// By TLS, with the server's certificate checked. Unix sockets need none.
+    /// TLS, with verification of the server's certificate. Unix sockets need no TLS.
     #[default]
     Require,
-    /// Not at all; only to this machine.
+    /// No encryption; allowed only for servers on this machine.
     Off,
 }
 
-/// Where the database is and how it is reached. `Debug` shows no password.
+/// Database location and connection options. `Debug` output contains no password.
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// `postgres://user@host:5432/database`, with several hosts apart by commas: the first that takes writes is used. A
-    /// socket: `postgres:///database?user=user&host=/var/run/postgresql`. Without a password.
+    /// `postgres://user@host:5432/database`. Several hosts are separated by commas; the first host that accepts writes
+    /// is used. Socket: `postgres:///database?user=user&host=/var/run/postgresql`. The URL must not contain a password.
     pub url: String,
-    /// The password, if the server asks for one.
+    /// The password, if the server requires one.
     pub password: Option<String>,
-    /// A file with the password, read again for each connection; instead of `password`.
+    /// A file with the password, as an alternative to `password`. The file is read for each connection.
     pub password_file: Option<PathBuf>,
-    /// Certificates of the authority that issued the server's, PEM.
+    /// PEM certificates of the authority that issued the server's certificate.
     pub ca: Option<PathBuf>,
-    /// Certificate to show to the server, PEM.
+    /// PEM client certificate.
     pub client_certificate: Option<PathBuf>,
-    /// Its key, PEM.
+    /// PEM private key of the client certificate.
     pub client_key: Option<PathBuf>,
-    /// Whether TCP is encrypted.
+    /// Encryption of TCP connections.
     pub tls: PostgresTls,
-    /// Connections that write tokens, 1 to 32. Two keep one at work while the other waits for the disk.
+    /// Connections that write tokens, 1 to 32. With two, one works while the other waits for the disk.
     pub writers: usize,
     /// Connections that read tokens, 1 to 32.
     pub readers: usize,
-    /// How long a call may take, with waiting for a connection, 100 ms to 60 s.
+    /// Maximum duration of a request, including the wait for a connection: 100 ms to 60 s.
     pub timeout: Duration,
 }
 
 impl PostgresOptions {
-    /// The defaults: TLS, two writers, two readers, 5 s.
+    /// Creates the default options: TLS, two writers, two readers, 5 s.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl fmt::Debug for PostgresOptions {
 pub(super) struct Target {
     pub(super) host: Host,
     pub(super) port: u16,
-    /// Whether TLS is spoken there.
+    /// True if connections to this address use TLS.
     pub(super) tls: bool,
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Options that can stand.
+/// Validated options.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) options: PostgresOptions,
@@ -114,7 +114,7 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn new(options: PostgresOptions) -> Result<Self, StoreError> {
-        // Its own message may hold a part of the text, and so of a password that should not be there.
+        // The parser's own message can contain parts of the URL, and so of a password that should not be there.
         let parsed = options.url.parse::<Config>();
         let config = parsed.map_err(|_| bad("postgres.url", "is no URL such as postgres://user@host:5432/database"))?;
         if config.get_password().is_some() {

@@ -1,4 +1,4 @@
-//! Rows as columns of parameters, and out of results.
+//! Conversion of rows to statement parameters and from results.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use super::sqlstate::{Fault, damaged};
 use crate::tokens::SECONDS_MAX;
 use crate::{Fingerprint, MapId, Row, StoreError, TokenId};
 
-/// Of `t`, in the order that [`read`] takes them.
+/// Columns of the table alias `t`, in the order that [`read`] expects.
 macro_rules! columns {
     () => {
         "t.id, t.fingerprint, t.sealed, t.tags, t.expires, t.created, t.archived"
@@ -15,10 +15,10 @@ macro_rules! columns {
 }
 pub(super) use columns;
 
-/// A map's numbers as the database has them.
+/// Returns a map's numbers in the database's types.
 ///
 /// # Errors
-/// One beyond `i32::MAX`.
+/// If a number exceeds `i32::MAX`.
 pub(super) fn numbers(map: MapId) -> Result<(i32, i32), StoreError> {
     match (map.app.try_into(), map.collection.try_into()) {
         (Ok(app), Ok(collection)) => Ok((app, collection)),
@@ -26,7 +26,7 @@ pub(super) fn numbers(map: MapId) -> Result<(i32, i32), StoreError> {
     }
 }
 
-/// A time to compare with; what lies behind the last that a row may name is as good as that.
+/// Converts a time for comparisons. Times beyond the last valid row time behave like that time.
 pub(super) fn seconds(time: u64) -> i64 {
     time.min(SECONDS_MAX) as i64
 }
@@ -52,7 +52,7 @@ impl<'a> Keys<'a> {
         [&self.apps, &self.collections, &self.keys]
     }
 
-    /// Of the one key that there is.
+    /// Returns the parameters for the only key.
     pub(super) fn single(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 3] {
         [&self.apps[0], &self.collections[0], &self.keys[0]]
     }
@@ -90,7 +90,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// In the given order. The numbers of maps must have been checked.
+    /// Converts rows in the given order. The caller must have checked the numbers of the maps.
     pub(super) fn of(
         rows: impl IntoIterator<Item = (MapId, &'a Row), IntoIter: ExactSizeIterator>,
     ) -> Result<Self, StoreError> {
@@ -130,7 +130,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Tags in PostgreSQL's text form of an array: `unnest` has no arrays of arrays.
+/// Formats tags as a PostgreSQL array literal, because `unnest` cannot take arrays of arrays.
 fn array_literal(tags: &[String]) -> Option<String> {
     if tags.is_empty() {
         return None;
@@ -150,7 +150,7 @@ fn array_literal(tags: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// The row whose [`columns`] begin at `at`.
+/// Reads the row whose [`columns`] start at index `at`.
 pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, Fault> {
     Ok(Row {
         id: TokenId(key(row, at)?),
@@ -163,7 +163,7 @@ pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, Fault> {
     })
 }
 
-/// The map whose app is at `at`, with its collection behind it.
+/// Reads the map whose app is at index `at`, followed by its collection.
 pub(super) fn map(row: &tokio_postgres::Row, at: usize) -> Result<MapId, Fault> {
     let number = |at| u32::try_from(column::<i32>(row, at)?).map_err(|_| unfit());
     Ok(MapId { app: number(at)?, collection: number(at + 1)? })
@@ -173,7 +173,7 @@ pub(super) fn key(row: &tokio_postgres::Row, at: usize) -> Result<[u8; 16], Faul
     to_key(column(row, at)?)
 }
 
-/// A value of a result.
+/// Reads a value of a result.
 pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a tokio_postgres::Row,
     at: usize,
@@ -193,7 +193,7 @@ fn unfit() -> Fault {
     Fault::Refused("a row is not as this program writes rows".into())
 }
 
-/// All parameters one after another.
+/// Concatenates parameter lists.
 pub(super) fn joined<'a>(parts: &[Params<'a>]) -> Vec<&'a (dyn tokio_postgres::types::ToSql + Sync)> {
     parts.concat()
 }

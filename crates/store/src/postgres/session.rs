@@ -1,4 +1,5 @@
-//! One connection: opened to the first address that takes writes, set up, and with the statements prepared on it.
+//! A database connection: opened to the first address that accepts writes, configured, and with its prepared
+//! statements.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,29 +19,30 @@ use super::sqlstate::{Fault, describe};
 use super::tls;
 use crate::StoreError;
 
-/// The half of a connection that must be driven.
+/// The half of a connection that a task must poll.
 pub(super) type Link = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 /// Parameters of a statement.
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Every statement goes by index, whatever statistics say: a plan that is right for an empty table and kept for one of
-/// millions of rows is the one failure that nobody sees coming. JIT would take such costs for work worth compiling.
+/// Forces index plans, whatever the statistics are. A plan that was cached for an empty table would be disastrous for a
+/// table with millions of rows. JIT is off because the resulting cost estimates would trigger compilation.
 const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
     SET plan_cache_mode = force_generic_plan";
 
-/// Acknowledged means committed, whatever the server's default is now or becomes; a stronger one stays.
+/// Acknowledged changes must be committed durably, whatever the server's default is or becomes. A stronger setting
+/// stays.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
     WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
 
-/// Why a connection cannot be had.
+/// Reason for a failed connection attempt.
 #[derive(Debug)]
 pub(super) struct NoSession {
     pub(super) error: StoreError,
-    /// Whether somebody must mend something first.
+    /// True if retrying is useless until an operator fixes the cause.
     pub(super) lasting: bool,
 }
 
-/// A connection in use. Statements may overlap: they are answered in the order they were sent.
+/// A connection in use. Statements can overlap; their responses come in the order of sending.
 pub(super) struct Session {
     client: Client,
     prepared: Mutex<HashMap<usize, Statement>>,
@@ -49,8 +51,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Connects to the target at `from` or the first behind it that takes writes, and says which. Bounded by the
-    /// options' timeout. Safe to drop midway.
+    /// Connects to the first target from index `from` that accepts writes, and stores its index in `from`. Takes at
+    /// most the timeout of the options. Cancel-safe.
     pub(super) async fn open(settings: &Arc<Settings>, from: &mut usize) -> Result<(Self, Link), NoSession> {
         let files = Arc::clone(settings);
         let files = tokio::task::spawn_blocking(move || Ok((tls::connector(&files.options)?, password(&files)?)));
@@ -87,34 +89,34 @@ impl Session {
         Err(NoSession { error: StoreError::Unavailable(faults.join("; ")), lasting })
     }
 
-    /// The connection itself, for what is done once.
+    /// Returns the underlying client, for one-time operations.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Gives the connection up: it is replaced, and what waits on it fails.
+    /// Gives up the connection: it is replaced, and pending statements fail.
     pub(super) fn condemn(&self) {
         self.condemned.store(true, Ordering::Release);
         self.gives_up.notify_one();
     }
 
-    /// Whether it was given up: it may be inside of a transaction, and nothing more may be sent.
+    /// Returns true if the connection was given up. It may be inside a transaction, and nothing more may be sent on it.
     pub(super) fn is_condemned(&self) -> bool {
         self.condemned.load(Ordering::Acquire)
     }
 
-    /// Returns when the connection was given up.
+    /// Returns when the connection is given up.
     pub(super) async fn condemned(&self) {
         self.gives_up.notified().await;
     }
 
-    /// Forgets what is prepared, because it does not fit the schema any more.
+    /// Clears the prepared statements, because they no longer fit the schema.
     pub(super) fn forget(&self) {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     async fn prepared(&self, sql: &'static str) -> Result<Statement, Error> {
-        // Texts are statics, so that where one lies names it.
+        // Statement texts are statics, so that their address identifies them.
         let key = sql.as_ptr().addr();
         let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(statement) = known {
@@ -130,13 +132,13 @@ impl Session {
         Ok(self.client.query(&statement, params).await?)
     }
 
-    /// How many rows it wrote.
+    /// Executes a statement and returns the number of affected rows.
     pub(super) async fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, Fault> {
         let statement = self.prepared(sql).await?;
         Ok(self.client.execute(&statement, params).await?)
     }
 
-    /// Statements without parameters or rows; not prepared.
+    /// Executes statements without parameters and results, without preparing them.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), Fault> {
         Ok(self.client.batch_execute(sql).await?)
     }
@@ -157,7 +159,7 @@ fn config(settings: &Settings, target: &Target, password: Option<&str>) -> Confi
     };
     config.ssl_mode(if target.tls { SslMode::Require } else { SslMode::Disable });
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    // For the peer that is gone without a word; the deadlines of calls are shorter than the system's patience.
+    // Detects a peer that is gone silently. Request deadlines are shorter than the system's TCP timeouts.
     config.tcp_user_timeout(settings.options.timeout * 2).keepalives_idle(Duration::from_secs(15));
     config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
     if let Some(password) = password {
@@ -166,7 +168,7 @@ fn config(settings: &Settings, target: &Target, password: Option<&str>) -> Confi
     config
 }
 
-/// Connects and sets the session up.
+/// Connects and configures the session.
 async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> Result<(Client, Link), Error> {
     let (client, mut link) = config.connect(tls).await?;
     let set_up = async {
@@ -178,7 +180,7 @@ async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> 
             ))
             .await?;
         match client.batch_execute(PLANNER).await {
-            // Databases that only speak PostgreSQL's language have planners of their own.
+            // Compatible databases have other planners, so errors of these settings are ignored.
             Err(error) if error.code().is_none() => Err(error),
             _ => Ok(()),
         }
@@ -191,7 +193,7 @@ async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> 
     Ok((client, link))
 }
 
-/// What to do about a connection that was not made, and whether somebody must.
+/// Returns advice about a failed connection attempt, and true if an operator must act.
 fn advice(error: &Error, settings: &Settings, target: &Target) -> (String, bool) {
     let what = describe(error);
     let user = &settings.user;
@@ -213,7 +215,7 @@ fn advice(error: &Error, settings: &Settings, target: &Target) -> (String, bool)
             format!("{what}: turn ssl on there; postgres.tls = \"off\" is for sockets and loopback addresses only")
         }
         None => match certificate_fault(error) {
-            // One of the same name signed it, or none that is known.
+            // The certificate was signed by another authority of the same name, or by an unknown one.
             Some(rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature) => {
                 format!("{what}: postgres.ca is not the authority that issued the server's certificate")
             }

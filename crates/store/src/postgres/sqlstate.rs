@@ -1,24 +1,24 @@
-//! What went wrong with a statement, and so what to do about it.
+//! Classification of statement errors by the required reaction.
 
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
 use crate::StoreError;
 
-/// Why a statement has no result. Texts name SQLSTATEs and constraints, never rows.
+/// Reason for which a statement has no result. Texts contain SQLSTATEs and constraint names, but never row content.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
-    /// The connection is of no use any more. What was sent may have taken effect.
+    /// The connection is unusable. The statement may have taken effect.
     Lost(String),
-    /// What was prepared does not fit the schema, or is not known on this connection. Nothing happened.
+    /// A prepared statement does not fit the schema, or is unknown on this connection. The statement had no effect.
     Stale(String),
-    /// It gave way to another transaction. Nothing happened.
+    /// The statement was aborted in favor of another transaction. The statement had no effect.
     Clash(String),
-    /// The database could not do it now: no disk, no memory, no time. Nothing happened.
+    /// The database lacks disk, memory or time. The statement had no effect.
     Busy(String),
-    /// A unique key is there already. Nothing happened.
+    /// A unique key already exists. The statement had no effect.
     Unique,
-    /// It is not to be had, however often it is asked for. Nothing happened.
+    /// The statement can never succeed. The statement had no effect.
     Refused(String),
 }
 
@@ -34,7 +34,7 @@ impl Fault {
     }
 }
 
-/// What the database holds or takes is not what this program expects of it.
+/// Returns the error for stored or accepted data that does not match this program's expectations.
 pub(super) fn damaged(what: &str) -> StoreError {
     StoreError::Damaged { place: "PostgreSQL, schema sealwire".into(), what: what.to_owned() }
 }
@@ -43,7 +43,7 @@ impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         let what = describe(&error);
         let Some(code) = error.code() else { return Self::Lost(what) };
-        // Some of its own states it has no names for.
+        // [`SqlState`] has no names for some states.
         match code.code() {
             "26000" => return Self::Stale(what),
             "40003" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" => return Self::Lost(what),
@@ -63,7 +63,8 @@ impl From<Error> for Fault {
     }
 }
 
-/// The causes from the outermost in; of what the server says the message and its state, never the detail, which holds keys.
+/// Describes an error with its causes, outermost first. Server errors show message and state, but never the detail,
+/// which contains keys.
 pub(super) fn describe(error: &Error) -> String {
     if let Some(told) = error.as_db_error() {
         return format!("{} ({})", told.message(), told.code().code());

@@ -1,4 +1,4 @@
-//! Against throw-away servers.
+//! Tests against temporary servers.
 
 mod clock;
 mod faults;
@@ -13,22 +13,22 @@ use sealwire_testkit::{Options, Postgres};
 
 use crate::{ControlStore, PostgresOptions, PostgresStore, TokenStore};
 
-/// Longer than a busy machine needs for anything here.
+/// Timeout that is long enough for any operation on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A server that does not wait for the disk. What it acknowledged outlives its processes all the same, whatever kills them.
+/// Options of a server that does not wait for the disk. Acknowledged data still survives killed server processes.
 fn unsynced() -> Options {
     Options { fsync: false, ..Options::default() }
 }
 
-/// One server for all unit tests of this crate that neither stop it nor change its settings, each with a database of its
-/// own.
+/// A shared server for the unit tests of this crate that neither stop it nor change its settings. Each test has its own
+/// database.
 pub(crate) fn shared() -> &'static Postgres {
     static SHARED: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(unsynced()).unwrap());
     &SHARED
 }
 
-/// Options for a database of a server, reached by `url`; patient ones.
+/// Returns options, with a long timeout, for a server's database that is reached by `url`.
 fn options(server: &Postgres, url: String) -> PostgresOptions {
     let ca = Some(server.certificates().ca.clone());
     let password = Some(server.password().to_owned());

@@ -1,4 +1,5 @@
-//! TLS to the database: one named authority, the host's name checked, the files read anew for each connection.
+//! TLS to the database: one configured authority, verification of the host name, and files that are read for each
+//! connection.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::options::{PostgresOptions, bad, unreadable};
 use crate::StoreError;
 
-/// Connects by what the options name; without an authority nobody is trusted. Blocks on files.
+/// Creates a connector from the options. Without a configured authority no server is trusted. Blocks on file reads.
 pub(super) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect, StoreError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &options.ca {

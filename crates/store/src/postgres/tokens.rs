@@ -1,4 +1,4 @@
-//! Token maps in PostgreSQL: look-ups, and what happens to rows that are there.
+//! Token maps in PostgreSQL: lookups, and operations on existing rows.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use super::{PostgresStore, bulk_import, write};
 use crate::tokens::{SCAN_BYTES, check_time};
 use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
 
-/// Keys of one look-up.
+/// Maximum keys of one lookup statement.
 const KEYS_MAX: usize = 1_000;
-/// Rows that one page of a list looks at, at most; and at least, where fewer are asked for.
+/// Rows that a page of a list looks at, unless the page limit is larger.
 const LOOK_MAX: usize = 10_000;
 
 macro_rules! live {
@@ -65,8 +65,8 @@ static EXPIRE: &str = concat!(
     " RETURNING t.id"
 );
 
-/// `$3`: behind which id, none for NULL. `$4`: how many to look at. Every line ends with how many were looked at, and the
-/// last of them.
+/// `$3`: the id that the rows follow; empty to start from the first row. `$4`: maximum number of rows to look at. Every
+/// result line ends with the number of rows looked at and the last id.
 static LIST: &str = concat!(
     "WITH looked AS MATERIALIZED (
         SELECT ",
@@ -81,7 +81,7 @@ static LIST: &str = concat!(
     SELECT e.count, e.last, f.* FROM edge e LEFT JOIN found f ON true ORDER BY f.id"
 );
 
-/// The rows that a job looks at, `$4` of them at most, and what it says at its end.
+/// Selects at most `$4` rows for a job, applies the change, and returns the job's counts.
 macro_rules! job {
     ($change:literal) => {
         job!("t.id > $3 ORDER BY t.id", $change)
@@ -120,14 +120,15 @@ static COUNT_ARCHIVED: &str = job!(
     WHERE t.app = $1 AND t.collection = $2 AND t.archived < $5"
 );
 
-/// Seconds by which the caller's clock, in `$6`, is ahead of the server's. Nothing is swept earlier for that.
+/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. A clock that is ahead must not sweep
+/// rows early.
 macro_rules! ahead {
     () => {
         "greatest($6 - floor(extract(epoch FROM now()))::int8, 0)"
     };
 }
 
-/// Finds due rows by the index `tokens_expires`, so `$3` only has to be bound.
+/// Finds due rows by the index `tokens_expires`. `$3` is not needed but must be bound.
 static SWEEP_EXPIRED: &str = job!(
     concat!(
         "$3::bytea IS NOT NULL AND t.archived IS NULL AND t.expires < $5 - ",
@@ -167,7 +168,7 @@ static SWEEP_ALL: &str = job!(
 static NEXT_MAP: &str = "SELECT t.app, t.collection FROM sealwire.tokens t
     WHERE (t.app, t.collection) > ($1, $2) ORDER BY t.app, t.collection LIMIT 1";
 
-/// `$5`: bytes of values in the rows before one that is given still.
+/// `$5`: maximum value bytes of the preceding rows for a row to be returned.
 static SCAN: &str = concat!(
     "SELECT t.app, t.collection, ",
     columns!(),
@@ -179,7 +180,7 @@ static SCAN: &str = concat!(
     ) t WHERE t.bytes - octet_length(t.sealed) < $5 ORDER BY t.app, t.collection, t.id"
 );
 
-/// A page out of the lines of [`LIST`].
+/// Builds a page from the result lines of [`LIST`].
 fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Page<Vec<Row>>, Fault> {
     let mut page = Page { found: Vec::new(), next: None };
     for line in lines {
@@ -188,21 +189,21 @@ fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Pa
             page.found.push(rows::read(line, 2)?);
         }
     }
-    // More may be among those looked at behind the last that fits.
+    // Rows behind the last returned one were looked at but not returned.
     if page.found.len() == limit {
         page.next = page.found.last().map(|row| row.id);
     }
     Ok(page)
 }
 
-/// The rest of a walk: where it goes on when all that may be looked at was.
+/// Returns the id to continue a walk from, if the statement looked at the maximum number of rows.
 fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, Fault> {
     let looked = column::<i64>(row, at)?;
     let last = column::<Option<&[u8]>>(row, at + 1)?;
     Ok(if usize::try_from(looked) == Ok(look) { last.and_then(|id| id.try_into().ok()).map(TokenId) } else { None })
 }
 
-/// Behind which id; every id is behind the empty one.
+/// Returns the id to start after. Every id follows the empty one.
 fn behind(after: &Option<TokenId>) -> &[u8] {
     after.as_ref().map_or(&[], |id| &id.0)
 }
@@ -237,7 +238,7 @@ impl PostgresStore {
         Ok(found)
     }
 
-    /// Ids that a statement returned, against those that were asked for.
+    /// Returns, per requested id, true if the statement returned the id.
     fn among(rows: &[tokio_postgres::Row], ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
         let found: Result<HashSet<TokenId>, Fault> = rows.iter().map(|row| Ok(TokenId(rows::key(row, 0)?))).collect();
         let found = found.map_err(Fault::into_error)?;
@@ -267,7 +268,7 @@ impl PostgresStore {
         self.in_turn(&self.shared.walks, work).await
     }
 
-    /// Changes rows by their ids; `$1` to `$3` are theirs.
+    /// Changes rows by their ids, which are in `$1` to `$3`.
     async fn change_rows<const N: usize>(
         &self,
         sql: &'static str,
@@ -294,7 +295,7 @@ impl PostgresStore {
 impl TokenStore for PostgresStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         let (shared, count) = (Arc::clone(&self.shared), groups.len());
-        // A task of its own, because whoever stops waiting midway would cost a connection.
+        // Runs in its own task, because a write that is cancelled midway costs a connection.
         let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
         let failed = || Err(StoreError::Unavailable("a write failed".into()));
         written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
@@ -322,7 +323,7 @@ impl TokenStore for PostgresStore {
         expires: Option<u64>,
     ) -> Result<Vec<bool>, StoreError> {
         expires.map_or(Ok(()), check_time)?;
-        // What expires at once is not found again, and would be told of as missing.
+        // A row that expires at once is not found by a retry, which would report it as missing.
         let repeatable = expires.is_none_or(|expires| expires > now);
         self.change_rows(EXPIRE, map, ids, [Some(seconds(now)), expires.map(seconds)], repeatable).await
     }

@@ -1,11 +1,11 @@
-//! A transaction that is open on a connection: whoever goes away midway, by a panic or because nobody waits any more, leaves
-//! a connection that is given up, never one that is inside a transaction.
+//! A guard for an open transaction. If the request panics or is cancelled midway, the connection is given up. A
+//! connection inside a transaction is never reused.
 
 use super::session::Session;
 use super::sqlstate::Fault;
 use super::worker::Call;
 
-/// Gives the connection up unless the transaction was ended.
+/// Gives up the connection on drop, unless the transaction was ended.
 pub(super) struct Open<'a>(Option<&'a Session>);
 
 impl<'a> Open<'a> {
@@ -13,7 +13,7 @@ impl<'a> Open<'a> {
         Self(Some(session))
     }
 
-    /// Rolls back what failed; what did not has committed.
+    /// Ends the transaction. A failed transaction is rolled back; a successful one has already committed.
     pub(super) async fn end<T>(mut self, call: &Call<'_>, outcome: &Result<T, Fault>) {
         if let (Err(_), Some(session)) = (outcome, self.0)
             && call.bound(session, session.batch("ROLLBACK")).await.is_err()

@@ -1,4 +1,4 @@
-//! A dedicated connection that comes back: a task holds it, drives it, and replaces it when it breaks.
+//! A dedicated connection with a task that opens it, drives it, and replaces it when it breaks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::session::Session;
 use super::sqlstate::Fault;
 use crate::{StoreError, part_of};
 
-/// Between attempts to connect; the longest is what a database that is back waits for us at most.
+/// Pauses between attempts to connect. The maximum bounds the delay after a database comes back.
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often a call gives way to other transactions before it gives up.
+/// Maximum number of retries of a request after conflicts with other transactions.
 const CLASHES_MAX: u32 = 10;
 
-/// One dedicated connection, or the attempts to have it. Ends when it is dropped.
+/// A dedicated connection, or the attempts to open it. Dropping the lane ends the connection.
 pub(super) struct Lane {
     state: watch::Receiver<State>,
     task: AbortHandle,
@@ -28,7 +28,7 @@ pub(super) struct Lane {
 #[derive(Clone)]
 enum State {
     Up(Arc<Session>),
-    /// Since when there is none, and why.
+    /// Time since when there is no connection, and the reason.
     Down(Instant, Arc<str>),
 }
 
@@ -43,18 +43,18 @@ impl Lane {
         matches!(&*self.state.borrow(), State::Up(session) if !session.is_condemned())
     }
 
-    /// A call on this lane that begins now.
+    /// Starts a request on this connection, with the default timeout.
     pub(super) fn call(&self, repeatable: bool) -> Call<'_> {
         self.call_by(Instant::now() + self.timeout, repeatable)
     }
 
-    /// A call on this lane that must end by then.
+    /// Starts a request on this connection, with a deadline.
     pub(super) fn call_by(&self, deadline: Instant, repeatable: bool) -> Call<'_> {
         Call { lane: self, deadline, repeatable, session: None, stale: false, clashes: 0, lost: false }
     }
 
-    /// The connection, if it is another than the one that broke. A database that is away for longer than a call may
-    /// take is not waited for: the next call fails at once.
+    /// Returns the connection, unless it is `broken`. Fails immediately if the database has been away for longer than
+    /// the request timeout.
     async fn session(&self, broken: Option<&Arc<Session>>, deadline: Instant) -> Result<Arc<Session>, StoreError> {
         let mut state = self.state.clone();
         loop {
@@ -82,7 +82,7 @@ impl Drop for Lane {
     }
 }
 
-/// The attempts of one call, all of them within one deadline.
+/// The attempts of one request, within one deadline.
 pub(super) struct Call<'a> {
     lane: &'a Lane,
     deadline: Instant,
@@ -90,19 +90,19 @@ pub(super) struct Call<'a> {
     session: Option<Arc<Session>>,
     stale: bool,
     clashes: u32,
-    /// Whether an attempt ended without an answer, and so may have taken effect.
+    /// True if an attempt had no response, and so may have taken effect.
     pub(super) lost: bool,
 }
 
 impl Call<'_> {
-    /// The connection for the next attempt.
+    /// Returns the connection for the next attempt.
     pub(super) async fn session(&mut self) -> Result<Arc<Session>, StoreError> {
         let session = self.lane.session(self.session.take().as_ref(), self.deadline).await?;
         Ok(session)
     }
 
-    /// Awaits an attempt no longer than the call may take; then the connection is given up, because what runs on it
-    /// would delay whatever comes next. The server's own time-out ends what runs there.
+    /// Awaits an attempt until the deadline of the request. After the deadline the connection is given up, because the
+    /// running statement would delay later requests. The server's own timeout ends the statement.
     pub(super) async fn bound<T>(
         &self,
         session: &Session,
@@ -117,10 +117,10 @@ impl Call<'_> {
         }
     }
 
-    /// Whether to try again after this fault.
+    /// Returns `Ok` if the request should be retried after this fault.
     ///
     /// # Errors
-    /// The fault itself when not.
+    /// The fault itself if the request must not be retried.
     pub(super) async fn again(&mut self, session: Arc<Session>, fault: Fault) -> Result<(), Fault> {
         match &fault {
             Fault::Lost(_) => {
@@ -145,7 +145,7 @@ impl Call<'_> {
     }
 }
 
-/// Connects, drives the connection until it ends or is given up, and begins again; for ever.
+/// Connects, drives the connection until it ends or is given up, and starts over, forever.
 async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
     let (mut target, mut failures) = (0, 0);
     loop {
@@ -181,7 +181,8 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
     }
 }
 
-/// Doubles with each failure up to a bound; half of it is chance, so that many engines do not come back at once.
+/// Returns the pause after a number of failures. The pause doubles up to a maximum. Half of it is random, so that
+/// engines do not reconnect all at once.
 pub(super) fn pause(failures: u32) -> Duration {
     let whole = PAUSE_MIN.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX);
     whole / 2 + part_of(whole / 2)

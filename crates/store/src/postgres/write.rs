@@ -1,10 +1,11 @@
-//! Writes of groups: one statement for many of them where nothing is in the way, one transaction where something is.
+//! Writes of groups: one statement for many groups in the normal case, and a transaction if there are conflicts.
 //!
-//! The statement looks fingerprints up, inserts what has none, and commits, in one round trip; while all are new, it
-//! inserts without looking ([`News`]). It writes all or nothing:
-//! an id that is taken fails it, and an expired holder keeps it from inserting at all. Either way the transaction
-//! follows, which reads what is there, has [`plan`] decide, and writes that. Whoever is killed midway has
-//! written whole groups or none, because each group is in one statement or one transaction.
+//! The statement looks up fingerprints, inserts the rows without a holder, and commits, in one round trip. While all
+//! fingerprints are new, it inserts without the lookup ([`News`]). The statement writes everything or nothing: a taken
+//! id makes it fail, and an expired holder keeps it from inserting at all.
+//!
+//! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and writes the result.
+//! Each group is in one statement or transaction, so a process that dies midway has written whole groups only.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU32;
@@ -22,10 +23,10 @@ use super::transaction_guard::Open;
 use super::worker::{Call, Lane};
 use crate::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Written};
 
-/// Rows of one statement, unless one group alone has more: a group is never divided.
+/// Maximum rows of one statement, unless a single group has more. Groups are never split.
 const ROWS_MAX: usize = 512;
 
-/// `$10`: now. Gives holders by their row's place, and in each line how many rows were written.
+/// `$10`: now. Returns holders by the position of their row. Every result line includes the number of written rows.
 static MERGE: &str = concat!(
     "WITH input AS MATERIALIZED (
         SELECT * FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[],
@@ -48,7 +49,7 @@ static MERGE: &str = concat!(
     SELECT (SELECT count(*) FROM written), h.* FROM (SELECT 1) AS one LEFT JOIN held h ON true"
 );
 
-/// As [`INSERT`]; rows that somebody else wrote meanwhile are missing from its count.
+/// Like [`INSERT`], but skips rows that were written concurrently. Skipped rows are missing from its count.
 static INSERT_FREE: &str = concat!(insert!(), " ON CONFLICT DO NOTHING");
 
 static HOLDERS: &str = concat!(
@@ -68,7 +69,7 @@ static ARCHIVE: &str = "UPDATE sealwire.tokens t SET archived = $4, fingerprint 
     WHERE t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
         AND t.fingerprint IS NOT NULL AND t.expires <= $4";
 
-/// [`crate::TokenStore::write`]. Dropped midway it costs a connection.
+/// Implements [`crate::TokenStore::write`]. Cancelling it midway costs a connection.
 pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Result<Written, StoreError>> {
     let deadline = Instant::now() + shared.timeout;
     let mut answers: Vec<Option<Result<Written, StoreError>>> =
@@ -86,7 +87,7 @@ pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Re
                     Ok(written) => {
                         batch.iter().zip(written).for_each(|(at, written)| answers[*at] = Some(Ok(written)));
                     }
-                    // One of them cannot be written: halve until it stands alone.
+                    // One group of the batch cannot be written. Halves the batch until that group is alone.
                     Err(StoreError::Damaged { .. }) if batch.len() > 1 => {
                         batches.push(batch.split_off(batch.len() / 2));
                         batches.push(batch);
@@ -105,7 +106,7 @@ fn check(group: &Group) -> Result<(), StoreError> {
     group.rows.iter().try_for_each(Row::check_times)
 }
 
-/// Groups in their order, as many at once as rows fit one statement.
+/// Packs groups, in their order, into batches of at most [`ROWS_MAX`] rows.
 fn packed(groups: &[Group], fit: &[usize]) -> Vec<Vec<usize>> {
     let (mut batches, mut rows): (Vec<Vec<usize>>, usize) = (Vec::new(), 0);
     for at in fit {
@@ -124,8 +125,8 @@ fn packed(groups: &[Group], fit: &[usize]) -> Vec<Vec<usize>> {
     batches
 }
 
-/// Writes groups by one statement, or else by transactions, in as many attempts as faults ask for. `lost`: of these rows
-/// some may be there since an attempt without an answer, now or before.
+/// Writes groups by one statement, or by transactions if there are conflicts, with retries. `lost` is true if an
+/// attempt had no response, so that some of the rows may already be there.
 async fn write_batch(
     lane: &Lane,
     news: &News,
@@ -171,20 +172,21 @@ async fn attempts(call: &mut Call<'_>, news: &News, now: u64, groups: &[&Group])
     Ok(answers.into_iter().flatten().collect())
 }
 
-/// Which have no answer yet, if any.
+/// Returns the groups without a result, if any.
 fn left(answers: &[Option<Written>]) -> Option<Vec<usize>> {
     let left: Vec<usize> = (0..answers.len()).filter(|at| answers[*at].is_none()).collect();
     (!left.is_empty()).then_some(left)
 }
 
-/// Writes in a row whose fingerprints were all new, which make the next one believed to be like them.
+/// Number of consecutive writes with only new fingerprints after which the next write is expected to have only new
+/// ones.
 const NEW_IN_A_ROW: u32 = 16;
 
-/// Whether fingerprints that are written are new ones, going by the writes before.
+/// Predicts from earlier writes if fingerprints are new.
 ///
-/// Then rows are inserted without a look at who holds their fingerprints, which saves half of the walks through indexes. One
-/// that is held fails that statement as a whole, and the look is taken after all: at most one statement of
-/// [`NEW_IN_A_ROW`] is in vain, and leaves its rows to be vacuumed.
+/// If so, rows are inserted without a lookup of fingerprint holders, which saves half of the index searches. An
+/// existing fingerprint fails the whole statement, and a write with the lookup follows. At most one statement in
+/// [`NEW_IN_A_ROW`] fails this way, and its rows remain to be vacuumed.
 #[derive(Debug, Default)]
 pub(super) struct News(AtomicU32);
 
@@ -193,7 +195,7 @@ impl News {
         self.0.load(Relaxed) >= NEW_IN_A_ROW
     }
 
-    /// What became of groups after a look. Those without fingerprints say nothing.
+    /// Records the result of a write with the lookup. Groups without fingerprints do not count.
     fn saw(&self, groups: &[&Group], answers: &[Written]) {
         let known = |answer: &Written| matches!(answer, Written::Done(rows) if rows.iter().any(Option::is_some));
         if answers.iter().any(known) {
@@ -208,24 +210,25 @@ impl News {
     }
 }
 
-/// What the statement came to.
+/// Result of the single statement.
 enum Merged {
     Done(Vec<Written>),
-    /// Something was in the way; rows may have been written nevertheless.
+    /// There was a conflict. Some rows may have been written.
     Hindered {
         partly: bool,
     },
 }
 
-/// The rows of one statement, and which of them stands for each row of the groups.
+/// The rows of one statement, and the statement row that represents each row of the groups.
 struct Input<'a> {
     rows: Vec<(MapId, &'a Row)>,
-    /// Per group and row: its place in `rows`, and whether it is that one itself.
+    /// Per group and row: the position in `rows`, and true if the row itself is there.
     places: Vec<Vec<(usize, bool)>>,
 }
 
 impl<'a> Input<'a> {
-    /// Each fingerprint once. `None` when groups meet in an id, or in a fingerprint whose row is expired from the start.
+    /// Collects the rows with each fingerprint once. Returns `None` if groups share an id, or share the fingerprint of
+    /// a row that is already expired.
     fn of(now: u64, groups: &[&'a Group]) -> Option<Self> {
         let rows = groups.iter().map(|group| group.rows.len()).sum();
         let mut input = Self { rows: Vec::with_capacity(rows), places: Vec::with_capacity(groups.len()) };
@@ -254,7 +257,8 @@ impl<'a> Input<'a> {
         Some(input.sorted())
     }
 
-    /// By map and fingerprint, so that writers of the same fingerprints wait for each other and do not deadlock.
+    /// Sorts by map and fingerprint, so that concurrent writers of the same fingerprints wait for each other and do not
+    /// deadlock.
     fn sorted(mut self) -> Self {
         let key = |(map, row): &(MapId, &Row)| (*map, row.fingerprint.is_none(), row.fingerprint, row.id);
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
@@ -266,7 +270,8 @@ impl<'a> Input<'a> {
         self
     }
 
-    /// What each group is told, given who holds the fingerprint of a row by its place. `again` as in [`plan`].
+    /// Returns the result of each group. `held` has the existing holders by row position. `again` is defined as in
+    /// [`plan`].
     fn answers(&self, held: &HashMap<usize, Row>, again: bool) -> Vec<Written> {
         let known = |(at, itself): &(usize, bool)| match held.get(at) {
             Some(holder) if again && *itself && holder.id == self.rows[*at].1.id => None,
@@ -278,8 +283,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Writes groups in one statement and one round trip, if nothing is in the way. `trusting`: without a look at who holds
-/// their fingerprints.
+/// Writes groups in one statement and one round trip, if there is no conflict. `trusting` skips the lookup of
+/// fingerprint holders.
 async fn merge(session: &Session, now: u64, groups: &[&Group], again: bool, trusting: bool) -> Result<Merged, Fault> {
     let Some(input) = Input::of(now, groups) else { return Ok(Merged::Hindered { partly: false }) };
     if input.rows.is_empty() {
@@ -306,7 +311,7 @@ async fn merge(session: &Session, now: u64, groups: &[&Group], again: bool, trus
     Ok(Merged::Hindered { partly: written > 0 })
 }
 
-/// Writes groups in a transaction; no answer for those that must come after the others.
+/// Writes groups in a transaction. Returns no result for groups that must be written after the others.
 async fn transact(
     call: &mut Call<'_>,
     now: u64,
@@ -359,7 +364,7 @@ async fn transaction(
     Ok(plan.answers)
 }
 
-/// What two look-ups found.
+/// Combines the results of two lookups.
 fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Result<There, Fault> {
     let mut there = There::default();
     for row in holders {
@@ -375,7 +380,7 @@ fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Resu
     Ok(there)
 }
 
-/// Has expired holders give way.
+/// Archives expired holders of the fingerprints.
 async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -> Result<(), Fault> {
     if prints.is_empty() {
         return Ok(());
@@ -387,7 +392,7 @@ async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -
     if archived == keys.len() as u64 { Ok(()) } else { Err(overtaken()) }
 }
 
-/// What was there when it was looked up is not any more, or the reverse.
+/// Concurrent writers changed the rows after the lookup.
 fn overtaken() -> Fault {
     Fault::Clash("other writers were faster".into())
 }

@@ -1,4 +1,4 @@
-//! The connections that write tokens, each for one call at a time.
+//! A pool of the connections that write tokens.
 
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
@@ -10,17 +10,17 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::worker::Lane;
 use crate::StoreError;
 
-/// Between two looks for a connection while only busy ones are connected.
+/// Polling interval for a free connection while only busy ones are connected.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// The connections that write, each for one call at a time.
+/// The write connections, each for one request at a time.
 pub(super) struct Writers {
     lanes: Vec<Lane>,
     free: Mutex<Vec<usize>>,
     permits: Semaphore,
 }
 
-/// A connection for one call; free again when dropped.
+/// A connection for one request, returned to the pool on drop.
 pub(super) struct Taken<'a> {
     writers: &'a Writers,
     lane: usize,
@@ -42,7 +42,8 @@ impl Writers {
         self.lanes.iter().any(Lane::is_up)
     }
 
-    /// One that is connected, also if it must be waited for; any other only while none is.
+    /// Takes a connected connection, and waits for one if all are busy. Takes a disconnected one only if none is
+    /// connected.
     pub(super) async fn take(&self, deadline: Instant) -> Result<Taken<'_>, StoreError> {
         loop {
             let busy = |_| StoreError::Unavailable("every writing connection is busy".into());

@@ -1,4 +1,4 @@
-//! Sweeps by an engine whose clock is not the database's.
+//! Tests of sweeps by an engine whose clock differs from the database's clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ async fn a_clock_that_is_ahead_sweeps_nothing_early() {
     let rows =
         [expiring(1, now - HOUR), expiring(2, now + HOUR), archived(3, now - 2 * HOUR), archived(4, now - HOUR / 2)];
     store.put(&rows.clone().map(|row| (map, row))).await.unwrap();
-    // A year ahead, and as far as a clock can be. Archived rows are kept for an hour.
+    // The clock is a year ahead, and at its maximum. Archived rows are kept for an hour.
     for ahead in [now + 365 * 24 * HOUR, SECONDS_MAX] {
         let archive = Sweep::Archive { expired_before: ahead };
         let prune = Sweep::Prune { archived_before: ahead - HOUR };

@@ -1,4 +1,4 @@
-//! Servers that restart, freeze, vanish and change places, and connections that are cut in the midst of a commit.
+//! Tests of servers that restart, freeze, vanish or fail over, and of connections that are cut during a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Writte
     store.write(1, vec![Group { map, rows: vec![row] }]).await.remove(0)
 }
 
-/// Calls until each kind of connection has answered again: they come back one by one.
+/// Sends requests until each kind of connection works again, because they reconnect one by one.
 async fn answers_again(store: &PostgresStore, map: MapId) {
     let started = Instant::now();
     while store.get(1, &[(map, id(1))]).await.is_err()
@@ -30,7 +30,7 @@ async fn answers_again(store: &PostgresStore, map: MapId) {
     }
 }
 
-/// Waits until each of so many connections is there.
+/// Waits until `count` connections are up.
 async fn all_connected(store: &PostgresStore, count: usize) {
     let started = Instant::now();
     while store.links() != (count, 0) {
@@ -39,13 +39,13 @@ async fn all_connected(store: &PostgresStore, count: usize) {
     }
 }
 
-/// Options of a store with as many writers as [`nothing_answers`] needs at once.
+/// Options of a store with the three write connections that [`nothing_answers`] needs concurrently.
 fn three_writers(server: &Postgres, url: String) -> PostgresOptions {
     PostgresOptions { writers: 3, ..options(server, url) }
 }
 
-/// Asserts that every kind of request ends with `Unavailable` after the time-out of the store at the latest. The clock of
-/// the runtime must be paused: it then jumps to the next time-out whenever nothing else can happen.
+/// Asserts that every kind of request fails with `Unavailable` within the store's timeout. The runtime's clock must be
+/// paused: it then jumps to the next timeout whenever nothing else can happen.
 async fn nothing_answers(store: &PostgresStore, map: MapId) {
     let started = tokio::time::Instant::now();
     let bounded = |what: &str, error: Option<StoreError>| {
@@ -122,13 +122,13 @@ async fn a_frozen_server_holds_nobody_up() {
     let store = PostgresStore::connect(three_writers(&server, database.tls_url())).await.unwrap();
     let map = fresh();
     assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
-    // One that came up later would not be known to be away.
+    // A connection that came up later would not be known to be down.
     all_connected(&store, 7).await;
     server.freeze();
     pause();
     nothing_answers(&store, map).await;
     sleep(LONG).await;
-    // By now it is known to be away, and nobody waits for it.
+    // The connection is now known to be down, so requests fail immediately.
     let started = tokio::time::Instant::now();
     assert!(store.get(1, &[(map, id(1))]).await.is_err());
     assert_eq!(started.elapsed(), Duration::ZERO);
@@ -176,10 +176,10 @@ async fn a_network_that_swallows_everything_holds_nobody_up() {
     assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Taken(vec![0]));
 }
 
-/// Whatever is cut, the caller sees what it would have seen without, and every row is there once.
+/// Whatever is cut, the client sees the normal result, and every row exists exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_cut_in_a_commit_loses_and_doubles_nothing() {
-    // Each cut makes the next pause before a connection longer, so each kind of cut has a store of its own.
+    // Each cut lengthens the next reconnect pause, so each kind of cut has its own store.
     let cuts = [("sealed", false), ("sealed", true), ("COMMIT", false), ("COMMIT", true)];
     let mut tasks = tokio::task::JoinSet::new();
     for (at, delivered) in cuts {
@@ -188,7 +188,7 @@ async fn a_connection_that_is_cut_in_a_commit_loses_and_doubles_nothing() {
     tasks.join_all().await;
 }
 
-/// Cuts where the statement is sent that commits by itself, or a part of a transaction, or its commit.
+/// Cuts the connection when a self-committing statement, a part of a transaction, or a commit is sent.
 async fn connections_are_cut(at: &str, delivered: bool) {
     let server = shared();
     let database = server.database().unwrap();
@@ -228,7 +228,7 @@ async fn calls_that_are_dropped_leave_nothing_open() {
     let map = fresh();
     assert_eq!(write(&store, 1, map, &[row(9)]).await, Written::Done(vec![None]));
     for n in 10..60 {
-        // The second group sends all through a transaction.
+        // The second group forces a transaction.
         let groups = [printed(n, n), row(9)].map(|row| Group { map, rows: vec![row] });
         let _ = timeout(Duration::from_micros(200 * (n as u64 % 10)), store.write(1, groups.to_vec())).await;
         let _ = timeout(Duration::from_micros(50 * (n as u64 % 10)), store.get(1, &[(map, id(9)), (map, id(n))])).await;
@@ -266,12 +266,12 @@ async fn the_next_address_takes_over() {
     let first = Postgres::start(unsynced()).unwrap();
     let database = first.database().unwrap();
     let second = first.standby().unwrap();
-    // The names on their certificates are the same, the authorities are not.
+    // The servers' certificates have equal names but different authorities.
     let folder = tempfile::tempdir().unwrap();
     let both = [&first, &second].map(|server| std::fs::read_to_string(&server.certificates().ca).unwrap()).concat();
     let ca = folder.path().join("both.pem");
     std::fs::write(&ca, both).unwrap();
-    // The standby is named first: it is passed over for as long as it takes no writes.
+    // The standby is named first, and is skipped as long as it does not accept writes.
     let url = database.url(&[second.port(), first.port()]);
     let options = PostgresOptions { ca: Some(ca), timeout: LONG, ..options(&first, url) };
     let (store, map) = (PostgresStore::connect(options).await.unwrap(), fresh());
@@ -310,7 +310,7 @@ async fn fewer_connections_than_wanted_are_enough() {
         );
     }
     for round in 0..2 {
-        // Of those that write, at least one comes back and two do not.
+        // At least one of the write connections comes back, and two do not.
         server.sql("postgres", &format!("ALTER DATABASE {} CONNECTION LIMIT 5", database.name())).unwrap();
         server.sql("postgres", &format!("SELECT pg_terminate_backend(pid) {here}")).unwrap();
         let started = Instant::now();
@@ -333,7 +333,8 @@ async fn fewer_connections_than_wanted_are_enough() {
     }
 }
 
-/// Of those that change rows by their ids, or walk, one at a time is at the database; who leaves before its turn was not.
+/// Only one request at a time changes rows by id, and only one walks a map. A request that is cancelled while it waits
+/// for the permit has no effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_before_its_turn_changes_nothing() {
     let server = shared();
@@ -347,7 +348,7 @@ async fn who_leaves_before_its_turn_changes_nothing() {
     session.batch("BEGIN; LOCK TABLE sealwire.tokens IN SHARE MODE").await.unwrap();
     let locks = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
         WHERE d.datname = current_database() AND NOT granted";
-    // The first of each kind is at the database, and waits there for the lock, when its caller goes.
+    // The first request of each kind is cancelled while it waits in the database for the lock.
     let (one, two) = (store.clone(), store.clone());
     let first = [
         tokio::spawn(async move { drop(one.delete(map, &[id(1)]).await) }),
@@ -392,7 +393,7 @@ async fn nothing_is_sent_on_a_connection_that_was_given_up() {
     }
 }
 
-/// The second attempt fails for another reason than that the rows are there already.
+/// The second attempt fails for another reason than existing rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part() {
     let server = shared();
@@ -401,7 +402,7 @@ async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part(
     let options = options(server, database.url(&[proxy.port()]));
     let plain = PostgresOptions { tls: PostgresTls::Off, timeout: LONG, writers: 1, ..options };
     let (store, map) = (PostgresStore::connect(plain).await.unwrap(), fresh());
-    // Prepares the statement, so that it is cut where it brings rows.
+    // Prepares the statement first, so that the cut hits the execution with the rows.
     assert_eq!(write(&store, 1, map, &[row(8), row(9)]).await, Written::Done(vec![None, None]));
     let refused = "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             IF get_byte(NEW.id, 15) = 1 AND EXISTS (SELECT 1 FROM sealwire.tokens t WHERE t.id = NEW.id) THEN

@@ -1,10 +1,10 @@
-//! Rows that are believed to be new are inserted without a look: what that must not change.
+//! Tests that inserting rows that are predicted to be new gives unchanged results.
 
 use super::open;
 use crate::suite::tokens::{fresh, id, printed, row, scanned, write};
 use crate::{MapId, PostgresStore, Row, Written};
 
-/// Fingerprints that were all new, enough to be believed.
+/// Writes enough new fingerprints that the next ones are predicted to be new.
 async fn believed(store: &PostgresStore, map: MapId, from: u128) {
     for n in from..from + 32 {
         assert_eq!(write(store, 10, map, &[printed(n, n)]).await, Written::Done(vec![None]));
@@ -16,7 +16,7 @@ async fn believed(store: &PostgresStore, map: MapId, from: u128) {
 async fn what_is_there_is_found_all_the_same() {
     let store = open(false).await;
     let expired = |n| Row { expires: Some(5), ..printed(n, n) };
-    // What comes after many that were new; what it is told; ids that are there then.
+    // Rows written after many new ones, the expected result, and the ids that exist then.
     type Case = (Vec<Row>, Written, &'static [u128]);
     let cases: [Case; 6] = [
         (vec![printed(200, 1)], Written::Done(vec![Some(printed(1, 1))]), &[]),

@@ -1,4 +1,4 @@
-//! Reaching a server, and what is said when that fails.
+//! Tests of connecting to a server, and of the error messages.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use sealwire_testkit::{Certificates, Postgres};
 use super::{LONG, options, shared, unsynced};
 use crate::{ControlStore, PostgresOptions, PostgresStore, PostgresTls, StoreError};
 
-/// What it says when it cannot connect; empty when it can.
+/// Returns the error message of connecting; empty on success.
 async fn refusal(options: PostgresOptions) -> String {
     match PostgresStore::connect(options).await {
         Ok(store) => store.generation().await.map(|_| String::new()).unwrap(),
@@ -76,7 +76,7 @@ async fn who_cannot_connect_is_told_what_to_do() {
             PostgresOptions {
                 client_certificate: Some(others.client.clone()),
                 client_key: Some(others.client_key.clone()),
-                // It is tried again until then.
+                // The store retries until the timeout.
                 timeout: Duration::from_secs(1),
                 ..certified.clone()
             },
@@ -112,7 +112,7 @@ async fn who_cannot_connect_is_told_what_to_do() {
     ];
     for (case, options, expected) in cases {
         let found = refusal(options).await;
-        // Nobody's certificate is let in under another authority; the server ends the handshake in its own words.
+        // A certificate of another authority is rejected. The server ends the handshake with its own message.
         if case == "another's certificate" {
             assert!(!found.is_empty(), "{case}");
             continue;
@@ -143,7 +143,7 @@ async fn nobody_there_is_told() {
         (format!("postgres://sealwire@localhost:{}/db", proxy.port()), "no answer in 100 ms"),
         ("postgres://sealwire@name.invalid/db".to_owned(), "name.invalid:5432"),
     ] {
-        // A slow machine may need more than the shortest time-out to find out why.
+        // A slow machine can need more than the shortest timeout to find the cause.
         for ms in [100, 1_000, 10_000, 60_000] {
             let options = PostgresOptions { timeout: Duration::from_millis(ms), ..options(server, url.clone()) };
             let error = PostgresStore::connect(options).await.err().unwrap();

@@ -1,4 +1,4 @@
-//! The schema: made once, refused when it is newer, altered while in use; and what the server may say to a statement.
+//! Tests of the schema: created once, rejected if newer, altered while in use. Also tests reactions to server errors.
 
 use sealwire_testkit::{Database, Postgres};
 use tokio::task::JoinSet;
@@ -58,7 +58,7 @@ async fn looking_at_a_database_makes_nothing_there() {
     assert!(matches!(newer, StoreError::Newer { found: 99, known: KNOWN }), "{newer:?}");
 }
 
-/// Uses every kind of statement; each row of `map` must be there.
+/// Runs every kind of statement; each row of `map` must exist.
 async fn used(store: &PostgresStore, map: crate::MapId, n: u128) {
     let rows = [printed(n, n), Row { tags: vec!["a".into()], ..row(n + 1) }];
     assert_eq!(write(store, 1, map, &rows).await, Written::Done(vec![None, None]));
@@ -86,7 +86,7 @@ async fn a_schema_that_changes_in_use_fails_nothing() {
     let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
     let map = fresh();
     used(&store, map, 100).await;
-    // The last changes the type of a result, for which PostgreSQL refuses what was prepared, for ever.
+    // The last change alters a result type, after which PostgreSQL rejects the prepared statement forever.
     for (n, sql) in (2..).zip([
         "ALTER TABLE sealwire.tokens ADD COLUMN more text NOT NULL DEFAULT 'x'",
         "ALTER TABLE sealwire.records ADD COLUMN more int8",
@@ -99,7 +99,7 @@ async fn a_schema_that_changes_in_use_fails_nothing() {
     assert_eq!(scanned(&store, map).await.len(), 10);
 }
 
-/// Has the next `times` inserts of tokens end in an SQLSTATE.
+/// Makes the next `times` inserts of tokens fail with an SQLSTATE.
 fn fail(database: &Database<'_>, state: &str, times: u32) {
     let sql = format!(
         "DROP SEQUENCE IF EXISTS public.fault CASCADE;
@@ -163,7 +163,7 @@ async fn a_group_that_cannot_be_written_fails_alone() {
     let database = server.database().unwrap();
     let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
     let map = fresh();
-    // No text of PostgreSQL holds U+0000.
+    // PostgreSQL text cannot contain U+0000.
     let poison = |n| Row { tags: vec!["a\0b".into()], ..printed(n, n) };
     let group = |rows: Vec<Row>| Group { map, rows };
     let groups = (0..40).map(|n| group(vec![row(1_000 + n), if n % 13 == 7 { poison(n) } else { printed(n, n) }]));
