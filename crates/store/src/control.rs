@@ -170,28 +170,28 @@ pub trait ControlStore: Send + Sync {
     /// Returns all records of one generation, except the individually read records ([`SINGLE`]).
     ///
     /// # Errors
-    /// As above.
+    /// As for [`ControlStore::generation`].
     async fn load(&self) -> Result<Snapshot, StoreError>;
 
     /// Returns the record of any one key, and the generation at which it was read. Returns `None` if there is no
     /// record.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`ControlStore::generation`].
     async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError>;
 
     /// Returns a page of the individually read records at one generation. The page has the first `limit` records whose
     /// keys follow `after`, in byte order.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`ControlStore::generation`].
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError>;
 
     /// Writes `record` at `key`, or removes the record at `key`, if the generation is still `base`. The change is
     /// durable on [`Commit::Done`]. After an error, the change can have happened or not.
     ///
     /// # Errors
-    /// As above; [`StoreError::ReadOnly`] if this store cannot be written.
+    /// As for [`ControlStore::generation`]; [`StoreError::ReadOnly`] if this store cannot be written.
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError>;
 
     /// Replaces all records with `state`, if the generation is still `base`. Copying a store starts and ends with this
@@ -210,26 +210,26 @@ pub trait ControlStore: Send + Sync {
     /// Records that an instance is alive and which generation it serves. The `age` field is ignored.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`ControlStore::generation`].
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError>;
 
     /// Acquires or extends the lease called `name` for the instance `holder`, until `time` from now has passed. Returns
     /// true if `holder` has the lease. At most one instance has it, by the store's clock.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`ControlStore::generation`].
     async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError>;
 
     /// Removes an instance at the end of its drain, and releases its leases.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`ControlStore::generation`].
     async fn leave(&self, id: &str) -> Result<(), StoreError>;
 
     /// Returns every instance that reported within `age_max`, by id. Older instances can be removed.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`ControlStore::generation`].
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError>;
 }
 

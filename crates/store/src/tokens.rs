@@ -153,7 +153,7 @@ pub enum Sweep {
 }
 
 impl Sweep {
-    /// Returns whether this sweep changes `row`.
+    /// Returns true if this sweep changes `row`.
     pub(crate) fn takes(self, now: u64, row: &Row) -> bool {
         match self {
             Self::Archive { expired_before } => row.is_expired(now, expired_before),
@@ -198,19 +198,19 @@ pub trait TokenStore: Send + Sync {
     /// Returns live rows by fingerprint, in request order.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`TokenStore::get`].
     async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError>;
 
     /// Removes rows immediately, whatever their state. Returns, per id, true if a row existed before the call.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`TokenStore::get`].
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError>;
 
     /// Sets the expiry time of live rows; `None` means never. Returns, per id, true if there was a live row.
     ///
     /// # Errors
-    /// As above; [`StoreError::TimeOutOfRange`].
+    /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`].
     async fn expire(
         &self,
         now: u64,
@@ -222,7 +222,7 @@ pub trait TokenStore: Send + Sync {
     /// Returns at most `limit` rows that follow `after` and match the filter: live and expired rows, or archived rows.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`TokenStore::get`].
     async fn list(
         &self,
         map: MapId,
@@ -235,7 +235,7 @@ pub trait TokenStore: Send + Sync {
     /// Looks at no more than `limit` rows that follow `after`. With `dry_run`, only counts. Returns the number of rows.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`TokenStore::get`].
     async fn archive(
         &self,
         now: u64,
@@ -250,7 +250,7 @@ pub trait TokenStore: Send + Sync {
     /// `after`. With `dry_run`, only counts. Returns the number of rows.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`TokenStore::get`].
     async fn prune(
         &self,
         map: MapId,
@@ -266,7 +266,7 @@ pub trait TokenStore: Send + Sync {
     /// and [`TokenStore::prune`], a store with an index of due rows reads no other rows.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`TokenStore::get`].
     async fn sweep(
         &self,
         now: u64,
@@ -279,21 +279,21 @@ pub trait TokenStore: Send + Sync {
     /// Returns the first map behind `after` that has a row in any state.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`TokenStore::get`].
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError>;
 
     /// Returns at most `limit` rows of all maps that follow `after`, in the order of maps and ids. Used to copy and to
     /// verify stores. Large rows can make a page shorter. Only a page at the end is empty.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`TokenStore::get`].
     async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError>;
 
     /// Writes rows as they are, including archived rows, and replaces rows with the same ids. Used to copy stores.
     /// Writes all rows or none.
     ///
     /// # Errors
-    /// As above; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another row already has a fingerprint of
+    /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another row already has a fingerprint of
     /// these rows.
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError>;
 }

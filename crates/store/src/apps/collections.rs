@@ -1,4 +1,4 @@
-//! Collections: named token maps of an app.
+//! Operations on collections, the named token maps of an app.
 
 use sealwire_crypto::AppId;
 

@@ -22,7 +22,7 @@ pub fn records(snapshot: &Snapshot) -> Result<Snapshot, StoreError> {
 /// Parses all records and unwraps their keys.
 ///
 /// # Errors
-/// [`StoreError`].
+/// Any [`StoreError`].
 pub fn load(kek: &Kek, snapshot: &Snapshot) -> Result<State, StoreError> {
     keys::unwrap_all(kek, &Contents::read(snapshot)?)
 }

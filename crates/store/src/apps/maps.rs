@@ -25,7 +25,8 @@ pub enum MapState {
         /// See [`Rules::retention_s`](crate::Rules::retention_s).
         retention_s: Option<u64>,
     },
-    /// The collection or its app was deleted for good. The names are those of the deletion, if they were not used again.
+    /// The collection or its app was deleted for good. The names are those at the deletion, unless they were used
+    /// again.
     Deleted {
         /// The collection's app.
         app: Option<AppId>,
@@ -40,7 +41,7 @@ pub enum MapState {
 #[derive(Debug, Default)]
 pub struct MapStates {
     generation: u64,
-    /// Highest number ever given to an app.
+    /// The highest number ever assigned to an app.
     app_max: u32,
     /// Apps by number: existing apps, and deleted apps whose tombstone still holds a name.
     apps: BTreeMap<u32, AppMaps>,
@@ -50,7 +51,7 @@ pub struct MapStates {
 struct AppMaps {
     name: AppId,
     is_live: bool,
-    /// Highest number ever given to a collection of the app.
+    /// The highest number ever assigned to a collection of the app.
     collection_max: u32,
     collections: BTreeMap<u32, CollectionMap>,
 }

@@ -92,7 +92,7 @@ impl Format {
 pub struct CollectionName(Arc<str>);
 
 impl CollectionName {
-    /// Checks a name.
+    /// Checks and wraps a name.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] for any other length or character.

@@ -347,7 +347,7 @@ async fn room_is_given_back_when_the_store_has_answered() {
     let (waits, gone) = (begin(2), begin(3));
     sleep(ms(1)).await;
     assert_eq!(dirty(), 3.0);
-    // Who goes gives it back, unless it is under way.
+    // A cancelled request releases its capacity, unless its batch was already sent.
     gone.abort();
     under_way.abort();
     sleep(ms(1)).await;
@@ -420,7 +420,7 @@ async fn look_ups_of_large_rows_are_small() {
     }
 }
 
-/// A store whose writes and look-ups go through a coalescer.
+/// A store whose writes and lookups go through a coalescer.
 struct Through(Coalescer);
 
 fn unwrapped(error: CallError) -> StoreError {
@@ -528,7 +528,7 @@ async fn a_store_keeps_its_promises_behind_it() {
     }
 }
 
-/// A caller: when it comes, its rows, its deadline, and when it goes.
+/// A request: arrival time, rows, deadline, and time of cancellation.
 type Caller = (u64, u128, Option<u64>, Option<u64>);
 
 fn caller() -> impl Strategy<Value = Caller> {
@@ -548,7 +548,7 @@ fn fault() -> impl Strategy<Value = Fault> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happens: what is acknowledged is there, what is told not to have been sent is not, and all ends.
+    /// In every schedule, acknowledged rows exist, rows reported as not sent do not exist, and every request ends.
     #[test]
     fn an_answer_is_the_truth(
         callers in proptest::collection::vec(caller(), 1..60),

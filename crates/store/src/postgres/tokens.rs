@@ -189,7 +189,7 @@ fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Pa
             page.found.push(rows::read(line, 2)?);
         }
     }
-    // Rows behind the last returned one were looked at but not returned.
+    // Rows behind the last returned row can have been looked at but not returned.
     if page.found.len() == limit {
         page.next = page.found.last().map(|row| row.id);
     }

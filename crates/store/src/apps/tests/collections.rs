@@ -1,4 +1,4 @@
-//! Collections of apps.
+//! Tests of collections.
 
 use super::*;
 

@@ -99,11 +99,11 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
 /// Everything that was ever seen.
 #[derive(Default)]
 struct History {
-    /// The name of each app's number.
+    /// Name of each app, by app number.
     apps: HashMap<u32, AppId>,
-    /// The key of each version: app's number, curve, number.
+    /// Key of each version, by app number, curve and version number.
     versions: HashMap<(u32, &'static str, u32), KeyId>,
-    /// The name of each collection: app's number, number.
+    /// Name of each collection, by app number and collection number.
     collections: HashMap<(u32, u32), CollectionName>,
 }
 
