@@ -293,7 +293,7 @@ pub trait TokenStore: Send + Sync {
     /// Writes all rows or none.
     ///
     /// # Errors
-    /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another row already has a fingerprint of
-    /// these rows.
+    /// As for [`TokenStore::get`]; [`StoreError::TimeOutOfRange`]. [`StoreError::Damaged`] if another row already has a
+    /// fingerprint of these rows.
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError>;
 }

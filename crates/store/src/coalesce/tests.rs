@@ -548,7 +548,8 @@ fn fault() -> impl Strategy<Value = Fault> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// In every schedule, acknowledged rows exist, rows reported as not sent do not exist, and every request ends.
+    /// For any sequence of requests and faults, acknowledged rows exist, rows reported as not sent do not exist, and
+    /// every request ends.
     #[test]
     fn an_answer_is_the_truth(
         callers in proptest::collection::vec(caller(), 1..60),

@@ -179,8 +179,8 @@ async fn load(folder: &Path) {
     }
 }
 
-/// Writes a group of one to eight rows without fingerprint, each of which holds their number, and of three rows whose
-/// fingerprints other tasks write too.
+/// Writes a group of one to eight rows without fingerprint, and of three rows whose fingerprints other tasks write too.
+/// Each row without fingerprint holds the number of such rows.
 async fn write(store: &EmbeddedStore, round: u64, task: u64, call: u64) -> Result<(), StoreError> {
     let size = (task + call) % 8 + 1;
     let own = (0..size).map(|index| row(round, task, call, index, size, None));
