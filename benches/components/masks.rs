@@ -8,7 +8,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_mask::{Finding, Found, Mask, MaskSecret, Masking, Masks, Rules, Ruling, Value};
 use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Limits, Progress, Transform, Walk};
+use sealwire_payload::{Budget, Containers, Progress, Transform, Walk, WalkLimits};
 use zeroize::Zeroizing;
 
 /// As the engine slices its work.
@@ -94,7 +94,7 @@ fn functions(criterion: &mut Criterion) {
 }
 
 fn run<T: Transform>(rules: &Rules, input: &[u8], out: &mut Vec<u8>, transform: &mut T) {
-    let mut walk = Walk::new(Arc::clone(rules.selection()), Containers::Descend, Limits::default());
+    let mut walk = Walk::new(Arc::clone(rules.selection()), Containers::Descend, WalkLimits::default());
     loop {
         match walk.advance(black_box(input), out, transform, Budget::fields(FIELDS_PER_LOOK)) {
             Ok(Progress::More) => (),

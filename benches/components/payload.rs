@@ -17,7 +17,7 @@ use sealwire_engine::field_sealer::FieldSealer;
 use sealwire_engine::masks::disclosure::Disclosure;
 use sealwire_engine::operations::{OpenFields, SealFields, ShowFields};
 use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
+use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
 use sealwire_wire::OnError;
 
 const FIELDS: [usize; 4] = [30, 100, 2_000, 60_000];
@@ -67,7 +67,7 @@ impl Transform for Replace {
 }
 
 fn run<T: Transform>(selection: &Arc<Selection>, containers: Containers, input: &[u8], out: &mut Vec<u8>, t: &mut T) {
-    let limits = Limits { out_bytes_max: usize::MAX, ..Limits::default() };
+    let limits = WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() };
     let mut walk = Walk::new(Arc::clone(selection), containers, limits);
     loop {
         match walk.advance(black_box(input), out, t, Budget::fields(FIELDS_PER_LOOK)) {
@@ -126,24 +126,24 @@ fn walk(criterion: &mut Criterion) {
 
 /// What a call may write.
 #[derive(Clone, Copy)]
-enum Form {
+enum EnvelopeForm {
     Native(Encoding),
     Evervault,
 }
 
 /// The forms that are measured, by the names of their rows.
-const FORMS: [(&str, Form); 3] = [
-    ("r1_text", Form::Native(Encoding::Text)),
-    ("r1_binary", Form::Native(Encoding::Binary)),
-    ("r1_evervault", Form::Evervault),
+const FORMS: [(&str, EnvelopeForm); 3] = [
+    ("r1_text", EnvelopeForm::Native(Encoding::Text)),
+    ("r1_binary", EnvelopeForm::Native(Encoding::Binary)),
+    ("r1_evervault", EnvelopeForm::Evervault),
 ];
 
-fn sealing(keys: &AppKeys, form: Form) -> SealFields {
+fn sealing(keys: &AppKeys, form: EnvelopeForm) -> SealFields {
     let newest = Arc::clone(keys.newest(Curve::P256).expect("there is a key"));
     let writer = match form {
-        Form::Native(encoding) => Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"")
+        EnvelopeForm::Native(encoding) => Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"")
             .map(|sealer| FieldSealer::Native(sealer.into())),
-        Form::Evervault => {
+        EnvelopeForm::Evervault => {
             let form = evervault::Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
             evervault::Sealer::new(newest, KeyScope::Request, &form).map(|sealer| FieldSealer::Evervault(sealer.into()))
         }
@@ -178,7 +178,9 @@ fn encrypt(criterion: &mut Criterion, keys: &AppKeys) {
                 });
             });
         }
-        for (variant, form) in [("warm_text", Form::Native(Encoding::Text)), ("warm_evervault", Form::Evervault)] {
+        for (variant, form) in
+            [("warm_text", EnvelopeForm::Native(Encoding::Text)), ("warm_evervault", EnvelopeForm::Evervault)]
+        {
             group.bench_function(BenchmarkId::new(variant, fields), |b| {
                 let mut out = Vec::with_capacity(capacity);
                 let mut seal = sealing(keys, form);

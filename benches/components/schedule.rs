@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion};
-use sealwire_schedule::{Call, Core, Cost, Knobs, Slice, Time, Verdict};
+use sealwire_schedule::{AdmissionDecision, Core, Cost, Knobs, OfferedRequest, Slice, Time};
 
 /// Tenants, and calls of each.
 const LOADS: [(u32, u32); 3] = [(1, 1), (20, 10), (1_000, 3)];
@@ -21,8 +21,8 @@ fn core() -> Core<u32, (), u32> {
 
 fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Cost) {
     let (since, deadline) = (Time::default(), Time::NEVER);
-    let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
-    let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing holds it back") };
+    let call = OfferedRequest { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
+    let AdmissionDecision::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing holds it back") };
     core.submit(id, cost, tenant).expect("just admitted");
 }
 

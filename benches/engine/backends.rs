@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::runtime::Builder;
 
 use secrets::Secrets;
-use store::{KINDS, Kind, Place};
+use store::{KINDS, StoreKind, StorePlace};
 
 const HELP: &str = "\
 Stores beside each other: random secrets written and read through the engine's own throttle and coalescer.
@@ -41,7 +41,7 @@ Leave it alone meanwhile.
 
 struct Options {
     smoke: bool,
-    kinds: Vec<Kind>,
+    kinds: Vec<StoreKind>,
     secrets: Vec<usize>,
     callers: Vec<usize>,
     rounds: usize,
@@ -101,7 +101,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
 async fn compare(options: &Options) -> io::Result<Backends> {
     let mut places = Vec::new();
     for kind in &options.kinds {
-        places.push(Place::open(*kind).await?);
+        places.push(StorePlace::open(*kind).await?);
     }
     let mut secrets = Secrets::new();
     let mut rows = Vec::new();
@@ -126,7 +126,7 @@ async fn compare(options: &Options) -> io::Result<Backends> {
 /// Writes and reads of each store, by round.
 async fn rounds(
     options: &Options,
-    places: &[Place],
+    places: &[StorePlace],
     secrets: &mut Secrets,
     count: usize,
     callers: usize,
@@ -151,7 +151,7 @@ async fn rounds(
     Ok(turns)
 }
 
-fn row(kind: Kind, count: usize, callers: usize, turns: &[(Turn, Turn)]) -> Backend {
+fn row(kind: StoreKind, count: usize, callers: usize, turns: &[(Turn, Turn)]) -> Backend {
     let operations = |of: fn(&(Turn, Turn)) -> Turn| {
         let middle = |value: fn(Turn) -> f64| median(turns.iter().map(of).map(value).collect());
         Operations {

@@ -51,7 +51,7 @@ const DECRYPT_FACTOR_MAX: f64 = 1.3;
 const WARM_UP: Duration = Duration::from_millis(2_500);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Operation {
+enum BenchOperation {
     EncryptText,
     /// On secp256k1.
     EncryptK1,
@@ -63,7 +63,7 @@ enum Operation {
     DecryptKeyed,
 }
 
-impl Operation {
+impl BenchOperation {
     const fn name(self) -> &'static str {
         match self {
             Self::EncryptText => "encrypt_text",
@@ -78,41 +78,41 @@ impl Operation {
 
 /// One kind of load.
 #[derive(Clone, Copy)]
-struct Load {
-    operation: Operation,
+struct CpuLoad {
+    operation: BenchOperation,
     fields: usize,
     callers: usize,
 }
 
-impl Load {
+impl CpuLoad {
     /// Its address: `operation/callers/fields`.
     fn name(self) -> String {
         format!("{}/c{}/{}", self.operation.name(), self.callers, self.fields)
     }
 }
 
-const LOADS: [Load; 16] = [
-    Load { operation: Operation::EncryptText, fields: 1, callers: 1 },
-    Load { operation: Operation::EncryptText, fields: 1, callers: 64 },
-    Load { operation: Operation::EncryptEpoch, fields: 1, callers: 1 },
-    Load { operation: Operation::EncryptEpoch, fields: 1, callers: 64 },
-    Load { operation: Operation::EncryptText, fields: 30, callers: 8 },
-    Load { operation: Operation::EncryptText, fields: 100, callers: 8 },
-    Load { operation: Operation::EncryptText, fields: 2_000, callers: 4 },
-    Load { operation: Operation::EncryptText, fields: 60_000, callers: 2 },
-    Load { operation: Operation::EncryptK1, fields: 1, callers: 64 },
-    Load { operation: Operation::EncryptK1, fields: 30, callers: 8 },
-    Load { operation: Operation::EncryptK1, fields: 2_000, callers: 4 },
-    Load { operation: Operation::EncryptBinary, fields: 2_000, callers: 4 },
-    Load { operation: Operation::DecryptText, fields: 1, callers: 64 },
-    Load { operation: Operation::DecryptText, fields: 100, callers: 8 },
-    Load { operation: Operation::DecryptKeyed, fields: 100, callers: 8 },
-    Load { operation: Operation::DecryptText, fields: 2_000, callers: 4 },
+const LOADS: [CpuLoad; 16] = [
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 1 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 1 },
+    CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 30, callers: 8 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 100, callers: 8 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::EncryptText, fields: 60_000, callers: 2 },
+    CpuLoad { operation: BenchOperation::EncryptK1, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::EncryptK1, fields: 30, callers: 8 },
+    CpuLoad { operation: BenchOperation::EncryptK1, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::EncryptBinary, fields: 2_000, callers: 4 },
+    CpuLoad { operation: BenchOperation::DecryptText, fields: 1, callers: 64 },
+    CpuLoad { operation: BenchOperation::DecryptText, fields: 100, callers: 8 },
+    CpuLoad { operation: BenchOperation::DecryptKeyed, fields: 100, callers: 8 },
+    CpuLoad { operation: BenchOperation::DecryptText, fields: 2_000, callers: 4 },
 ];
 
 /// What one load took.
 struct Measured {
-    load: Load,
+    load: CpuLoad,
     requests: u64,
     wall: Duration,
     crypto: Duration,
@@ -224,18 +224,21 @@ fn cpu_per_run(time: Duration, batch: u32, mut run: impl FnMut()) -> io::Result<
 }
 
 /// Runs a load, a tenth of the time to warm up and then in earnest.
-fn measure(world: &World, load: Load, time: Duration) -> io::Result<Measured> {
+fn measure(world: &World, load: CpuLoad, time: Duration) -> io::Result<Measured> {
     let client = world.client(2);
     let payload = document(load.fields);
     let payload = match load.operation {
-        Operation::DecryptText | Operation::DecryptKeyed => {
-            let keyed = load.operation == Operation::DecryptKeyed;
+        BenchOperation::DecryptText | BenchOperation::DecryptKeyed => {
+            let keyed = load.operation == BenchOperation::DecryptKeyed;
             let key_scope = if keyed { KeyScope::Field } else { KeyScope::Request };
             let writing = Writing { key_scope, ..Writing::default() };
             let sealed = world.callers().block_on(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }));
             sealed.expect("encrypts").payload.to_vec()
         }
-        Operation::EncryptText | Operation::EncryptK1 | Operation::EncryptEpoch | Operation::EncryptBinary => payload,
+        BenchOperation::EncryptText
+        | BenchOperation::EncryptK1
+        | BenchOperation::EncryptEpoch
+        | BenchOperation::EncryptBinary => payload,
     };
     world.callers().block_on(closed_loop(&client, load, &payload, time / 10));
     let (crypto, network) = (thread_cpu::of_threads(CRYPTO)?, thread_cpu::of_threads(NETWORK)?);
@@ -255,7 +258,7 @@ fn measure(world: &World, load: Load, time: Duration) -> io::Result<Measured> {
 }
 
 /// Requests answered; each caller makes at least one.
-async fn closed_loop(client: &Client, load: Load, payload: &[u8], time: Duration) -> u64 {
+async fn closed_loop(client: &Client, load: CpuLoad, payload: &[u8], time: Duration) -> u64 {
     let end = Instant::now() + time;
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..load.callers {
@@ -272,48 +275,48 @@ async fn closed_loop(client: &Client, load: Load, payload: &[u8], time: Duration
     callers.join_all().await.into_iter().sum()
 }
 
-async fn call(client: &Client, operation: Operation, payload: &[u8]) {
+async fn call(client: &Client, operation: BenchOperation, payload: &[u8]) {
     let reply = match operation {
-        Operation::EncryptText => client.encrypt(Encrypt::new(APP, payload)).await,
-        Operation::EncryptK1 => {
+        BenchOperation::EncryptText => client.encrypt(Encrypt::new(APP, payload)).await,
+        BenchOperation::EncryptK1 => {
             let writing = Writing { curve: Curve::K1, ..Writing::default() };
             client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
         }
-        Operation::EncryptEpoch => {
+        BenchOperation::EncryptEpoch => {
             let writing = Writing { key_scope: KeyScope::Epoch, ..Writing::default() };
             client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
         }
-        Operation::EncryptBinary => {
+        BenchOperation::EncryptBinary => {
             let writing = Writing { encoding: Encoding::Binary, ..Writing::default() };
             client.encrypt(Encrypt { writing, ..Encrypt::new(APP, payload) }).await
         }
-        Operation::DecryptText | Operation::DecryptKeyed => client.decrypt(Decrypt::new(APP, payload)).await,
+        BenchOperation::DecryptText | BenchOperation::DecryptKeyed => client.decrypt(Decrypt::new(APP, payload)).await,
     };
     reply.expect("is answered");
 }
 
 /// One budget and how it stands.
-struct Verdict {
+struct FloorVerdict {
     budget: String,
     measured: String,
     met: bool,
 }
 
-fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<Verdict> {
-    let of = |operation: Operation, fields: usize| {
+fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<FloorVerdict> {
+    let of = |operation: BenchOperation, fields: usize| {
         measured.iter().filter(move |one| one.load.operation == operation && one.load.fields == fields)
     };
-    let encrypt = |fields| of(Operation::EncryptText, fields);
+    let encrypt = |fields| of(BenchOperation::EncryptText, fields);
     let mut verdicts = Vec::new();
     for one in encrypt(2_000) {
         let seals = one.cpu_ns() / floors.seal;
-        verdicts.push(Verdict {
+        verdicts.push(FloorVerdict {
             budget: format!("2,000 fields: CPU per field <= {SEALS_MAX} seals"),
             measured: format!("{seals:.2} seals"),
             met: seals <= SEALS_MAX,
         });
         let rate = one.fields_per_cpu_second();
-        verdicts.push(Verdict {
+        verdicts.push(FloorVerdict {
             budget: format!(
                 "2,000 fields: >= {:.1}M fields per server core and second",
                 FIELDS_PER_CPU_SECOND_MIN / 1e6
@@ -325,35 +328,35 @@ fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<Verdict> {
     for (fields, openbao_ns) in OPENBAO_NS {
         for one in encrypt(fields) {
             let factor = openbao_ns / one.cpu_ns();
-            verdicts.push(Verdict {
+            verdicts.push(FloorVerdict {
                 budget: format!("{fields} fields, {} callers: >= {OPENBAO_FACTOR_MIN}x OpenBao", one.load.callers),
                 measured: format!("{factor:.1}x"),
                 met: factor >= OPENBAO_FACTOR_MIN,
             });
         }
     }
-    for one in encrypt(1).chain(of(Operation::EncryptEpoch, 1)) {
+    for one in encrypt(1).chain(of(BenchOperation::EncryptEpoch, 1)) {
         let keygens = one.cpu_ns() / floors.keygen_ecdh;
         let (max, state) = match one.load.operation {
-            Operation::EncryptEpoch => (KEYGENS_MAX * WARM_SHARE_MAX, "epoch"),
+            BenchOperation::EncryptEpoch => (KEYGENS_MAX * WARM_SHARE_MAX, "epoch"),
             _ if cold => (KEYGENS_MAX, "cold"),
             _ => (KEYGENS_MAX * WARM_SHARE_MAX, "warm"),
         };
-        verdicts.push(Verdict {
+        verdicts.push(FloorVerdict {
             budget: format!("1 field, {} callers, {state}: CPU <= {max}x (keygen + ECDH)", one.load.callers),
             measured: format!("{keygens:.2}x"),
             met: keygens <= max,
         });
     }
     for (operation, what, factor_max) in [
-        (Operation::EncryptK1, "on secp256k1: CPU <= {}x P-256", K1_FACTOR_MAX),
-        (Operation::DecryptText, "to decrypt: CPU <= {}x encrypt", DECRYPT_FACTOR_MAX),
+        (BenchOperation::EncryptK1, "on secp256k1: CPU <= {}x P-256", K1_FACTOR_MAX),
+        (BenchOperation::DecryptText, "to decrypt: CPU <= {}x encrypt", DECRYPT_FACTOR_MAX),
     ] {
         for one in measured.iter().filter(|one| one.load.operation == operation) {
-            let Load { fields, callers, .. } = one.load;
+            let CpuLoad { fields, callers, .. } = one.load;
             for text in encrypt(fields).filter(|text| text.load.callers == callers) {
                 let factor = one.cpu_ns() / text.cpu_ns();
-                verdicts.push(Verdict {
+                verdicts.push(FloorVerdict {
                     budget: format!(
                         "{fields} fields, {callers} callers, {}",
                         what.replace("{}", &factor_max.to_string())
@@ -367,7 +370,7 @@ fn verdicts(measured: &[Measured], floors: Floors, cold: bool) -> Vec<Verdict> {
     verdicts
 }
 
-fn print(mut out: impl Write, measured: &[Measured], floors: Floors, verdicts: &[Verdict]) -> io::Result<()> {
+fn print(mut out: impl Write, measured: &[Measured], floors: Floors, verdicts: &[FloorVerdict]) -> io::Result<()> {
     writeln!(out, "floors, CPU ns: AES-256-GCM seal of {FIELD_BYTES} B {:.1}", floors.seal)?;
     writeln!(out, "                P-256 keygen + ECDH {:.0}\n", floors.keygen_ecdh)?;
     writeln!(
@@ -390,13 +393,13 @@ fn print(mut out: impl Write, measured: &[Measured], floors: Floors, verdicts: &
         )?;
     }
     writeln!(out)?;
-    for Verdict { budget, measured, met } in verdicts {
+    for FloorVerdict { budget, measured, met } in verdicts {
         writeln!(out, "{:<8}{budget}: {measured}", if *met { "met" } else { "NOT MET" })?;
     }
     Ok(())
 }
 
-fn print_json(mut out: impl Write, measured: &[Measured], floors: Floors, verdicts: &[Verdict]) -> io::Result<()> {
+fn print_json(mut out: impl Write, measured: &[Measured], floors: Floors, verdicts: &[FloorVerdict]) -> io::Result<()> {
     let loads: Vec<_> = measured
         .iter()
         .map(|one| {

@@ -22,7 +22,7 @@ use sealwire_benches::stats::{Summary, Verdict};
 use sealwire_benches::{say, target};
 use serde_json::{Value, json};
 
-use child::{Engine, Folder, Setting};
+use child::{EngineChild, Folder, Setting};
 use live::{Probe, Prober};
 use machine::{Usage, Warmth};
 use report::{Judged, Section, Table};
@@ -113,8 +113,8 @@ impl Bench {
     }
 
     /// Starts an engine, which `/live` is then asked of.
-    pub(crate) fn engine(&self, name: &str, settings: &[Setting]) -> io::Result<Engine> {
-        let engine = Engine::start(&self.folder, settings)?;
+    pub(crate) fn engine(&self, name: &str, settings: &[Setting]) -> io::Result<EngineChild> {
+        let engine = EngineChild::start(&self.folder, settings)?;
         self.prober.ask(Some((engine.admin, name)));
         Ok(engine)
     }

@@ -156,7 +156,7 @@ pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
         write(&folder.join(format!("{name}.key")), client.key_pem.expose());
     }
     let kek = Kek::generate_hex().expect("random source");
-    let sealwire_config::Kek::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
+    let sealwire_config::KekSource::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
     write(kek_file, &kek);
     // Nothing beside the engine's own threads: these benches keep no tokens. Every call passes a decision.
     config.state.mode = Mode::Stateless;

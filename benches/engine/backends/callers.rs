@@ -11,14 +11,14 @@ use tokio::task::JoinSet;
 
 use crate::backends::Turn;
 use crate::backends::secrets::MAP;
-use crate::backends::store::{Place, failed};
+use crate::backends::store::{StorePlace, failed};
 
 /// Reads go through the secrets by steps of this, so that they do not follow the order of writing. It is prime, and so
 /// meets each one once, if it does not divide their count.
 const STEP: usize = 7_919;
 
 /// Room, group, commit: what the engine does for a call.
-pub(crate) async fn write(place: &Place, secrets: &[Group], callers: usize) -> io::Result<Turn> {
+pub(crate) async fn write(place: &StorePlace, secrets: &[Group], callers: usize) -> io::Result<Turn> {
     let (coalescer, throttle) = (Arc::clone(&place.coalescer), Arc::clone(&place.throttle));
     run(secrets.to_vec(), callers, move |secret| {
         let (coalescer, throttle) = (Arc::clone(&coalescer), Arc::clone(&throttle));
@@ -35,7 +35,7 @@ pub(crate) async fn write(place: &Place, secrets: &[Group], callers: usize) -> i
 }
 
 /// All values of a secret in one look-up, compared with what was written.
-pub(crate) async fn read(place: &Place, secrets: &[Group], callers: usize) -> io::Result<Turn> {
+pub(crate) async fn read(place: &StorePlace, secrets: &[Group], callers: usize) -> io::Result<Turn> {
     let count = secrets.len();
     let step = if count.is_multiple_of(STEP) { 1 } else { STEP };
     let shuffled = (0..count).map(|at| secrets[at * step % count].clone()).collect();

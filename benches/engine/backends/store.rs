@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 /// A store with one kind of durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct StoreKind {
     /// Of `--store`.
     pub(crate) name: &'static str,
     pub(crate) store: &'static str,
@@ -26,11 +26,11 @@ pub(crate) struct Kind {
     pub(crate) loses: &'static str,
 }
 
-pub(crate) const KINDS: [Kind; 4] = [
-    Kind { name: "memory", store: "memory", durability: "none", loses: "everything" },
-    Kind { name: "embedded", store: "embedded", durability: "sync", loses: "nothing that was acknowledged" },
-    Kind { name: "postgres", store: "postgres", durability: "sync", loses: "nothing that was acknowledged" },
-    Kind {
+pub(crate) const KINDS: [StoreKind; 4] = [
+    StoreKind { name: "memory", store: "memory", durability: "none", loses: "everything" },
+    StoreKind { name: "embedded", store: "embedded", durability: "sync", loses: "nothing that was acknowledged" },
+    StoreKind { name: "postgres", store: "postgres", durability: "sync", loses: "nothing that was acknowledged" },
+    StoreKind {
         name: "postgres-async",
         store: "postgres",
         durability: "async",
@@ -62,8 +62,8 @@ const SYNC_BYTES: usize = 4_096;
 const SYNCS: usize = 50;
 
 /// A store and what the engine has before it.
-pub(crate) struct Place {
-    pub(crate) kind: Kind,
+pub(crate) struct StorePlace {
+    pub(crate) kind: StoreKind,
     pub(crate) coalescer: Arc<Coalescer>,
     pub(crate) throttle: Arc<WriteThrottle>,
     kept: Kept,
@@ -80,8 +80,8 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-impl Place {
-    pub(crate) async fn open(kind: Kind) -> io::Result<Self> {
+impl StorePlace {
+    pub(crate) async fn open(kind: StoreKind) -> io::Result<Self> {
         match kind.store {
             "memory" => Ok(Self::over(kind, Arc::new(MemoryStore::default()), LANES, Kept::Memory)),
             "embedded" => {
@@ -93,7 +93,7 @@ impl Place {
         }
     }
 
-    async fn postgres(kind: Kind) -> io::Result<Self> {
+    async fn postgres(kind: StoreKind) -> io::Result<Self> {
         // A server of its own: what one kind has written and not synced is not another's to sync.
         let settings = sealwire_testkit::Options::default().set("shared_buffers", "256MB").set("max_wal_size", "4GB");
         let server: &'static Postgres = Box::leak(Box::new(Postgres::start(settings).map_err(failed)?));
@@ -113,7 +113,7 @@ impl Place {
         Ok(Self::over(kind, store, lanes, Kept::Postgres(database)))
     }
 
-    fn over(kind: Kind, store: Arc<dyn TokenStore>, lanes: Lanes, kept: Kept) -> Self {
+    fn over(kind: StoreKind, store: Arc<dyn TokenStore>, lanes: Lanes, kept: Kept) -> Self {
         let coalescer = Arc::new(Coalescer::new(store, lanes, Arc::new(())));
         let throttle = Arc::new(WriteThrottle::new(ThrottleBounds::new(lanes)));
         Self { kind, coalescer, throttle, kept }
@@ -136,7 +136,7 @@ impl Place {
 }
 
 /// The machine, its disk, and the versions and lanes of the stores.
-pub(crate) fn conditions(places: &[Place]) -> io::Result<Map<String, Value>> {
+pub(crate) fn conditions(places: &[StorePlace]) -> io::Result<Map<String, Value>> {
     let mut conditions = Map::new();
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu

@@ -52,7 +52,7 @@ pub(crate) type Setting = (&'static str, &'static str);
 
 /// A running engine.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct EngineChild {
     process: Child,
     /// Where calls go.
     pub(crate) address: SocketAddr,
@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     pub(crate) admin: SocketAddr,
 }
 
-impl Engine {
+impl EngineChild {
     /// Starts one, and waits until it says where it listens. Keys that this tree does not have are left out.
     pub(crate) fn start(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -122,7 +122,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for EngineChild {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         let _ = self.process.wait();

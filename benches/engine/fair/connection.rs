@@ -72,7 +72,7 @@ pub(crate) struct Pace {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct BenchConnection {
     /// Calls under way, by msgid.
     pub(crate) pending: HashMap<u32, Pending>,
     /// A caller that was told to wait sends nothing before this time.
@@ -108,7 +108,7 @@ pub(crate) fn identity(folder: &Path, name: &str) -> io::Result<Arc<ClientConfig
     Ok(Arc::new(config))
 }
 
-impl Connection {
+impl BenchConnection {
     /// Connects and shakes hands, waiting for both.
     pub(crate) fn open(address: SocketAddr, identity: &Arc<ClientConfig>) -> io::Result<Self> {
         let mut socket = TcpStream::connect(address)?;

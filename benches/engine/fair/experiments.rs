@@ -11,7 +11,7 @@ use sealwire_wire::KeyScope;
 use tokio::runtime::Builder;
 
 use crate::fair::Bench;
-use crate::fair::child::{Engine, Setting};
+use crate::fair::child::{EngineChild, Setting};
 use crate::fair::connection::Frame;
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 
@@ -48,7 +48,7 @@ pub(crate) fn mix(connections: Range<usize>, drive: Drive) -> Load {
 /// An engine, a generator for it, and a load of the mix to find its capacity with.
 pub(crate) struct Mixed {
     /// The engine.
-    pub(crate) engine: Engine,
+    pub(crate) engine: EngineChild,
     /// Its callers.
     pub(crate) generator: Generator,
     /// Connections of the tenant that finds the capacity.
@@ -99,7 +99,7 @@ fn warm_up(bench: &Bench, generator: &mut Generator, connections: &Range<usize>)
 }
 
 /// Checks the answers of a generator, by opening one reply of each kind, and ends both.
-pub(crate) fn finish(bench: &Bench, mut engine: Engine, generator: Generator) -> io::Result<()> {
+pub(crate) fn finish(bench: &Bench, mut engine: EngineChild, generator: Generator) -> io::Result<()> {
     if !engine.is_running() {
         return Err(io::Error::other("the engine ended by itself"));
     }

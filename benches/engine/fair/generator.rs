@@ -16,8 +16,8 @@ use sealwire_benches::thread_cpu;
 use sealwire_msgpack::TokenReader;
 use sealwire_wire::{DetailValue, Document, ErrorCode, Reply, RpcError};
 
-use crate::fair::child::{Engine, Folder};
-use crate::fair::connection::{Connection, Frame, Pace, Pending, READ_BYTES, identity};
+use crate::fair::child::{EngineChild, Folder};
+use crate::fair::connection::{BenchConnection, Frame, Pace, Pending, READ_BYTES, identity};
 
 /// Turns calls that are never answered into an end of the run, on the slowest machine.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(60);
@@ -91,7 +91,7 @@ impl Sample {
 }
 
 #[derive(Debug)]
-struct State {
+struct GeneratorState {
     load: Load,
     active: bool,
     /// The next send of an open loop.
@@ -117,9 +117,9 @@ pub(crate) struct Cost {
 /// The generator for one engine.
 pub(crate) struct Generator {
     clock: Instant,
-    connections: Vec<Connection>,
+    connections: Vec<BenchConnection>,
     frames: Vec<Frame>,
-    loads: Vec<State>,
+    loads: Vec<GeneratorState>,
     samples: Vec<Sample>,
     random: Random,
     scratch: Vec<u8>,
@@ -150,7 +150,7 @@ impl Generator {
     /// Opens connections of a tenant.
     pub(crate) fn connect(
         &mut self,
-        engine: &Engine,
+        engine: &EngineChild,
         folder: &Folder,
         tenant: &str,
         count: usize,
@@ -158,7 +158,7 @@ impl Generator {
         let identity = identity(folder.path(), tenant)?;
         let begin = self.connections.len();
         for _ in 0..count {
-            self.connections.push(Connection::open(engine.address, &identity)?);
+            self.connections.push(BenchConnection::open(engine.address, &identity)?);
         }
         Ok(begin..begin + count)
     }
@@ -172,7 +172,7 @@ impl Generator {
     /// Adds a load, which is off. Gives its number.
     pub(crate) fn add(&mut self, load: Load) -> usize {
         let next_connection = load.connections.start;
-        self.loads.push(State { load, active: false, due: 0, waiting: BTreeMap::new(), next_connection });
+        self.loads.push(GeneratorState { load, active: false, due: 0, waiting: BTreeMap::new(), next_connection });
         self.loads.len() - 1
     }
 
@@ -251,7 +251,7 @@ impl Generator {
     fn turn(&mut self, end: u64) -> io::Result<()> {
         let next = self.send_due().min(end);
         let now = self.now();
-        let reads = |one: &Connection| one.open && one.read_from <= now;
+        let reads = |one: &BenchConnection| one.open && one.read_from <= now;
         let paused = self.connections.iter().filter(|one| one.open && one.read_from > now);
         let next = paused.map(|one| one.read_from).fold(next, u64::min);
         let mut numbers = Vec::with_capacity(self.connections.len());

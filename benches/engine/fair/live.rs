@@ -22,7 +22,7 @@ pub(crate) struct Probe {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LiveState {
     target: Mutex<Option<(SocketAddr, String)>>,
     probes: Mutex<Vec<Probe>>,
     stop: AtomicBool,
@@ -31,14 +31,14 @@ struct Shared {
 /// Who asks, on a thread of its own.
 #[derive(Debug)]
 pub(crate) struct Prober {
-    shared: Arc<Shared>,
+    shared: Arc<LiveState>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Prober {
     /// Starts the thread, which has nobody to ask yet.
     pub(crate) fn start() -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(LiveState::default());
         let of_thread = Arc::clone(&shared);
         let thread = thread::spawn(move || {
             let mut due = Instant::now();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::fair::child::Engine;
+use crate::fair::child::EngineChild;
 
 /// The kernel counts CPU time of all in hundredths of a second.
 const TICK_S: f64 = 0.01;
@@ -25,7 +25,7 @@ pub(crate) struct Usage {
 
 impl Usage {
     /// Now. `engines` are those that run.
-    pub(crate) fn read(engines: &[&Engine]) -> io::Result<Self> {
+    pub(crate) fn read(engines: &[&EngineChild]) -> io::Result<Self> {
         let ticks =
             |text: &str| -> Vec<f64> { text.split_whitespace().filter_map(|ticks| ticks.parse().ok()).collect() };
         let of = |ticks: &[f64], columns: &[usize]| -> f64 {

@@ -132,7 +132,7 @@ struct Capacity {
 type Time = fn(&Sample) -> f64;
 
 /// What one door gave under one load.
-struct Measured {
+struct ThrottleMeasurement {
     load: &'static str,
     door: &'static str,
     /// Rows made durable in a second, by round.
@@ -158,10 +158,16 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
     let capacity = capacity(&setup, &slow).await?;
     let progress = |line: &str| drop(writeln!(io::stderr(), "tokens: throttle, {line}"));
     progress(&format!("capacity {:.0} rows/s", capacity.rate));
-    let mut measured: Vec<Measured> = Vec::new();
+    let mut measured: Vec<ThrottleMeasurement> = Vec::new();
     for load in LOADS {
         let first = measured.len();
-        measured.extend(DOORS.map(|door| Measured { load, door, rates: vec![], samples: vec![], promised_max: 0 }));
+        measured.extend(DOORS.map(|door| ThrottleMeasurement {
+            load,
+            door,
+            rates: vec![],
+            samples: vec![],
+            promised_max: 0,
+        }));
         for round in 0..setup.rounds {
             for at in 0..DOORS.len() {
                 // Each second round backwards.
@@ -194,7 +200,7 @@ fn rate(samples: &[Sample], from: f64, to: f64) -> f64 {
     within.count() as f64 / (to - from)
 }
 
-impl Measured {
+impl ThrottleMeasurement {
     async fn round(&mut self, setup: &Setup, slow: &Slow<'_>, capacity: &Capacity, round: usize) -> io::Result<()> {
         let gap = |part: f64| setup.writers as f64 / (part * capacity.rate);
         let (load, from, to) = if self.load == "steady" {
@@ -290,7 +296,7 @@ fn door(name: &str, bounds: ThrottleBounds) -> Door {
 type Gate = (String, String, Verdict);
 
 /// What must hold of the throttle under the steady load.
-fn gates(setup: &Setup, measured: &[Measured]) -> Vec<Gate> {
+fn gates(setup: &Setup, measured: &[ThrottleMeasurement]) -> Vec<Gate> {
     let (with, without) = (&measured[0], &measured[1]);
     let modes = [with.histogram(|one| one.door).modes(), with.histogram(|one| one.durable).modes()];
     let ratio = bootstrap(with.rates.len(), |rounds| {
@@ -312,7 +318,7 @@ fn gates(setup: &Setup, measured: &[Measured]) -> Vec<Gate> {
     ]
 }
 
-fn finish(options: &Options, setup: &Setup, capacity: &Capacity, measured: &[Measured]) -> io::Result<()> {
+fn finish(options: &Options, setup: &Setup, capacity: &Capacity, measured: &[ThrottleMeasurement]) -> io::Result<()> {
     let gates = gates(setup, measured);
     let late = Summary::of(measured.iter().flat_map(|one| &one.samples).map(|one| one.late * 1e3).collect());
     let said = gates
@@ -320,7 +326,7 @@ fn finish(options: &Options, setup: &Setup, capacity: &Capacity, measured: &[Mea
         .map(|(what, found, verdict)| json!({ "gate": what, "measured": found, "verdict": verdict.name() }));
     let data = json!({
         "capacity_per_s": capacity.rate, "rows_of_a_write": capacity.rows, "write_ms": capacity.took * 1e3,
-        "offered": OVER, "measured": measured.iter().map(Measured::json).collect::<Vec<_>>(),
+        "offered": OVER, "measured": measured.iter().map(ThrottleMeasurement::json).collect::<Vec<_>>(),
         "gates": said.collect::<Vec<_>>(), "late_p99_ms": late.p99,
     });
     let (data, text) = (format!("{data:#}"), markdown(setup, capacity, measured, &gates, late));
@@ -337,7 +343,13 @@ fn finish(options: &Options, setup: &Setup, capacity: &Capacity, measured: &[Mea
     }
 }
 
-fn markdown(setup: &Setup, capacity: &Capacity, measured: &[Measured], gates: &[Gate], late: Summary) -> String {
+fn markdown(
+    setup: &Setup,
+    capacity: &Capacity,
+    measured: &[ThrottleMeasurement],
+    gates: &[Gate],
+    late: Summary,
+) -> String {
     let Setup { writers, delay, .. } = setup;
     let Capacity { rate, rows, took } = capacity;
     let mut lines = vec![
@@ -345,7 +357,7 @@ fn markdown(setup: &Setup, capacity: &Capacity, measured: &[Measured], gates: &[
         "| load | door | rows/s | until let in: p50 / p99 / max, ms | < 1 ms | modes | until durable: p50 / p99 / max, ms | modes | refused | refusals a row | promised at most |".to_owned(),
         format!("|{}", " --- |".repeat(11)),
     ];
-    lines.extend(measured.iter().map(Measured::markdown));
+    lines.extend(measured.iter().map(ThrottleMeasurement::markdown));
     lines.push("\n| throttle, steady | measured | verdict |\n| --- | --- | --- |".to_owned());
     lines.extend(gates.iter().map(|(what, found, verdict)| format!("| {what} | {found} | {} |", verdict.name())));
     lines.push(format!("\nWriters woke too late by p50 {:.2}, p99 {:.2} ms.", late.p50, late.p99));
@@ -353,7 +365,7 @@ fn markdown(setup: &Setup, capacity: &Capacity, measured: &[Measured], gates: &[
 }
 
 /// A panel for each of the two times, a line for each door.
-fn picture(file: &Path, load: &str, measured: &[Measured]) -> io::Result<()> {
+fn picture(file: &Path, load: &str, measured: &[ThrottleMeasurement]) -> io::Result<()> {
     let keys: Vec<_> = measured.iter().zip(COLOURS).map(|(one, colour)| (one.door, colour.filled())).collect();
     let title = format!("Latency of writes with and without the throttle, {load} load");
     let panels: [(&str, Time); 2] = [("until let in", |one| one.door), ("until durable", |one| one.durable)];

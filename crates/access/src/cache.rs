@@ -79,7 +79,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// A cache of loaded values; see the module documentation.
 pub struct Cache<K, V, L> {
-    entries: quick_cache::sync::Cache<K, Entry<V>, UnitWeighter, foldhash::fast::RandomState>,
+    entries: quick_cache::sync::Cache<K, CachedValue<V>, UnitWeighter, foldhash::fast::RandomState>,
     /// Loads in progress. The lock orders map insertions and purges.
     flights: Mutex<Flights<K, V>>,
     permits: Semaphore,
@@ -107,7 +107,7 @@ struct Flight<V> {
 type Outcome<V> = Result<Option<Arc<V>>, LoadError>;
 
 #[derive(Debug)]
-struct Entry<V> {
+struct CachedValue<V> {
     value: Option<Arc<V>>,
     until: Instant,
     stale_until: Instant,
@@ -115,7 +115,7 @@ struct Entry<V> {
     failing: bool,
 }
 
-impl<V> Clone for Entry<V> {
+impl<V> Clone for CachedValue<V> {
     fn clone(&self) -> Self {
         Self { value: self.value.clone(), ..*self }
     }
@@ -297,14 +297,15 @@ where
                 let time = if value.is_some() { self.bounds.time } else { self.bounds.negative_time };
                 let until = now + self.spread(time, number);
                 let stale_until = until + self.bounds.stale;
-                self.entries.insert(key.clone(), Entry { value: value.clone(), until, stale_until, failing: false });
+                self.entries
+                    .insert(key.clone(), CachedValue { value: value.clone(), until, stale_until, failing: false });
                 Ok(value)
             }
             Err(error) => match self.entries.peek(key).filter(|entry| now < entry.stale_until) {
                 Some(entry) => {
                     let until = (now + RETRY).min(entry.stale_until);
                     let value = entry.value.clone();
-                    self.entries.insert(key.clone(), Entry { until, failing: true, ..entry });
+                    self.entries.insert(key.clone(), CachedValue { until, failing: true, ..entry });
                     self.counts.stale.fetch_add(1, Ordering::Relaxed);
                     Ok(value)
                 }

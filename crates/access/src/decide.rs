@@ -7,7 +7,7 @@
 //! If several grants permit a request, a grant without a mask takes precedence, then a grant without an hourly limit.
 //! Among equals the first grant of the first role applies.
 //!
-//! With [`Mode::Observe`], requests that no role grants pass. Masks still apply: a principal with a mask sees all
+//! With [`AccessMode::Observe`], requests that no role grants pass. Masks still apply: a principal with a mask sees all
 //! values through that mask.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::role::{Grant, Role, RoleName};
 
 /// The treatment of requests that no role grants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum AccessMode {
     /// Deny the request.
     #[default]
     Enforce,
@@ -217,7 +217,7 @@ impl Grants {
         widest.ok_or(closest)
     }
 
-    /// Returns the mask for values that no grant covers, with [`Mode::Observe`]. If the principal's grants have
+    /// Returns the mask for values that no grant covers, with [`AccessMode::Observe`]. If the principal's grants have
     /// different masks, the result is a mask that hides the whole value.
     fn observed_mask(&self) -> Option<MaskText> {
         let mut masks = self.roles.iter().flat_map(|role| role.grants()).filter_map(|grant| grant.mask.as_ref());
@@ -225,7 +225,7 @@ impl Grants {
         Some(if masks.all(|mask| mask == first) { first.clone() } else { MaskText::redact() })
     }
 
-    /// Decides on a request as [`Mode::Enforce`] does.
+    /// Decides on a request as [`AccessMode::Enforce`] does.
     ///
     /// # Errors
     /// [`Denied`].
@@ -269,11 +269,11 @@ impl Permitted<'_> {
 pub struct Decision<'a> {
     /// The proof of the decision.
     pub permit: Permit<'a>,
-    /// The reason for a denial that [`Mode::Observe`] did not enforce.
+    /// The reason for a denial that [`AccessMode::Observe`] did not enforce.
     pub observed: Option<Denied>,
 }
 
-impl Mode {
+impl AccessMode {
     /// Decides on a request of a principal with these grants. `None` means a principal without roles.
     ///
     /// # Errors
@@ -295,7 +295,7 @@ impl Mode {
     }
 
     /// Returns a permit for a principal whose grants are unknown, or `None` if the mode does not let the request pass.
-    /// In [`Mode::Observe`], operations that return values do not pass, since the values might need a mask.
+    /// In [`AccessMode::Observe`], operations that return values do not pass, since the values might need a mask.
     pub fn unknown(self, ask: Ask<'_>) -> Option<Permit<'_>> {
         let passes = match self {
             Self::Enforce => false,

@@ -18,7 +18,7 @@ mod record;
 mod role;
 
 pub use cache::{Cache, CacheBounds, LoadError, Loader, Stats};
-pub use decide::{Ask, Decision, Denied, Extent, Grants, Missing, Mode, Permit, Permitted, Sight};
+pub use decide::{AccessMode, Ask, Decision, Denied, Extent, Grants, Missing, Permit, Permitted, Sight};
 pub use mask::{MASK_BYTES_MAX, MaskText};
 pub use operation::{Group, Operation, Operations};
 pub use principal::{Identity, Principal, PrincipalError, PrincipalKind, is_host_name};

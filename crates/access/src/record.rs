@@ -65,14 +65,14 @@ struct BindingRecord {
 }
 
 #[derive(Deserialize)]
-struct Shape {
+struct FormatField {
     format: u32,
 }
 
 fn read<'a, T: Deserialize<'a>>(record: &'a [u8]) -> Result<T, RecordError> {
     // Serde's error text can quote names from the record. An operator wrote those names, so they can be shown.
     let malformed = |error: serde_json::Error| RecordError(error.to_string());
-    let Shape { format } = serde_json::from_slice(record).map_err(malformed)?;
+    let FormatField { format } = serde_json::from_slice(record).map_err(malformed)?;
     if format != FORMAT {
         return Err(RecordError(format!("format {format} is not {FORMAT}")));
     }

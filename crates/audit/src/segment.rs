@@ -72,7 +72,7 @@ pub(crate) struct Lines<R> {
 }
 
 /// A line as it stands.
-pub(crate) struct Raw<'a> {
+pub(crate) struct RawRecord<'a> {
     /// Without its newline. Of one that is too long, the beginning.
     bytes: &'a [u8],
     is_too_long: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Raw<'a> {
     pub(crate) is_whole: bool,
 }
 
-impl<'a> Raw<'a> {
+impl<'a> RawRecord<'a> {
     /// The line, if it is one of ours.
     pub(crate) fn line(&self) -> Option<Line<'a>> {
         Line::parse(self.bytes).filter(|_| self.is_whole && !self.is_too_long)
@@ -100,7 +100,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// The next line; `None` at the end.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Raw<'_>>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<RawRecord<'_>>> {
         self.buffer.clear();
         let (mut is_whole, mut is_too_long, begin) = (false, false, self.end);
         loop {
@@ -121,7 +121,7 @@ impl<R: BufRead> Lines<R> {
             }
         }
         let found = self.end > begin;
-        Ok(found.then_some(Raw { bytes: &self.buffer, is_too_long, end: self.end, is_whole }))
+        Ok(found.then_some(RawRecord { bytes: &self.buffer, is_too_long, end: self.end, is_whole }))
     }
 }
 

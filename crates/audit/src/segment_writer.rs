@@ -67,7 +67,7 @@ pub enum JournalError {
 
 /// How a trail was found when it was opened. Recorded at each start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundSegment {
     /// There was none.
     New,
     /// As it was left.
@@ -88,7 +88,7 @@ pub enum Found {
     SegmentsMissing,
 }
 
-impl Found {
+impl FoundSegment {
     /// Its name in the record.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -119,7 +119,7 @@ pub struct Journal {
     key: AuditKey,
     chain: [u8; 16],
     link: Link,
-    open: Option<Open>,
+    open: Option<OpenSegment>,
     /// Why the next segment begins.
     reason: &'static str,
     /// The segment before.
@@ -128,7 +128,7 @@ pub struct Journal {
     /// What the head says, but for its end.
     note: Head,
     note_buffer: Vec<u8>,
-    found: Found,
+    found: FoundSegment,
     torn_bytes: u64,
     out: Vec<u8>,
     /// What the files come to, as far as is known without looking: somebody may have moved some away.
@@ -137,7 +137,7 @@ pub struct Journal {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     file: File,
     segment: Segment,
     /// Bytes in it that count.
@@ -166,11 +166,11 @@ impl Journal {
         let named = written.as_ref().ok().map(|head| head.seq);
         let (tail, torn_bytes) = tail(&folder, &key, named).map_err(at(&folder))?;
         let head = files::open(&folder.join(HEAD_FILE)).map_err(at(&folder.join(HEAD_FILE)))?;
-        let mut state = State::of(written, tail)?;
-        if state.found == Found::New && folder.join(ARCHIVED_FILE).exists() {
-            state.found = Found::HeadMissing;
+        let mut state = SegmentState::of(written, tail)?;
+        if state.found == FoundSegment::New && folder.join(ARCHIVED_FILE).exists() {
+            state.found = FoundSegment::HeadMissing;
         } else if state.found.is_sound() && !is_complete(&folder, &key).map_err(at(&folder))? {
-            state.found = Found::SegmentsMissing;
+            state.found = FoundSegment::SegmentsMissing;
         }
         let note =
             Head { chain: state.chain, key: key.id(), seq: state.link.seq, hash: state.link.hash, file: String::new() };
@@ -194,9 +194,9 @@ impl Journal {
         if let Some((segment, bytes, since)) = state.goes_on {
             let path = folder.join(&segment.name);
             let file = files::append(&path).map_err(at(&path))?;
-            journal.open = Some(Open { file, segment, bytes, since, excess: false });
+            journal.open = Some(OpenSegment { file, segment, bytes, since, excess: false });
         }
-        if state.found == Found::New {
+        if state.found == FoundSegment::New {
             // Before the first segment, so that none is ever without a head.
             let link = journal.link;
             journal.write_head(&link, "").map_err(at(&folder.join(HEAD_FILE)))?;
@@ -207,7 +207,7 @@ impl Journal {
 
     /// How the trail was found.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> FoundSegment {
         self.found
     }
 
@@ -293,7 +293,7 @@ impl Journal {
     }
 
     /// Makes the next segment's file, with its first record in the buffer.
-    fn begin_segment(&mut self, at: Moment, link: &mut Link) -> io::Result<Open> {
+    fn begin_segment(&mut self, at: Moment, link: &mut Link) -> io::Result<OpenSegment> {
         let segment = Segment::from(link.seq + 1);
         let path = self.options.folder.join(&segment.name);
         let file = match files::create(&path) {
@@ -326,7 +326,7 @@ impl Journal {
         }
         body.push(b'}');
         link.seal(&self.key, &body, &mut self.out);
-        Ok(Open { file, segment, bytes: 0, since: at, excess: false })
+        Ok(OpenSegment { file, segment, bytes: 0, since: at, excess: false })
     }
 
     /// Writes the buffer, then the head.
@@ -384,21 +384,21 @@ struct Tail {
 }
 
 /// What is gone on with.
-struct State {
-    found: Found,
+struct SegmentState {
+    found: FoundSegment,
     chain: [u8; 16],
     link: Link,
     previous: Option<String>,
     goes_on: Option<(Segment, u64, Moment)>,
 }
 
-impl State {
+impl SegmentState {
     fn of(head: Result<Head, NoteError>, tail: Option<Tail>) -> Result<Self, JournalError> {
         let found = match &head {
-            Ok(_) => Found::Clean,
-            Err(NoteError::Missing) => Found::HeadMissing,
-            Err(NoteError::OtherKey(_)) => Found::OtherKey,
-            Err(NoteError::Damaged | NoteError::Forged | NoteError::Io(_)) => Found::HeadDamaged,
+            Ok(_) => FoundSegment::Clean,
+            Err(NoteError::Missing) => FoundSegment::HeadMissing,
+            Err(NoteError::OtherKey(_)) => FoundSegment::OtherKey,
+            Err(NoteError::Damaged | NoteError::Forged | NoteError::Io(_)) => FoundSegment::HeadDamaged,
         };
         let begin = |found, chain| {
             let link = Link { seq: 0, hash: Digest::genesis(&chain) };
@@ -408,11 +408,11 @@ impl State {
             (Err(error), None) => {
                 let mut chain = [0; 16];
                 aws_lc_rs::rand::fill(&mut chain).map_err(|_| JournalError::Random)?;
-                Ok(begin(if matches!(error, NoteError::Missing) { Found::New } else { found }, chain))
+                Ok(begin(if matches!(error, NoteError::Missing) { FoundSegment::New } else { found }, chain))
             }
-            (Ok(head), None) if head.seq == 0 => Ok(begin(Found::New, head.chain)),
+            (Ok(head), None) if head.seq == 0 => Ok(begin(FoundSegment::New, head.chain)),
             (Ok(head), None) => {
-                let (found, previous) = (Found::SegmentsMissing, Some(head.file.clone()));
+                let (found, previous) = (FoundSegment::SegmentsMissing, Some(head.file.clone()));
                 Ok(Self { found, chain: head.chain, link: head.link(), previous, goes_on: None })
             }
             (head, Some(tail)) => Ok(Self::behind(found, head.ok(), tail)),
@@ -420,7 +420,7 @@ impl State {
     }
 
     /// Of a folder with segments.
-    fn behind(found: Found, head: Option<Head>, tail: Tail) -> Self {
+    fn behind(found: FoundSegment, head: Option<Head>, tail: Tail) -> Self {
         let Tail { segment, link, header, named, bytes, sound } = tail;
         let chain = header.as_ref().map(|header| header.chain).or(head.as_ref().map(|head| head.chain));
         let chain = chain.unwrap_or_default();
@@ -429,15 +429,15 @@ impl State {
             return Self { found, chain, link, previous, goes_on: None };
         };
         let found = match named {
-            _ if head.seq > link.seq => Found::Cut,
-            _ if !sound || head.chain != chain => Found::Broken,
-            Some(named) if named != head.link() => Found::Broken,
-            _ if head.seq == link.seq => Found::Clean,
-            _ => Found::Ahead,
+            _ if head.seq > link.seq => FoundSegment::Cut,
+            _ if !sound || head.chain != chain => FoundSegment::Broken,
+            Some(named) if named != head.link() => FoundSegment::Broken,
+            _ if head.seq == link.seq => FoundSegment::Clean,
+            _ => FoundSegment::Ahead,
         };
         match (found, header) {
-            (Found::Cut, _) => Self { found, chain: head.chain, link: head.link(), previous, goes_on: None },
-            (Found::Broken, _) | (_, None) => Self { found, chain, link, previous, goes_on: None },
+            (FoundSegment::Cut, _) => Self { found, chain: head.chain, link: head.link(), previous, goes_on: None },
+            (FoundSegment::Broken, _) | (_, None) => Self { found, chain, link, previous, goes_on: None },
             (_, Some(header)) => Self { found, chain, link, previous, goes_on: Some((segment, bytes, header.time)) },
         }
     }

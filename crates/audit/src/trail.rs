@@ -21,7 +21,7 @@ use crate::chain::Digest;
 use crate::files;
 use crate::key::AuditKey;
 use crate::record::{Event, Record};
-use crate::segment_writer::{Found, Journal, JournalError, Options};
+use crate::segment_writer::{FoundSegment, Journal, JournalError, Options};
 use crate::timestamp::Moment;
 use queue::{Pushed, Queue};
 use refusals::Refusals;
@@ -102,7 +102,7 @@ pub trait Observer: Send + Sync {
 
 /// What a trail says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct TrailState {
     /// The number of the last record that is written.
     pub seq: u64,
     /// Its hash.
@@ -117,9 +117,9 @@ pub struct State {
 
 /// A trail that takes records. Dropped, it writes what it has taken, and ends.
 pub struct Trail {
-    shared: Arc<Shared>,
+    shared: Arc<TrailShared>,
     on_failure: OnFailure,
-    found: Found,
+    found: FoundSegment,
     torn_bytes: u64,
     room: Room,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -142,7 +142,7 @@ impl Room {
 }
 
 /// What calls and the writer share.
-struct Shared {
+struct TrailShared {
     queue: Queue,
     instance: String,
     /// A copy of what the queue knows, for who asks before each call.
@@ -185,7 +185,7 @@ impl Trail {
         }
         let (fails, is_short) = (AtomicBool::new(false), AtomicBool::new(false));
         let (last, refusals) = (Mutex::new(last), Mutex::default());
-        let shared = Arc::new(Shared { queue, instance, fails, last, refusals, is_short });
+        let shared = Arc::new(TrailShared { queue, instance, fails, last, refusals, is_short });
         let gather = if options.on_failure == OnFailure::Continue { options.gather } else { Duration::ZERO };
         let writer = Writer::new(journal, Arc::clone(&shared), observer, options.on_failure, gather);
         let thread = thread::Builder::new().name("sealwire-audit".into()).spawn(move || writer.run());
@@ -195,7 +195,7 @@ impl Trail {
 
     /// How the trail was found.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> FoundSegment {
         self.found
     }
 
@@ -258,18 +258,18 @@ impl Trail {
             self.shared.queue.push(body)
         });
         match (pushed, self.on_failure) {
-            (Pushed::Taken(group), OnFailure::Reject) => Written::later(group),
+            (Pushed::TakenRecords(group), OnFailure::Reject) => Written::later(group),
             (Pushed::Lost, OnFailure::Reject) => Written::at_once(Err(Gone)),
-            (Pushed::Taken(_) | Pushed::Lost, OnFailure::Continue) => Written::at_once(Ok(())),
+            (Pushed::TakenRecords(_) | Pushed::Lost, OnFailure::Continue) => Written::at_once(Ok(())),
         }
     }
 
     /// What it says of itself now.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> TrailState {
         let (seq, hash) = *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (waiting, lost) = self.shared.queue.counts();
-        State { seq, hash, lost, waiting, fails: self.shared.fails.load(Ordering::Relaxed) }
+        TrailState { seq, hash, lost, waiting, fails: self.shared.fails.load(Ordering::Relaxed) }
     }
 
     /// Records the stop, writes what is left, and ends. Waits for the disk.

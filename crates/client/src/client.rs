@@ -90,11 +90,11 @@ pub struct Stats {
 /// A client of one server, or of several that serve the same apps. Cheap to clone; clones share the connections. Needs a tokio runtime with I/O and time.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
     deadline: Duration,
 }
 
-struct Shared {
+struct ClientState {
     pool: Pool,
     retries: Retries,
     attempts: AtomicU64,
@@ -147,7 +147,7 @@ impl Client {
     /// A client over connections made elsewhere.
     pub(crate) fn over(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
         let pool = Pool::new(config, connector, renewals);
-        let shared = Shared { pool, retries: Retries::new(config), attempts: AtomicU64::new(0) };
+        let shared = ClientState { pool, retries: Retries::new(config), attempts: AtomicU64::new(0) };
         Self { shared: Arc::new(shared), deadline: config.deadline }
     }
 
@@ -270,7 +270,7 @@ impl Client {
 
     /// What this client and its clones have done so far.
     pub fn stats(&self) -> Stats {
-        let Shared { pool, retries, attempts } = &*self.shared;
+        let ClientState { pool, retries, attempts } = &*self.shared;
         Stats {
             attempts: attempts.load(Ordering::Relaxed),
             retries: retries.retries.load(Ordering::Relaxed),
@@ -296,7 +296,7 @@ impl Client {
         mut course: Course,
         encode: impl Fn(&mut Vec<u8>, u32, u32),
     ) -> Result<Bytes, Error> {
-        let Shared { pool, retries, .. } = &*self.shared;
+        let ClientState { pool, retries, .. } = &*self.shared;
         let deadline = Instant::now() + deadline;
         retries.budget.deposit();
         loop {

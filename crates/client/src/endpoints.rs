@@ -47,7 +47,7 @@ pub(crate) enum Slot {
     },
 }
 
-pub(crate) struct Target {
+pub(crate) struct ChosenEndpoint {
     pub(crate) address: String,
     pub(crate) slots: Vec<Slot>,
     pub(crate) health: Health,
@@ -59,7 +59,7 @@ pub(crate) struct Target {
     pub(crate) attempts: u64,
 }
 
-impl Target {
+impl ChosenEndpoint {
     pub(crate) fn connections(&self) -> impl Iterator<Item = &Arc<Connection>> {
         self.slots.iter().filter_map(|slot| match slot {
             Slot::Taken { connection, .. } => Some(connection),
@@ -79,8 +79,8 @@ impl Target {
     }
 }
 
-pub(crate) struct Table {
-    pub(crate) targets: Vec<Target>,
+pub(crate) struct EndpointTable {
+    pub(crate) targets: Vec<ChosenEndpoint>,
     /// All failed attempts, so that a waiting call can tell whether one failed meanwhile.
     pub(crate) failed: u64,
     pub(crate) last_failure: Option<Error>,
@@ -88,7 +88,7 @@ pub(crate) struct Table {
     pub(crate) look_at: Option<Instant>,
 }
 
-impl Table {
+impl EndpointTable {
     /// With every endpoint ejected, none is: something that may fail is better than nothing.
     pub(crate) fn panics(&self) -> bool {
         !self.targets.iter().any(|target| target.health.is_fit())

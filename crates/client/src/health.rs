@@ -150,7 +150,7 @@ impl Health {
 
 /// What a call's end says of its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct AttemptOutcome {
     pub(crate) answered: bool,
     pub(crate) failed: bool,
     /// It wants to be spared, for that long if it said so.
@@ -159,7 +159,7 @@ pub(crate) struct Verdict {
     pub(crate) pause_tokens: Option<Duration>,
 }
 
-impl Verdict {
+impl AttemptOutcome {
     const NOTHING: Self = Self { answered: false, failed: false, pause: None, pause_tokens: None };
     pub(crate) const ANSWERED: Self = Self { answered: true, ..Self::NOTHING };
     const FAILED: Self = Self { failed: true, ..Self::NOTHING };

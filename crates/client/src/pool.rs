@@ -3,7 +3,7 @@
 //! Every endpoint in use is kept connected by the calls that come by; a call goes to one that is, so it waits for a
 //! connection only if there is none at all. An attempt to connect runs in a task of its own, so the caller that started
 //! it may be dropped and the others still get the connection. A call that finds no connection waits for the attempts
-//! under way and shares their failure: it never waits through several. [`Table`] chooses the endpoint of a call, and
+//! under way and shares their failure: it never waits through several. [`EndpointTable`] chooses the endpoint of a call, and
 //! [`Health`] says which are fit.
 
 mod renewal;
@@ -20,9 +20,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::ClientConfig;
 use crate::connection::Connection;
-use crate::endpoints::{Slot, Table, Target, Wants};
+use crate::endpoints::{ChosenEndpoint, EndpointTable, Slot, Wants};
 use crate::error::Error;
-use crate::health::{Health, Policy, Verdict};
+use crate::health::{AttemptOutcome, Health, Policy};
 use crate::jitter;
 use crate::state::{Answer, Failure};
 
@@ -41,7 +41,7 @@ struct Inner {
     backoff_min: Duration,
     backoff_max: Duration,
     policy: Policy,
-    table: Mutex<Table>,
+    table: Mutex<EndpointTable>,
     /// Per endpoint, whether its health has failures that an answered call would end.
     doubted: Vec<AtomicBool>,
     ejections: AtomicU64,
@@ -80,8 +80,8 @@ impl Lease {
         if matches!(answer, Err(Failure::Deadline)) {
             return self.watch();
         }
-        let verdict = Verdict::of(answer);
-        if verdict == Verdict::ANSWERED && !inner.doubted[self.endpoint].load(Ordering::Relaxed) {
+        let verdict = AttemptOutcome::of(answer);
+        if verdict == AttemptOutcome::ANSWERED && !inner.doubted[self.endpoint].load(Ordering::Relaxed) {
             return;
         }
         let mut table = inner.table();
@@ -130,7 +130,7 @@ impl Drop for Lease {
 impl Pool {
     pub(crate) fn new(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
         let now = Instant::now();
-        let target = |address: &str| Target {
+        let target = |address: &str| ChosenEndpoint {
             address: address.to_owned(),
             slots: std::iter::repeat_with(|| Slot::Empty).take(config.connections).collect(),
             health: Health::new(now),
@@ -155,7 +155,7 @@ impl Pool {
             doubted: targets.iter().map(|_| AtomicBool::new(false)).collect(),
             ejections: AtomicU64::new(0),
             room: Arc::new(Semaphore::new(targets.len() * config.connections * config.in_flight_max)),
-            table: Mutex::new(Table {
+            table: Mutex::new(EndpointTable {
                 targets,
                 failed: 0,
                 last_failure: None,
@@ -218,7 +218,7 @@ impl Pool {
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         let table = self.inner.table();
-        let connections = table.targets.iter().flat_map(Target::connections);
+        let connections = table.targets.iter().flat_map(ChosenEndpoint::connections);
         let in_flight = connections.map(|connection| connection.in_flight().load(Ordering::Relaxed)).sum();
         (self.inner.room.available_permits(), in_flight)
     }
@@ -232,7 +232,7 @@ enum Pick {
 }
 
 impl Inner {
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, EndpointTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -250,8 +250,9 @@ impl Inner {
                 return Ok(Pick::Connection { connection, endpoint, term: target.health.term() });
             }
         }
-        let any = |is: fn(&Target) -> bool| table.targets.iter().any(is);
-        let (connected, connecting) = (any(|target| target.connections().next().is_some()), any(Target::is_connecting));
+        let any = |is: fn(&ChosenEndpoint) -> bool| table.targets.iter().any(is);
+        let (connected, connecting) =
+            (any(|target| target.connections().next().is_some()), any(ChosenEndpoint::is_connecting));
         // One failure for each endpoint is enough, also if they never fail all at one time.
         let failures = table.failed - failed_before;
         let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
@@ -266,7 +267,7 @@ impl Inner {
     }
 
     /// Keeps every endpoint that may be used connected, and probes those whose ejection is over.
-    fn tend(self: &Arc<Self>, table: &mut Table, now: Instant) {
+    fn tend(self: &Arc<Self>, table: &mut EndpointTable, now: Instant) {
         self.clear_broken(table, now);
         self.look_for_renewal(table, now);
         let panics = table.panics();
@@ -282,8 +283,8 @@ impl Inner {
 
     /// Frees the slots of connections that ended. One that did not last counts as a failed attempt, else a server that
     /// accepts and closes would be connected to without a pause.
-    fn clear_broken(&self, table: &mut Table, now: Instant) {
-        let Table { targets, failed, last_failure, .. } = table;
+    fn clear_broken(&self, table: &mut EndpointTable, now: Instant) {
+        let EndpointTable { targets, failed, last_failure, .. } = table;
         for (endpoint, target) in targets.iter_mut().enumerate() {
             for index in 0..target.slots.len() {
                 let Slot::Taken { connection, since } = &target.slots[index] else { continue };
@@ -311,7 +312,7 @@ impl Inner {
 
     /// Starts an attempt for one empty slot, if the pause is over. One at a time: many calls at once shall not open
     /// every connection when one would do.
-    fn open(self: &Arc<Self>, endpoint: usize, target: &mut Target, now: Instant) {
+    fn open(self: &Arc<Self>, endpoint: usize, target: &mut ChosenEndpoint, now: Instant) {
         if target.retry_at > now || target.is_connecting() {
             return;
         }
@@ -355,7 +356,7 @@ impl Inner {
         let asking = async {
             let connection = (self.connector)(endpoint).await.ok()?;
             let answer = connection.call(Instant::now() + self.connect_timeout, request::health).await;
-            Verdict::of(&answer).answered.then_some(connection)
+            AttemptOutcome::of(&answer).answered.then_some(connection)
         };
         timeout(self.connect_timeout, asking).await.ok().flatten()
     }
@@ -387,7 +388,7 @@ impl Inner {
     }
 
     /// Counts a failure against an endpoint.
-    fn failed(&self, endpoint: usize, target: &mut Target, term: u32, now: Instant) {
+    fn failed(&self, endpoint: usize, target: &mut ChosenEndpoint, term: u32, now: Instant) {
         if let Some(length) = target.health.failed(term, now, &self.policy) {
             self.ejected(&target.address, length);
         }

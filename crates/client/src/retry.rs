@@ -111,7 +111,7 @@ impl Course {
     }
 }
 
-enum Kind {
+enum RetryKind {
     /// The same again would end the same way, or may not be sent again.
     Final,
     /// No server can have seen it.
@@ -149,24 +149,30 @@ impl Retries {
         self.repeat_sent
     }
 
-    fn kind(&self, setback: &Setback, once: bool) -> Kind {
+    fn kind(&self, setback: &Setback, once: bool) -> RetryKind {
         match &setback.error {
             // The handshake told that one side's certificate will not do.
-            Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => Kind::Final,
-            Error::Connect(_) => Kind::Unseen,
-            Error::Disconnected { .. } if !setback.sent => Kind::Unseen,
+            Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => RetryKind::Final,
+            Error::Connect(_) => RetryKind::Unseen,
+            Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
             // The connection's certificate is not accepted any more; another connection shows the one in the files. It costs
             // no server work, and attempts have their bound.
-            Error::Rpc(error) if error.code == ErrorCode::Unauthenticated && self.repeat_sent && !once => Kind::Unseen,
-            Error::Disconnected { .. } if self.repeat_sent && !once => Kind::Seen { pause: None },
+            Error::Rpc(error) if error.code == ErrorCode::Unauthenticated && self.repeat_sent && !once => {
+                RetryKind::Unseen
+            }
+            Error::Disconnected { .. } if self.repeat_sent && !once => RetryKind::Seen { pause: None },
             // Its store may have done it before it fell silent.
-            Error::Rpc(error) if error.code == ErrorCode::Unavailable && once => Kind::Final,
+            Error::Rpc(error) if error.code == ErrorCode::Unavailable && once => RetryKind::Final,
             Error::Rpc(error) if error.code.is_retryable() => {
                 let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
                 // A conflict that time does not heal names no time.
-                if error.code == ErrorCode::Conflict && pause.is_none() { Kind::Final } else { Kind::Seen { pause } }
+                if error.code == ErrorCode::Conflict && pause.is_none() {
+                    RetryKind::Final
+                } else {
+                    RetryKind::Seen { pause }
+                }
             }
-            _ => Kind::Final,
+            _ => RetryKind::Final,
         }
     }
 
@@ -189,10 +195,10 @@ impl Retries {
         }
         let now = Instant::now();
         let again_at = match kind {
-            Kind::Final => return Err(setback.error),
-            Kind::Unseen if now >= deadline => return Err(setback.error),
-            Kind::Unseen => None,
-            Kind::Seen { pause } => {
+            RetryKind::Final => return Err(setback.error),
+            RetryKind::Unseen if now >= deadline => return Err(setback.error),
+            RetryKind::Unseen => None,
+            RetryKind::Seen { pause } => {
                 let whole = || jitter::doubled(self.backoff_min, self.backoff_max, course.attempts);
                 let pause = pause.map_or_else(|| jitter::part_of(whole()), |pause| pause + jitter::part_of(pause / 2));
                 let ready_at = course.ready_at.map_or(now + pause, |at| at.min(now + pause));

@@ -110,7 +110,7 @@ impl State {
     }
 
     /// Enters a new call under a msgid that no waiting call has.
-    pub(crate) fn open(self: &Arc<Self>) -> Result<(Entry, oneshot::Receiver<Answer>), Failure> {
+    pub(crate) fn open(self: &Arc<Self>) -> Result<(InFlight, oneshot::Receiver<Answer>), Failure> {
         let mut books = self.books();
         if books.closed.is_some() {
             return Err(Failure::NotSent);
@@ -122,7 +122,7 @@ impl State {
         books.next_msgid = msgid.wrapping_add(1);
         let (answer, receiver) = oneshot::channel();
         books.waiting.insert(msgid, Waiter { answer, sent: false });
-        Ok((Entry { state: Arc::clone(self), msgid, settled: false }, receiver))
+        Ok((InFlight { state: Arc::clone(self), msgid, settled: false }, receiver))
     }
 
     /// Queues the request of a call that was opened. If the connection has closed since, the call has its answer.
@@ -290,13 +290,13 @@ impl State {
 }
 
 /// A call's place in the books. Dropping it gives the call up, unless it has been answered.
-pub(crate) struct Entry {
+pub(crate) struct InFlight {
     state: Arc<State>,
     msgid: u32,
     settled: bool,
 }
 
-impl Entry {
+impl InFlight {
     pub(crate) fn msgid(&self) -> u32 {
         self.msgid
     }
@@ -307,7 +307,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.settled {
             self.state.give_up(self.msgid);

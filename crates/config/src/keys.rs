@@ -1,7 +1,7 @@
 //! The one table of configuration keys: name, kind, range, default and meaning.
 //!
 //! Parsing, refusing, the reference text and the tests all read [`all`]; a key that is not in it does not exist.
-//! A value is checked here against its [`Kind`] and never shown: what is wrong with it is said in words.
+//! A value is checked here against its [`ValueKind`] and never shown: what is wrong with it is said in words.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct Key {
     /// Its name in that section.
     pub name: &'static str,
     /// Type of its values.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Its value when nobody sets it.
     pub default: Literal,
     /// Its meaning for the operator, in one or more lines.
@@ -39,7 +39,7 @@ impl Key {
 
 /// Type of a key's values.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// `ip:port`; names are not looked up.
     Address,
     /// An address, or the empty string for none.
@@ -139,7 +139,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "listen",
         doc: "Where callers connect.",
         keys: keys!("listen":
-            "address", Kind::OptionalAddress, Literal::Text("127.0.0.1:7443"),
+            "address", ValueKind::OptionalAddress, Literal::Text("127.0.0.1:7443"),
                 "Address and port for MessagePack-RPC over mutual TLS. Loopback until you say otherwise. \"\": this engine has no data\nlistener and serves `[control]` alone.";
         ),
     },
@@ -147,7 +147,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "admin",
         doc: "Health and metrics, in plain HTTP. Keep it on a network that only operators reach.",
         keys: keys!("admin":
-            "address", Kind::Address, Literal::Text("127.0.0.1:7444"),
+            "address", ValueKind::Address, Literal::Text("127.0.0.1:7444"),
                 "Address and port for /live, /ready and /metrics.";
         ),
     },
@@ -155,13 +155,13 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "control",
         doc: "Where operators change apps, keys and collections. Keep it on a network that only they reach.",
         keys: keys!("control":
-            "address", Kind::OptionalAddress, Literal::Text(""),
+            "address", ValueKind::OptionalAddress, Literal::Text(""),
                 "Address and port for the control methods over mutual TLS, with the certificate of `tls`. Empty: not served.";
-            "client_ca", Kind::OptionalPath, Literal::Text(""),
+            "client_ca", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with the authorities whose client certificates are accepted there. Empty: those of `tls.client_ca`;\nthen `principals` must say who of their callers is an operator.";
-            "client_crl", Kind::OptionalPath, Literal::Text(""),
+            "client_crl", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with revocation lists of those authorities. Empty: those of `tls.client_crl`, without a `client_ca`\nof its own, else none.";
-            "principals", Kind::Principals, Literal::NoEntries,
+            "principals", ValueKind::Principals, Literal::NoEntries,
                 "Who may call, by the name in their certificate: a DNS name, a spiffe:// URI, or cn: and a common name.\nEmpty: whoever `client_ca` has given a certificate.";
         ),
     },
@@ -169,19 +169,19 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "access",
         doc: "Who may do what: roles, which are kept with the apps (`sealwire roles`, `sealwire principals`).",
         keys: keys!("access":
-            "mode", Kind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
+            "mode", ValueKind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
                 "\"enforce\" refuses what no role of the caller grants. \"observe\" lets it pass, counts it and says so in the log\nonce in a while. \"off\" looks at nothing: any certificate of `tls.client_ca` may use every app.";
-            "administrators", Kind::Principals, Literal::NoEntries,
+            "administrators", ValueKind::Principals, Literal::NoEntries,
                 "Who gets the role `administrator` at a start at which nobody has any role, by the name in their certificate:\na DNS name, a spiffe:// URI, or cn: and a common name. Of no effect after that.";
-            "name_order", Kind::Identity, Literal::NoEntries,
+            "name_order", ValueKind::Identity, Literal::NoEntries,
                 "Which name of a certificate is its holder's, the first kind that it has: [\"spiffe\", \"dns\", \"cn\"] in the order that\nyou choose. Certificates with none of those that you list are turned away. Empty: all three in that order.";
-            "cache_entries", Kind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),
+            "cache_entries", ValueKind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),
                 "Principals that are remembered with what they may do. Each of the others costs a look-up in the store.";
-            "cache_s", Kind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(300),
+            "cache_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(300),
                 "How long one is remembered at most, and a quarter of it at least. A change of roles ends it at once.";
-            "cache_negative_s", Kind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(30),
+            "cache_negative_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(30),
                 "The same for principals without a role.";
-            "stale_s", Kind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(0),
+            "stale_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(0),
                 "How much longer one is used while the store does not answer. 0: its calls are `unavailable` then. Somebody\nwho lost a role on another engine keeps it on this one for so long, if this one cannot reach the store.";
         ),
     },
@@ -189,17 +189,17 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "tls",
         doc: "Who the engine is, and whose callers it takes.",
         keys: keys!("tls":
-            "certificate", Kind::Path, Literal::Text("tls/server.pem"),
+            "certificate", ValueKind::Path, Literal::Text("tls/server.pem"),
                 "PEM file with the server's certificate, then any intermediates.";
-            "key", Kind::Path, Literal::Text("tls/server-key.pem"),
+            "key", ValueKind::Path, Literal::Text("tls/server-key.pem"),
                 "PEM file with the private key of that certificate. Other users must not be able to read it.";
-            "client_ca", Kind::Path, Literal::Text("tls/client-ca.pem"),
+            "client_ca", ValueKind::Path, Literal::Text("tls/client-ca.pem"),
                 "PEM file with the authorities whose client certificates are accepted. There is no way in without one.";
-            "client_crl", Kind::OptionalPath, Literal::Text(""),
+            "client_crl", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with revocation lists of those authorities. Empty: none.";
-            "tls12", Kind::Flag, Literal::Flag(false),
+            "tls12", ValueKind::Flag, Literal::Flag(false),
                 "Accept TLS 1.2 as well as 1.3. For callers that cannot do better.";
-            "watch_s", Kind::Number { unit: "s", min: 0, max: 3_600 }, Literal::Number(5),
+            "watch_s", ValueKind::Number { unit: "s", min: 0, max: 3_600 }, Literal::Number(5),
                 "How often the files above, and those of `control`, are looked at. Changed ones are put in service once they\nload and hold still for half a second; what does not load changes nothing. No connection is dropped but those\nwhose certificate is not accepted any more. 0: only at SIGHUP.";
         ),
     },
@@ -207,13 +207,13 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "state",
         doc: "What the engine keeps.",
         keys: keys!("state":
-            "mode", Kind::Choice(&["stateless", "embedded", "postgres"]), Literal::Text("embedded"),
+            "mode", ValueKind::Choice(&["stateless", "embedded", "postgres"]), Literal::Text("embedded"),
                 "\"postgres\" keeps everything in a database that several engines share. \"embedded\" keeps apps, sealed keys and tokens in a folder that this engine alone uses. \"stateless\" keeps\nno tokens and only reads the apps and their sealed keys from a file, which others write; looked at each second.";
-            "file", Kind::Path, Literal::Text("apps.json"),
+            "file", ValueKind::Path, Literal::Text("apps.json"),
                 "That file, when mode is \"stateless\".";
-            "folder", Kind::Path, Literal::Text("state"),
+            "folder", ValueKind::Path, Literal::Text("state"),
                 "That folder, when mode is \"embedded\".";
-            "poll_s", Kind::Number { unit: "s", min: 1, max: 30 }, Literal::Number(30),
+            "poll_s", ValueKind::Number { unit: "s", min: 1, max: 30 }, Literal::Number(30),
                 "How often the store is asked whether apps have changed, where it does not say so by itself. Three times as\nlong after an engine was last heard of, names that it may serve are used again.";
         ),
     },
@@ -221,23 +221,23 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "postgres",
         doc: "The database, when state.mode is \"postgres\". The password is in a file or in SEALWIRE_POSTGRES_PASSWORD.",
         keys: keys!("postgres":
-            "url", Kind::Text, Literal::Text(""),
+            "url", ValueKind::Text, Literal::Text(""),
                 "postgres://user@host:5432/database, without the password. Several hosts apart by commas: the first that\ntakes writes is used. A socket: postgres:///database?user=user&host=/var/run/postgresql.";
-            "password_file", Kind::OptionalPath, Literal::Text(""),
+            "password_file", ValueKind::OptionalPath, Literal::Text(""),
                 "The file that holds the password; read again for each connection. Empty: none.";
-            "ca", Kind::OptionalPath, Literal::Text(""),
+            "ca", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with the authority of the server's certificate. TCP with TLS needs it.";
-            "client_certificate", Kind::OptionalPath, Literal::Text(""),
+            "client_certificate", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with the certificate to show to the server. Empty: none.";
-            "client_key", Kind::OptionalPath, Literal::Text(""),
+            "client_key", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with its private key.";
-            "tls", Kind::Choice(&["require", "off"]), Literal::Text("require"),
+            "tls", ValueKind::Choice(&["require", "off"]), Literal::Text("require"),
                 "Whether TCP is encrypted. \"off\" is accepted on loopback only; sockets need none.";
-            "writers", Kind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
+            "writers", ValueKind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
                 "Connections that write tokens. Two keep one at work while the other waits for the disk.";
-            "readers", Kind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
+            "readers", ValueKind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
                 "Connections that read tokens.";
-            "timeout_ms", Kind::Number { unit: "ms", min: 100, max: 60_000 }, Literal::Number(5_000),
+            "timeout_ms", ValueKind::Number { unit: "ms", min: 100, max: 60_000 }, Literal::Number(5_000),
                 "How long a call on the database may take, with waiting for a connection.";
         ),
     },
@@ -245,11 +245,11 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "kek",
         doc: "The key-encryption key: it seals every app key at rest.",
         keys: keys!("kek":
-            "provider", Kind::Choice(&["file", "environment"]), Literal::Text("file"),
+            "provider", ValueKind::Choice(&["file", "environment"]), Literal::Text("file"),
                 "Where the key-encryption key comes from.";
-            "file", Kind::Path, Literal::Text("kek.key"),
+            "file", ValueKind::Path, Literal::Text("kek.key"),
                 "The file that holds it, when provider is \"file\".";
-            "env_var", Kind::Variable, Literal::Text("SEALWIRE_KEK"),
+            "env_var", ValueKind::Variable, Literal::Text("SEALWIRE_KEK"),
                 "The environment variable that holds it, when provider is \"environment\".";
         ),
     },
@@ -257,15 +257,15 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "crypto",
         doc: "Threads that do cryptography, and nothing else.",
         keys: keys!("crypto":
-            "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
+            "threads", ValueKind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
                 "0: one per core. These threads never wait, so more than cores buys nothing.";
-            "precomputed_tables", Kind::Number { unit: "key versions", min: 0, max: 65_536 }, Literal::Number(64),
+            "precomputed_tables", ValueKind::Number { unit: "key versions", min: 0, max: 65_536 }, Literal::Number(64),
                 "How many of the busiest key versions are kept ready. One on P-256 gets a table that makes its\nDiffie-Hellman five times cheaper; it takes 150 KB, and 20 ms to make. 0: no tables.";
-            "ready_keys", Kind::Number { unit: "keys", min: 0, max: 1_024 }, Literal::Number(16),
+            "ready_keys", ValueKind::Number { unit: "keys", min: 0, max: 1_024 }, Literal::Number(16),
                 "Ephemeral keys made ahead for each of those versions (the busiest one if `precomputed_tables` is 0) while crypto\nthreads are idle, each used once. 0: none; needed where a snapshot of the machine may be resumed twice.";
-            "open_key_cache_entries", Kind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
+            "open_key_cache_entries", ValueKind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
                 "Key schedules of opened envelopes kept in memory, so that decrypting more fields of one request needs no\nDiffie-Hellman. About 1 KiB each. 0: none outlives its call.";
-            "open_key_cache_s", Kind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),
+            "open_key_cache_s", ValueKind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),
                 "How long one is kept, counted from its first use. One of a disabled key goes at once.";
         ),
     },
@@ -273,9 +273,9 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "evervault",
         doc: "What is read of the Evervault format (proto/evervault.md).",
         keys: keys!("evervault":
-            "legacy", Kind::Flag, Literal::Flag(false),
+            "legacy", ValueKind::Flag, Literal::Flag(false),
                 "Read the tags and file versions that the vendor has given up. Turn it on to move old data, then off\nagain: the role of such a value can be stripped.";
-            "open_roles", Kind::Roles, Literal::NoEntries,
+            "open_roles", ValueKind::Roles, Literal::NoEntries,
                 "Values with one of these data roles are opened for every caller of the app; others are `forbidden`.\n\"*\" is every role.";
         ),
     },
@@ -283,7 +283,7 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "network",
         doc: "Threads that read, write and do TLS.",
         keys: keys!("network":
-            "threads", Kind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
+            "threads", ValueKind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
                 "0: one per eight cores, at least one and at most four.\nNetwork threads do TLS and never payload cryptography.";
         ),
     },
@@ -291,15 +291,15 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "schedule",
         doc: "Which call may begin, and whose turn it is. crates/schedule/README.md shows by experiment what each does.",
         keys: keys!("schedule":
-            "wait_max_ms", Kind::Number { unit: "ms", min: 1, max: 3_600_000 }, Literal::Number(250),
+            "wait_max_ms", ValueKind::Number { unit: "ms", min: 1, max: 3_600_000 }, Literal::Number(250),
                 "Wait, as predicted, at which a call of ordinary size is refused as `overloaded`. Calls are delayed, more and\nmore, from a quarter of it on. A call that has not begun after twice this time is refused, too; a larger one\nafter twice the wait that was predicted for it. A quarter of what callers wait is a good choice.";
-            "slice_us", Kind::Number { unit: "us", min: 10, max: 100_000 }, Literal::Number(100),
+            "slice_us", ValueKind::Number { unit: "us", min: 10, max: 100_000 }, Literal::Number(100),
                 "Work between two decisions about whose turn it is. Shorter: small calls wait less; longer: fewer\ndecisions. Between 50 and 250 little changes.";
-            "memory_mib", Kind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),
+            "memory_mib", ValueKind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),
                 "Memory for requests and replies, over all connections. A caller may hold as much as it leaves free: one\nalone a half, n of them one part of n + 1 each. Beyond its share a call is refused as `overloaded`.";
-            "weights", Kind::Weights, Literal::NoEntries,
+            "weights", ValueKind::Weights, Literal::NoEntries,
                 "Callers that get more than an equal part of a busy engine, by the name in their certificate: a DNS name, a\nspiffe:// URI, or cn: and a common name. \"relay.internal=3\" gets three times the part of one that is not listed.";
-            "order", Kind::Choice(&["fair", "arrival"]), Literal::Text("fair"),
+            "order", ValueKind::Choice(&["fair", "arrival"]), Literal::Text("fair"),
                 "\"arrival\" is first come, first served, one whole call after the other, nobody held back. To compare with:\none large call makes everybody late.";
         ),
     },
@@ -308,23 +308,23 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "audit",
         doc: "A record of every call, chained so that what is done to it is found (proto/audit.md). Never a value or a key.",
         keys: keys!("audit":
-            "folder", Kind::OptionalPath, Literal::Text(""),
+            "folder", ValueKind::OptionalPath, Literal::Text(""),
                 "Folder of the records, for this engine alone. Empty: none are kept.";
-            "on_failure", Kind::Choice(&["reject", "continue"]), Literal::Text("reject"),
+            "on_failure", ValueKind::Choice(&["reject", "continue"]), Literal::Text("reject"),
                 "When records cannot be written: \"reject\" answers no call without its record, and every other `unavailable`;\n\"continue\" lets calls go on, and counts and records what was lost.";
-            "sync", Kind::Flag, Literal::Flag(false),
+            "sync", ValueKind::Flag, Literal::Flag(false),
                 "Put each write on disk before it counts as written: a crash of the machine then loses none of them, and\nwith \"reject\" calls wait for the disk.";
-            "segment_mib", Kind::Number { unit: "MiB", min: 1, max: 4_096 }, Literal::Number(64),
+            "segment_mib", ValueKind::Number { unit: "MiB", min: 1, max: 4_096 }, Literal::Number(64),
                 "Size at which a file ends and the next begins; 64 MiB hold about 180,000 calls.";
-            "segment_hours", Kind::Number { unit: "h", min: 1, max: 8_784 }, Literal::Number(24),
+            "segment_hours", ValueKind::Number { unit: "h", min: 1, max: 8_784 }, Literal::Number(24),
                 "Age at which it does.";
-            "folder_mib_max", Kind::Number { unit: "MiB", min: 0, max: 1 << 24 }, Literal::Number(0),
+            "folder_mib_max", ValueKind::Number { unit: "MiB", min: 0, max: 1 << 24 }, Literal::Number(0),
                 "Most that all files of the folder may come to. Beyond it records cannot be written until `sealwire audit archive`\nhas moved old segments away. 0: as much as the disk holds.";
-            "reserve_mib", Kind::Number { unit: "MiB", min: 0, max: 1 << 20 }, Literal::Number(64),
+            "reserve_mib", ValueKind::Number { unit: "MiB", min: 0, max: 1 << 20 }, Literal::Number(64),
                 "Room that is kept for permitted calls, at most a tenth of folder_mib_max: with less, refused requests are\ncounted and not recorded one by one.";
-            "queue_records", Kind::Number { unit: "records", min: 64, max: 1 << 20 }, Literal::Number(16_384),
+            "queue_records", ValueKind::Number { unit: "records", min: 64, max: 1 << 20 }, Literal::Number(16_384),
                 "Most records that wait to be written.";
-            "queue_mib", Kind::Number { unit: "MiB", min: 1, max: 1_024 }, Literal::Number(16),
+            "queue_mib", ValueKind::Number { unit: "MiB", min: 1, max: 1_024 }, Literal::Number(16),
                 "Most memory of those. The trail takes at most five times as much.";
         ),
     },
@@ -332,9 +332,9 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "sweep",
         doc: "Removal of token rows in the background: expired ones are archived, archived ones are removed after their collection's retention time, and rows of deleted collections and apps are erased.",
         keys: keys!("sweep":
-            "interval_s", Kind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(60),
+            "interval_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(60),
                 "Time between two sweeps, shortened at random by up to a quarter. 0: this engine never sweeps.";
-            "rows_per_s", Kind::Number { unit: "rows", min: 1, max: 1_000_000 }, Literal::Number(2_000),
+            "rows_per_s", ValueKind::Number { unit: "rows", min: 1, max: 1_000_000 }, Literal::Number(2_000),
                 "Most rows that a sweep looks at in a second. It also rests nine times as long as the store takes for a batch.";
         ),
     },
@@ -342,19 +342,19 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "traces",
         doc: "Spans of calls for an OpenTelemetry collector (OTLP/HTTP in JSON). Names, counts and times, never a value or a key.",
         keys: keys!("traces":
-            "endpoint", Kind::OptionalUrl, Literal::Text(""),
+            "endpoint", ValueKind::OptionalUrl, Literal::Text(""),
                 "Where the collector takes traces, in plain HTTP: one beside the engine, such as\nhttp://127.0.0.1:4318/v1/traces. Empty: no spans are made.";
-            "ratio_ppm", Kind::Number { unit: "calls of a million", min: 0, max: 1_000_000 }, Literal::Number(0),
+            "ratio_ppm", ValueKind::Number { unit: "calls of a million", min: 0, max: 1_000_000 }, Literal::Number(0),
                 "How many calls are traced of those that name no trace context. One that does is traced if its `traceparent` says\nsampled, and else not.";
-            "spans_per_s_max", Kind::Number { unit: "spans", min: 1, max: 10_000 }, Literal::Number(100),
+            "spans_per_s_max", ValueKind::Number { unit: "spans", min: 1, max: 10_000 }, Literal::Number(100),
                 "Most spans in a second, whoever asks for them. Calls beyond that are not traced, and counted.";
-            "queue_spans", Kind::Number { unit: "spans", min: 1, max: 1 << 16 }, Literal::Number(2_048),
+            "queue_spans", ValueKind::Number { unit: "spans", min: 1, max: 1 << 16 }, Literal::Number(2_048),
                 "Most spans that wait to be sent, about half a KiB each. Those beyond are dropped, and counted: calls never wait.";
-            "batch_spans", Kind::Number { unit: "spans", min: 1, max: 4_096 }, Literal::Number(512),
+            "batch_spans", ValueKind::Number { unit: "spans", min: 1, max: 4_096 }, Literal::Number(512),
                 "Most spans sent together, in about 1 KiB each.";
-            "batch_ms", Kind::Number { unit: "ms", min: 1, max: 60_000 }, Literal::Number(1_000),
+            "batch_ms", ValueKind::Number { unit: "ms", min: 1, max: 60_000 }, Literal::Number(1_000),
                 "How long a span waits for others to be sent with it.";
-            "timeout_ms", Kind::Number { unit: "ms", min: 10, max: 30_000 }, Literal::Number(2_000),
+            "timeout_ms", ValueKind::Number { unit: "ms", min: 10, max: 30_000 }, Literal::Number(2_000),
                 "How long the collector may take for one batch. At a stop, how long it may take for all that is left.";
         ),
     },
@@ -362,9 +362,9 @@ pub(crate) const SECTIONS: &[Section] = &[
         name: "log",
         doc: "What is written to standard error. Never a value, a key or a payload.",
         keys: keys!("log":
-            "format", Kind::Choice(&["human", "json"]), Literal::Text("human"),
+            "format", ValueKind::Choice(&["human", "json"]), Literal::Text("human"),
                 "\"human\" for a terminal, \"json\" for a collector: one object per line.";
-            "filter", Kind::Text, Literal::Text("info"),
+            "filter", ValueKind::Text, Literal::Text("info"),
                 "Level, or level per module: \"info,sealwire_server::connection=debug\".";
         ),
     },
@@ -375,53 +375,60 @@ pub(crate) const SECTIONS: &[Section] = &[
 /// The text that comes back says what is wrong and never repeats the value.
 pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
     match (key.kind, value) {
-        (Kind::Address, Value::Text(text)) => text
+        (ValueKind::Address, Value::Text(text)) => text
             .parse::<std::net::SocketAddr>()
             .map(drop)
             .map_err(|_| "must be an IP address and a port, such as 127.0.0.1:7443".into()),
-        (Kind::OptionalAddress, Value::Text(text)) if text.is_empty() => Ok(()),
-        (Kind::OptionalAddress, value) => check(&Key { kind: Kind::Address, ..*key }, value),
-        (Kind::Path, Value::Text(text)) if text.is_empty() => Err("must not be empty".into()),
-        (Kind::Path | Kind::OptionalPath, Value::Text(text)) if text.contains('\0') => {
+        (ValueKind::OptionalAddress, Value::Text(text)) if text.is_empty() => Ok(()),
+        (ValueKind::OptionalAddress, value) => check(&Key { kind: ValueKind::Address, ..*key }, value),
+        (ValueKind::Path, Value::Text(text)) if text.is_empty() => Err("must not be empty".into()),
+        (ValueKind::Path | ValueKind::OptionalPath, Value::Text(text)) if text.contains('\0') => {
             Err("must not contain a NUL".into())
         }
-        (Kind::Path | Kind::OptionalPath | Kind::Text, Value::Text(_)) | (Kind::Flag, Value::Flag(_)) => Ok(()),
-        (Kind::OptionalUrl, Value::Text(text)) if text.is_empty() || Endpoint::parse(text).is_some() => Ok(()),
-        (Kind::OptionalUrl, Value::Text(_)) => {
+        (ValueKind::Path | ValueKind::OptionalPath | ValueKind::Text, Value::Text(_))
+        | (ValueKind::Flag, Value::Flag(_)) => Ok(()),
+        (ValueKind::OptionalUrl, Value::Text(text)) if text.is_empty() || Endpoint::parse(text).is_some() => Ok(()),
+        (ValueKind::OptionalUrl, Value::Text(_)) => {
             Err("must be a URL in plain HTTP without a user, such as http://127.0.0.1:4318/v1/traces".into())
         }
-        (Kind::Roles, Value::List(roles)) if roles.iter().all(|role| (1..=ROLE_BYTES_MAX).contains(&role.len())) => {
+        (ValueKind::Roles, Value::List(roles))
+            if roles.iter().all(|role| (1..=ROLE_BYTES_MAX).contains(&role.len())) =>
+        {
             Ok(())
         }
-        (Kind::Roles, _) => {
+        (ValueKind::Roles, _) => {
             Err(format!("must be a list of roles of 1 to {ROLE_BYTES_MAX} bytes, such as [\"support\"]"))
         }
-        (Kind::Weights, Value::List(weights)) if are_weights(weights) => Ok(()),
-        (Kind::Weights, _) => Err(format!(
+        (ValueKind::Weights, Value::List(weights)) if are_weights(weights) => Ok(()),
+        (ValueKind::Weights, _) => Err(format!(
             "must be a list of name=weight, each name once, weights from 1 to {WEIGHT_MAX}, such as [\"relay.internal=3\"]"
         )),
-        (Kind::Principals, Value::List(names)) if names.iter().all(|name| Principal::from_text(name).is_some()) => {
+        (ValueKind::Principals, Value::List(names))
+            if names.iter().all(|name| Principal::from_text(name).is_some()) =>
+        {
             Ok(())
         }
-        (Kind::Principals, _) => {
+        (ValueKind::Principals, _) => {
             Err("must be a list of names, such as [\"operator.internal\", \"cn:operator\", \"spiffe://org/operator\"]"
                 .into())
         }
-        (Kind::Identity, Value::List(kinds)) if kinds.is_empty() => Ok(()),
-        (Kind::Identity, Value::List(kinds)) if Identity::from_names(kinds.iter().map(String::as_str)).is_some() => {
+        (ValueKind::Identity, Value::List(kinds)) if kinds.is_empty() => Ok(()),
+        (ValueKind::Identity, Value::List(kinds))
+            if Identity::from_names(kinds.iter().map(String::as_str)).is_some() =>
+        {
             Ok(())
         }
-        (Kind::Identity, _) => Err("must be a list of \"spiffe\", \"dns\" and \"cn\", each once at most".into()),
-        (Kind::Variable, Value::Text(text)) if is_variable(text) => Ok(()),
-        (Kind::Variable, Value::Text(_)) => {
+        (ValueKind::Identity, _) => Err("must be a list of \"spiffe\", \"dns\" and \"cn\", each once at most".into()),
+        (ValueKind::Variable, Value::Text(text)) if is_variable(text) => Ok(()),
+        (ValueKind::Variable, Value::Text(_)) => {
             Err("must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself".into())
         }
-        (Kind::Choice(choices), Value::Text(text)) if choices.contains(&text.as_str()) => Ok(()),
-        (Kind::Choice(choices), Value::Text(_)) => Err(format!("must be one of: {}", choices.join(", "))),
-        (Kind::Number { min, max, .. }, Value::Number(number)) if (min..=max).contains(number) => Ok(()),
-        (Kind::Number { unit, min, max }, Value::Number(_)) => Err(format!("must be in {min}..={max} {unit}")),
-        (Kind::Number { .. }, _) => Err("must be a whole number".into()),
-        (Kind::Flag, _) => Err("must be true or false".into()),
+        (ValueKind::Choice(choices), Value::Text(text)) if choices.contains(&text.as_str()) => Ok(()),
+        (ValueKind::Choice(choices), Value::Text(_)) => Err(format!("must be one of: {}", choices.join(", "))),
+        (ValueKind::Number { min, max, .. }, Value::Number(number)) if (min..=max).contains(number) => Ok(()),
+        (ValueKind::Number { unit, min, max }, Value::Number(_)) => Err(format!("must be in {min}..={max} {unit}")),
+        (ValueKind::Number { .. }, _) => Err("must be a whole number".into()),
+        (ValueKind::Flag, _) => Err("must be true or false".into()),
         (_, Value::Flag(_) | Value::Number(_) | Value::List(_)) => Err("must be text in quotes".into()),
     }
 }
@@ -429,14 +436,14 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
 /// Reads an environment variable's text as a value of the key's kind.
 pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
     match key.kind {
-        Kind::Flag => text.parse().map(Value::Flag).map_err(|_| "must be true or false".into()),
-        Kind::Number { .. } => {
+        ValueKind::Flag => text.parse().map(Value::Flag).map_err(|_| "must be true or false".into()),
+        ValueKind::Number { .. } => {
             text.replace('_', "").parse().map(Value::Number).map_err(|_| "must be a whole number".into())
         }
-        Kind::Roles | Kind::Weights | Kind::Principals | Kind::Identity if text.is_empty() => {
+        ValueKind::Roles | ValueKind::Weights | ValueKind::Principals | ValueKind::Identity if text.is_empty() => {
             Ok(Value::List(Vec::new()))
         }
-        Kind::Roles | Kind::Weights | Kind::Principals | Kind::Identity => {
+        ValueKind::Roles | ValueKind::Weights | ValueKind::Principals | ValueKind::Identity => {
             Ok(Value::List(text.split(',').map(|role| role.trim().to_owned()).collect()))
         }
         _ => Ok(Value::Text(text.to_owned())),

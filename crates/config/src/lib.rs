@@ -25,7 +25,7 @@ use toml::de::{DeTable, DeValue};
 pub use error::{ConfigError, Origin, Problem};
 use keys::{Key, SECTIONS, Value, Values};
 pub use limits::{CALL_BYTES, Limits};
-pub use sealwire_access::Mode as AccessMode;
+pub use sealwire_access::AccessMode;
 use sealwire_access::{Identity, Principal, PrincipalKind};
 
 /// The longest configuration file, in bytes. The reference is 8 KB; a larger file is a wrong path.
@@ -49,7 +49,7 @@ pub struct Config {
     /// The database of [`Mode::Postgres`].
     pub postgres: Postgres,
     /// Where the key-encryption key comes from.
-    pub kek: Kek,
+    pub kek: KekSource,
     /// Threads for cryptography.
     pub crypto: Crypto,
     /// Options for reading the Evervault format.
@@ -63,7 +63,7 @@ pub struct Config {
     /// Where calls are recorded.
     pub audit: Audit,
     /// Where spans of calls go.
-    pub sweep: Sweep,
+    pub sweep: SweepSettings,
     /// See there.
     pub traces: Traces,
     /// Log level and format.
@@ -235,7 +235,7 @@ impl Postgres {
 
 /// `[kek]`: where the key-encryption key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kek {
+pub enum KekSource {
     /// This file holds it.
     File(PathBuf),
     /// The environment variable of this name holds it.
@@ -357,7 +357,7 @@ impl Audit {
 
 /// `[sweep]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sweep {
+pub struct SweepSettings {
     /// Seconds between two sweeps; 0: none.
     pub interval_s: u64,
     /// Most rows looked at in a second.
@@ -548,7 +548,7 @@ impl Config {
                 poll_s: values.number("state", "poll_s"),
             },
             postgres: Postgres::take(values, folder),
-            kek: if provider == "file" { Kek::File(file) } else { Kek::Environment(variable) },
+            kek: if provider == "file" { KekSource::File(file) } else { KekSource::Environment(variable) },
             crypto: Crypto {
                 threads: values.number("crypto", "threads") as usize,
                 precomputed_tables: values.number("crypto", "precomputed_tables") as usize,
@@ -570,7 +570,7 @@ impl Config {
             },
             limits: Limits::take(values),
             audit: Audit::take(values, folder),
-            sweep: Sweep {
+            sweep: SweepSettings {
                 interval_s: values.number("sweep", "interval_s"),
                 rows_per_s: values.number("sweep", "rows_per_s"),
             },
@@ -710,14 +710,17 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
             Ok(number) => Ok(Value::Number(number)),
             // Negative or beyond 64 bits. Let the range speak, if there is one.
             Err(_) => Err(match key.kind {
-                keys::Kind::Number { unit, min, max } => format!("must be in {min}..={max} {unit}"),
+                keys::ValueKind::Number { unit, min, max } => format!("must be in {min}..={max} {unit}"),
                 _ => "must be text in quotes".into(),
             }),
         },
         DeValue::Array(items)
             if matches!(
                 key.kind,
-                keys::Kind::Roles | keys::Kind::Weights | keys::Kind::Principals | keys::Kind::Identity
+                keys::ValueKind::Roles
+                    | keys::ValueKind::Weights
+                    | keys::ValueKind::Principals
+                    | keys::ValueKind::Identity
             ) =>
         {
             let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);

@@ -6,7 +6,7 @@
 //!
 //! Sizes add up: see [`Limits::check`] for what must hold between them.
 
-use crate::keys::{Key, Kind, Literal, Values};
+use crate::keys::{Key, Literal, ValueKind, Values};
 use crate::{ConfigError, Problem};
 
 /// Bytes that a call is counted with beside its messages, for its books, its walk and its keys.
@@ -34,7 +34,7 @@ macro_rules! limits {
             Key {
                 section: "limits",
                 name: stringify!($name),
-                kind: Kind::Number { unit: $unit, min: $min, max: $max },
+                kind: ValueKind::Number { unit: $unit, min: $min, max: $max },
                 default: Literal::Number($default),
                 doc: concat!($($doc, "\n"),+),
             },
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn every_default_lies_in_its_range() {
         for key in KEYS {
-            let (Kind::Number { min, max, .. }, Literal::Number(default)) = (key.kind, key.default) else {
+            let (ValueKind::Number { min, max, .. }, Literal::Number(default)) = (key.kind, key.default) else {
                 panic!("{}: a limit is a number", key.name);
             };
             assert!((min..=max).contains(&default), "{}", key.name);

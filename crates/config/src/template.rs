@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::keys::{Key, Kind, Literal, SECTIONS};
+use super::keys::{Key, Literal, SECTIONS, ValueKind};
 
 const HEAD: &str = "\
 # Sealwire configuration: every key, at its default. A file needs only the keys that differ.
@@ -77,22 +77,22 @@ fn write_key(text: &mut String, key: &Key) {
 }
 
 /// Describes the values of a key in one line.
-fn takes(kind: Kind) -> String {
+fn takes(kind: ValueKind) -> String {
     match kind {
-        Kind::Address => "Takes ip:port.".into(),
-        Kind::OptionalAddress => "Takes ip:port, or \"\" for none.".into(),
-        Kind::Path => "Takes a path.".into(),
-        Kind::OptionalPath => "Takes a path, or \"\" for none.".into(),
-        Kind::OptionalUrl => "Takes http://host:port/path, or \"\" for none.".into(),
-        Kind::Variable => "Takes the name of an environment variable.".into(),
-        Kind::Text => "Takes text.".into(),
-        Kind::Flag => "Takes true or false.".into(),
-        Kind::Roles | Kind::Principals | Kind::Identity => {
+        ValueKind::Address => "Takes ip:port.".into(),
+        ValueKind::OptionalAddress => "Takes ip:port, or \"\" for none.".into(),
+        ValueKind::Path => "Takes a path.".into(),
+        ValueKind::OptionalPath => "Takes a path, or \"\" for none.".into(),
+        ValueKind::OptionalUrl => "Takes http://host:port/path, or \"\" for none.".into(),
+        ValueKind::Variable => "Takes the name of an environment variable.".into(),
+        ValueKind::Text => "Takes text.".into(),
+        ValueKind::Flag => "Takes true or false.".into(),
+        ValueKind::Roles | ValueKind::Principals | ValueKind::Identity => {
             "Takes a list of texts; in the environment, separated by commas.".into()
         }
-        Kind::Weights => "Takes a list of \"name=weight\"; in the environment, separated by commas.".into(),
-        Kind::Choice(choices) => format!("Takes one of: \"{}\".", choices.join("\", \"")),
-        Kind::Number { unit, min, max } => format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max)),
+        ValueKind::Weights => "Takes a list of \"name=weight\"; in the environment, separated by commas.".into(),
+        ValueKind::Choice(choices) => format!("Takes one of: \"{}\".", choices.join("\", \"")),
+        ValueKind::Number { unit, min, max } => format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max)),
     }
 }
 

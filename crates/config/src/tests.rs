@@ -1,4 +1,4 @@
-use super::keys::{Kind, Literal};
+use super::keys::{Literal, ValueKind};
 use super::*;
 
 fn parse(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
@@ -57,18 +57,18 @@ fn names_and_variables_are_each_others_only_one() {
 fn the_environment_overrides_every_key() {
     for key in keys::all() {
         let (text, expected) = match key.kind {
-            Kind::Flag => ("true".to_owned(), Value::Flag(true)),
-            Kind::Number { min, .. } => (min.to_string(), Value::Number(min)),
-            Kind::Choice(choices) => {
+            ValueKind::Flag => ("true".to_owned(), Value::Flag(true)),
+            ValueKind::Number { min, .. } => (min.to_string(), Value::Number(min)),
+            ValueKind::Choice(choices) => {
                 let last = choices.last().unwrap();
                 ((*last).to_owned(), Value::Text((*last).to_owned()))
             }
-            Kind::Roles => ("support, *".to_owned(), Value::List(vec!["support".into(), "*".into()])),
-            Kind::Weights => ("a=2, b=3".to_owned(), Value::List(vec!["a=2".into(), "b=3".into()])),
-            Kind::Identity => ("dns, cn".to_owned(), Value::List(vec!["dns".into(), "cn".into()])),
-            Kind::Principals => ("a, cn:b".to_owned(), Value::List(vec!["a".into(), "cn:b".into()])),
-            Kind::Address | Kind::OptionalAddress => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
-            Kind::OptionalUrl => ("http://a:1/b".to_owned(), Value::Text("http://a:1/b".into())),
+            ValueKind::Roles => ("support, *".to_owned(), Value::List(vec!["support".into(), "*".into()])),
+            ValueKind::Weights => ("a=2, b=3".to_owned(), Value::List(vec!["a=2".into(), "b=3".into()])),
+            ValueKind::Identity => ("dns, cn".to_owned(), Value::List(vec!["dns".into(), "cn".into()])),
+            ValueKind::Principals => ("a, cn:b".to_owned(), Value::List(vec!["a".into(), "cn:b".into()])),
+            ValueKind::Address | ValueKind::OptionalAddress => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
+            ValueKind::OptionalUrl => ("http://a:1/b".to_owned(), Value::Text("http://a:1/b".into())),
             _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
         };
         let environment = Environment::from_pairs([(key.variable(), text)]);
@@ -116,7 +116,7 @@ fn a_file_says_every_kind_of_value() {
     assert_eq!(config.tls.key, Path::new("/etc/sealwire/tls/server-key.pem"));
     assert_eq!(config.tls.client_crl.as_deref(), Some(Path::new("/etc/sealwire/crl.pem")));
     assert!(config.tls.tls12);
-    assert_eq!(config.kek, Kek::Environment("MY_KEK".into()));
+    assert_eq!(config.kek, KekSource::Environment("MY_KEK".into()));
     assert_eq!((config.limits.depth_max, config.limits.connections_max), (32, 2_048));
     assert_eq!(config.crypto.threads_on(8), 3);
     assert_eq!(config.log.format, LogFormat::Json);
@@ -266,7 +266,7 @@ fn variables_of_others_are_left_alone() {
 fn no_refusal_repeats_a_value() {
     const SECRET: &str = "hunter2hunter2";
     for key in keys::all() {
-        let value = if matches!(key.kind, Kind::Number { .. } | Kind::Flag) { "1" } else { "\"" };
+        let value = if matches!(key.kind, ValueKind::Number { .. } | ValueKind::Flag) { "1" } else { "\"" };
         for text in [
             format!("[{}]\n{} = \"\\u0000 {SECRET}\"", key.section, key.name),
             format!("[{}]\n{} = {SECRET}", key.section, key.name),

@@ -11,8 +11,8 @@ use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 use sealwire_crypto::evervault::{
-    Datatype, FILE_HEADER_BYTES, FileHeader, FileOpener, FileSealer, Form, Legacy, Number, NumberText, Opener, Role,
-    Sealer, Value as Opened,
+    Datatype, FILE_HEADER_BYTES, FileHeader, FileOpener, FileSealer, Form, Legacy, Number, NumberText,
+    OpenedValue as Opened, Opener, Role, Sealer,
 };
 use sealwire_crypto::{AppId, AppKeys, Curve, KeyPair, KeyScope, KeyState, KeyVersion};
 use serde_json::{Value, json};

@@ -36,7 +36,7 @@ struct Inner {
     now: u64,
     hits: u64,
     misses: u64,
-    entries: LruCache<(AppId, Name), Entry>,
+    entries: LruCache<(AppId, Name), CachedKey>,
 }
 
 /// The cache key of a schedule within its app. Callers must first find the key version active.
@@ -55,7 +55,7 @@ pub(crate) enum Schedule {
     Evervault(Arc<AeadKey>),
 }
 
-struct Entry {
+struct CachedKey {
     schedule: Schedule,
     /// First tick at which this entry is no longer returned.
     ends: u64,
@@ -131,7 +131,7 @@ impl OpenedSchedules {
         let key = (app.clone(), name);
         // If two requests opened a schedule at the same time, the earlier expiry is kept.
         if !inner.entries.contains(&key) {
-            inner.entries.put(key, Entry { schedule, ends, uses_left: USES_MAX });
+            inner.entries.put(key, CachedKey { schedule, ends, uses_left: USES_MAX });
         }
     }
 
@@ -157,7 +157,7 @@ impl Inner {
         Some(schedule)
     }
 
-    fn drop_where(&mut self, gone: impl Fn(&(AppId, Name), &Entry) -> bool) {
+    fn drop_where(&mut self, gone: impl Fn(&(AppId, Name), &CachedKey) -> bool) {
         let keys: Vec<_> =
             self.entries.iter().filter(|(key, entry)| gone(key, entry)).map(|(key, _)| key.clone()).collect();
         for key in keys {

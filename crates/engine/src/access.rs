@@ -12,14 +12,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sealwire_access::{
-    Ask, Binding, Cache, CacheBounds, Decision, Denied, Grants, Identity, LoadError, Loader, Mode, Permit, Principal,
-    principal_key,
+    AccessMode, Ask, Binding, Cache, CacheBounds, Decision, Denied, Grants, Identity, LoadError, Loader, Permit,
+    Principal, principal_key,
 };
 use tokio::time::Instant;
 
 use crate::apps::Apps;
 use crate::error::CallFailure;
-pub use operation::{Target, of_control};
+pub use operation::{RequestTarget, of_control};
 use sealwire_telemetry::LogThrottle;
 use sealwire_telemetry::metrics::{Metrics, RefusalReason};
 
@@ -38,7 +38,7 @@ type Policies = Cache<Principal, Grants, Bindings>;
 /// See the module.
 #[derive(Debug)]
 pub struct Authorizer {
-    mode: Mode,
+    mode: AccessMode,
     identity: Identity,
     /// Of no use where nothing is looked at.
     policies: Option<Arc<Policies>>,
@@ -59,7 +59,8 @@ impl Authorizer {
             waiting: WAITING_MAX,
             load_time: LOAD_MAX,
         };
-        let policies = (config.mode != Mode::Off).then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
+        let policies =
+            (config.mode != AccessMode::Off).then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
         if let Some(policies) = &policies {
             let purged = Arc::clone(policies);
             apps.after_each_load(Box::new(move || purged.purge()));
@@ -126,7 +127,7 @@ impl Authorizer {
     ///
     /// [`CallFailure::LongWithoutRole`], or [`CallFailure::Unknown`] where the store does not answer.
     pub async fn has_role(&self, principal: &Principal) -> Result<(), CallFailure> {
-        let Some(policies) = self.policies.as_ref().filter(|_| self.mode == Mode::Enforce) else { return Ok(()) };
+        let Some(policies) = self.policies.as_ref().filter(|_| self.mode == AccessMode::Enforce) else { return Ok(()) };
         match policies.get(principal).await {
             Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => Err(CallFailure::LongWithoutRole),
             Ok(_) => Ok(()),

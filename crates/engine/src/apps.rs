@@ -37,7 +37,7 @@ const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// Every app with its keys, settings and collections.
 pub struct Apps {
     control: Control,
-    table: RwLock<Arc<Table>>,
+    table: RwLock<Arc<AppTable>>,
     /// Held while the table is loaded, so that an older one never follows a newer one.
     loading: tokio::sync::Mutex<()>,
     /// Somebody knows of a generation that is not served yet.
@@ -107,7 +107,7 @@ impl From<App> for CachedApp {
 }
 
 #[derive(Default)]
-struct Table {
+struct AppTable {
     generation: u64,
     apps: HashMap<Box<str>, Arc<CachedApp>>,
     removal_unix_s: Option<u64>,
@@ -144,7 +144,7 @@ impl Apps {
         instance: Instance,
         opened: Option<Arc<OpenedSchedules>>,
     ) -> Result<Self, StoreError> {
-        let table = Table::new(control.load().await?, &Table::default());
+        let table = AppTable::new(control.load().await?, &AppTable::default());
         let apps = Self {
             control,
             table: RwLock::new(Arc::new(table)),
@@ -262,7 +262,7 @@ impl Apps {
         said
     }
 
-    fn table(&self) -> Arc<Table> {
+    fn table(&self) -> Arc<AppTable> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -274,7 +274,7 @@ impl Apps {
         }
         let state = self.control.load().await?;
         let before = self.table();
-        let table = Arc::new(Table::new(state, &before));
+        let table = Arc::new(AppTable::new(state, &before));
         tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&table);
         self.purge();
@@ -286,7 +286,7 @@ impl Apps {
     }
 
     /// Wipes what was kept and made ahead for keys that changed, went, or may not be used now.
-    fn purge_changed(&self, before: &Table, after: &Table) {
+    fn purge_changed(&self, before: &AppTable, after: &AppTable) {
         let stays = |old: &App, new: &App| Arc::ptr_eq(&old.keys, &new.keys) && new.state == AppState::Active;
         for (name, old) in &before.apps {
             if after.apps.get(name).is_none_or(|new| !stays(old, new)) {
@@ -367,7 +367,7 @@ pub(crate) fn jittered(poll: Duration) -> Duration {
     poll.mul_f64(1.0 - chance / 4.0)
 }
 
-impl Table {
+impl AppTable {
     /// Of what the store has. Keys that did not change are those from before, with what was made ahead for them; all
     /// else is new.
     fn new(state: State, before: &Self) -> Self {

@@ -25,13 +25,13 @@ pub fn fields_max(leaves: u64) -> u64 {
 /// A kind of work on fields. Each kind has its own coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationKind {
-    operation: Operation,
+    operation: WorkKind,
     curve: Curve,
     scope: KeyScope,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
+enum WorkKind {
     Seal,
     Open,
     Rewrap,
@@ -53,29 +53,29 @@ impl OperationKind {
     const COUNT: usize = Self::OF_ENVELOPES + 5;
 
     /// Tokens are made.
-    const MINT: Self = Self::without_curve(Operation::Mint);
+    const MINT: Self = Self::without_curve(WorkKind::Mint);
     /// Tokens are hashed.
-    pub const LOOK: Self = Self::without_curve(Operation::Look);
+    pub const LOOK: Self = Self::without_curve(WorkKind::Look);
     /// Rows are opened.
-    pub const REVEAL: Self = Self::without_curve(Operation::Reveal);
+    pub const REVEAL: Self = Self::without_curve(WorkKind::Reveal);
     /// Fields are masked.
-    const MASK: Self = Self::without_curve(Operation::Mask);
+    const MASK: Self = Self::without_curve(WorkKind::Mask);
 
-    const fn without_curve(operation: Operation) -> Self {
+    const fn without_curve(operation: WorkKind) -> Self {
         Self { operation, curve: Curve::R1, scope: KeyScope::Epoch }
     }
 
     /// Kind of the work that follows the store's response.
     pub fn behind(self) -> Option<Self> {
         match self.operation {
-            Operation::Mint => Some(Self::without_curve(Operation::Settle)),
-            Operation::Look => Some(Self::REVEAL),
-            Operation::Seal
-            | Operation::Open
-            | Operation::Rewrap
-            | Operation::Settle
-            | Operation::Reveal
-            | Operation::Mask => None,
+            WorkKind::Mint => Some(Self::without_curve(WorkKind::Settle)),
+            WorkKind::Look => Some(Self::REVEAL),
+            WorkKind::Seal
+            | WorkKind::Open
+            | WorkKind::Rewrap
+            | WorkKind::Settle
+            | WorkKind::Reveal
+            | WorkKind::Mask => None,
         }
     }
 
@@ -83,37 +83,37 @@ impl OperationKind {
     /// request, and if it does not, the scheduler learns as it goes.
     pub fn of(method: Method, curve: Curve, scope: KeyScope) -> Self {
         match method {
-            Method::Encrypt => Self { operation: Operation::Seal, curve, scope },
-            Method::Rewrap => Self { operation: Operation::Rewrap, curve, scope },
+            Method::Encrypt => Self { operation: WorkKind::Seal, curve, scope },
+            Method::Rewrap => Self { operation: WorkKind::Rewrap, curve, scope },
             Method::Tokenize => Self::MINT,
             Method::Mask => Self::MASK,
             method if Methods::TOKENS.contains(method) => Self::LOOK,
-            _ => Self { operation: Operation::Open, curve: Curve::R1, scope: KeyScope::Request },
+            _ => Self { operation: WorkKind::Open, curve: Curve::R1, scope: KeyScope::Request },
         }
     }
 
     fn index(self) -> usize {
-        if let Some(at) = (self.operation as usize).checked_sub(Operation::Mint as usize) {
+        if let Some(at) = (self.operation as usize).checked_sub(WorkKind::Mint as usize) {
             return Self::OF_ENVELOPES + at;
         }
         (self.operation as usize * Curve::ALL.len() + self.curve as usize) * KeyScope::ALL.len() + self.scope as usize
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        let operations = [Operation::Seal, Operation::Open, Operation::Rewrap];
+        let operations = [WorkKind::Seal, WorkKind::Open, WorkKind::Rewrap];
         let of_envelopes = operations.into_iter().flat_map(|operation| {
             Curve::ALL.iter().flat_map(move |curve| {
                 KeyScope::ALL.iter().map(move |scope| Self { operation, curve: *curve, scope: *scope })
             })
         });
-        let others = [Operation::Mint, Operation::Settle, Operation::Look, Operation::Reveal, Operation::Mask];
+        let others = [WorkKind::Mint, WorkKind::Settle, WorkKind::Look, WorkKind::Reveal, WorkKind::Mask];
         of_envelopes.chain(others.map(Self::without_curve))
     }
 
     /// Returns the shape of a whole message from its scalars and bytes.
     pub fn shape(self, leaves: u64, bytes: u64) -> Shape {
         let fields = fields_max(leaves);
-        let opened = u64::from(matches!(self.operation, Operation::Open | Operation::Rewrap));
+        let opened = u64::from(matches!(self.operation, WorkKind::Open | WorkKind::Rewrap));
         Shape { calls: 1, keys: self.keys_made(true, fields) + opened, fields, bytes }
     }
 
@@ -125,7 +125,7 @@ impl OperationKind {
     /// Keys made for sealing `fields`, the `first` ones of a call or later ones.
     fn keys_made(self, first: bool, fields: u64) -> u64 {
         match self.scope {
-            _ if self.operation == Operation::Open => 0,
+            _ if self.operation == WorkKind::Open => 0,
             KeyScope::Field => fields,
             KeyScope::Request => u64::from(first),
             KeyScope::Epoch => 0,

@@ -6,12 +6,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, Value};
+use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, OpenedValue};
 use sealwire_crypto::{
     self as crypto, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, looks_like_binary, looks_like_text,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
-use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
+use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
 use zeroize::Zeroizing;
 
 use crate::cancel_token::CancelToken;
@@ -19,7 +19,7 @@ use crate::field_errors::Refusal;
 
 /// An opened field.
 #[derive(Clone, Copy)]
-pub struct Found<'a> {
+pub struct OpenedField<'a> {
     /// Type of the plaintext.
     pub datatype: Datatype,
     /// The plaintext; valid UTF-8 when the datatype is a string.
@@ -32,7 +32,7 @@ pub struct Found<'a> {
     role_is_open: bool,
 }
 
-impl Found<'_> {
+impl OpenedField<'_> {
     /// Refuses what must not leave without its role.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl FieldOpener {
     ///
     /// [`Refusal::CannotOpen`], whatever the reason.
     #[inline]
-    pub fn open(&mut self, token: Token<'_>) -> Result<Option<Found<'_>>, Refusal> {
+    pub fn open(&mut self, token: Token<'_>) -> Result<Option<OpenedField<'_>>, Refusal> {
         let opened = match token {
             Token::Str(text) if looks_like_text(text) => self.native.open_text(text),
             Token::Bin(bytes) if looks_like_binary(bytes) => self.native.open_binary(bytes),
@@ -107,7 +107,7 @@ impl FieldOpener {
             return Err(Refusal::CannotOpen);
         }
         let crypto::Opened { datatype, plaintext } = opened;
-        Ok(Some(Found { datatype, plaintext, said: None, role: None, role_is_open: true }))
+        Ok(Some(OpenedField { datatype, plaintext, said: None, role: None, role_is_open: true }))
     }
 }
 
@@ -168,14 +168,14 @@ impl Evervault {
         Self { refuses_all, ..self }
     }
 
-    fn open(&mut self, text: &[u8]) -> Result<Found<'_>, Refusal> {
+    fn open(&mut self, text: &[u8]) -> Result<OpenedField<'_>, Refusal> {
         self.begin()?;
         let Self { opener: Some(opener), rules, value, .. } = self else { return Err(Refusal::CannotOpen) };
         let opened = opener.open(text)?;
         value.clear();
         let (datatype, plaintext) = match opened.value {
-            Value::Text(text) => (Datatype::String, text.as_bytes()),
-            Value::Number(number) => {
+            OpenedValue::Text(text) => (Datatype::String, text.as_bytes()),
+            OpenedValue::Number(number) => {
                 match number {
                     Number::Unsigned(number) => write::uint(value, number),
                     Number::Signed(number) => write::int(value, number),
@@ -183,21 +183,21 @@ impl Evervault {
                 }
                 (Datatype::Value, &value[..])
             }
-            Value::Boolean(boolean) => {
+            OpenedValue::Boolean(boolean) => {
                 write::bool(value, boolean);
                 (Datatype::Value, &value[..])
             }
         };
         let evervault::Opened { role, datatype: said, text, .. } = opened;
-        Ok(Found { datatype, plaintext, said: Some((said, text)), role, role_is_open: rules.opens(role) })
+        Ok(OpenedField { datatype, plaintext, said: Some((said, text)), role, role_is_open: rules.opens(role) })
     }
 
-    fn open_file(&mut self, file: &[u8]) -> Result<Found<'_>, Refusal> {
+    fn open_file(&mut self, file: &[u8]) -> Result<OpenedField<'_>, Refusal> {
         self.begin()?;
         let Self { opener: Some(opener), rules, .. } = self else { return Err(Refusal::CannotOpen) };
         let OpenedFile { content, role } = opener.open_file(file)?;
         let (datatype, role_is_open) = (Datatype::Binary, rules.opens(role));
-        Ok(Found { datatype, plaintext: content, said: None, role, role_is_open })
+        Ok(OpenedField { datatype, plaintext: content, said: None, role, role_is_open })
     }
 
     #[inline]
@@ -238,7 +238,7 @@ fn is_one_value(bytes: &[u8], depth_max: usize) -> bool {
 
 fn is_one_document(bytes: &[u8], depth_max: usize) -> bool {
     let nothing = Arc::new(Selection::parse([]).unwrap_or(Selection::everything()));
-    let limits = Limits { depth_max, out_bytes_max: bytes.len() };
+    let limits = WalkLimits { depth_max, out_bytes_max: bytes.len() };
     let walked = Walk::new(nothing, Containers::Descend, limits).advance(
         bytes,
         &mut Vec::with_capacity(bytes.len()),

@@ -7,7 +7,7 @@ use sealwire_crypto::{Datatype, Encoding, Error, Sealer};
 use sealwire_msgpack::{Token, TokenReader, write};
 
 use crate::field_errors::{FieldFault, Refusal};
-use crate::field_opener::Found;
+use crate::field_opener::OpenedField;
 
 /// Seals the fields of one call.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub enum FieldSealer {
 impl FieldSealer {
     /// Gives what is written next the data role of what was opened. A role that is open is given up where the format
     /// has no place for any, and only there.
-    fn carry_role(&mut self, found: &Found<'_>) -> Result<(), Refusal> {
+    fn carry_role(&mut self, found: &OpenedField<'_>) -> Result<(), Refusal> {
         if let Self::Evervault(sealer) = self {
             // A file has no place for a role, and one left from the value before would refuse it.
             let is_file = found.datatype == Datatype::Binary;
@@ -44,7 +44,7 @@ impl FieldSealer {
     ///
     /// As [`FieldSealer::write`]; and [`Refusal::Role`] when the role cannot go along and may not be left behind.
     #[inline]
-    pub fn rewrite(&mut self, found: &Found<'_>, out: &mut Vec<u8>) -> Result<(), FieldFault> {
+    pub fn rewrite(&mut self, found: &OpenedField<'_>, out: &mut Vec<u8>) -> Result<(), FieldFault> {
         self.carry_role(found)?;
         match (self, found.said) {
             (Self::Evervault(sealer), Some((datatype, text))) => write_string(sealer, datatype, text, out),

@@ -272,7 +272,7 @@ pub struct Slice {
 /// An [`JobSpec`] on its way. Dropped midway it counts what it did and what it did not.
 pub struct Job {
     order: JobSpec,
-    stage: Stage,
+    stage: JobStage,
     walk: Walk,
     out: Vec<u8>,
     document: Option<reply::Document>,
@@ -285,13 +285,13 @@ pub struct Job {
     done: Option<oneshot::Sender<Finished>>,
 }
 
-enum Stage {
+enum JobStage {
     New(StartFields),
     Running(Fields),
     Over,
 }
 
-impl Stage {
+impl JobStage {
     fn fields(&self) -> Option<&Fields> {
         match self {
             Self::Running(fields) => Some(fields),
@@ -318,7 +318,7 @@ impl Job {
         order.cancel.plan_under(order.generation);
         let (done, finished) = oneshot::channel();
         let work = Self {
-            stage: Stage::New(start),
+            stage: JobStage::New(start),
             walk: Walk::new(Arc::clone(&order.selection), order.containers, walk_limits(limits)),
             out: Vec::new(),
             document: None,
@@ -340,8 +340,8 @@ impl Job {
 
     /// Makes the operation at the first slice.
     fn begin(&mut self) -> Result<(), CallFailure> {
-        let start = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::New(start) => start,
+        let start = match std::mem::replace(&mut self.stage, JobStage::Over) {
+            JobStage::New(start) => start,
             begun => {
                 self.stage = begun;
                 return Ok(());
@@ -352,7 +352,7 @@ impl Job {
         if let Some(selection) = fields.work().selection() {
             self.walk = Walk::new(selection, self.order.containers, walk_limits(&self.limits));
         }
-        self.stage = Stage::Running(fields);
+        self.stage = JobStage::Running(fields);
         self.out = Vec::with_capacity(self.order.reply_bytes);
         self.document = Some(reply::Document::begin(&mut self.out, self.order.msgid));
         Ok(())
@@ -364,7 +364,7 @@ impl Job {
             return Err(CallFailure::Stopped(reason));
         }
         self.begin()?;
-        let Stage::Running(fields) = &mut self.stage else {
+        let JobStage::Running(fields) = &mut self.stage else {
             return Err(CallFailure::Internal("work was resumed after its end"));
         };
         let work = fields.work_mut();
@@ -398,8 +398,8 @@ impl Job {
         let mut out = std::mem::take(&mut self.out);
         let errors = self.errors().map_or(0, FieldErrors::count);
         self.order.cancel.did(self.walk.fields() as u64, errors);
-        Ok(match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Running(Fields::Tokens(fields)) if fields.asks() => Outcome::Asks(Box::new(Paused {
+        Ok(match std::mem::replace(&mut self.stage, JobStage::Over) {
+            JobStage::Running(Fields::Tokens(fields)) if fields.asks() => Outcome::Asks(Box::new(Paused {
                 order: self.order.clone(),
                 fields,
                 out,
@@ -513,8 +513,8 @@ fn finish_document(
     document.finish(out, generation, listed, omitted, unmatched);
 }
 
-fn walk_limits(limits: &Limits) -> sealwire_payload::Limits {
-    sealwire_payload::Limits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max }
+fn walk_limits(limits: &Limits) -> sealwire_payload::WalkLimits {
+    sealwire_payload::WalkLimits { depth_max: limits.depth_max as usize, out_bytes_max: limits.reply_bytes_max }
 }
 
 /// Walks on with a transform of fields. Returns true at the end of the document.

@@ -13,12 +13,12 @@ pub struct KekError(String);
 /// # Errors
 ///
 /// The file or the variable cannot be read, or does not hold a key.
-pub fn read_kek(from: &sealwire_config::Kek) -> Result<Kek, KekError> {
+pub fn read_kek(from: &sealwire_config::KekSource) -> Result<Kek, KekError> {
     let (place, text) = match from {
-        sealwire_config::Kek::File(path) => {
+        sealwire_config::KekSource::File(path) => {
             (path.display().to_string(), std::fs::read_to_string(path).map_err(|e| e.to_string()))
         }
-        sealwire_config::Kek::Environment(name) => {
+        sealwire_config::KekSource::Environment(name) => {
             (format!("environment variable {name}"), std::env::var(name).map_err(|_| "not set, or not text".to_owned()))
         }
     };

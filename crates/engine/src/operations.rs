@@ -27,7 +27,7 @@ use sealwire_wire::{
     Boundary, Call, CallError, Curve, DocumentCall, KeyScope, Method, Methods, OnError, Outlook, TokenMap, Unmatched,
 };
 
-use crate::access::Target;
+use crate::access::RequestTarget;
 use crate::apps::CachedApp;
 use crate::cost::{OperationKind, fields_max};
 use crate::engine::{Engine, Located};
@@ -241,7 +241,8 @@ impl RequestOptions {
     ///
     /// [`CallFailure::Internal`] if the method is no operation of the access model.
     pub fn authorization(&self) -> Result<Ask<'_>, CallFailure> {
-        let target = Target { app: Some(self.app.as_str()), collection: self.collection(), reason: self.reason() };
+        let target =
+            RequestTarget { app: Some(self.app.as_str()), collection: self.collection(), reason: self.reason() };
         target.ask(self.method).ok_or(CallFailure::Internal("a data method is an operation"))
     }
 }
@@ -285,7 +286,7 @@ impl PlanContext<'_> {
 }
 
 /// The document of a request, and which of its fields are worked on.
-struct Document {
+struct RequestDocument {
     payload: Bytes,
     select: Option<Vec<FrameText>>,
     unmatched: Unmatched,
@@ -293,7 +294,7 @@ struct Document {
     on_error: OnError,
 }
 
-impl Document {
+impl RequestDocument {
     fn new<W>(frame: &Bytes, call: &DocumentCall<'_, W>) -> Self {
         let texts = |paths: &Vec<&str>| paths.iter().map(|path| FrameText::new(frame, path)).collect();
         Self {

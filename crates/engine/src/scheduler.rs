@@ -13,7 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sealwire_schedule::{Call, Class, Core, Cost, Expiry, Gauges, Id, Knobs, Refusal, Shape, Time, Verdict};
+use sealwire_schedule::{
+    AdmissionDecision, Class, Core, Cost, Expiry, Gauges, Id, Knobs, OfferedRequest, Refusal, Shape, Time,
+};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::connection_memory::{ConnectionMemory, Reservation};
@@ -34,18 +36,18 @@ pub type Spare = Arc<dyn Fn() -> bool + Send + Sync>;
 #[derive(Clone)]
 pub struct Scheduler(Arc<Handle>);
 
-struct Handle(Arc<Shared>);
+struct Handle(Arc<SharedScheduler>);
 
-struct Shared {
+struct SharedScheduler {
     origin: Instant,
     wait_max: Duration,
     weights: HashMap<(PrincipalKind, String), u32>,
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
     wake: Condvar,
     spare: Spare,
 }
 
-struct State {
+struct SchedulerState {
     core: Core<Principal, oneshot::Sender<()>, Box<dyn Slices>>,
     costs: Costs,
     idle: usize,
@@ -87,14 +89,14 @@ pub struct AdmissionPermit {
 }
 
 /// A slice of work, for the thread that took it.
-struct Turn {
+struct TakenSlice {
     id: Id,
     work: Box<dyn Slices>,
     allowance: Allowance,
 }
 
 /// A slice that is over.
-struct Ran {
+struct SliceResult {
     id: Id,
     kind: OperationKind,
     done: Shape,
@@ -115,11 +117,11 @@ impl Scheduler {
             order: config.order,
             ..Knobs::new(threads)
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedScheduler {
             origin: Instant::now(),
             wait_max: knobs.wait_max,
             weights: config.weights.clone(),
-            state: Mutex::new(State { core: Core::new(knobs), costs, idle: 0, closed: false }),
+            state: Mutex::new(SchedulerState { core: Core::new(knobs), costs, idle: 0, closed: false }),
             wake: Condvar::new(),
             spare,
         });
@@ -148,7 +150,7 @@ impl Scheduler {
         let mut state = shared.lock();
         let estimate @ (cost, _) = state.estimate(offer.kind, offer.shape);
         let (since, bytes_held, whole) = (shared.time(offer.since), bytes as u64, offer.whole);
-        let call = Call { tenant: offer.principal, weight, cost, bytes: bytes_held, since, deadline, whole };
+        let call = OfferedRequest { tenant: offer.principal, weight, cost, bytes: bytes_held, since, deadline, whole };
         let verdict = state.core.offer(shared.now(), &call, || {
             let (wake, waits) = oneshot::channel();
             admitted = Some(waits);
@@ -156,8 +158,10 @@ impl Scheduler {
         });
         drop(state);
         let (id, predicted) = match verdict {
-            Verdict::Admitted { id, predicted } | Verdict::Waiting { id, predicted } => (id, predicted),
-            Verdict::Refused(refusal) => return Err(refusal),
+            AdmissionDecision::Admitted { id, predicted } | AdmissionDecision::Waiting { id, predicted } => {
+                (id, predicted)
+            }
+            AdmissionDecision::Refused(refusal) => return Err(refusal),
         };
         let held = Reservation::new(connection, bytes);
         Ok(AdmissionPermit { scheduler: self.clone(), id, held, admitted, estimate, predicted, begun: false })
@@ -316,7 +320,7 @@ impl WaitBound {
     }
 }
 
-impl State {
+impl SchedulerState {
     /// Returns the cost of a request, and the part of it before the store is asked.
     fn estimate(&self, kind: OperationKind, shape: Shape) -> (Cost, Cost) {
         (self.costs.whole(kind, shape), self.costs.estimate(kind, shape))
@@ -342,12 +346,12 @@ impl Drop for Handle {
     }
 }
 
-impl Shared {
+impl SharedScheduler {
     fn run(&self) {
         let mut slices = 0_u32;
         let mut ran = None;
         let mut gave_way = Instant::now();
-        while let Some(Turn { id, mut work, allowance }) = self.next(ran.take()) {
+        while let Some(TakenSlice { id, mut work, allowance }) = self.next(ran.take()) {
             slices = slices.wrapping_add(1);
             let began = slices.is_multiple_of(SLICES_PER_SAMPLE).then(thread_cpu);
             let kind = work.kind();
@@ -356,9 +360,13 @@ impl Shared {
             let took = began.map(|began| thread_cpu().saturating_sub(began));
             let more = slice.as_ref().is_ok_and(|slice| slice.more);
             ran = Some(match slice {
-                Ok(Slice { done, more: true }) => Ran { id, kind, done, took, unfinished: Some(work), ended: None },
-                Ok(Slice { done, more: false }) => Ran { id, kind, done, took, unfinished: None, ended: Some(work) },
-                Err(_) => Ran { id, kind, done: Shape::default(), took: None, unfinished: None, ended: None },
+                Ok(Slice { done, more: true }) => {
+                    SliceResult { id, kind, done, took, unfinished: Some(work), ended: None }
+                }
+                Ok(Slice { done, more: false }) => {
+                    SliceResult { id, kind, done, took, unfinished: None, ended: Some(work) }
+                }
+                Err(_) => SliceResult { id, kind, done: Shape::default(), took: None, unfinished: None, ended: None },
             });
             // Only long work yields. Yielding after short requests would make network threads take requests one by one,
             // which costs more than it saves.
@@ -371,10 +379,10 @@ impl Shared {
 
     /// Returns a finished slice and waits for the next; `None` when all handles are dropped and no work is left.
     /// Results are delivered after the core has accounted for the slice: the receiver may submit more work at once.
-    fn next(&self, ran: Option<Ran>) -> Option<Turn> {
+    fn next(&self, ran: Option<SliceResult>) -> Option<TakenSlice> {
         let (mut unwanted, mut ended) = (None, None);
         let mut state = self.lock();
-        if let Some(Ran { id, kind, done, took, unfinished, ended: work }) = ran {
+        if let Some(SliceResult { id, kind, done, took, unfinished, ended: work }) = ran {
             ended = work;
             if let Some(took) = took {
                 state.costs.observe(kind, done, took);
@@ -392,7 +400,7 @@ impl Shared {
                 deliver(&mut ended);
                 wake_all(woken);
                 drop(unwanted);
-                return Some(Turn { id: slice.id, work, allowance });
+                return Some(TakenSlice { id: slice.id, work, allowance });
             }
             let closed = state.closed;
             drop(state);
@@ -429,7 +437,7 @@ impl Shared {
         Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         // No slice runs under the lock, so it is never poisoned in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -65,7 +65,7 @@ pub struct Sweeper<L> {
     tokens: Arc<dyn TokenStore>,
     /// Names this run of this engine; holds the lease.
     instance: String,
-    options: sealwire_config::Sweep,
+    options: sealwire_config::SweepSettings,
     ledger: L,
     /// Seconds since 1970-01-01 UTC.
     clock: fn() -> u64,
@@ -91,7 +91,7 @@ impl<L: Ledger> Sweeper<L> {
         control: Control,
         tokens: Arc<dyn TokenStore>,
         instance: String,
-        options: sealwire_config::Sweep,
+        options: sealwire_config::SweepSettings,
         ledger: L,
         clock: fn() -> u64,
         stop: watch::Receiver<bool>,

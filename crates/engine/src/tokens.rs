@@ -25,7 +25,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sealwire_config::Limits;
 use sealwire_crypto::{Datatype, Format, TokenContext, TokenKeys};
 use sealwire_msgpack::Token;
-pub use sealwire_store::CollectionKind as Kind;
+pub use sealwire_store::CollectionKind;
 use sealwire_store::MapId;
 use zeroize::Zeroizing;
 
@@ -37,7 +37,7 @@ pub struct Collection {
     /// Names its rows.
     pub map: MapId,
     /// Kind of its tokens.
-    pub kind: Kind,
+    pub kind: CollectionKind,
     /// Format of its tokens.
     pub format: Format,
     /// Equal values have equal tokens under one context only. Otherwise contexts are nothing to deterministic and
@@ -50,7 +50,7 @@ pub struct Collection {
 impl Collection {
     /// Tokens are the same for all contexts.
     pub fn is_shared(&self) -> bool {
-        self.kind != Kind::Random && !self.per_context
+        self.kind != CollectionKind::Random && !self.per_context
     }
 
     /// Returns the context under which a value of the collection is sealed and found.

@@ -22,14 +22,14 @@ struct Known {
 }
 
 /// The keys of the vectors, and the envelopes that they open.
-struct World {
+struct EnvelopeKeys {
     keys: Arc<AppKeys>,
     known: Vec<Known>,
     /// Index of the first envelope that this process sealed.
     own: usize,
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static WORLD: LazyLock<EnvelopeKeys> = LazyLock::new(|| {
     let app = AppId::new("shop").expect("a name");
     let vectors: Vec<_> = vectors(VECTORS).into_iter().filter(|vector| vector["expect"] == "open").collect();
     let mut scalars: Vec<(Curve, String)> = Vec::new();
@@ -57,7 +57,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             known.push(Known { context: b"row 7".to_vec(), bytes, plaintext: PLAINTEXT.to_vec() });
         }
     }
-    World { keys, known, own }
+    EnvelopeKeys { keys, known, own }
 });
 
 fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::evervault::{
-    Datatype, FILE_HEADER_BYTES, FileHeader, FileOpener, Form, Legacy, Opener, Sealer, Tag, Value, inspect,
+    Datatype, FILE_HEADER_BYTES, FileHeader, FileOpener, Form, Legacy, OpenedValue, Opener, Sealer, Tag, inspect,
     inspect_file, looks_like, looks_like_file,
 };
 use sealwire_crypto::{AppId, AppKeys, Curve, KeyPair, KeyScope, KeyState, KeyVersion};
@@ -17,14 +17,14 @@ const TEXT: &str = "4111111111111111";
 const VECTORS: &str = include_str!("../../../proto/vectors/evervault.jsonl");
 
 /// Keys, an honest string and file of each form, and the vectors.
-struct World {
+struct EvervaultKeys {
     keys: Arc<AppKeys>,
     strings: Vec<Vec<u8>>,
     files: Vec<Vec<u8>>,
     vectors: HashSet<Vec<u8>>,
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static WORLD: LazyLock<EvervaultKeys> = LazyLock::new(|| {
     let vectors = vectors(VECTORS);
     let mut scalars: Vec<&str> = vectors.iter().map(|vector| text(vector, "private_key")).collect();
     scalars.sort_unstable();
@@ -45,7 +45,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
             files.push(file);
         }
     }
-    World { keys, strings, files, vectors: vectors.iter().map(bytes_of).collect() }
+    EvervaultKeys { keys, strings, files, vectors: vectors.iter().map(bytes_of).collect() }
 });
 
 fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {
@@ -58,7 +58,7 @@ pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (which, piece, mend) = (usize::from(input.byte()), usize::from(input.byte()).max(1), input.byte() & 1 != 0);
     let edits = input.edits();
-    let World { keys, strings, files, vectors } = &*WORLD;
+    let EvervaultKeys { keys, strings, files, vectors } = &*WORLD;
     let mut opener = Opener::new(keys, Legacy::Allowed);
 
     let bytes = input.0;
@@ -85,7 +85,7 @@ pub(crate) fn run(input: &[u8]) {
     let string = edited(&strings[which], &edits);
     if let Ok(opened) = opener.open(&string) {
         let said = inspect(&string).expect("a string that opens can be inspected");
-        assert!(opened.value == Value::Text(TEXT) && opened.role.is_none());
+        assert!(opened.value == OpenedValue::Text(TEXT) && opened.role.is_none());
         // Two tags do not bind the sign of the ephemeral point.
         assert!(string == strings[which] || matches!(said.tag, Tag::Rfvc | Tag::Untagged));
     }

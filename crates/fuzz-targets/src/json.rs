@@ -1,6 +1,6 @@
 //! JSON and MessagePack: converted there and back, a document is a fixed point.
 
-use sealwire_payload::Limits;
+use sealwire_payload::WalkLimits;
 use sealwire_payload::json::{from_msgpack, to_msgpack};
 
 use crate::seed::{packed, words as list};
@@ -10,7 +10,7 @@ use crate::{Input, Seed};
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (pretty, bytes) = (input.byte() & 1 != 0, input.0);
-    let limits = Limits::default();
+    let limits = WalkLimits::default();
     if let Ok(packed) = to_msgpack(bytes, limits) {
         fixpoint(&packed, pretty, limits);
     }
@@ -22,7 +22,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-fn fixpoint(packed: &[u8], pretty: bool, limits: Limits) {
+fn fixpoint(packed: &[u8], pretty: bool, limits: WalkLimits) {
     let mut json = Vec::new();
     from_msgpack(packed, &mut json, pretty, limits).expect("a document from JSON has a form in JSON");
     assert!(std::str::from_utf8(&json).is_ok());

@@ -31,7 +31,7 @@ pub(crate) fn run(input: &[u8]) {
     assert!(kept.as_ref().is_none_or(|kept| kept.text == text));
     assert!(masked.is_none() || kept.is_some(), "rules make no text valid");
     if let (Some(masked), Answer::Same, FileFormat::Json) = (&masked, answer, format) {
-        let limits = sealwire_payload::Limits::default();
+        let limits = sealwire_payload::WalkLimits::default();
         if let Ok(before) = to_msgpack(text, limits) {
             assert_eq!(to_msgpack(&masked.text, limits).ok(), Some(before));
         }

@@ -36,7 +36,7 @@ pub use seed::Seed;
 
 /// A fuzz target.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct FuzzTarget {
     /// The name of its program in `crates/fuzz`.
     pub name: &'static str,
     /// Runs one input. Panics when the input shows a defect.
@@ -50,7 +50,7 @@ pub struct Target {
 macro_rules! targets {
     ($($module:ident),+ $(,)?) => {
         /// All targets, by name.
-        pub const TARGETS: &[Target] = &[$(Target {
+        pub const TARGETS: &[FuzzTarget] = &[$(FuzzTarget {
             name: stringify!($module),
             run: $module::run,
             seeds: $module::seeds,

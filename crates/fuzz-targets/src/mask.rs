@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use sealwire_mask::{Function, Mask, MaskSecret, Masking, Masks, Rules, Value};
-use sealwire_payload::{Budget, Containers, Limits, Progress, Walk};
+use sealwire_payload::{Budget, Containers, Progress, Walk, WalkLimits};
 use zeroize::Zeroizing;
 
 use crate::seed::{packed, text as field, vectors, words as list};
@@ -85,7 +85,7 @@ fn apply(mask: &Mask, text: &str, integer: i64, float: f64) {
 
 fn walk(masks: &Masks, document: &[u8]) {
     let mut out = Vec::new();
-    let mut walk = Walk::new(Arc::clone(masks.rules().selection()), Containers::Descend, Limits::default());
+    let mut walk = Walk::new(Arc::clone(masks.rules().selection()), Containers::Descend, WalkLimits::default());
     if let Ok(Progress::Done { consumed }) =
         walk.advance(document, &mut out, &mut Masking::new(masks), Budget::UNLIMITED)
     {

@@ -17,12 +17,12 @@ use crate::seed::words as list;
 use crate::{Input, Seed};
 
 /// Files of a configuration, in the order certificate, key, authority, revocation list.
-struct World {
+struct Authorities {
     tls: Tls,
     files: [(PathBuf, &'static str, Vec<u8>); 4],
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static WORLD: LazyLock<Authorities> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder").keep();
     let authority = Authority::create("fuzz", Validity::days(10)).expect("an authority");
     let names = vec![Name::Dns("localhost".into())];
@@ -47,7 +47,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     for (path, label, der) in &files {
         put(path, &pem(label, der));
     }
-    World { tls, files }
+    Authorities { tls, files }
 });
 
 fn put(path: &Path, contents: &[u8]) {
@@ -82,7 +82,7 @@ fn revocations(authority: &Authority) -> String {
 
 /// Loads TLS with one file changed. Settings: file, form, changes of its DER; then bytes in its place or behind it.
 pub(crate) fn run(input: &[u8]) {
-    let World { tls, files } = &*WORLD;
+    let Authorities { tls, files } = &*WORLD;
     let mut input = Input(input);
     let (path, label, der) = &files[usize::from(input.byte() % 4)];
     let form = input.byte() % 4;

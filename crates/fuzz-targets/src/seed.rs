@@ -1,6 +1,6 @@
 //! Seeds, and the vectors of `proto/` that many are made of.
 
-use sealwire_payload::Limits;
+use sealwire_payload::WalkLimits;
 use sealwire_payload::json::to_msgpack;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ pub(crate) fn numbered<T: AsRef<[u8]>>(name: &str, settings: &[u8], all: impl In
 
 /// Encodes JSON as MessagePack.
 pub(crate) fn packed(json: &str) -> Vec<u8> {
-    to_msgpack(json.as_bytes(), Limits::default()).unwrap_or_else(|error| panic!("{json}: {error:?}"))
+    to_msgpack(json.as_bytes(), WalkLimits::default()).unwrap_or_else(|error| panic!("{json}: {error:?}"))
 }
 
 /// Reads a file of vectors: one JSON object per line.

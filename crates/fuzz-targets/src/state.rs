@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use sealwire_crypto::{AppId, Curve, Format as TokenFormat, Kek};
+use sealwire_crypto::{AppId, Curve, Kek};
 use sealwire_store::{
     CollectionKind, CollectionName, Control, ControlStore, FileStore, KeyKind, Rules, Scope, Snapshot, StoreError,
     Target, fuzzing,
@@ -69,7 +69,7 @@ fn made() -> String {
         control.rotate(&shop, KeyKind::Token).await?;
         let rules = Rules {
             kind: CollectionKind::Deterministic,
-            format: TokenFormat::Card(Default::default()),
+            format: sealwire_crypto::Format::Card(Default::default()),
             scope: Scope::Context,
             expires_s: Some(3_600),
             retention_s: Some(86_400),
@@ -77,7 +77,7 @@ fn made() -> String {
         control.create_collection(&shop, &CollectionName::new("cards")?, rules).await?;
         let rules = Rules {
             kind: CollectionKind::OneWay,
-            format: TokenFormat::Opaque,
+            format: sealwire_crypto::Format::Opaque,
             scope: Scope::Collection,
             expires_s: None,
             retention_s: None,

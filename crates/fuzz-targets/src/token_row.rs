@@ -17,14 +17,14 @@ const VALUE: &[u8] = b"4242424242424242";
 const VECTORS: &str = include_str!("../../../proto/vectors/token.jsonl");
 
 /// Keys of the vectors, and an honest row of each layout.
-struct World {
+struct RowKeys {
     keys: TokenKeys,
     id: [u8; 16],
     context: TokenContext,
     honest: Vec<Vec<u8>>,
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static WORLD: LazyLock<RowKeys> = LazyLock::new(|| {
     let secret = "f51e3dbf381c33a6ac247cee3e4dfeec96c5760374f24461c10def96b31f5fcb";
     let version = |number, state| {
         let secret = TokenSecret::new(Zeroizing::new(key(secret).map(|byte| byte ^ (number as u8 - 1))));
@@ -39,13 +39,13 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     };
     let value = Some((Datatype::String, VALUE));
     let honest = vec![row(None, value), row(None, None), row(Some(&[9; 16]), value), row(Some(&[9; 16]), None)];
-    World { keys, id, context, honest }
+    RowKeys { keys, id, context, honest }
 });
 
 /// Opens an honest row with changes, and bytes from elsewhere. Settings: row, changes.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
-    let World { keys, id, context, honest } = &*WORLD;
+    let RowKeys { keys, id, context, honest } = &*WORLD;
     let mut buffer = RowBuffer::default();
     let which = usize::from(input.byte()) % honest.len();
     let row = edited(&honest[which], &input.edits());

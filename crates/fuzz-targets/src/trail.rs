@@ -14,15 +14,15 @@ use crate::seed::words as list;
 use crate::{Input, Seed};
 
 /// A folder that holds the trail, and its files as they were written.
-struct World {
+struct TrailKeys {
     folder: PathBuf,
     files: Vec<(String, Vec<u8>)>,
     key: AuditKey,
 }
 
-struct Silent;
+struct NoObserver;
 
-impl Observer for Silent {
+impl Observer for NoObserver {
     fn notice(&self, _: &Notice<'_>) {}
 }
 
@@ -30,7 +30,7 @@ fn key() -> AuditKey {
     AuditKey::new(&Zeroizing::new([7; 32]))
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static WORLD: LazyLock<TrailKeys> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder").keep();
     let journal = Options {
         folder: folder.clone(),
@@ -49,7 +49,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         gather: Duration::ZERO,
         version: "0.0.0",
     };
-    let trail = Trail::open(options, key(), Arc::new(Silent)).expect("a trail");
+    let trail = Trail::open(options, key(), Arc::new(NoObserver)).expect("a trail");
     for fields in 0..30 {
         let record = Record {
             principal: "relay",
@@ -74,12 +74,12 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     let mut files: Vec<_> = entries.filter_map(read).collect();
     files.sort();
     assert!(files.len() > 3, "a checkpoint and several segments");
-    World { folder, files, key: key() }
+    TrailKeys { folder, files, key: key() }
 });
 
 /// Changes one file of the trail. Settings: file, operation, position, count; then bytes to insert.
 pub(crate) fn run(input: &[u8]) {
-    let World { folder, files, key } = &*WORLD;
+    let TrailKeys { folder, files, key } = &*WORLD;
     let mut input = Input(input);
     let (name, original) = &files[usize::from(input.byte()) % files.len()];
     let (operation, at, count) = (input.byte() % 5, usize::from(input.short()), usize::from(input.byte()));

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use sealwire_payload::{
-    Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk, WalkError,
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError, WalkLimits,
 };
 
 use crate::input::text;
@@ -56,7 +56,7 @@ impl Transform for Mixed {
 type Walked<E> = Result<(Vec<u8>, usize, usize), WalkError<E>>;
 
 fn walk<T: Transform>(
-    setting: (&Arc<Selection>, Containers, Limits),
+    setting: (&Arc<Selection>, Containers, WalkLimits),
     input: &[u8],
     transform: &mut T,
     budgets: &[(u8, u16)],
@@ -94,7 +94,7 @@ pub(crate) fn run(input: &[u8]) {
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let containers = if flags & 2 != 0 { Containers::Whole } else { Containers::Descend };
-    let wide = Limits { depth_max: usize::from(depth_max), ..Limits::default() };
+    let wide = WalkLimits { depth_max: usize::from(depth_max), ..WalkLimits::default() };
 
     let mut kept = Keep::default();
     if let Ok((out, consumed, fields)) = walk((&selection, containers, wide), document, &mut kept, &budgets) {
@@ -102,7 +102,7 @@ pub(crate) fn run(input: &[u8]) {
         assert_eq!(fields, kept.0);
     }
 
-    let tight = Limits { out_bytes_max: usize::from(out_bytes_max), ..wide };
+    let tight = WalkLimits { out_bytes_max: usize::from(out_bytes_max), ..wide };
     let (mut once, mut sliced) = (Mixed::default(), Mixed::default());
     let at_once = walk((&selection, containers, tight), document, &mut once, &[]);
     let in_slices = walk((&selection, containers, tight), document, &mut sliced, &budgets);

@@ -11,7 +11,7 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use sealwire_fuzz_targets::{TARGETS, Target};
+use sealwire_fuzz_targets::{FuzzTarget, TARGETS};
 
 /// All seeds together.
 const BYTES_MAX: u64 = 1 << 20;
@@ -36,7 +36,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Writes what the generator makes, then returns what is committed.
-fn committed(target: &Target) -> BTreeMap<String, Vec<u8>> {
+fn committed(target: &FuzzTarget) -> BTreeMap<String, Vec<u8>> {
     let folder = fuzz("seeds").join(target.name);
     if is_blessing() {
         let seeds = (target.seeds)();
@@ -56,7 +56,7 @@ fn committed(target: &Target) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Prints a dictionary as libFuzzer reads it.
-fn dictionary(target: &Target) -> String {
+fn dictionary(target: &FuzzTarget) -> String {
     let mut out = String::new();
     for word in (target.words)() {
         out.push('"');

@@ -16,7 +16,7 @@ use sealwire_wire::request;
 use crate::fault::Fault;
 use crate::host;
 use crate::load::{Arrivals, Drive, Load};
-use crate::progress::{Live, Moment};
+use crate::progress::{Live, ProgressSample};
 use crate::random::Random;
 use crate::response_checker::{Book, Clock, Recent, Window};
 use crate::results;
@@ -382,9 +382,9 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn moment(&mut self, now: u64) -> Moment {
+    fn moment(&mut self, now: u64) -> ProgressSample {
         let recent = std::mem::replace(&mut self.book.recent, Recent::new());
-        Moment {
+        ProgressSample {
             t_s: now as f64 / SECOND - self.load.warm_up_s,
             under_way: self.links.iter().map(|link| link.calls.len() as u64).sum(),
             recent,

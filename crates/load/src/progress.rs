@@ -8,7 +8,7 @@ use crate::response_checker::Recent;
 use crate::table::{number, time};
 
 /// Progress in the last second.
-pub(crate) struct Moment {
+pub(crate) struct ProgressSample {
     /// Seconds since the measurement window began; negative during warm-up.
     pub(crate) t_s: f64,
     /// Requests without a response yet.
@@ -17,12 +17,12 @@ pub(crate) struct Moment {
 }
 
 /// The sender of progress to the printing thread.
-pub(crate) struct Live(Sender<Moment>);
+pub(crate) struct Live(Sender<ProgressSample>);
 
 impl Live {
     /// Starts the printing thread. The thread ends when the sender is dropped.
     pub(crate) fn start() -> (Self, JoinHandle<()>) {
-        let (sender, moments) = channel::<Moment>();
+        let (sender, moments) = channel::<ProgressSample>();
         let printer = std::thread::spawn(move || {
             // A closed standard error must not stop a load.
             moments.iter().for_each(|moment| drop(writeln!(std::io::stderr(), "{}", line(&moment))));
@@ -31,12 +31,12 @@ impl Live {
     }
 
     /// Sends progress to the printing thread. Never blocks.
-    pub(crate) fn tell(&self, moment: Moment) {
+    pub(crate) fn tell(&self, moment: ProgressSample) {
         let _ = self.0.send(moment);
     }
 }
 
-fn line(moment: &Moment) -> String {
+fn line(moment: &ProgressSample) -> String {
     let Recent { ok, errors, latency } = &moment.recent;
     let phase = if moment.t_s < 0.0 { " (warm-up)" } else { "" };
     format!(

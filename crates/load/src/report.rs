@@ -40,7 +40,7 @@ pub(crate) struct Args {
 }
 
 /// A file of figures.
-struct Document {
+struct ReportPage {
     /// As it was named.
     name: String,
     /// From the page to it.
@@ -78,7 +78,7 @@ fn folder(output: &Path) -> io::Result<PathBuf> {
     folder.canonicalize().map_err(|error| named(folder, error))
 }
 
-fn read(file: &Path, folder: &Path) -> io::Result<Document> {
+fn read(file: &Path, folder: &Path) -> io::Result<ReportPage> {
     let read = || {
         let mut text = String::new();
         File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
@@ -86,7 +86,7 @@ fn read(file: &Path, folder: &Path) -> io::Result<Document> {
             return Err(io::Error::other(format!("has more than {FILE_BYTES_MAX} bytes")));
         }
         let figures = Figures::parse(&text)?;
-        Ok(Document { name: file.display().to_string(), link: link(&file.canonicalize()?, folder), text, figures })
+        Ok(ReportPage { name: file.display().to_string(), link: link(&file.canonicalize()?, folder), text, figures })
     };
     read().map_err(|error| named(file, error))
 }

@@ -13,7 +13,7 @@ use crate::frames;
 use crate::histograms::{Spread, Tally};
 use crate::load::{Load, Method};
 use crate::random::Random;
-use crate::session::{Kind, Pause, Pending, end_by_notice};
+use crate::session::{Pause, Pending, SessionKind, end_by_notice};
 use crate::stream::Stream;
 
 /// A request that is sent later than this after its due time counts as late.
@@ -59,7 +59,7 @@ impl Recent {
 
 /// State that responses change.
 pub(crate) struct Book {
-    pub(crate) kinds: Vec<Kind>,
+    pub(crate) kinds: Vec<SessionKind>,
     pub(crate) tallies: Vec<Tally>,
     pub(crate) window: Window,
     pub(crate) lag: Spread,
@@ -79,7 +79,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    pub(crate) fn new(load: &Load, kinds: Vec<Kind>, window: Window, clock: Clock) -> Self {
+    pub(crate) fn new(load: &Load, kinds: Vec<SessionKind>, window: Window, clock: Clock) -> Self {
         let intervals = (window.end - window.begin).div_ceil(window.interval) as usize;
         Self {
             tallies: kinds.iter().map(|_| Tally::new(intervals)).collect(),

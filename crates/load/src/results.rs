@@ -82,7 +82,7 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     /// The engine that was measured.
-    pub engine: Engine,
+    pub engine: EngineUsage,
     /// The machine of the generator.
     pub machine: Machine,
     /// Negotiated TLS version, cipher suite and key exchange.
@@ -107,7 +107,7 @@ pub struct Conditions {
 
 /// The engine, from its `info` response and, if possible, from its machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Engine {
+pub struct EngineUsage {
     /// Version of the engine's program.
     pub version: String,
     /// Address of the engine's listener.

@@ -52,7 +52,7 @@ pub(crate) struct Link {
 
 /// Calls of one kind, ready to be sent.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct SessionKind {
     pub(crate) call: Call,
     /// At least one.
     pub(crate) frames: Vec<Frame>,
@@ -62,7 +62,7 @@ pub(crate) struct Kind {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) links: Vec<Link>,
-    pub(crate) kinds: Vec<Kind>,
+    pub(crate) kinds: Vec<SessionKind>,
     /// As negotiated.
     pub(crate) tls: String,
     /// The engine's version.
@@ -84,7 +84,8 @@ impl Session {
             version = Info::decode(result).map_err(|error| Fault::Wrong(format!("info: {error}")))?.version;
         }
         let mut random = Random::new(load.seed ^ 0x5eed);
-        let kinds = load.calls.iter().map(|call| Kind::make(load, call, &mut streams[0], &mut scratch, &mut random));
+        let kinds =
+            load.calls.iter().map(|call| SessionKind::make(load, call, &mut streams[0], &mut scratch, &mut random));
         let kinds = kinds.collect::<Result<_, _>>()?;
         let tls = streams[0].negotiated();
         let link = |stream| Link { stream, calls: Calls::new(), pause: Pause::default() };
@@ -158,7 +159,7 @@ fn result(answer: &[u8]) -> Result<&[u8], Fault> {
     reply.outcome.map_err(|error| Fault::Failed(error.to_string()))
 }
 
-impl Kind {
+impl SessionKind {
     fn make(
         load: &Load,
         call: &Call,

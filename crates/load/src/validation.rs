@@ -5,7 +5,7 @@ use crate::generator::interval_s;
 use crate::histograms::Tally;
 use crate::host;
 use crate::load::{Drive, Load, Method};
-use crate::results::{Class, Conditions, Engine, Generator, Mode, RUN, Run, ServerCpu, Totals};
+use crate::results::{Class, Conditions, EngineUsage, Generator, Mode, RUN, Run, ServerCpu, Totals};
 use crate::worker_result::Part;
 
 /// A thread that sends and is busier than this share of a core has no core left to be on time with.
@@ -105,7 +105,7 @@ fn conditions(load: &Load, processes: u32, part: &Part) -> Conditions {
         Drive::Closed { callers } => (Mode::Closed, None, Some(callers)),
     };
     Conditions {
-        engine: Engine {
+        engine: EngineUsage {
             version: part.version.clone(),
             address: load.target.address.clone(),
             cores: same_machine.then_some(machine.cores),

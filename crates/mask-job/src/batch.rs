@@ -10,7 +10,7 @@ use crate::report::{Counts, Label};
 
 /// A value that is to be masked.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundValue {
     /// Position in the chunk, including quotes.
     pub(crate) span: Range<usize>,
     pub(crate) rule: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) parts: Vec<Part>,
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<FoundValue>,
     /// Counts by label of values that were not masked.
     pub(crate) counts: Counts,
     pub(crate) records: u64,
@@ -60,7 +60,7 @@ impl Batch {
     /// Adds a value. `value` appends the value as one MessagePack scalar; `subject` is a MessagePack scalar too.
     pub(crate) fn push<E>(
         &mut self,
-        found: Found,
+        found: FoundValue,
         subject: Option<&[u8]>,
         value: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -130,10 +130,10 @@ impl Answers {
 /// text, or returns an error message.
 pub(crate) fn splice(
     text: &[u8],
-    found: &[Found],
+    found: &[FoundValue],
     answers: &Answers,
     counts: &mut Counts,
-    mut encode: impl FnMut(&Found, Token<'_>, &mut Vec<u8>) -> Result<(), String>,
+    mut encode: impl FnMut(&FoundValue, Token<'_>, &mut Vec<u8>) -> Result<(), String>,
 ) -> Result<Vec<u8>, (usize, String)> {
     let mut out = Vec::with_capacity(text.len() + text.len() / 8);
     let mut readers = answers.readers();

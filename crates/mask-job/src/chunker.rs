@@ -42,7 +42,7 @@ pub(crate) struct Cutter<R> {
     reader: R,
     limits: Limits,
     name: String,
-    state: State,
+    state: ChunkState,
     /// Bytes that were read but not returned yet.
     buffer: Vec<u8>,
     /// Number of bytes in `buffer` that `state` has scanned.
@@ -55,7 +55,7 @@ pub(crate) struct Cutter<R> {
 }
 
 #[derive(Debug)]
-enum State {
+enum ChunkState {
     Lines,
     QuotedLines {
         quoted: bool,
@@ -77,9 +77,9 @@ const BOM: &[u8] = &[0xef, 0xbb, 0xbf];
 impl<R: Read> Cutter<R> {
     pub(crate) fn new(reader: R, cut: Cut, limits: Limits, name: String) -> Self {
         let state = match cut {
-            Cut::Lines => State::Lines,
-            Cut::QuotedLines => State::QuotedLines { quoted: false },
-            Cut::Elements => State::Document,
+            Cut::Lines => ChunkState::Lines,
+            Cut::QuotedLines => ChunkState::QuotedLines { quoted: false },
+            Cut::Elements => ChunkState::Document,
         };
         Self {
             reader,
@@ -140,7 +140,7 @@ impl<R: Read> Cutter<R> {
         self.line += memchr::memchr_iter(b'\n', &bytes).count() as u64;
         self.records = records;
         let mut skipped = if is_first && bytes.starts_with(BOM) { BOM.len() } else { 0 };
-        if is_first && !matches!(self.state, State::Lines | State::QuotedLines { .. }) {
+        if is_first && !matches!(self.state, ChunkState::Lines | ChunkState::QuotedLines { .. }) {
             let blanks = bytes[skipped..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
             if bytes.get(skipped + blanks) == Some(&b'[') {
                 skipped += blanks + 1;
@@ -164,7 +164,7 @@ impl<R: Read> Cutter<R> {
     }
 }
 
-impl State {
+impl ChunkState {
     /// Scans `new`, which begins at offset `base`. Returns the offset after the last boundary, and the number of
     /// elements up to it.
     fn scan(&mut self, new: &[u8], base: usize) -> (Option<usize>, u64) {

@@ -14,13 +14,13 @@ use sealwire_msgpack::Token;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 
-use crate::batch::{Batch, Form, Found};
+use crate::batch::{Batch, Form, FoundValue};
 use crate::chunker::{Chunk, Cut, Cutter};
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
 use crate::output::{Draft, Input, Output};
-use crate::pipeline::{self, Done, Format, Shared, Sink};
+use crate::pipeline::{self, Done, Format, PipelineState, Sink};
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress, Report};
 use crate::scan::csv::{self, Columns};
@@ -108,7 +108,7 @@ pub async fn mask_file<E: Engine>(
         ledger: Arc::clone(&ledger),
         columns: OnceLock::new(),
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(PipelineState {
         format,
         engine,
         plan,
@@ -190,7 +190,12 @@ fn open(job: &FileJob) -> Result<(Reader, Draft), JobError> {
 }
 
 /// Reads until the end of the input, or until the receiver is closed.
-fn read<E>(reader: Reader, name: String, shared: &Shared<FileText, E>, chunks: &mpsc::Sender<Result<Chunk, JobError>>) {
+fn read<E>(
+    reader: Reader,
+    name: String,
+    shared: &PipelineState<FileText, E>,
+    chunks: &mpsc::Sender<Result<Chunk, JobError>>,
+) {
     let cut = shared.format.format.cut();
     let mut cutter = Cutter::new(reader, cut, shared.limits, name);
     loop {
@@ -272,7 +277,7 @@ impl Format for FileText {
         self.refused(chunk, unknown.map_err(|fault| self.broken(chunk, &fault))?)
     }
 
-    fn encode(&self, found: &Found, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
         let written = match (found.form, self.format) {
             (Form::Csv { quoted }, FileFormat::Csv { delimiter }) => csv::write_field(answer, quoted, delimiter, out),
             _ => write_json(answer, out),
@@ -280,7 +285,7 @@ impl Format for FileText {
         written.ok_or_else(|| format!("its answer is {}, which this format cannot hold", answer.kind()))
     }
 
-    fn unfit(&self, chunk: &Chunk, found: &Found, why: String) -> JobError {
+    fn unfit(&self, chunk: &Chunk, found: &FoundValue, why: String) -> JobError {
         let (line, column) = place(&chunk.bytes, chunk.first_line, found.span.start);
         JobError::Unfit {
             name: self.name.clone(),

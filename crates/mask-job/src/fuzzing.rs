@@ -11,7 +11,7 @@ use crate::engine::Column;
 use crate::error::JobError;
 use crate::file::{FileFormat, FileText};
 use crate::limits::Limits;
-use crate::pipeline::{self, Format, Shared};
+use crate::pipeline::{self, Format, PipelineState};
 use crate::plan::Plan;
 use crate::postgres::catalog::{self, Class, Table};
 use crate::postgres::rows::Rows;
@@ -103,7 +103,7 @@ fn run<F: Format>(
     begin: impl Fn(&F, &mut Chunk) -> Result<(), JobError>,
     mut mask: impl FnMut(&Column) -> Vec<u8>,
 ) -> Result<Masked, JobError> {
-    let shared = Shared {
+    let shared = PipelineState {
         format,
         engine: Arc::new(()),
         plan,

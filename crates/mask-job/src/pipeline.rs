@@ -11,7 +11,7 @@ use sealwire_msgpack::Token;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
-use crate::batch::{Answers, Batch, Found, splice};
+use crate::batch::{Answers, Batch, FoundValue, splice};
 use crate::chunker::Chunk;
 use crate::engine::{Engine, EngineError};
 use crate::error::JobError;
@@ -30,14 +30,14 @@ pub(crate) trait Format: Send + Sync + 'static {
     fn scan(&self, chunk: &Chunk, memory: &mut Self::Memory, batch: &mut Batch) -> Result<(), JobError>;
 
     /// Appends one masked value as text.
-    fn encode(&self, found: &Found, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String>;
+    fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String>;
 
     /// Creates the error for one value, with its position.
-    fn unfit(&self, chunk: &Chunk, found: &Found, why: String) -> JobError;
+    fn unfit(&self, chunk: &Chunk, found: &FoundValue, why: String) -> JobError;
 }
 
 /// Data that all chunks of a job share.
-pub(crate) struct Shared<F: Format, E> {
+pub(crate) struct PipelineState<F: Format, E> {
     pub(crate) format: F,
     pub(crate) engine: Arc<E>,
     pub(crate) plan: Arc<Plan>,
@@ -65,7 +65,7 @@ pub(crate) trait Sink: Send {
 
 /// Takes chunks from `source` until it ends, and sends each to `sink` when the chunk is masked.
 pub(crate) async fn run<F: Format, E: Engine>(
-    shared: &Arc<Shared<F, E>>,
+    shared: &Arc<PipelineState<F, E>>,
     mut source: mpsc::Receiver<Result<Chunk, JobError>>,
     sink: &mut impl Sink,
 ) -> Result<(), JobError> {
@@ -104,7 +104,7 @@ impl Drop for Task {
     }
 }
 
-async fn process<F: Format, E: Engine>(shared: Arc<Shared<F, E>>, chunk: Chunk) -> Result<Done, JobError> {
+async fn process<F: Format, E: Engine>(shared: Arc<PipelineState<F, E>>, chunk: Chunk) -> Result<Done, JobError> {
     let (chunk, mut batch) = on_thread(&shared, chunk, scan).await??;
     let parts = std::mem::take(&mut batch.parts);
     let mut answers = Answers::default();
@@ -124,9 +124,9 @@ async fn process<F: Format, E: Engine>(shared: Arc<Shared<F, E>>, chunk: Chunk) 
 
 /// Runs CPU work on a blocking thread when a permit is available.
 async fn on_thread<F: Format, E: Engine, I: Send + 'static, O: Send + 'static>(
-    shared: &Arc<Shared<F, E>>,
+    shared: &Arc<PipelineState<F, E>>,
     input: I,
-    work: impl FnOnce(&Shared<F, E>, I) -> O + Send + 'static,
+    work: impl FnOnce(&PipelineState<F, E>, I) -> O + Send + 'static,
 ) -> Result<O, JobError> {
     let permit = Arc::clone(&shared.cpu).acquire_owned().await;
     let shared = Arc::clone(shared);
@@ -137,7 +137,7 @@ async fn on_thread<F: Format, E: Engine, I: Send + 'static, O: Send + 'static>(
     Ok(outcome.await?)
 }
 
-pub(crate) fn scan<F: Format, E>(shared: &Shared<F, E>, chunk: Chunk) -> Result<(Chunk, Batch), JobError> {
+pub(crate) fn scan<F: Format, E>(shared: &PipelineState<F, E>, chunk: Chunk) -> Result<(Chunk, Batch), JobError> {
     let kept = shared.memories.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let mut memory = kept.unwrap_or_else(|| shared.format.memory());
     let mut batch = Batch::new(shared.limits);
@@ -147,7 +147,7 @@ pub(crate) fn scan<F: Format, E>(shared: &Shared<F, E>, chunk: Chunk) -> Result<
 }
 
 pub(crate) fn put_back<F: Format, E>(
-    shared: &Shared<F, E>,
+    shared: &PipelineState<F, E>,
     chunk: Chunk,
     mut batch: Batch,
     answers: &Answers,
@@ -156,7 +156,8 @@ pub(crate) fn put_back<F: Format, E>(
     let bytes = if batch.found.is_empty() {
         chunk.bytes
     } else {
-        let encode = |found: &Found, answer: Token<'_>, out: &mut Vec<u8>| shared.format.encode(found, answer, out);
+        let encode =
+            |found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>| shared.format.encode(found, answer, out);
         let spliced = splice(&chunk.bytes, &batch.found, answers, &mut batch.counts, encode);
         spliced.map_err(|(at, what)| shared.format.unfit(&chunk, &batch.found[at], what))?
     };
@@ -166,7 +167,7 @@ pub(crate) fn put_back<F: Format, E>(
 
 /// Adds the position of the value to the engine's error.
 fn named<F: Format, E>(
-    shared: &Shared<F, E>,
+    shared: &PipelineState<F, E>,
     chunk: &Chunk,
     batch: &Batch,
     answered: &[(usize, usize)],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sealwire_mask::{Function, Rules, Ruling, Target, Unknown};
 use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Transform, Walk};
+use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk, WalkLimits};
 
 use crate::error::JobError;
 use crate::file::FileFormat;
@@ -113,7 +113,7 @@ impl Plan {
     /// Returns the rule of a leaf at a path, found by a walk over a document.
     pub(crate) fn path_rule(&self, path: &[Step]) -> Option<usize> {
         let mut judge = Judge { rules: &self.rules, rule: None };
-        let limits = Limits { depth_max: usize::MAX, ..Limits::default() };
+        let limits = WalkLimits { depth_max: usize::MAX, ..WalkLimits::default() };
         let mut walk = Walk::new(Arc::clone(self.rules.selection()), Containers::Descend, limits);
         let probe = probe(path);
         // The probe is well formed, and the judge never fails.

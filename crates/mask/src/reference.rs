@@ -16,7 +16,7 @@ pub(crate) enum Unique {
 
 /// One function with typical arguments.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct FunctionRow {
     /// The function as written in rules.
     pub(crate) function: &'static str,
     /// Accepted values.
@@ -36,8 +36,8 @@ const NO: &str = "no";
 const BY_KEY: &str = "with the key, by the engine alone; no call does it";
 
 /// All rows, in the order of the documentation.
-pub(crate) const ROWS: [Row; 23] = [
-    Row {
+pub(crate) const ROWS: [FunctionRow; 23] = [
+    FunctionRow {
         function: "keep",
         takes: "any value",
         is_consistent: true,
@@ -47,7 +47,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "the value itself",
         learns: "the value",
     },
-    Row {
+    FunctionRow {
         function: "redact",
         takes: "any value",
         is_consistent: true,
@@ -57,7 +57,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "type kept: `[redacted]` or the text of `with`, 0, false, empty binary",
         learns: "that there was a value, and its type",
     },
-    Row {
+    FunctionRow {
         function: "fixed(\"n/a\")",
         takes: "any value",
         is_consistent: true,
@@ -67,7 +67,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "that string, integer, float or boolean",
         learns: "that there was a value",
     },
-    Row {
+    FunctionRow {
         function: "null",
         takes: "any value",
         is_consistent: true,
@@ -77,7 +77,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "nil",
         learns: "nothing, not even whether there was a value",
     },
-    Row {
+    FunctionRow {
         function: "partial(first=1, last=4)",
         takes: "strings",
         is_consistent: true,
@@ -87,7 +87,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "as many characters; a value too short to hide any is hidden whole",
         learns: "the characters shown, and how many there are",
     },
-    Row {
+    FunctionRow {
         function: "email",
         takes: "strings with `@`",
         is_consistent: true,
@@ -97,7 +97,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "an address of `example.com`, `.net` or `.org`",
         learns: "which addresses are equal, and which are but for case",
     },
-    Row {
+    FunctionRow {
         function: "email(keep=domain)",
         takes: "strings with `@`",
         is_consistent: true,
@@ -107,7 +107,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "an address of the same domain: mail to it may reach a mailbox there",
         learns: "as above, and the domain, which may name a family or a firm",
     },
-    Row {
+    FunctionRow {
         function: "phone",
         takes: "strings of 3 to 20 digits, spaces and `-./()`, `+` in front",
         is_consistent: true,
@@ -117,7 +117,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept; calling code behind `+` or `00`, and one leading zero, stay. May be somebody's number",
         learns: "calling code, count of digits, separators, which numbers are equal",
     },
-    Row {
+    FunctionRow {
         function: "phone(last=2)",
         takes: "as above",
         is_consistent: true,
@@ -127,7 +127,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "as above",
         learns: "as above, and the last digits",
     },
-    Row {
+    FunctionRow {
         function: "card",
         takes: "strings of 12 to 19 digits, spaces and hyphens",
         is_consistent: true,
@@ -137,7 +137,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept, passes Luhn; the last 4 digits stay. May be somebody's card",
         learns: "the digits that stay, the length, which cards are equal",
     },
-    Row {
+    FunctionRow {
         function: "card(first=6, luhn=invalid)",
         takes: "as above",
         is_consistent: true,
@@ -147,7 +147,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept, never passes Luhn, so it is nobody's card; the first 6 and last 4 digits stay",
         learns: "as above; of the first 6 digits the bank",
     },
-    Row {
+    FunctionRow {
         function: "hash",
         takes: "strings, integers, binary",
         is_consistent: true,
@@ -157,7 +157,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "32 hexadecimal digits, or `length`",
         learns: "which values are equal, and how often each is there",
     },
-    Row {
+    FunctionRow {
         function: "pseudonym(list=full_names)",
         takes: "strings, integers, binary",
         is_consistent: true,
@@ -167,7 +167,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "an entry of the list",
         learns: "what may be equal: values of different entries are not",
     },
-    Row {
+    FunctionRow {
         function: "fpe",
         takes: "strings of 6 to 56 characters of `alphabet`, which is `digits`, and separators ` -_./:()+,#`; integers of 7 digits or more, which are masked otherwise than their digits as a string",
         is_consistent: true,
@@ -177,7 +177,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept: length, separators, type",
         learns: "length, separators, which values are equal",
     },
-    Row {
+    FunctionRow {
         function: "fpe(alphabet=alphanumeric)",
         takes: "strings of 4 to 32 letters and digits, and separators. `hex` takes 5 to 48, `lower` and `upper` 5 to 40, `alphanumeric_lower` and `alphanumeric_upper` 4 to 36, `letters` 4 to 32",
         is_consistent: true,
@@ -187,7 +187,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept: length, separators; letters and digits change places",
         learns: "as above",
     },
-    Row {
+    FunctionRow {
         function: "date_shift(days=30)",
         takes: "strings: ISO dates, RFC 3339 date-times, SQL timestamps",
         is_consistent: true,
@@ -197,7 +197,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept; the time of day and its offset stay",
         learns: "with one date known, all of them; order, intervals, time of day",
     },
-    Row {
+    FunctionRow {
         function: "date_shift(within=365)",
         takes: "as above",
         is_consistent: true,
@@ -207,7 +207,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "as above",
         learns: "the date to within 365 days; equal dates; time of day",
     },
-    Row {
+    FunctionRow {
         function: "date_shift(within=365, subject=id)",
         takes: "as above, with a string or integer under `id` in the same map",
         is_consistent: true,
@@ -217,7 +217,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "as above",
         learns: "dates to within 365 days; the intervals between one subject's dates, to the second",
     },
-    Row {
+    FunctionRow {
         function: "generalize(step=10)",
         takes: "integers, floats, strings of plain decimal numbers",
         is_consistent: true,
@@ -227,7 +227,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept: type, digits behind the point",
         learns: "the value to within `step`: much",
     },
-    Row {
+    FunctionRow {
         function: "generalize(keep=3)",
         takes: "strings",
         is_consistent: true,
@@ -237,7 +237,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "the first characters, nothing behind them",
         learns: "those characters: all of a value that is no longer",
     },
-    Row {
+    FunctionRow {
         function: "generalize(date=month)",
         takes: "dates, as `date_shift`",
         is_consistent: true,
@@ -247,7 +247,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept: the first of the month, or with `year` of January, at midnight",
         learns: "month or year: much",
     },
-    Row {
+    FunctionRow {
         function: "noise(percent=10)",
         takes: "integers, floats, strings of plain decimal numbers of at most 30 digits; with `subject` as `date_shift`",
         is_consistent: true,
@@ -257,7 +257,7 @@ pub(crate) const ROWS: [Row; 23] = [
         form: "kept: type, sign, digits behind the point",
         learns: "the value to within 10 percent; of an integer below 10 the value itself; sums nearly",
     },
-    Row {
+    FunctionRow {
         function: "noise(by=3)",
         takes: "as above",
         is_consistent: true,

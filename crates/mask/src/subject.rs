@@ -20,11 +20,11 @@ thread_local! {
 pub(crate) struct Subjects {
     /// Number of rules that have a subject.
     askers: usize,
-    found: Vec<Option<Found>>,
+    found: Vec<Option<FoundSubject>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct FoundSubject {
     /// Offset of the map in the document.
     map: usize,
     /// Offset of the value, or `None` if the key is missing.
@@ -50,7 +50,7 @@ impl Subjects {
         let found = remembered.unwrap_or_else(|| {
             #[cfg(test)]
             SEARCHES.set(SEARCHES.get() + 1);
-            Found { map: map.start(), value: map.find(key, SUBJECT_BYTES_MAX) }
+            FoundSubject { map: map.start(), value: map.find(key, SUBJECT_BYTES_MAX) }
         });
         self.found[slot] = Some(found);
         Value::read(map.bytes_from(found.value?))

@@ -2,7 +2,7 @@
 //!
 //! [`Walk`] finds the fields that a [`Selection`] names, lets a [`Transform`] replace each, and copies everything else
 //! byte for byte, odd encodings included. It can stop after any field and go on later, so a scheduler can slice it.
-//! It refuses malformed input, strings that are not UTF-8, and documents beyond its [`Limits`]; it knows no
+//! It refuses malformed input, strings that are not UTF-8, and documents beyond its [`WalkLimits`]; it knows no
 //! cryptography, builds no tree, allocates nothing per field and never recurses. Map keys are never fields.
 //!
 //! [`json`] is for the command line: JSON text to MessagePack and back without changing a value.
@@ -18,7 +18,7 @@ mod testing;
 mod transform;
 mod walk;
 
-pub use limits::{Budget, Limits};
+pub use limits::{Budget, WalkLimits};
 pub use path::{Path, push_name};
 pub use select::{Ranked, SelectError, Selection};
 pub use siblings::EnclosingMap;

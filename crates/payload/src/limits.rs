@@ -2,7 +2,7 @@
 
 /// Bounds of one walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct WalkLimits {
     /// Most containers around a value. Default 128: deeper than hand-made documents, shallow enough for the recursive
     /// parsers behind us.
     pub depth_max: usize,
@@ -11,7 +11,7 @@ pub struct Limits {
     pub out_bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for WalkLimits {
     fn default() -> Self {
         Self { depth_max: 128, out_bytes_max: 64 << 20 }
     }

@@ -131,7 +131,7 @@ mod tests {
     fn a_prefix_is_the_first_bytes_of_the_text() {
         use std::sync::Arc;
 
-        use crate::{Budget, Field, Limits, Outcome, Path, Transform, Walk};
+        use crate::{Budget, Field, Outcome, Path, Transform, Walk, WalkLimits};
 
         struct Paths(Vec<(String, Vec<String>)>);
         impl Transform for Paths {
@@ -149,7 +149,7 @@ mod tests {
             write::str(&mut input, key);
             input.extend_from_slice(&[0x91, 0x07]);
             let mut paths = Paths(Vec::new());
-            Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default())
+            Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default())
                 .advance(&input, &mut Vec::new(), &mut paths, Budget::UNLIMITED)
                 .unwrap();
             let [(whole, prefixes)] = &paths.0[..] else { panic!("one field") };

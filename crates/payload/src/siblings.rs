@@ -62,7 +62,7 @@ mod tests {
     use sealwire_msgpack::write;
 
     use crate::testing::doc;
-    use crate::{Budget, Containers, Field, Limits, Outcome, Path, Selection, Transform, Walk};
+    use crate::{Budget, Containers, Field, Outcome, Path, Selection, Transform, Walk, WalkLimits};
 
     /// Of every field the value under a key of the map around it.
     struct Beside<'k> {
@@ -92,7 +92,7 @@ mod tests {
     fn beside(key: &str, bytes_max: usize, input: &[u8]) -> Vec<(String, Option<u64>)> {
         let mut beside = Beside { key, bytes_max, found: Vec::new() };
         // Token by token: what stands beside does not hang on how far the walk is.
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Descend, Limits::default());
+        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Descend, WalkLimits::default());
         let step = Budget { fields_max: 1, bytes_max: 1 };
         while walk.advance(input, &mut Vec::new(), &mut beside, step) == Ok(crate::Progress::More) {}
         beside.found

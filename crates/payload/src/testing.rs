@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sealwire_msgpack::write;
 
-use crate::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk, WalkError};
+use crate::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError, WalkLimits};
 
 /// Fails every field and keeps it, which makes the walk tell its path.
 #[derive(Default)]
@@ -42,14 +42,14 @@ impl Transform for Wrap {
 
 /// MessagePack of a JSON text.
 pub(crate) fn doc(json: &str) -> Vec<u8> {
-    crate::json::to_msgpack(json.as_bytes(), Limits::default()).expect("test JSON converts")
+    crate::json::to_msgpack(json.as_bytes(), WalkLimits::default()).expect("test JSON converts")
 }
 
 /// One walk to the end in steps of `budget`: its output and the bytes consumed.
 pub(crate) fn walk<T: Transform>(
     selection: Selection,
     containers: Containers,
-    limits: Limits,
+    limits: WalkLimits,
     budget: Budget,
     input: &[u8],
     transform: &mut T,
@@ -70,7 +70,7 @@ pub(crate) fn walk<T: Transform>(
 /// The paths of all fields of `input`, which a walk that keeps them all must not change.
 /// Positions of the paths of a selection that match nothing in a document.
 pub(crate) fn unmatched(selection: Selection, containers: Containers, input: &[u8]) -> Vec<u32> {
-    let mut walk = Walk::new(Arc::new(selection), containers, Limits::default());
+    let mut walk = Walk::new(Arc::new(selection), containers, WalkLimits::default());
     while let Progress::More =
         walk.advance(input, &mut Vec::new(), &mut Paths::default(), Budget::fields(1)).expect("test document walks")
     {
@@ -80,7 +80,7 @@ pub(crate) fn unmatched(selection: Selection, containers: Containers, input: &[u
 
 pub(crate) fn fields(selection: Selection, containers: Containers, input: &[u8]) -> Vec<String> {
     let mut paths = Paths::default();
-    let (out, consumed) = walk(selection, containers, Limits::default(), Budget::UNLIMITED, input, &mut paths)
+    let (out, consumed) = walk(selection, containers, WalkLimits::default(), Budget::UNLIMITED, input, &mut paths)
         .expect("test document walks");
     assert_eq!(out, input);
     assert_eq!(consumed, input.len());

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::Path;
 use crate::frame::Frame;
-use crate::limits::{Budget, Limits, TOKEN_BYTES_MIN};
+use crate::limits::{Budget, TOKEN_BYTES_MIN, WalkLimits};
 use crate::select::{EVERYTHING, NOTHING, Selection, States};
 use crate::transform::{Containers, Field, Outcome, Transform};
 
@@ -41,7 +41,7 @@ pub enum WalkError<E> {
         /// What is wrong with it.
         source: Malformed,
     },
-    /// More than [`Limits::depth_max`] containers inside each other.
+    /// More than [`WalkLimits::depth_max`] containers inside each other.
     #[error("nested deeper than {depth_max} at byte {at}")]
     TooDeep {
         /// Offset in the input of the first container that is too deep.
@@ -49,7 +49,7 @@ pub enum WalkError<E> {
         /// The limit.
         depth_max: usize,
     },
-    /// The result is longer than [`Limits::out_bytes_max`].
+    /// The result is longer than [`WalkLimits::out_bytes_max`].
     #[error("result longer than {out_bytes_max} bytes")]
     OutTooLarge {
         /// The limit.
@@ -65,7 +65,7 @@ pub enum WalkError<E> {
 pub struct Walk {
     selection: Arc<Selection>,
     containers: Containers,
-    limits: Limits,
+    limits: WalkLimits,
     /// Offset of the next unread input byte.
     position: usize,
     /// Input before this offset has left for the output, as it was or replaced.
@@ -95,7 +95,7 @@ struct Pass<'a, T> {
 
 impl Walk {
     /// A walk that starts at the first byte of the input given to [`Walk::advance`].
-    pub fn new(selection: Arc<Selection>, containers: Containers, limits: Limits) -> Self {
+    pub fn new(selection: Arc<Selection>, containers: Containers, limits: WalkLimits) -> Self {
         Self {
             selection,
             containers,
@@ -352,7 +352,7 @@ mod tests {
     }
 
     /// The output of [`Wrap`] over every leaf, the same in one run and in single steps.
-    fn wrapped(input: &[u8], limits: Limits) -> Result<Vec<u8>, WalkError<String>> {
+    fn wrapped(input: &[u8], limits: WalkLimits) -> Result<Vec<u8>, WalkError<String>> {
         let steps = Budget { fields_max: 0, bytes_max: 0 };
         let run = |budget| walk(Selection::everything(), Containers::Whole, limits, budget, input, &mut Wrap);
         let outcome = run(WIDE);
@@ -365,7 +365,7 @@ mod tests {
         // An array16 of two, the second an empty map32: both headers longer than they need to be.
         let input = [0xdc, 0, 2, 0x05, 0xdf, 0, 0, 0, 0];
         let expected = [0xdc, 0, 2, 0xc4, 1, 0x05, 0xdf, 0, 0, 0, 0];
-        assert_eq!(wrapped(&input, Limits::default()), Ok(expected.to_vec()));
+        assert_eq!(wrapped(&input, WalkLimits::default()), Ok(expected.to_vec()));
     }
 
     #[test]
@@ -373,14 +373,14 @@ mod tests {
         for input in [&[0x07, 0xc1][..], &[0x90, 0xc1], &[0xc0, 0xff, 0xff]] {
             let mut paths = Paths::default();
             let selection = Selection::everything();
-            let outcome = walk(selection, Containers::Whole, Limits::default(), WIDE, input, &mut paths);
+            let outcome = walk(selection, Containers::Whole, WalkLimits::default(), WIDE, input, &mut paths);
             assert_eq!(outcome, Ok((input[..1].to_vec(), 1)));
         }
     }
 
     #[test]
     fn a_finished_walk_stays_finished() {
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
         let mut out = Vec::new();
         for _ in 0..3 {
             let progress = walk.advance(&[0x91, 0x07], &mut out, &mut Wrap, WIDE);
@@ -418,7 +418,7 @@ mod tests {
         let run = |goes_on, budget| {
             let mut mixed = Mixed { goes_on };
             let selection = Selection::everything();
-            walk(selection, Containers::Whole, Limits::default(), budget, &input, &mut mixed)
+            walk(selection, Containers::Whole, WalkLimits::default(), budget, &input, &mut mixed)
         };
         for fields_max in [1, 2, 3, 100] {
             let (out, _) = run(true, Budget::fields(fields_max)).expect("goes on");
@@ -447,7 +447,7 @@ mod tests {
             for fields_max in [0, 1, 2, usize::MAX] {
                 let budget = Budget { fields_max, bytes_max };
                 let selection = Selection::parse(paths).expect("paths parse");
-                let outcome = walk(selection, Containers::Whole, Limits::default(), budget, &input, &mut Wrap);
+                let outcome = walk(selection, Containers::Whole, WalkLimits::default(), budget, &input, &mut Wrap);
                 assert_eq!(outcome, Ok((expected.clone(), input.len())), "{budget:?}");
             }
         }
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn malformed_input_is_refused_where_it_begins() {
         let check = |input: &[u8], at, source| {
-            assert_eq!(wrapped(input, Limits::default()), Err(WalkError::Malformed { at, source }), "{input:02x?}");
+            assert_eq!(wrapped(input, WalkLimits::default()), Err(WalkError::Malformed { at, source }), "{input:02x?}");
         };
         check(&[], 0, Malformed::Truncated);
         check(&[0xc1], 0, Malformed::ReservedMarker);
@@ -476,7 +476,7 @@ mod tests {
     fn strings_are_checked_where_nothing_is_selected_too() {
         for (input, at) in [(&[0x92, 0x01, 0xa1, 0xff][..], 2), (&[0x81, 0xa1, 0xc0, 0x01], 1)] {
             for (path, containers) in [("$.x", Containers::Descend), ("$", Containers::Whole)] {
-                let outcome = walk(selection(path), containers, Limits::default(), WIDE, input, &mut Wrap);
+                let outcome = walk(selection(path), containers, WalkLimits::default(), WIDE, input, &mut Wrap);
                 let source = Malformed::NotUtf8;
                 assert_eq!(outcome, Err(WalkError::Malformed { at, source }), "{path}");
             }
@@ -486,7 +486,7 @@ mod tests {
     #[test]
     fn nesting_ends_at_its_limit() {
         let nested = |depth| [vec![0x91; depth], vec![0x01]].concat();
-        let limits = Limits { depth_max: 3, ..Limits::default() };
+        let limits = WalkLimits { depth_max: 3, ..WalkLimits::default() };
         let too_deep = |at, depth_max| Err(WalkError::TooDeep { at, depth_max });
         assert!(wrapped(&nested(3), limits).is_ok());
         assert_eq!(wrapped(&nested(4), limits), too_deep(3, 3));
@@ -494,18 +494,18 @@ mod tests {
         assert_eq!(wrapped(&[0x81, 0x91, 0x91, 0x91, 1, 2], limits), too_deep(3, 3));
         let outcome = walk(selection("$"), Containers::Whole, limits, WIDE, &nested(4), &mut Wrap);
         assert_eq!(outcome.map(|(out, _)| out), too_deep(3, 3));
-        assert_eq!(wrapped(&nested(10_000), Limits::default()), too_deep(128, 128));
-        assert_eq!(wrapped(&[0x90], Limits { depth_max: 0, ..limits }), too_deep(0, 0));
-        let deep = Limits { depth_max: 10_000, ..Limits::default() };
+        assert_eq!(wrapped(&nested(10_000), WalkLimits::default()), too_deep(128, 128));
+        assert_eq!(wrapped(&[0x90], WalkLimits { depth_max: 0, ..limits }), too_deep(0, 0));
+        let deep = WalkLimits { depth_max: 10_000, ..WalkLimits::default() };
         assert!(wrapped(&nested(10_000), deep).is_ok());
     }
 
     #[test]
     fn output_ends_at_its_limit() {
         let input = doc(r#"[1, "abc", [2]]"#);
-        let whole = wrapped(&input, Limits::default()).expect("walks");
+        let whole = wrapped(&input, WalkLimits::default()).expect("walks");
         for out_bytes_max in 0..whole.len() + 2 {
-            let outcome = wrapped(&input, Limits { out_bytes_max, ..Limits::default() });
+            let outcome = wrapped(&input, WalkLimits { out_bytes_max, ..WalkLimits::default() });
             if out_bytes_max < whole.len() {
                 assert_eq!(outcome, Err(WalkError::OutTooLarge { out_bytes_max }));
             } else {
@@ -517,9 +517,9 @@ mod tests {
     #[test]
     fn only_appended_bytes_count_as_output() {
         let input = doc(r#"[1, "abc", [2]]"#);
-        let whole = wrapped(&input, Limits::default()).expect("walks");
+        let whole = wrapped(&input, WalkLimits::default()).expect("walks");
         for (out_bytes_max, fits) in [(whole.len(), true), (whole.len() - 1, false)] {
-            let limits = Limits { out_bytes_max, ..Limits::default() };
+            let limits = WalkLimits { out_bytes_max, ..WalkLimits::default() };
             let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits);
             let (mut out, mut drained) = (b"prefix".to_vec(), Vec::new());
             let outcome = loop {
@@ -560,7 +560,7 @@ mod tests {
     fn a_slow_field_ends_its_slice() {
         // Each field with a nil behind it, which is none.
         let input = [&[0x9c][..], &[0x01, 0xc0].repeat(6)].concat();
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
         let (mut out, mut slow) = (Vec::new(), Slow(0));
         let mut fields = || {
             let progress = walk.advance(&input, &mut out, &mut slow, WIDE).expect("walks");
@@ -576,7 +576,7 @@ mod tests {
         // 10,000 one-byte values, none selected: each counts 16 bytes.
         let input = [&[0xdc, 0x27, 0x10][..], &[0x01; 10_000]].concat();
         let budget = Budget { fields_max: usize::MAX, bytes_max: 1600 };
-        let mut walk = Walk::new(Arc::new(selection("$.x")), Containers::Whole, Limits::default());
+        let mut walk = Walk::new(Arc::new(selection("$.x")), Containers::Whole, WalkLimits::default());
         let (mut out, mut slices) = (Vec::new(), 1);
         loop {
             let before = walk.position();
@@ -592,7 +592,7 @@ mod tests {
         assert_eq!(slices, 101);
         assert_eq!(walk.fields(), 0);
 
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
         for fields in 1..=20 {
             let progress = walk.advance(&input, &mut out, &mut Wrap, Budget::fields(1));
             assert_eq!(progress, Ok(Progress::More));

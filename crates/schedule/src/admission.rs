@@ -105,7 +105,7 @@ pub(crate) struct Lanes {
 
 /// Settings of admission.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct AdmissionRules {
     wait_max: f64,
     wait_min: f64,
     ordinary: f64,
@@ -138,7 +138,7 @@ impl Forecast {
     }
 }
 
-impl Rules {
+impl AdmissionRules {
     pub(crate) fn new(knobs: &Knobs, tuning: &Tuning) -> Self {
         Self {
             wait_max: nanos(knobs.wait_max) as f64,
@@ -213,7 +213,7 @@ impl Lanes {
     }
 
     /// Counts an offer and says whether it may be admitted, is to wait or is refused.
-    pub(crate) fn judge(&mut self, offer: &Offer, rules: &Rules) -> Result<Passed, Refusal> {
+    pub(crate) fn judge(&mut self, offer: &Offer, rules: &AdmissionRules) -> Result<Passed, Refusal> {
         let &Offer { class, work, rate, deadline, now, idle, .. } = offer;
         self.offered.fade(now, rules);
         self.refused.fade(now, rules);
@@ -246,7 +246,7 @@ impl Lanes {
     }
 
     /// Counts a refusal and writes it out.
-    pub(crate) fn refuse(&mut self, reason: Reason, offer: &Offer, rules: &Rules) -> Refusal {
+    pub(crate) fn refuse(&mut self, reason: Reason, offer: &Offer, rules: &AdmissionRules) -> Refusal {
         if offer.is_feasible() {
             self.refused.add(offer.class.index(), offer.work);
         }
@@ -255,7 +255,7 @@ impl Lanes {
 
     /// Counts a refusal of a call that has waited since it was offered, and writes it out. It counts as if it had been
     /// refused at once: what was offered then has faded since.
-    pub(crate) fn expire(&mut self, since: Time, offer: &Offer, rules: &Rules) -> Refusal {
+    pub(crate) fn expire(&mut self, since: Time, offer: &Offer, rules: &AdmissionRules) -> Refusal {
         self.offered.fade(offer.now, rules);
         self.refused.fade(offer.now, rules);
         let faded = (-(nanos(offer.now.since(since)) as f64) / rules.window).exp();
@@ -263,7 +263,7 @@ impl Lanes {
         self.refusal(Reason::Backlog, offer, rules)
     }
 
-    fn refusal(&self, reason: Reason, offer: &Offer, rules: &Rules) -> Refusal {
+    fn refusal(&self, reason: Reason, offer: &Offer, rules: &AdmissionRules) -> Refusal {
         let &Offer { class, work, rate, spread, .. } = offer;
         let forecast = self.forecast(class, work, rate, rules);
         let (min, _) = rules.thresholds(forecast.own, rate);
@@ -282,7 +282,7 @@ impl Lanes {
     }
 
     /// Work admitted of late, faded until `now`.
-    pub(crate) fn admitted(&mut self, now: Time, rules: &Rules) -> f64 {
+    pub(crate) fn admitted(&mut self, now: Time, rules: &AdmissionRules) -> f64 {
         self.admitted.fade(now, rules);
         self.admitted.sum()
     }
@@ -293,7 +293,7 @@ impl Lanes {
     }
 
     /// Returns true if `class` is rejected less than the worst class, and less than all must be.
-    fn owes(&self, class: Class, rate: Rate, rules: &Rules) -> bool {
+    fn owes(&self, class: Class, rate: Rate, rules: &AdmissionRules) -> bool {
         let behind = ((self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min).max(0.0);
         let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
         let worst = (0..CLASSES).map(fraction).fold(0.0, f64::max);
@@ -302,7 +302,7 @@ impl Lanes {
         fraction(class.index()) < worst.min(rules.worst_max * all).min(1.0 - fits / self.offered.sum())
     }
 
-    fn forecast(&self, class: Class, work: Cost, rate: Rate, rules: &Rules) -> Forecast {
+    fn forecast(&self, class: Class, work: Cost, rate: Rate, rules: &AdmissionRules) -> Forecast {
         let k = class.index();
         let work = work.as_nanos() as f64;
         let up_to = |sums: &[u64; CLASSES]| sums[..=k].iter().sum::<u64>() as f64 / rate.tenant;
@@ -315,12 +315,12 @@ impl Lanes {
     }
 
     /// The bound on the wait of a call that is known to be here already.
-    pub(crate) fn bound(&self, class: Class, work: Cost, rate: Rate, rules: &Rules) -> Duration {
+    pub(crate) fn bound(&self, class: Class, work: Cost, rate: Rate, rules: &AdmissionRules) -> Duration {
         rules.bound(&self.forecast(class, work, rate, rules), rate)
     }
 
     /// Counts work as admitted. It leaves by [`Self::progress`].
-    pub(crate) fn admit(&mut self, class: Class, work: Cost, now: Time, rules: &Rules) {
+    pub(crate) fn admit(&mut self, class: Class, work: Cost, now: Time, rules: &AdmissionRules) {
         self.admitted.fade(now, rules);
         self.admitted.add(class.index(), work);
         self.backlog[class.index()] += work.as_nanos();
@@ -369,7 +369,14 @@ impl Lanes {
 
     /// Returns true if the oldest request of `class`, of `work`, can be admitted once `done` nanoseconds of the
     /// tenant's work are done. Call once with what was done and, after each that was admitted, with zero.
-    pub(crate) fn may_admit(&mut self, class: Class, work: Cost, done: u64, rate: Rate, rules: &Rules) -> bool {
+    pub(crate) fn may_admit(
+        &mut self,
+        class: Class,
+        work: Cost,
+        done: u64,
+        rate: Rate,
+        rules: &AdmissionRules,
+    ) -> bool {
         let ahead = self.backlog[..=class.index()].iter().sum::<u64>() as f64 / rate.tenant;
         let (min, max) = rules.thresholds(work.as_nanos() as f64 / rate.tenant, rate);
         let credit = &mut self.credit[class.index()];

@@ -9,7 +9,7 @@ use crate::units::{Cost, Time};
 
 /// A request as its header describes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a, K> {
+pub struct OfferedRequest<'a, K> {
     /// The tenant: the identity in the client's certificate, however many connections it has.
     pub tenant: &'a K,
     /// The tenant's weight, at least 1; one of 2 gets twice the share. A change counts once the tenant had no calls for
@@ -31,7 +31,7 @@ pub struct Call<'a, K> {
 /// Decision on an offered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Verdict {
+pub enum AdmissionDecision {
     /// Read it and submit it.
     Admitted {
         /// The call.

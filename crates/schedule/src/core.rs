@@ -10,9 +10,9 @@ use std::hash::Hash;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::admission::{Offer, Passed, Rate, Reason, Rules};
+use crate::admission::{AdmissionRules, Offer, Passed, Rate, Reason};
 use crate::arena::{Arena, Id};
-use crate::call::{Call, Closed, Expiry, Gauges, Slice, Verdict};
+use crate::call::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 use crate::class::Class;
 use crate::decaying_rate::Fading;
 use crate::fair::{Standing, Turns};
@@ -26,7 +26,7 @@ use crate::units::{Cost, Time};
 /// overflow.
 const COST: RangeInclusive<Cost> = Cost::from_nanos(1)..=Cost::from_nanos(3_600_000_000_000);
 
-struct Entry<W, T> {
+struct RequestEntry<W, T> {
     tenant: Id,
     class: Class,
     left: Cost,
@@ -38,10 +38,10 @@ struct Entry<W, T> {
     since: Time,
     /// When it is refused if it has not begun by then; never once it has.
     expires: Time,
-    stage: Stage<W, T>,
+    stage: RequestStage<W, T>,
 }
 
-enum Stage<W, T> {
+enum RequestStage<W, T> {
     /// Not admitted.
     Waiting(W),
     /// Not submitted yet, or not there yet.
@@ -65,13 +65,13 @@ pub struct Core<K, W, T> {
     class_first: Cost,
     guard: u32,
     expires_after: u32,
-    rules: Rules,
+    rules: AdmissionRules,
     turns: Turns,
     speed: Speed,
     /// Work admitted of all tenants.
     admitted: Fading<1>,
     memory: Memory,
-    entries: Arena<Entry<W, T>>,
+    entries: Arena<RequestEntry<W, T>>,
     tenants: Arena<Tenant<K>>,
     by_key: HashMap<K, Id>,
     ready_places: ReadyPlaces,
@@ -111,7 +111,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             class_first: tuning.class_first,
             guard: tuning.guard,
             expires_after: tuning.expires_after,
-            rules: Rules::new(&knobs, tuning),
+            rules: AdmissionRules::new(&knobs, tuning),
             turns: Turns::new(tuning),
             speed: Speed::new(tuning.speed_window, knobs.workers.get()),
             admitted: Fading::new(Time::default()),
@@ -131,7 +131,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// Decides on a call. `wake` makes what [`Self::promoted`] gives back, if the call has to wait.
-    pub fn offer(&mut self, now: Time, call: &Call<'_, K>, wake: impl FnOnce() -> W) -> Verdict {
+    pub fn offer(&mut self, now: Time, call: &OfferedRequest<'_, K>, wake: impl FnOnce() -> W) -> AdmissionDecision {
         self.offers += 1;
         let tenant = self.tenant(now, call);
         let (class, work) = self.measured(call.cost);
@@ -155,15 +155,16 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             Err(refusal) => {
                 self.gauges.refused[refusal.reason as usize] += 1;
                 self.settle(tenant);
-                return Verdict::Refused(refusal);
+                return AdmissionDecision::Refused(refusal);
             }
         };
         owner.bytes += call.bytes;
         owner.calls += 1;
-        let stage = if at_once { Stage::Admitted } else { Stage::Waiting(wake()) };
+        let stage = if at_once { RequestStage::Admitted } else { RequestStage::Waiting(wake()) };
         let (bytes, whole, since) = (call.bytes, call.whole, call.since);
         let expires = self.expiry(since, bound);
-        let entry = Entry { tenant, class, left: work, spent: Cost::default(), bytes, whole, since, expires, stage };
+        let entry =
+            RequestEntry { tenant, class, left: work, spent: Cost::default(), bytes, whole, since, expires, stage };
         let id = self.entries.insert(entry);
         if at_once {
             self.admit(now, id);
@@ -173,7 +174,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             self.gauges.waiting[class.index()] += 1;
         }
         self.settle(tenant);
-        if at_once { Verdict::Admitted { id, predicted } } else { Verdict::Waiting { id, predicted } }
+        if at_once {
+            AdmissionDecision::Admitted { id, predicted }
+        } else {
+            AdmissionDecision::Waiting { id, predicted }
+        }
     }
 
     /// A call that waited and is now admitted, with what it was to be woken by. To be asked until there is none, after
@@ -197,13 +202,13 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let entry = &mut self.entries[id];
         (entry.since, entry.expires) = (now, expires);
         match entry.stage {
-            Stage::Waiting(_) => {
+            RequestStage::Waiting(_) => {
                 self.arriving_waiters.remove(&id);
                 self.whole_waiters.insert(id);
                 self.fill(now);
             }
-            Stage::Admitted => self.coming += 1,
-            Stage::Ready(_) | Stage::Running | Stage::Closing | Stage::Done => (),
+            RequestStage::Admitted => self.coming += 1,
+            RequestStage::Ready(_) | RequestStage::Running | RequestStage::Closing | RequestStage::Done => (),
         }
     }
 
@@ -213,8 +218,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let after = self.measured(cost);
         let Some(entry) = self.entries.get_mut(id) else { return };
         let (tenant, before) = (entry.tenant, (entry.class, entry.left));
-        let waits = matches!(entry.stage, Stage::Waiting(_));
-        if !waits && !matches!(entry.stage, Stage::Admitted) {
+        let waits = matches!(entry.stage, RequestStage::Waiting(_));
+        if !waits && !matches!(entry.stage, RequestStage::Admitted) {
             return;
         }
         (entry.class, entry.left) = after;
@@ -235,10 +240,10 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// is closed, or not admitted.
     pub fn submit(&mut self, id: Id, cost: Cost, work: T) -> Result<(), T> {
         self.correct(id, cost);
-        let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Admitted)) else {
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, RequestStage::Admitted)) else {
             return Err(work);
         };
-        entry.stage = Stage::Ready(work);
+        entry.stage = RequestStage::Ready(work);
         self.coming -= u32::from(entry.whole);
         let (tenant, class) = (entry.tenant, entry.class);
         self.gauges.ready[class.index()] += 1;
@@ -273,7 +278,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let owner = &mut self.tenants[tenant];
         let id = if guarded { owner.ready.oldest() } else { owner.ready.smallest() }?;
         let entry = &mut self.entries[id];
-        let Stage::Ready(work) = std::mem::replace(&mut entry.stage, Stage::Running) else {
+        let RequestStage::Ready(work) = std::mem::replace(&mut entry.stage, RequestStage::Running) else {
             unreachable!("only calls that are ready are listed")
         };
         entry.expires = Time::NEVER;
@@ -296,9 +301,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     pub fn done(&mut self, now: Time, id: Id, spent: Cost, unfinished: Option<T>) -> Option<T> {
         let Some(entry) = self.entries.get_mut(id) else { return unfinished };
         let closing = match entry.stage {
-            Stage::Running => false,
-            Stage::Closing => true,
-            Stage::Waiting(_) | Stage::Admitted | Stage::Ready(_) | Stage::Done => return unfinished,
+            RequestStage::Running => false,
+            RequestStage::Closing => true,
+            RequestStage::Waiting(_) | RequestStage::Admitted | RequestStage::Ready(_) | RequestStage::Done => {
+                return unfinished;
+            }
         };
         self.speed.end(id, now, spent);
         self.gauges.running -= 1;
@@ -315,17 +322,17 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
                     entry.left = entry.spent.max(Cost::from_nanos(1));
                 }
                 entry.class = Class::of(entry.left, self.class_first);
-                entry.stage = Stage::Ready(work);
+                entry.stage = RequestStage::Ready(work);
                 self.gauges.ready[entry.class.index()] += 1;
                 owner.ready.insert(&mut self.ready_places, id, entry.class);
             }
             unfinished => {
                 unwanted = unfinished;
                 (entry.class, entry.left) = (Class::default(), Cost::default());
-                entry.stage = Stage::Done;
+                entry.stage = RequestStage::Done;
             }
         }
-        let ended = matches!(entry.stage, Stage::Done);
+        let ended = matches!(entry.stage, RequestStage::Done);
         let after = (entry.class, entry.left);
         self.progress(tenant, before, after);
         if ended {
@@ -345,11 +352,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// there is to do from here. The work is given back when the call is closed, or not done.
     pub fn resume(&mut self, now: Time, id: Id, cost: Cost, work: T) -> Result<(), T> {
         let (class, left) = self.measured(cost);
-        let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, Stage::Done)) else {
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, RequestStage::Done)) else {
             return Err(work);
         };
         (entry.class, entry.left, entry.spent) = (class, left, Cost::default());
-        entry.stage = Stage::Admitted;
+        entry.stage = RequestStage::Admitted;
         self.admit(now, id);
         self.submit(id, cost, work)
     }
@@ -361,33 +368,33 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let (tenant, class, left, whole) = (entry.tenant, entry.class, entry.left, entry.whole);
         let owner = &mut self.tenants[tenant];
         let mut work = None;
-        match std::mem::replace(&mut entry.stage, Stage::Done) {
-            Stage::Waiting(_) => {
+        match std::mem::replace(&mut entry.stage, RequestStage::Done) {
+            RequestStage::Waiting(_) => {
                 owner.lanes.leave(class, left, id);
                 self.waiters(whole).remove(&id);
                 self.gauges.waiting[class.index()] -= 1;
             }
-            Stage::Admitted => {
+            RequestStage::Admitted => {
                 self.coming -= u32::from(whole);
                 self.progress(tenant, (class, left), Default::default());
             }
-            Stage::Ready(ready) => {
+            RequestStage::Ready(ready) => {
                 work = Some(ready);
                 owner.ready.remove(&mut self.ready_places, id);
                 self.gauges.ready[class.index()] -= 1;
                 self.finish(tenant);
                 self.progress(tenant, (class, left), Default::default());
             }
-            Stage::Running => {
-                entry.stage = Stage::Closing;
+            RequestStage::Running => {
+                entry.stage = RequestStage::Closing;
                 let left = Cost::from_nanos(left.as_nanos().saturating_sub(self.budget(left).as_nanos()));
                 return Some(Closed { work: None, left });
             }
-            Stage::Closing => {
-                entry.stage = Stage::Closing;
+            RequestStage::Closing => {
+                entry.stage = RequestStage::Closing;
                 return None;
             }
-            Stage::Done => (),
+            RequestStage::Done => (),
         }
         self.retire(id);
         self.promote_from(now, tenant, Cost::default());
@@ -404,7 +411,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
 
     /// Begins the wait of a call anew that has not begun: until now it was kept by something other than the workers.
     pub fn restart_wait(&mut self, now: Time, id: Id) {
-        let Some(&Entry { tenant, class, left, expires, .. }) = self.entries.get(id) else { return };
+        let Some(&RequestEntry { tenant, class, left, expires, .. }) = self.entries.get(id) else { return };
         if expires < Time::NEVER {
             let rate = self.rate(now, tenant);
             let bound = self.tenants[tenant].lanes.bound(class, left, rate, &self.rules);
@@ -420,13 +427,13 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// No worker has a part in this: its owner calls it by a timer, so it works when no slice ends.
     pub fn expire(&mut self, now: Time, id: Id) -> Expiry<T> {
         let Some(entry) = self.entries.get(id) else { return Expiry::Never };
-        let &Entry { tenant, class, left: work, since, expires, ref stage, .. } = entry;
+        let &RequestEntry { tenant, class, left: work, since, expires, ref stage, .. } = entry;
         match stage {
             _ if expires == Time::NEVER => return Expiry::Never,
             _ if now < expires => return Expiry::Later(expires),
-            Stage::Waiting(_) | Stage::Ready(_) => (),
-            Stage::Admitted => return Expiry::Later(now + self.rules.wait_max()),
-            Stage::Running | Stage::Closing | Stage::Done => return Expiry::Never,
+            RequestStage::Waiting(_) | RequestStage::Ready(_) => (),
+            RequestStage::Admitted => return Expiry::Later(now + self.rules.wait_max()),
+            RequestStage::Running | RequestStage::Closing | RequestStage::Done => return Expiry::Never,
         }
         let rate = self.rate(now, tenant);
         self.offers += 1;
@@ -489,7 +496,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         (Class::of(work, self.class_first), work)
     }
 
-    fn tenant(&mut self, now: Time, call: &Call<'_, K>) -> Id {
+    fn tenant(&mut self, now: Time, call: &OfferedRequest<'_, K>) -> Id {
         let known = match self.order {
             Order::Fair => self.by_key.get(call.tenant),
             Order::Arrival => self.by_key.values().next(),
@@ -570,7 +577,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     fn promote(&mut self, now: Time, id: Id) {
         let entry = &mut self.entries[id];
         let (tenant, class, left, whole) = (entry.tenant, entry.class, entry.left, entry.whole);
-        let Stage::Waiting(wake) = std::mem::replace(&mut entry.stage, Stage::Admitted) else {
+        let RequestStage::Waiting(wake) = std::mem::replace(&mut entry.stage, RequestStage::Admitted) else {
             unreachable!("only calls that wait are listed")
         };
         self.tenants[tenant].lanes.leave(class, left, id);

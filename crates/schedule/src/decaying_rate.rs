@@ -1,6 +1,6 @@
 //! Sums of work that fade with time, so that over the window they are rates.
 
-use crate::admission::Rules;
+use crate::admission::AdmissionRules;
 use crate::class::CLASSES;
 use crate::units::{Cost, Time, nanos};
 
@@ -17,7 +17,7 @@ impl<const N: usize> Fading<N> {
     }
 
     /// Lets the sums fade until `now`.
-    pub(crate) fn fade(&mut self, now: Time, rules: &Rules) {
+    pub(crate) fn fade(&mut self, now: Time, rules: &AdmissionRules) {
         let passed = nanos(now.since(self.at));
         if passed > 0 {
             self.at = now;

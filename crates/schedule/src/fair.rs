@@ -30,12 +30,12 @@ use crate::units::Cost;
 pub(crate) struct Account {
     served: [u64; CLASSES],
     weight: u32,
-    place: Place,
+    place: QueuePosition,
 }
 
 /// Where a tenant is listed, under the values it was listed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum QueuePosition {
     /// Nowhere: it has calls, none of them to run now.
     None,
     /// It has a call to run.
@@ -103,7 +103,7 @@ impl Turns {
 
     /// A newcomer's standing: all the credit there is.
     pub(crate) fn join(&self, weight: u32) -> Account {
-        Account { served: [self.floor(); CLASSES], weight: weight.max(1), place: Place::None }
+        Account { served: [self.floor(); CLASSES], weight: weight.max(1), place: QueuePosition::None }
     }
 
     /// Sum of the weights of tenants with work to run.
@@ -137,28 +137,28 @@ impl Turns {
     pub(crate) fn place(&mut self, tenant: Id, account: &mut Account, standing: Standing) {
         let total = account.total();
         let place = match standing {
-            Standing::Ready(class) => Place::Ready { class, served: account.served[class.index()], total },
-            Standing::Busy => Place::None,
-            Standing::Idle => Place::Idle { total },
+            Standing::Ready(class) => QueuePosition::Ready { class, served: account.served[class.index()], total },
+            Standing::Busy => QueuePosition::None,
+            Standing::Idle => QueuePosition::Idle { total },
         };
         if place == account.place {
             return;
         }
         match account.place {
-            Place::None => (),
-            Place::Ready { class, .. } => {
+            QueuePosition::None => (),
+            QueuePosition::Ready { class, .. } => {
                 self.by_class[class.index()].remove(&mut self.places_by_class, tenant);
                 self.by_total.remove(&mut self.places_by_total, tenant);
             }
-            Place::Idle { .. } => self.idle.remove(&mut self.places_by_total, tenant),
+            QueuePosition::Idle { .. } => self.idle.remove(&mut self.places_by_total, tenant),
         }
         match place {
-            Place::None => (),
-            Place::Ready { class, served, total } => {
+            QueuePosition::None => (),
+            QueuePosition::Ready { class, served, total } => {
                 self.by_class[class.index()].insert(&mut self.places_by_class, served, tenant);
                 self.by_total.insert(&mut self.places_by_total, total, tenant);
             }
-            Place::Idle { total } => self.idle.insert(&mut self.places_by_total, total, tenant),
+            QueuePosition::Idle { total } => self.idle.insert(&mut self.places_by_total, total, tenant),
         }
         account.place = place;
     }

@@ -61,7 +61,7 @@ mod units;
 pub use self::core::Core;
 pub use admission::{Reason, Refusal};
 pub use arena::Id;
-pub use call::{Call, Closed, Expiry, Gauges, Slice, Verdict};
+pub use call::{AdmissionDecision, Closed, Expiry, Gauges, OfferedRequest, Slice};
 pub use class::Class;
 pub use cost::{Coefficients, CostModel, Shape};
 pub use tuning::{Knobs, Order};

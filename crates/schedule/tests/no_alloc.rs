@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use sealwire_schedule::{Call, Core, Cost, Knobs, Slice, Time, Verdict};
+use sealwire_schedule::{AdmissionDecision, Core, Cost, Knobs, OfferedRequest, Slice, Time};
 
 /// `tenants` with `calls` each, of 10 s of work.
 fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
@@ -12,8 +12,8 @@ fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
     for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
         let cost = Cost::from_nanos(10_000_000_000);
         let (since, deadline) = (Time::default(), Time::NEVER);
-        let call = Call { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
-        let Verdict::Admitted { id, .. } = core.offer(Time::default(), &call, || ()) else {
+        let call = OfferedRequest { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true };
+        let AdmissionDecision::Admitted { id, .. } = core.offer(Time::default(), &call, || ()) else {
             panic!("nothing holds it back")
         };
         core.submit(id, cost, tenant).expect("just admitted");

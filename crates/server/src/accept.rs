@@ -146,7 +146,7 @@ impl<T: Serve> Acceptor<T> {
                 return metrics.connection(ConnectionOutcome::PrincipalRefused);
             };
             metrics.connection(ConnectionOutcome::Accepted);
-            let _open = Open::new(&metrics);
+            let _open = OpenConnection::new(&metrics);
             let peer = Peer { principal, pace: Arc::clone(&entry.pace) };
             service.serve(peer, stream, Shutdown::new(drains, caller.expelled())).await;
         });
@@ -154,16 +154,16 @@ impl<T: Serve> Acceptor<T> {
 }
 
 /// Counts a connection as open for as long as it lives.
-struct Open(Arc<Metrics>);
+struct OpenConnection(Arc<Metrics>);
 
-impl Open {
+impl OpenConnection {
     fn new(metrics: &Arc<Metrics>) -> Self {
         metrics.connections.inc();
         Self(Arc::clone(metrics))
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.connections.dec();
     }

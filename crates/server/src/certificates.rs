@@ -21,7 +21,7 @@ use time::OffsetDateTime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use crate::tls::{self, CertificateInfo, Files, Loaded, Stage, TlsError, second};
+use crate::tls::{self, CertificateInfo, ExpiryStage, Files, Loaded, TlsError, second};
 pub(crate) use connection_registry::ConnectionRegistry;
 use sealwire_config::{Config, ControlListen, Tls};
 use sealwire_telemetry::metrics::{CertificateLabel, Metrics, ReloadLabel};
@@ -59,7 +59,7 @@ pub(crate) struct Certificates {
     in_service: [u8; 32],
     held: Vec<CertificateInfo>,
     /// What the log knows of ends.
-    said: HashMap<(CertificateLabel, [u8; 32]), Stage>,
+    said: HashMap<(CertificateLabel, [u8; 32]), ExpiryStage>,
     /// The files that did not load, and why.
     refused: Option<([u8; 32], String)>,
     asked: mpsc::Receiver<Asked>,
@@ -257,8 +257,8 @@ impl Certificates {
         let mut own = true;
         for held in &self.held {
             let stage = held.stage(now);
-            own &= held.of != CertificateLabel::Server || stage != Stage::Over;
-            let said = self.said.entry((held.of, held.fingerprint)).or_insert(Stage::Good);
+            own &= held.of != CertificateLabel::Server || stage != ExpiryStage::Over;
+            let said = self.said.entry((held.of, held.fingerprint)).or_insert(ExpiryStage::Good);
             if stage <= *said {
                 continue;
             }
@@ -266,14 +266,14 @@ impl Certificates {
             let (key, names, fingerprint) = (held.key(), &held.names, held.fingerprint());
             let not_after = held.ends.map(second);
             match (stage, held.of) {
-                (Stage::Over, CertificateLabel::Server) => tracing::error!(
+                (ExpiryStage::Over, CertificateLabel::Server) => tracing::error!(
                     key,
                     names,
                     fingerprint,
                     not_after,
                     "the server certificate is over: callers refuse it; put a new one and its key in their files"
                 ),
-                (Stage::Over, _) => tracing::warn!(
+                (ExpiryStage::Over, _) => tracing::warn!(
                     key,
                     names,
                     fingerprint,

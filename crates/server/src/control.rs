@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_access::Permit;
-use sealwire_wire::control::{Control as Call, Instances};
+use sealwire_wire::control::{Control, Instances};
 use sealwire_wire::{ErrorCode, Info, Methods, RpcError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -148,7 +148,7 @@ impl ControlService {
     }
 
     /// Decides on a call and answers it: appends its result.
-    async fn answer(&self, principal: &Principal, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Applied, RpcError> {
+    async fn answer(&self, principal: &Principal, call: &Control<'_>, out: &mut Vec<u8>) -> Result<Applied, RpcError> {
         let asked = access::of_control(call);
         let asked = asked.ok_or_else(|| RpcError::new(ErrorCode::Internal, "a control call without an operation"))?;
         let permit = self.engine.decider.decide(principal, asked).await.map_err(|failure| failure.answer())?;
@@ -159,48 +159,48 @@ impl ControlService {
         &self,
         permit: &Permit<'_>,
         principal: &Principal,
-        call: &Call<'_>,
+        call: &Control<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Applied, RpcError> {
         let (state, method) = (self.engine.apps.control(), permit.operation());
         let store = &**state.store();
         match call {
-            Call::Apps(page) => {
+            Control::Apps(page) => {
                 let found = control::apps(state, *page).await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Call::Export(page) => {
+            Control::Export(page) => {
                 let found = control::export(state, *page).await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Call::Collections { app, page } => {
+            Control::Collections { app, page } => {
                 let found = control::collections(state, app, *page).await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Call::Instances => {
+            Control::Instances => {
                 let found = self.instances().await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Call::Roles(page) => {
+            Control::Roles(page) => {
                 let found = control::roles(store, *page).await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Call::Principals(page) => {
+            Control::Principals(page) => {
                 let found = control::principals(store, *page).await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Call::Check(call) => {
+            Control::Check(call) => {
                 let found = control::check(store, call).await?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Call::App(call) => {
+            Control::App(call) => {
                 let changed = control::change_app(state, *call).await?;
                 changed.encode(out);
                 tracing::info!(
@@ -210,7 +210,7 @@ impl ControlService {
                 self.engine.apps.changed_here().await;
                 Ok(Applied { generation: changed.generation, key: changed.key })
             }
-            Call::Collection(call) => {
+            Control::Collection(call) => {
                 let changed = control::change_collection(state, *call).await?;
                 changed.encode(out);
                 tracing::info!(
@@ -220,14 +220,14 @@ impl ControlService {
                 self.engine.apps.changed_here().await;
                 Ok(Applied::at(changed.generation))
             }
-            Call::Role(call) => {
+            Control::Role(call) => {
                 let changed = control::change_role(store, call).await?;
                 changed.encode(out);
                 tracing::info!(%principal, %method, role = call.role, generation = changed.generation, "changed a role");
                 self.engine.apps.changed_here().await;
                 Ok(Applied::at(changed.generation))
             }
-            Call::Principal(call) => {
+            Control::Principal(call) => {
                 let changed = control::change_principal(store, *call).await?;
                 changed.encode(out);
                 let generation = changed.generation;

@@ -30,7 +30,7 @@ use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 
 pub(crate) use certificate_info::second;
-pub use certificate_info::{CertificateInfo, Stage};
+pub use certificate_info::{CertificateInfo, ExpiryStage};
 pub(crate) use files::Files;
 pub use files::exposed_mode;
 use sealwire_config::{ControlListen, Tls};

@@ -32,7 +32,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use crate::{Fingerprint, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
-use batch_queue::{Desk, Lane, Rules, Size, Sort};
+use batch_queue::{BatchRules, Desk, Lane, Size, Sort};
 use work::{Open, Waiter, Work};
 
 /// Maximum rows of a write batch, unless a single group has more. More rows gain little on one connection and lengthen
@@ -175,7 +175,7 @@ impl Coalescer {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let writers = lanes.writers.max(1);
-        let writes = Rules {
+        let writes = BatchRules {
             lanes: writers,
             second_lanes: (writers - 1).max(1),
             limit: ROWS_TOGETHER,
@@ -183,7 +183,7 @@ impl Coalescer {
         };
         let readers = lanes.readers.max(1);
         let limit = (KEYS_BYTES_TOGETHER / row_bytes_max.max(1)).clamp(1, KEYS_TOGETHER);
-        let looks = Rules { lanes: readers, second_lanes: readers, limit, quanta: [KEYS_TURN; 2] };
+        let looks = BatchRules { lanes: readers, second_lanes: readers, limit, quanta: [KEYS_TURN; 2] };
         let piece = limit.min(KEYS_PIECE);
         let shared = Shared { store, observer, writes: Desk::new(writes), looks: Desk::new(looks), piece };
         Self { shared: Arc::new(shared), runtime: Handle::current() }

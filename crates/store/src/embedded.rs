@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::database::Database;
 use self::threads::{Order, ReadJob, Threads, WriteJob};
-use self::write_batch::Turn;
+use self::write_batch::WriteBatch;
 use crate::StoreError;
 use crate::control::{Beats, Commit, ControlStore, Instance, Snapshot};
 use crate::tokens::{Filter, Fingerprint, Group, MapId, Page, Row, Sweep, TokenId, TokenStore, Written};
@@ -94,7 +94,7 @@ impl EmbeddedStore {
     /// Runs `edit` in the writer's next batch. Returns its result once the changes are durable.
     async fn change<T: Send + 'static>(
         &self,
-        edit: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
+        edit: impl FnOnce(&mut WriteBatch<'_>) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let job: WriteJob = Box::new(move |turn| {
@@ -238,7 +238,7 @@ impl ControlStore for EmbeddedStore {
 impl TokenStore for EmbeddedStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         let count = groups.len();
-        let write = move |turn: &mut Turn<'_>| {
+        let write = move |turn: &mut WriteBatch<'_>| {
             groups.into_iter().map(|group| turn.edit(|edit| maps::write(edit, now, group))).collect()
         };
         self.change(write).await.unwrap_or_else(|error| {

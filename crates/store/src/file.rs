@@ -31,13 +31,13 @@ const TIMES_SETTLE: Duration = Duration::from_secs(2);
 /// The file store; see the module. It knows only instances of this process.
 #[derive(Debug)]
 pub struct FileStore {
-    file: Arc<Shared>,
+    file: Arc<FileState>,
     moved: Notify,
     beats: Beats,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct FileState {
     path: PathBuf,
     writes: bool,
     /// Parsed content for a file stamp, kept once the file's timestamps are reliable.
@@ -79,7 +79,7 @@ impl FileStore {
     }
 
     fn over(path: &Path, writes: bool) -> Self {
-        let file = Shared {
+        let file = FileState {
             path: path.to_owned(),
             writes,
             seen: Mutex::default(),
@@ -103,7 +103,7 @@ impl FileStore {
 
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&FileState) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let file = Arc::clone(&self.file);
         let failed = |_| StoreError::Unavailable("the work on the file ended early".into());
@@ -111,7 +111,7 @@ impl FileStore {
     }
 }
 
-impl Shared {
+impl FileState {
     /// Reads the whole file. A missing file counts as empty if this store can create the file.
     fn read(&self) -> Result<Arc<Snapshot>, StoreError> {
         let open = match File::open(&self.path) {
@@ -263,19 +263,19 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
 #[async_trait]
 impl ControlStore for FileStore {
     async fn generation(&self) -> Result<u64, StoreError> {
-        Ok(self.blocking(Shared::look).await?.generation)
+        Ok(self.blocking(FileState::look).await?.generation)
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
-        Ok(self.blocking(Shared::read).await?.loaded())
+        Ok(self.blocking(FileState::read).await?.loaded())
     }
 
     async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
-        Ok(self.blocking(Shared::look).await?.one(key))
+        Ok(self.blocking(FileState::look).await?.one(key))
     }
 
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
-        Ok(self.blocking(Shared::look).await?.page(after, limit))
+        Ok(self.blocking(FileState::look).await?.page(after, limit))
     }
 
     async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {

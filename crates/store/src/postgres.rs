@@ -41,8 +41,8 @@ pub use options::{PostgresOptions, PostgresTls};
 use crate::StoreError;
 use options::Settings;
 use session::Params;
-use sqlstate::Fault;
-use worker::{Call, Lane};
+use sqlstate::SqlFault;
+use worker::{Lane, Query};
 use writers::Writers;
 
 /// Control state and token maps in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.
@@ -177,12 +177,12 @@ impl PostgresStore {
 }
 
 /// Runs the attempts of a request that consists of one statement.
-async fn answered(mut call: Call<'_>, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+async fn answered(mut call: Query<'_>, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
     loop {
         let session = call.session().await?;
         match call.bound(&session, session.query(sql, params)).await {
             Ok(rows) => return Ok(rows),
-            Err(fault) => call.again(session, fault).await.map_err(Fault::into_error)?,
+            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
         }
     }
 }

@@ -32,7 +32,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{BYTES_TOGETHER, Lanes, ROWS_TOGETHER};
-use admission_queue::{Id, Pacer, Released, Rules};
+use admission_queue::{Id, Pacer, Released, ThrottleRules};
 
 /// Limits of the throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl WriteThrottle {
     /// If called outside of a tokio runtime.
     #[must_use]
     pub fn new(bounds: ThrottleBounds) -> Self {
-        let rules = Rules::new(bounds.rows_max.max(1) as f64, bounds.waiters_max);
+        let rules = ThrottleRules::new(bounds.rows_max.max(1) as f64, bounds.waiters_max);
         let books = Mutex::new(Books { pacer: Pacer::new(rules), watched: false });
         let (changed, runtime) = (Notify::new(), Handle::current());
         Self { shared: Arc::new(Shared { bounds, origin: Instant::now(), books, changed, runtime }) }
@@ -142,7 +142,7 @@ impl WriteThrottle {
         };
         let waits = shared.change(|pacer, now| pacer.offer(now, weight, due, tell))?;
         if let (Some(id), Some(told)) = (waits, told) {
-            let mut place = Place { shared, weight, id: Some(id) };
+            let mut place = WriterSlot { shared, weight, id: Some(id) };
             let told = match deadline {
                 Some(deadline) => timeout_at(deadline, told).await.is_ok(),
                 None => told.await.is_ok(),
@@ -219,13 +219,13 @@ fn tell(admitted: Vec<oneshot::Sender<()>>) {
 }
 
 /// A waiting request. Dropping it removes it from the queue, or releases its capacity if it was admitted.
-struct Place<'a> {
+struct WriterSlot<'a> {
     shared: &'a Arc<Shared>,
     weight: f64,
     id: Option<Id>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WriterSlot<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             self.shared.change(|pacer, now| {

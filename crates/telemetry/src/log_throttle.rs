@@ -8,10 +8,10 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 /// Admits one event in ten seconds and counts the others.
 #[derive(Debug, Default)]
-pub struct LogThrottle(Mutex<State>);
+pub struct LogThrottle(Mutex<ThrottleState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ThrottleState {
     logged: Option<Instant>,
     suppressed: u64,
 }
@@ -19,7 +19,7 @@ struct State {
 impl LogThrottle {
     /// Creates a throttle that admits the first event.
     pub const fn new() -> Self {
-        Self(Mutex::new(State { logged: None, suppressed: 0 }))
+        Self(Mutex::new(ThrottleState { logged: None, suppressed: 0 }))
     }
 
     /// Records an event. Returns the number of suppressed events if this one should be logged.

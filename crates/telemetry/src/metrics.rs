@@ -37,7 +37,7 @@ pub use sweeps::{SweepAction, SweepMetrics, SweepOutcome};
 pub use traces::TraceMetrics;
 
 /// Reads what the audit trail says of itself, at each scrape.
-type AuditProbe = Box<dyn Fn() -> sealwire_audit::State + Send + Sync>;
+type AuditProbe = Box<dyn Fn() -> sealwire_audit::TrailState + Send + Sync>;
 
 pub use labels::{
     CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel, LookupLabel,
@@ -1115,7 +1115,7 @@ mod tests {
         metrics.watch_scheduler(Box::new(|| Gauges { tenants: 3, bytes: 4_096, ..Gauges::default() }));
         metrics.connection(ConnectionOutcome::TlsFailed);
         metrics.audited(5, Duration::from_millis(1));
-        metrics.watch_audit(Box::new(|| sealwire_audit::State {
+        metrics.watch_audit(Box::new(|| sealwire_audit::TrailState {
             seq: 9,
             hash: sealwire_audit::Digest(std::array::from_fn(|at| at as u8 + 1)),
             lost: 4,

@@ -20,17 +20,17 @@ pub enum Way {
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProxy>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedProxy {
+    state: Mutex<ProxyState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct ProxyState {
     target: u16,
     refuse: bool,
     hole: bool,
@@ -50,7 +50,7 @@ impl Proxy {
     pub fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let state = State {
+        let state = ProxyState {
             target,
             refuse: false,
             hole: false,
@@ -61,7 +61,7 @@ impl Proxy {
             accepted: 0,
             closed: false,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(SharedProxy { state: Mutex::new(state), changed: Condvar::new() });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || accept(&listener, &accepting));
         Ok(Self { port, shared })
@@ -131,8 +131,8 @@ impl Drop for Proxy {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedProxy {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,7 +144,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ProxyState {
     fn cut(&mut self) {
         for stream in self.connections.drain(..).flatten() {
             let _ = stream.shutdown(Shutdown::Both);
@@ -176,7 +176,7 @@ impl State {
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<SharedProxy>) {
     while let Ok((client, _)) = listener.accept() {
         let mut state = shared.lock();
         if state.closed {
@@ -201,7 +201,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 /// Passes bytes on until either end closes or the connection is cut. Nothing goes to the client of one that is `mute`.
-fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, shared: &Shared, mute: &AtomicBool) {
+fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, shared: &SharedProxy, mute: &AtomicBool) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(read) = from.read(&mut buffer)
         && read > 0

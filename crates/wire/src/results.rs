@@ -2,7 +2,7 @@
 //!
 //! Decoding ignores keys it does not know and refuses a result that lacks one it does.
 
-use sealwire_msgpack::{Malformed, Token as Value, TokenReader, write};
+use sealwire_msgpack::{Malformed, TokenReader, write};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -247,7 +247,7 @@ fn count(len: usize) -> u32 {
 
 fn flag(reader: &mut TokenReader<'_>) -> Result<bool, Malformed> {
     match reader.token()? {
-        Value::Bool(flag) => Ok(flag),
+        sealwire_msgpack::Token::Bool(flag) => Ok(flag),
         _ => Err(Malformed::Expected { expected: "a boolean", found: "another value" }),
     }
 }

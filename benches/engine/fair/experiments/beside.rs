@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::{finish, latencies, summary, warm_up, within};
 use crate::fair::Bench;
-use crate::fair::child::{Engine, Metrics};
+use crate::fair::child::{EngineChild, Metrics};
 use crate::fair::connection::Frame;
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 use crate::fair::machine::Usage;
@@ -71,7 +71,7 @@ enum Arm {
 
 const ROUND: [Arm; 6] = [Arm::Idle, Arm::Alone, Arm::Beside, Arm::Batches, Arm::Beside, Arm::Alone];
 
-struct Window {
+struct MeasuredWindow {
     arm: Arm,
     range: Range<u64>,
     /// Fields a second that the engine worked on, those of cancelled calls too, from the batches' start to their end.
@@ -82,7 +82,7 @@ struct Window {
 
 /// An engine with its callers.
 struct Side {
-    engine: Engine,
+    engine: EngineChild,
     generator: Generator,
     connections: [Range<usize>; 3],
 }
@@ -174,7 +174,7 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     // Both key scopes and both numbers of batches once are enough for a look at the answers.
     let cases = CASES.into_iter().step_by(bench.length.pick(1, 1, CASES.len() - 1));
     for case in cases {
-        let taken = Taken::run(bench, &mut fair, &mut arrival, case)?;
+        let taken = Measurements::run(bench, &mut fair, &mut arrival, case)?;
         let mut table = Table::new(format!("Latency of 100 fields, {}", case.name()), &columns);
         taken.latency_rows(&mut table);
         section.tables.push(table);
@@ -192,9 +192,9 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
 }
 
 /// What one case gave.
-struct Taken {
+struct Measurements {
     loads: Loads,
-    windows: Vec<Window>,
+    windows: Vec<MeasuredWindow>,
     samples: Vec<Sample>,
     arrival: Vec<Sample>,
     arrival_callers: [usize; 2],
@@ -204,7 +204,7 @@ struct Taken {
     judged: Judged,
 }
 
-impl Taken {
+impl Measurements {
     fn run(bench: &Bench, fair: &mut Side, arrival: &mut Side, case: Case) -> io::Result<Self> {
         let rounds = bench.rounds(6, 2, 1);
         let (loads, arrival_loads) = (fair.add(case), arrival.add(case));
@@ -251,7 +251,7 @@ impl Taken {
             let after = side.engine.metrics()?;
             let fields: f64 = after.grown(&metrics, "sealwire_fields_total").map(|(_, fields)| fields).sum();
             self.count_queue(arm, &after, &metrics);
-            self.windows.push(Window { arm, range, work: fields * 1e9 / (end - begin) as f64, foreign });
+            self.windows.push(MeasuredWindow { arm, range, work: fields * 1e9 / (end - begin) as f64, foreign });
         }
         Ok(())
     }
@@ -268,10 +268,10 @@ impl Taken {
     }
 
     /// Pairs of windows, alone and beside, but those in which others used the machine: at most a quarter goes.
-    fn pairs(&self) -> Vec<(&Window, &Window)> {
+    fn pairs(&self) -> Vec<(&MeasuredWindow, &MeasuredWindow)> {
         let of = |arm| self.windows.iter().filter(move |window| window.arm == arm);
         let mut pairs: Vec<_> = of(Arm::Alone).zip(of(Arm::Beside)).collect();
-        let foreign = |pair: &(&Window, &Window)| pair.0.foreign.max(pair.1.foreign);
+        let foreign = |pair: &(&MeasuredWindow, &MeasuredWindow)| pair.0.foreign.max(pair.1.foreign);
         let keep = ((1.0 - DROPPED_MAX) * pairs.len() as f64).ceil() as usize;
         pairs.sort_by(|a, b| foreign(a).total_cmp(&foreign(b)));
         let quiet = pairs.iter().filter(|pair| foreign(pair) <= FOREIGN_MAX).count();
@@ -280,7 +280,7 @@ impl Taken {
     }
 
     /// Served calls of the caller in a window.
-    fn served<'a>(&'a self, window: &'a Window) -> impl Iterator<Item = &'a Sample> {
+    fn served<'a>(&'a self, window: &'a MeasuredWindow) -> impl Iterator<Item = &'a Sample> {
         let ours = |sample: &&Sample| self.loads.callers.contains(&sample.load) && sample.outcome == Outcome::Ok;
         within(&self.samples, &window.range).filter(ours)
     }
@@ -312,7 +312,7 @@ impl Taken {
     /// The ratio of the p99 beside to the p99 alone, over the pairs, and the median ratio of single pairs.
     fn ratio(&self) -> (Interval, f64) {
         let pairs = self.pairs();
-        let of = |window: &Window| latencies(self.served(window));
+        let of = |window: &MeasuredWindow| latencies(self.served(window));
         let samples: Vec<_> = pairs.iter().map(|(alone, beside)| (of(alone), of(beside))).collect();
         let p99 = |samples: Vec<f64>| Summary::of(samples).p99;
         let ratio = bootstrap(samples.len(), |drawn| {

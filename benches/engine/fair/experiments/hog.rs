@@ -26,7 +26,7 @@ const BESIDE_MAX: f64 = 2.0;
 const LAG_OF_MS: f64 = 20.0;
 
 /// A window of the victims, with the hog or without.
-struct Window {
+struct MeasuredWindow {
     hog: bool,
     range: Range<u64>,
 }
@@ -53,14 +53,14 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let samples = mixed.generator.take();
     let (judged, note) = kept_up(mixed.generator.cost(&samples)?, LAG_OF_MS, "hog and victims");
     section.notes.push(note);
-    let taken = Taken { hog, victims, windows, samples, capacity };
+    let taken = Measurements { hog, victims, windows, samples, capacity };
     taken.tell(&mut section, judged);
     section.raw = json!({ "hog": hog, "samples": report::raw(&taken.samples) });
     mixed.finish(bench)?;
     Ok(section)
 }
 
-fn window(bench: &Bench, mixed: &mut Mixed, hog: usize, victims: &[usize], hogged: bool) -> io::Result<Window> {
+fn window(bench: &Bench, mixed: &mut Mixed, hog: usize, victims: &[usize], hogged: bool) -> io::Result<MeasuredWindow> {
     let generator = &mut mixed.generator;
     if hogged {
         generator.start(hog);
@@ -76,36 +76,36 @@ fn window(bench: &Bench, mixed: &mut Mixed, hog: usize, victims: &[usize], hogge
     bench.warmth.set(false);
     generator.cancel(hog);
     generator.settle(hog)?;
-    Ok(Window { hog: hogged, range })
+    Ok(MeasuredWindow { hog: hogged, range })
 }
 
-struct Taken {
+struct Measurements {
     hog: usize,
     victims: Vec<usize>,
-    windows: Vec<Window>,
+    windows: Vec<MeasuredWindow>,
     samples: Vec<Sample>,
     capacity: f64,
 }
 
-impl Taken {
-    fn windows(&self, hog: bool) -> impl Iterator<Item = &Window> {
+impl Measurements {
+    fn windows(&self, hog: bool) -> impl Iterator<Item = &MeasuredWindow> {
         self.windows.iter().filter(move |window| window.hog == hog)
     }
 
     /// The victims' calls in a window.
-    fn victims<'a>(&'a self, window: &'a Window) -> impl Iterator<Item = &'a Sample> {
+    fn victims<'a>(&'a self, window: &'a MeasuredWindow) -> impl Iterator<Item = &'a Sample> {
         within(&self.samples, &window.range).filter(|sample| self.victims.contains(&sample.load))
     }
 
     /// Their calls of a class that were served, in milliseconds.
-    fn served(&self, window: &Window, class: usize) -> Vec<f64> {
+    fn served(&self, window: &MeasuredWindow, class: usize) -> Vec<f64> {
         let of = |sample: &&Sample| sample.fields == MIX[class].0 && sample.is_served(f64::from(PATIENCE_MS));
         super::latencies(self.victims(window).filter(of))
     }
 
     /// All work done in time with the hog, as a share of the capacity.
     fn goodput(&self) -> f64 {
-        let rate = |window: &Window| {
+        let rate = |window: &MeasuredWindow| {
             let served = within(&self.samples, &window.range).filter(|one| one.is_served(f64::from(PATIENCE_MS)));
             let fields: usize = served.map(|sample| sample.fields).sum();
             fields as f64 * 1e9 / (window.range.end - window.range.start) as f64

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{finish, summary, warm_up, within};
 use crate::fair::Bench;
-use crate::fair::child::{Engine, Setting};
+use crate::fair::child::{EngineChild, Setting};
 use crate::fair::connection::{Frame, Pace};
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 use crate::fair::report::{self, Judged, Section, Table, digits, kept_up, percent};
@@ -110,7 +110,7 @@ fn tell(samples: &[Sample], [small, large]: [usize; 2], window: &Range<u64>, sec
     );
 }
 
-fn gate_memory(engine: &Engine, base_mib: f64, section: &mut Section) -> io::Result<()> {
+fn gate_memory(engine: &EngineChild, base_mib: f64, section: &mut Section) -> io::Result<()> {
     let (most, bound) = (engine.resident_max_mib()?, MEMORY_MIB + base_mib + BEYOND_MIB);
     section.gate(
         format!("RSS <= budget {MEMORY_MIB} + before {} + {BEYOND_MIB} MiB", digits(base_mib)),

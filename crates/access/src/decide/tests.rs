@@ -137,10 +137,10 @@ fn one_grant_without_a_mask_is_enough_to_see_and_else_the_first_holds() {
             Sight::Masked(mask) => Some(mask.to_string()),
         };
         assert_eq!(seen(grants.decide(ask).unwrap().sight()).as_deref(), mask, "{operation} {collection:?} {reason:?}");
-        for mode in [Mode::Enforce, Mode::Observe] {
+        for mode in [AccessMode::Enforce, AccessMode::Observe] {
             assert_eq!(seen(mode.decide(Some(&grants), ask).unwrap().permit.sight()).as_deref(), mask, "{mode:?}");
         }
-        assert_eq!(seen(Mode::Off.decide(Some(&grants), ask).unwrap().permit.sight()), None);
+        assert_eq!(seen(AccessMode::Off.decide(Some(&grants), ask).unwrap().permit.sight()), None);
     }
 }
 
@@ -150,14 +150,14 @@ fn a_mode_decides_what_becomes_of_it() {
     let may = || ask("encrypt", Some("shop"), None);
     let may_not = || ask("decrypt", Some("shop"), None);
     for (mode, grants, ask, passes, observed) in [
-        (Mode::Enforce, Some(&grants), may(), true, None),
-        (Mode::Enforce, Some(&grants), may_not(), false, None),
-        (Mode::Enforce, None, may(), false, None),
-        (Mode::Observe, Some(&grants), may(), true, None),
-        (Mode::Observe, Some(&grants), may_not(), true, Some(Missing::Operation)),
-        (Mode::Observe, None, may(), true, Some(Missing::Role)),
-        (Mode::Off, Some(&grants), may_not(), true, None),
-        (Mode::Off, None, may(), true, None),
+        (AccessMode::Enforce, Some(&grants), may(), true, None),
+        (AccessMode::Enforce, Some(&grants), may_not(), false, None),
+        (AccessMode::Enforce, None, may(), false, None),
+        (AccessMode::Observe, Some(&grants), may(), true, None),
+        (AccessMode::Observe, Some(&grants), may_not(), true, Some(Missing::Operation)),
+        (AccessMode::Observe, None, may(), true, Some(Missing::Role)),
+        (AccessMode::Off, Some(&grants), may_not(), true, None),
+        (AccessMode::Off, None, may(), true, None),
     ] {
         let case = format!("{mode:?} {ask:?}");
         let decision = mode.decide(grants, ask);
@@ -165,7 +165,7 @@ fn a_mode_decides_what_becomes_of_it() {
         let seen = decision.ok().and_then(|decision| decision.observed).map(|denied| denied.missing);
         assert_eq!(seen, observed, "{case}");
         let gives_values = ask == may_not();
-        let passes = mode == Mode::Off || (mode == Mode::Observe && !gives_values);
+        let passes = mode == AccessMode::Off || (mode == AccessMode::Observe && !gives_values);
         assert_eq!(mode.unknown(ask).is_some(), passes, "{case}");
     }
 }
@@ -195,7 +195,7 @@ fn what_is_only_observed_takes_no_mask_away() {
         (Some(&none), "decrypt", shop, None, None, true),
         (None, "decrypt", shop, None, None, true),
     ] {
-        let decision = Mode::Observe.decide(grants, ask(operation, app, Some("people")).because(reason)).unwrap();
+        let decision = AccessMode::Observe.decide(grants, ask(operation, app, Some("people")).because(reason)).unwrap();
         let seen = match decision.permit.sight() {
             Sight::Clear => None,
             Sight::Masked(mask) => Some(mask.as_str()),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::OnFailure;
-use super::written::Group;
+use super::written::WrittenGroup;
 use crate::timestamp::Moment;
 
 /// What is kept of buffers that were large once.
@@ -16,7 +16,7 @@ const BUFFER_RECORDS_KEPT: usize = 4_096;
 pub(super) struct Batch {
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    pub(super) group: Arc<Group>,
+    pub(super) group: Arc<WrittenGroup>,
 }
 
 impl Batch {
@@ -57,7 +57,7 @@ impl Lost {
 /// What became of a record that was brought.
 pub(super) enum Pushed {
     /// It is in this group.
-    Taken(Arc<Group>),
+    TakenRecords(Arc<WrittenGroup>),
     /// It is lost.
     Lost,
 }
@@ -91,7 +91,7 @@ enum Sleep {
 }
 
 /// What the writer is to do.
-pub(super) struct Taken {
+pub(super) struct TakenRecords {
     pub(super) lost: Option<Lost>,
     pub(super) closing: bool,
 }
@@ -135,7 +135,7 @@ impl Queue {
         if wakes {
             self.wakes.notify_one();
         }
-        Pushed::Taken(group)
+        Pushed::TakenRecords(group)
     }
 
     /// Nothing more comes.
@@ -161,7 +161,7 @@ impl Queue {
     }
 
     /// Waits for records, and a little for more of them, and puts them into an empty batch.
-    pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> Taken {
+    pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> TakenRecords {
         let mut inner = self.inner();
         while inner.batch.len() == 0 && inner.lost.is_none() && !inner.closing {
             inner.sleep = Sleep::Idle;
@@ -174,14 +174,14 @@ impl Queue {
         }
         inner.sleep = Sleep::Not;
         std::mem::swap(&mut inner.batch, batch);
-        Taken { lost: inner.lost.take(), closing: inner.closing }
+        TakenRecords { lost: inner.lost.take(), closing: inner.closing }
     }
 
     /// Waits for a time, or the end. Gives what was lost meanwhile.
-    pub(super) fn pause(&self, time: Duration) -> Taken {
+    pub(super) fn pause(&self, time: Duration) -> TakenRecords {
         let inner = self.inner();
         let (mut inner, _) =
             self.wakes.wait_timeout_while(inner, time, |inner| !inner.closing).unwrap_or_else(PoisonError::into_inner);
-        Taken { lost: inner.lost.take(), closing: inner.closing }
+        TakenRecords { lost: inner.lost.take(), closing: inner.closing }
     }
 }

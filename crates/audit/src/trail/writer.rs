@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::queue::{Batch, Lost, Taken};
+use super::queue::{Batch, Lost, TakenRecords};
 use super::written::Gone;
-use super::{Notice, Observer, OnFailure, Shared};
+use super::{Notice, Observer, OnFailure, TrailShared};
 use crate::chain::Digest;
 use crate::record::Event;
 use crate::segment_writer::Journal;
@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer {
     journal: Journal,
-    shared: Arc<Shared>,
+    shared: Arc<TrailShared>,
     observer: Arc<dyn Observer>,
     on_failure: OnFailure,
     gather: Duration,
@@ -33,7 +33,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(
         journal: Journal,
-        shared: Arc<Shared>,
+        shared: Arc<TrailShared>,
         observer: Arc<dyn Observer>,
         on_failure: OnFailure,
         gather: Duration,
@@ -46,7 +46,7 @@ impl Writer {
     pub(super) fn run(mut self) {
         let mut batch = Batch::default();
         loop {
-            let Taken { lost, closing } = self.shared.queue.take(&mut batch, self.gather);
+            let TakenRecords { lost, closing } = self.shared.queue.take(&mut batch, self.gather);
             self.lose(lost);
             let is_last = closing && batch.len() == 0 && self.lost.is_none();
             if is_last || self.write(&mut batch, closing) {
@@ -54,7 +54,7 @@ impl Writer {
             }
         }
         // What came between the last try and the end.
-        let Taken { lost, .. } = self.shared.queue.take(&mut batch, Duration::ZERO);
+        let TakenRecords { lost, .. } = self.shared.queue.take(&mut batch, Duration::ZERO);
         self.lose(lost);
         if batch.len() > 0 {
             self.give_up(&mut batch);

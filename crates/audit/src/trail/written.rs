@@ -12,7 +12,7 @@ pub struct Gone;
 
 /// Records that are written together, or none of them.
 #[derive(Default)]
-pub(super) struct Group(Mutex<Ending>);
+pub(super) struct WrittenGroup(Mutex<Ending>);
 
 #[derive(Default)]
 struct Ending {
@@ -20,7 +20,7 @@ struct Ending {
     waiting: Vec<Waker>,
 }
 
-impl Group {
+impl WrittenGroup {
     fn ending(&self) -> MutexGuard<'_, Ending> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,11 +42,11 @@ pub struct Written(Waits);
 
 enum Waits {
     Over(Result<(), Gone>),
-    For { group: Arc<Group>, at: Option<usize> },
+    For { group: Arc<WrittenGroup>, at: Option<usize> },
 }
 
 impl Written {
-    pub(super) fn later(group: Arc<Group>) -> Self {
+    pub(super) fn later(group: Arc<WrittenGroup>) -> Self {
         Self(Waits::For { group, at: None })
     }
 

@@ -14,7 +14,7 @@ use crate::checkpoint::{HEAD_FILE, Head};
 use crate::files::Segment;
 use crate::key::{AuditKey, same};
 use crate::note::NoteError;
-use crate::segment::{Header, Raw};
+use crate::segment::{Header, RawRecord};
 
 /// Lines that stand too early, and ranges that are missing, of which the other half may still come.
 const OPEN_MAX: usize = 10_000;
@@ -22,7 +22,7 @@ const OPEN_MAX: usize = 10_000;
 /// The state between two lines.
 pub(super) struct Check<'a> {
     key: Option<&'a AuditKey>,
-    anchors: Vec<(Anchor, Option<Found>)>,
+    anchors: Vec<(Anchor, Option<FoundRecord>)>,
     named: Option<Anchor>,
     named_is: Option<bool>,
     /// The statement; records up to its own need not be here.
@@ -60,7 +60,7 @@ pub(super) struct Check<'a> {
 
 /// Where an anchor's record was, and whether it is the one.
 #[derive(Clone)]
-struct Found {
+struct FoundRecord {
     file: String,
     line: u64,
     is_same: bool,
@@ -74,14 +74,14 @@ struct Held {
 }
 
 /// How a line stands to the one before.
-struct Verdict {
+struct SegmentVerdict {
     /// `None`: what was before is not known.
     follows: Option<bool>,
     /// `None`: the key is not known.
     is_sealed: Option<bool>,
 }
 
-impl Verdict {
+impl SegmentVerdict {
     fn is_good(&self) -> bool {
         self.follows != Some(false) && self.is_sealed != Some(false)
     }
@@ -147,7 +147,7 @@ impl<'a> Check<'a> {
         }
         for (anchor, found) in self.anchors.iter_mut().filter(|(anchor, _)| anchor.seq == last.seq) {
             let is_same = anchor.hash == last.hash;
-            *found = Some(Found { file: ARCHIVED_FILE.into(), line: 0, is_same });
+            *found = Some(FoundRecord { file: ARCHIVED_FILE.into(), line: 0, is_same });
         }
         self.expected = last.seq + 1;
         self.archived = Some(archived);
@@ -164,7 +164,7 @@ impl<'a> Check<'a> {
     }
 
     /// The next line.
-    pub(super) fn line(&mut self, raw: &Raw<'_>) {
+    pub(super) fn line(&mut self, raw: &RawRecord<'_>) {
         let began = std::mem::replace(&mut self.end, raw.end);
         self.number += 1;
         let line = raw.line();
@@ -301,17 +301,17 @@ impl<'a> Check<'a> {
         self.step(line.seq, line.hash);
     }
 
-    fn verdict(&self, line: &Line<'_>, before: &[Digest]) -> Verdict {
+    fn verdict(&self, line: &Line<'_>, before: &[Digest]) -> SegmentVerdict {
         let follows = before.iter().any(|before| before.with(line.sealed) == line.hash);
         let key = self.key.filter(|_| !self.other_key);
-        Verdict {
+        SegmentVerdict {
             follows: (!before.is_empty()).then_some(follows),
             is_sealed: key.map(|key| same(&key.line_mac(&line.hash), &line.mac)),
         }
     }
 
     /// What is wrong with a line that stands where it belongs.
-    fn wrong(&self, line: &Line<'_>, verdict: &Verdict, is_numbered: bool) -> Problem {
+    fn wrong(&self, line: &Line<'_>, verdict: &SegmentVerdict, is_numbered: bool) -> Problem {
         let key = self.key.filter(|_| !self.other_key);
         let vouched = |hash: &Digest| key.is_none_or(|key| same(&key.line_mac(hash), &line.mac));
         let own = self.before.iter().any(|before| vouched(&before.with(line.sealed)));
@@ -329,7 +329,7 @@ impl<'a> Check<'a> {
         for (anchor, found) in &mut self.anchors {
             if anchor.seq == line.seq {
                 let is_same = anchor.hash == line.hash;
-                *found = Some(Found { file: self.file.clone(), line: number, is_same });
+                *found = Some(FoundRecord { file: self.file.clone(), line: number, is_same });
             }
         }
         if let Some(named) = self.named.filter(|named| named.seq == line.seq) {
@@ -400,7 +400,7 @@ impl<'a> Check<'a> {
     }
 
     /// A line before the one that belongs here.
-    fn stray(&mut self, line: &Line<'_>, number: u64, verdict: &Verdict) {
+    fn stray(&mut self, line: &Line<'_>, number: u64, verdict: &SegmentVerdict) {
         if line.seq < self.expected {
             return self.late(line, number, verdict);
         }
@@ -413,7 +413,7 @@ impl<'a> Check<'a> {
     }
 
     /// A line with a number that was passed.
-    fn late(&mut self, line: &Line<'_>, number: u64, verdict: &Verdict) {
+    fn late(&mut self, line: &Line<'_>, number: u64, verdict: &SegmentVerdict) {
         let open = self.missing.iter().position(|(from, to, _)| (*from..=*to).contains(&line.seq));
         let Some(open) = open.filter(|_| verdict.is_sealed != Some(false)) else {
             self.find(number, Some(line.seq), Problem::Inserted);

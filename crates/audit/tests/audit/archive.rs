@@ -9,7 +9,7 @@ use sealwire_audit::{
 };
 use tempfile::TempDir;
 
-use crate::tamper::{RECORDS, Silent, check, files, first, key, lines, made, opened, options, put, trail};
+use crate::tamper::{NoObserver, RECORDS, check, files, first, key, lines, made, opened, options, put, trail};
 
 fn moving(folder: &TempDir, to: &TempDir) -> Move {
     Move { folder: folder.path().into(), to: to.path().into(), before: None, despite_findings: false }
@@ -69,7 +69,7 @@ fn what_is_archived_verifies_in_both_places_and_goes_on_there() {
     let names = files(folder.path());
     let (last, end) = (names.last().unwrap().clone(), first(names.last().unwrap()) - 1);
     // While an engine writes.
-    let engine = opened(|| Trail::open(options(folder.path()), key(1), Arc::new(Silent)));
+    let engine = opened(|| Trail::open(options(folder.path()), key(1), Arc::new(NoObserver)));
     let done = moved(&moving(&folder, &to));
     assert_eq!((done.records, done.segments, done.findings), (Some((1, end)), names.len() - 1, 0));
     assert_eq!(moved(&moving(&folder, &to)).records, None, "the one that is written stays");
@@ -158,7 +158,7 @@ fn what_does_not_verify_or_does_not_fit_is_not_moved() {
     let headless = TempDir::new().unwrap();
     copied(folder.path(), headless.path(), &names[names.len() - 1..]);
     assert!(refused(&moving(&folder, &headless)).contains("holds segments without a head"));
-    let engine = opened(|| Trail::open(options(headless.path()), key(1), Arc::new(Silent)));
+    let engine = opened(|| Trail::open(options(headless.path()), key(1), Arc::new(NoObserver)));
     assert!(matches!(archive(&moving(&folder, &headless), &key(1), &mut |_, _| ()), Err(ArchiveError::InUse { .. })));
     drop(engine);
     is_whole();

@@ -191,15 +191,15 @@ fn report(line: &str) {
     PIPE.lock().expect("an earlier report succeeded").write_all(line.as_bytes()).expect("the parent reads");
 }
 
-struct Silent;
+struct Unobserved;
 
-impl Observer for Silent {
+impl Observer for Unobserved {
     fn notice(&self, _: &Notice<'_>) {}
 }
 
 /// Writes records from several threads without end, and reports each that is written.
 fn load(folder: &Path, on_failure: OnFailure) {
-    let trail = Arc::new(Trail::open(options(folder, on_failure), key(), Arc::new(Silent)).expect("opens"));
+    let trail = Arc::new(Trail::open(options(folder, on_failure), key(), Arc::new(Unobserved)).expect("opens"));
     assert!(trail.found().is_sound(), "{:?}", trail.found());
     let threads: Vec<_> = (0..THREADS)
         .map(|number| {
@@ -231,7 +231,7 @@ fn record(name: &str) -> Record<'_> {
 fn full_disk(folder: &Path, on_failure: OnFailure) {
     let mut options = options(folder, on_failure);
     options.journal.segment_bytes = 1 << 30;
-    let trail = Trail::open(options, key(), Arc::new(Silent)).expect("opens");
+    let trail = Trail::open(options, key(), Arc::new(Unobserved)).expect("opens");
     let old = getrlimit(Resource::Fsize);
     setrlimit(Resource::Fsize, Rlimit { current: Some(20_000), maximum: old.maximum }).expect("may be lowered");
     let (mut request, mut lost) = (0, 0);

@@ -12,9 +12,9 @@ use zeroize::Zeroizing;
 
 const FOLDER_BYTES_MAX: u64 = 40_000;
 
-struct Silent;
+struct UnobservedTrail;
 
-impl Observer for Silent {
+impl Observer for UnobservedTrail {
     fn notice(&self, _: &Notice<'_>) {}
 }
 
@@ -40,7 +40,7 @@ fn open(folder: &Path, folder_bytes_max: Option<u64>, reserve_bytes: u64) -> Tra
         gather: Duration::ZERO,
         version: "0.0.0",
     };
-    Trail::open(options, key(), Arc::new(Silent)).unwrap()
+    Trail::open(options, key(), Arc::new(UnobservedTrail)).unwrap()
 }
 
 fn record(outcome: &str) -> Record<'_> {

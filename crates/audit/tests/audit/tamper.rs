@@ -18,9 +18,9 @@ pub(crate) fn key(byte: u8) -> AuditKey {
     AuditKey::new(&Zeroizing::new([byte; 32]))
 }
 
-pub(crate) struct Silent;
+pub(crate) struct NoObserver;
 
-impl Observer for Silent {
+impl Observer for NoObserver {
     fn notice(&self, _: &Notice<'_>) {}
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn opened<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> T 
 
 /// A trail of several segments under a key.
 pub(crate) fn trail(folder: &Path, byte: u8, records: u64) {
-    let trail = opened(|| Trail::open(options(folder), key(byte), Arc::new(Silent)));
+    let trail = opened(|| Trail::open(options(folder), key(byte), Arc::new(NoObserver)));
     for call in 0..records {
         let record = Record {
             principal: "relay.internal",
@@ -465,8 +465,8 @@ fn what_a_kill_tears_is_set_aside_and_no_finding() {
 fn a_folder_is_one_engines_alone_and_must_be_writable() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
-    let trail = Trail::open(options(folder.path()), key(1), Arc::new(Silent)).unwrap();
-    let error = Trail::open(options(folder.path()), key(1), Arc::new(Silent)).unwrap_err().to_string();
+    let trail = Trail::open(options(folder.path()), key(1), Arc::new(NoObserver)).unwrap();
+    let error = Trail::open(options(folder.path()), key(1), Arc::new(NoObserver)).unwrap_err().to_string();
     assert!(error.contains("another engine") && error.contains(&*folder.path().to_string_lossy()), "{error}");
     // Reading needs no lock.
     assert!(check(folder.path(), 1).is_sound());
@@ -476,11 +476,11 @@ fn a_folder_is_one_engines_alone_and_must_be_writable() {
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     for wrong in [file.clone(), file.join("below")] {
-        assert!(Trail::open(options(&wrong), key(1), Arc::new(Silent)).is_err(), "{}", wrong.display());
+        assert!(Trail::open(options(&wrong), key(1), Arc::new(NoObserver)).is_err(), "{}", wrong.display());
     }
     if fs::read("/proc/self/status").is_ok_and(|status| !String::from_utf8_lossy(&status).contains("\nUid:\t0")) {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o500)).unwrap();
-        assert!(Trail::open(options(&folder.path().join("new")), key(1), Arc::new(Silent)).is_err());
+        assert!(Trail::open(options(&folder.path().join("new")), key(1), Arc::new(NoObserver)).is_err());
     }
 }
 

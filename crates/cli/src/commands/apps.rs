@@ -21,11 +21,11 @@ use sealwire_server::tls::exposed_mode;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: AppsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum AppsCommand {
     /// Make an app with a key on each curve and one for its tokens
     Create {
         /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
@@ -136,23 +136,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // It may hold the key-encryption key, and exported ones.
     super::serve::no_core_dumps();
     match &args.command {
-        Command::Create { name, place } => {
+        AppsCommand::Create { name, place } => {
             let made = place.run(async |desk| desk.change_app(name, AppAsk::Create).await)?;
             print(place.at.json, made.app.as_slice())
         }
-        Command::Rotate { name, curve, token, place } => rotate(name, *curve, *token, place),
-        Command::Import(args) => import(args),
-        Command::Disable(args) => args.change(|key| AppAsk::Disable { key }),
-        Command::Enable(args) => args.change(|key| AppAsk::Enable { key }),
-        Command::Delete { part, delay_s } => part.change(|key| AppAsk::Delete { key, delay_s: Some(*delay_s) }),
-        Command::Restore(args) => args.change(|key| AppAsk::Restore { key }),
-        Command::Set { name, settings, place } => {
+        AppsCommand::Rotate { name, curve, token, place } => rotate(name, *curve, *token, place),
+        AppsCommand::Import(args) => import(args),
+        AppsCommand::Disable(args) => args.change(|key| AppAsk::Disable { key }),
+        AppsCommand::Enable(args) => args.change(|key| AppAsk::Enable { key }),
+        AppsCommand::Delete { part, delay_s } => part.change(|key| AppAsk::Delete { key, delay_s: Some(*delay_s) }),
+        AppsCommand::Restore(args) => args.change(|key| AppAsk::Restore { key }),
+        AppsCommand::Set { name, settings, place } => {
             let ask = AppAsk::Set { format: settings.format, epoch_ms: settings.epoch_ms };
             let made = place.run(async |desk| desk.change_app(name, ask).await)?;
             print(place.at.json, made.app.as_slice())
         }
-        Command::List { place } => print(place.at.json, &place.run(async |desk| desk.apps().await)?),
-        Command::Export { file, at } => write_export(file, at),
+        AppsCommand::List { place } => print(place.at.json, &place.run(async |desk| desk.apps().await)?),
+        AppsCommand::Export { file, at } => write_export(file, at),
     }
 }
 

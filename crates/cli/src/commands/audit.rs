@@ -28,11 +28,11 @@ const TAIL_MAX: u64 = 100_000;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: AuditCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum AuditCommand {
     /// Verify an audit trail: find what was changed, removed, moved, added, forged or cut off, and say where
     ///
     /// Exit status 0: nothing was. All must be there from record 1 on, or from behind what `audit archive` moved away, unless
@@ -40,7 +40,7 @@ enum Command {
     /// an engine's; without it only that each follows from the one before.
     Verify {
         #[command(flatten)]
-        place: Place,
+        place: AuditSource,
         /// First record to verify; its whole file is, and what was before it need not be there
         #[arg(long, value_name = "SEQ")]
         from: Option<u64>,
@@ -60,7 +60,7 @@ enum Command {
     /// Show records, oldest first
     Show {
         #[command(flatten)]
-        place: Place,
+        place: AuditSource,
         #[command(flatten)]
         wanted: Wanted,
         /// Only the last so many
@@ -79,7 +79,7 @@ enum Command {
     /// and takes what is moved later. The engine may run. Killed at any point, it loses nothing: run it again.
     Archive {
         #[command(flatten)]
-        place: Place,
+        place: AuditSource,
         /// Folder to move to: a new one, or that of earlier moves
         #[arg(long, value_name = "FOLDER")]
         to: PathBuf,
@@ -96,7 +96,7 @@ enum Command {
     /// Print the last record's number and hash, as `audit verify --expect` takes them: keep it where nobody can change it
     Head {
         #[command(flatten)]
-        place: Place,
+        place: AuditSource,
         /// Say all that the head says, in JSON
         #[arg(long)]
         json: bool,
@@ -105,7 +105,7 @@ enum Command {
 
 /// Where the trail is, and its key.
 #[derive(Debug, clap::Args)]
-struct Place {
+struct AuditSource {
     /// Folder of the trail [default: `audit.folder` of the configuration]
     #[arg(value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -146,7 +146,7 @@ struct Wanted {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::Verify { place, from, to, expect, plain, json } => {
+        AuditCommand::Verify { place, from, to, expect, plain, json } => {
             let (folder, key) = place.find(!plain)?;
             let report = verified(&folder, key.as_ref(), Range { from: *from, to: *to }, expect)?;
             if *json {
@@ -156,7 +156,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             }
             if report.is_sound() { Ok(()) } else { Err(summary(&report).into()) }
         }
-        Command::Show { place, wanted, tail, follow, json } => {
+        AuditCommand::Show { place, wanted, tail, follow, json } => {
             let (folder, _) = place.find(false)?;
             match show(folder, &wanted.filter(), *tail, *follow, *json) {
                 // Who reads has had enough.
@@ -164,20 +164,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 shown => Ok(shown?),
             }
         }
-        Command::Archive { place, to, before, despite_findings, json } => {
+        AuditCommand::Archive { place, to, before, despite_findings, json } => {
             let (folder, key) = place.find(true)?;
             let key = key.ok_or("the key is needed: --config names the configuration that has it")?;
             let (to, despite_findings) = (to.clone(), *despite_findings);
             archived(&Move { folder, to, before: *before, despite_findings }, &key, *json)
         }
-        Command::Head { place, json } => {
+        AuditCommand::Head { place, json } => {
             let (folder, key) = place.find(true)?;
             head(&folder, key.as_ref(), *json)
         }
     }
 }
 
-impl Place {
+impl AuditSource {
     /// The folder and, where it is wanted and known, the key.
     fn find(&self, keyed: bool) -> Result<(PathBuf, Option<AuditKey>), Failure> {
         let config = match (&self.config, &self.folder) {

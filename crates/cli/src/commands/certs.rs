@@ -20,11 +20,11 @@ pub(super) const LEAF_DAYS: u32 = 365;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: CertsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CertsCommand {
     /// Make an authority: ca.pem and ca-key.pem
     Authority {
         #[command(flatten)]
@@ -82,13 +82,13 @@ struct LeafArgs {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::Authority { common, name, days } => {
+        CertsCommand::Authority { common, name, days } => {
             let authority = Authority::create(name, Validity::days(*days))?;
             let (cert, key) = write_pair(&common.folder, CA, authority.cert_pem(), authority.key_pem())?;
             common.tell(&cert, &key);
         }
-        Command::Server { common, leaf } => common.issue(leaf, Usage::Server)?,
-        Command::Client { common, leaf } => common.issue(leaf, Usage::Client)?,
+        CertsCommand::Server { common, leaf } => common.issue(leaf, Usage::Server)?,
+        CertsCommand::Client { common, leaf } => common.issue(leaf, Usage::Client)?,
     }
     Ok(())
 }

@@ -11,11 +11,11 @@ use super::operator::Place;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: CollectionsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CollectionsCommand {
     /// Make a collection: where tokens and the values they stand for are kept
     Create {
         /// The app
@@ -66,7 +66,7 @@ struct Rules {
     /// What tokens look like: tok_ and 22 letters and digits, a UUID, as many digits as the value, a card number with the
     /// value's ends, an address that gets no mail
     #[arg(long, value_enum, default_value = "opaque")]
-    format: FormatName,
+    format: TokenFormatName,
     /// Digits of a card number that its token keeps in front, 0 to 6 [default: 6]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=6))]
     first: Option<u8>,
@@ -119,7 +119,7 @@ enum KindName {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum FormatName {
+enum TokenFormatName {
     Opaque,
     Uuid,
     Digits,
@@ -142,11 +142,11 @@ impl Rules {
                 KindName::OneWay => Kind::OneWay,
             },
             format: match self.format {
-                FormatName::Opaque => TokenFormat::Opaque,
-                FormatName::Uuid => TokenFormat::Uuid,
-                FormatName::Digits => TokenFormat::Digits,
-                FormatName::Card => TokenFormat::Card,
-                FormatName::Email => TokenFormat::Email,
+                TokenFormatName::Opaque => TokenFormat::Opaque,
+                TokenFormatName::Uuid => TokenFormat::Uuid,
+                TokenFormatName::Digits => TokenFormat::Digits,
+                TokenFormatName::Card => TokenFormat::Card,
+                TokenFormatName::Email => TokenFormat::Email,
             },
             first: self.first,
             last: self.last,
@@ -163,10 +163,12 @@ impl Rules {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
-        Command::Create { app, name, rules, place } => change(app, name, rules.ask(), place),
-        Command::List { app, place } => print(place.at.json, &place.run(async |desk| desk.collections(app).await)?),
-        Command::Set { app, name, times, place } => change(app, name, times.ask(), place),
-        Command::Delete { app, name, place } => change(app, name, CollectionAsk::Delete, place),
+        CollectionsCommand::Create { app, name, rules, place } => change(app, name, rules.ask(), place),
+        CollectionsCommand::List { app, place } => {
+            print(place.at.json, &place.run(async |desk| desk.collections(app).await)?)
+        }
+        CollectionsCommand::Set { app, name, times, place } => change(app, name, times.ask(), place),
+        CollectionsCommand::Delete { app, name, place } => change(app, name, CollectionAsk::Delete, place),
     }
 }
 

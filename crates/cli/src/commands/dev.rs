@@ -13,7 +13,7 @@ use sealwire_client::control::{
     TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
-use sealwire_payload::{Limits, json};
+use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::Method;
 
 use super::{Failure, folder, serve};
@@ -127,7 +127,7 @@ fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
 async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
     let address = server.address().ok_or("listen.address is empty: the demonstration needs a data listener")?;
     let client = client(folder, address, folder::CLIENT).await?;
-    let limits = Limits::default();
+    let limits = WalkLimits::default();
     let payload = json::to_msgpack(SAMPLE.as_bytes(), limits)?;
     print!("The engine listens on {address} (TLS 1.3, client certificate required)");
     if let Some(control) = server.control_address() {
@@ -156,7 +156,7 @@ async fn timed<T, E>(call: impl Future<Output = Result<T, E>>) -> Result<(T, Dur
     Ok((call.await?, start.elapsed()))
 }
 
-fn text_of(payload: &[u8], limits: Limits) -> Result<String, Failure> {
+fn text_of(payload: &[u8], limits: WalkLimits) -> Result<String, Failure> {
     let mut text = Vec::new();
     json::from_msgpack(payload, &mut text, true, limits)?;
     Ok(String::from_utf8(text)?)

@@ -11,7 +11,7 @@ use sealwire_client::{
     Curve, Decrypt, DetailValue, Document, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError, Rewrap,
     Unbound, Unmatched, Writing,
 };
-use sealwire_payload::{Limits, json};
+use sealwire_payload::{WalkLimits, json};
 
 use super::connect::Connect;
 use super::{Failure, folder};
@@ -215,10 +215,10 @@ impl Common {
         doing: &str,
         call: impl AsyncFnOnce(&[u8]) -> Result<Document, Failure>,
     ) -> Result<(), Failure> {
-        let progress = Progress::new();
+        let progress = DocumentProgress::new();
         progress.say("reading");
         let text = read(&self.file)?;
-        let limits = Limits { out_bytes_max: usize::MAX, ..Limits::default() };
+        let limits = WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() };
         let payload = json::to_msgpack(&text, limits).map_err(|error| format!("{}: {error}", self.file.display()))?;
         progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
         let document = self.connect.run(call(&payload)).map_err(|failure| self.explained(failure))?;
@@ -306,9 +306,9 @@ fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
 }
 
 /// A moving line on a terminal, shown once the work has taken a moment; nothing elsewhere.
-pub(super) struct Progress(ProgressBar);
+pub(super) struct DocumentProgress(ProgressBar);
 
-impl Progress {
+impl DocumentProgress {
     pub(super) fn new() -> Self {
         let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {

@@ -55,11 +55,11 @@ docs/masking.md lists the functions and what each of them keeps.";
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: MaskCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum MaskCommand {
     /// Mask a file of NDJSON, JSON or CSV; the output appears only when it is complete
     File(Box<FileArgs>),
     /// Copy a PostgreSQL database masked into another one, which must be empty
@@ -101,7 +101,7 @@ enum FormatName {
 
 /// Whose keys mask, and where the engine is.
 #[derive(Debug, clap::Args)]
-struct Engine {
+struct RpcEngine {
     /// App whose keys mask: the same value masks alike wherever it is the same
     #[arg(long, short, default_value = folder::APP)]
     app: String,
@@ -138,7 +138,7 @@ struct FileArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    engine: Engine,
+    engine: RpcEngine,
 }
 
 /// Two databases.
@@ -190,7 +190,7 @@ struct DatabaseArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    engine: Engine,
+    engine: RpcEngine,
 }
 
 /// Arguments of `mask verify`.
@@ -236,10 +236,10 @@ struct Verifying {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::File(args) => file(args),
-        Command::Database(args) => database(args),
-        Command::Check(args) => check::run(args),
-        Command::Verify(args) => verify(args),
+        MaskCommand::File(args) => file(args),
+        MaskCommand::Database(args) => database(args),
+        MaskCommand::Check(args) => check::run(args),
+        MaskCommand::Verify(args) => verify(args),
     }
 }
 

@@ -10,11 +10,11 @@ use super::operator::Place;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: PrincipalsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum PrincipalsCommand {
     /// List the principals that have a role
     List {
         #[command(flatten)]
@@ -58,12 +58,12 @@ enum Command {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::List { place } => print(place.at.json, &place.run(async |desk| desk.principals().await)?),
-        Command::Grant { principal, role, place } => change(principal, PrincipalAsk::Grant { role }, place),
-        Command::Revoke { principal, role, place } => {
+        PrincipalsCommand::List { place } => print(place.at.json, &place.run(async |desk| desk.principals().await)?),
+        PrincipalsCommand::Grant { principal, role, place } => change(principal, PrincipalAsk::Grant { role }, place),
+        PrincipalsCommand::Revoke { principal, role, place } => {
             change(principal, PrincipalAsk::Revoke { role: role.as_deref() }, place)
         }
-        Command::Check { principal, operation, app, collection, reason, place } => {
+        PrincipalsCommand::Check { principal, operation, app, collection, reason, place } => {
             let (app, collection, reason) = (app.as_deref(), collection.as_deref(), reason.as_deref());
             check(CheckCall { principal, operation, app, collection, reason }, place)
         }

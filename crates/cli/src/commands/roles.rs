@@ -11,11 +11,11 @@ use super::operator::Place;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: RolesCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum RolesCommand {
     /// List roles with what they grant
     List {
         #[command(flatten)]
@@ -44,12 +44,12 @@ enum Command {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::List { place } => print(place.at.json, &place.run(async |desk| desk.roles().await)?),
-        Command::Set { role, grants, place } => {
+        RolesCommand::List { place } => print(place.at.json, &place.run(async |desk| desk.roles().await)?),
+        RolesCommand::Set { role, grants, place } => {
             let grants = grants.iter().map(String::as_str).collect();
             change(RoleCall { role, ask: RoleAsk::Set { grants } }, place)
         }
-        Command::Delete { role, place } => change(RoleCall { role, ask: RoleAsk::Delete }, place),
+        RolesCommand::Delete { role, place } => change(RoleCall { role, ask: RoleAsk::Delete }, place),
     }
 }
 

@@ -17,11 +17,11 @@ use sealwire_engine::stores::{Access, Stores};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: StoreCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum StoreCommand {
     /// Copy apps, keys, collections and tokens from one store to another that is empty, and compare every row
     ///
     /// Stop the engines of both first. A copy that was cut short goes on when it is started again. The keys stay under
@@ -40,7 +40,7 @@ enum Command {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let Command::Copy { from, to, json } = &args.command;
+    let StoreCommand::Copy { from, to, json } = &args.command;
     let load = |path: &PathBuf| Config::load(path, &Environment::of_process());
     let (from, to) = (load(from)?, load(to)?);
     // One runtime for the lanes of PostgreSQL and the waits of all.

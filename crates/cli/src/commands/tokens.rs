@@ -4,11 +4,11 @@ use std::io::BufRead as _;
 
 use clap::Subcommand;
 use sealwire_client::{Client, Counted, Listing, Sweep, Token, TokenMap, Tokens};
-use sealwire_payload::{Limits, json};
+use sealwire_payload::{WalkLimits, json};
 use sealwire_wire::{EXPIRES_S_MAX, TOKENS_MAX};
 
 use super::connect::Connect;
-use super::documents::{Progress, explained};
+use super::documents::{DocumentProgress, explained};
 use super::operator::unix_s;
 use super::{Failure, folder};
 
@@ -16,11 +16,11 @@ use super::{Failure, folder};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: TokensCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum TokensCommand {
     /// Say what is known of tokens, without their values
     Get {
         #[command(flatten)]
@@ -141,9 +141,9 @@ struct Common {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        Command::Get { named, common } => get(named, common),
-        Command::Find { value, as_json, context, common } => find(value, *as_json, context, common),
-        Command::List { tag, expired, archived, limit, common } => {
+        TokensCommand::Get { named, common } => get(named, common),
+        TokensCommand::Find { value, as_json, context, common } => find(value, *as_json, context, common),
+        TokensCommand::List { tag, expired, archived, limit, common } => {
             let expired_before = expired.then(unix_s).transpose()?;
             list(
                 common,
@@ -151,18 +151,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 *limit,
             )
         }
-        Command::Delete { named, common } => {
+        TokensCommand::Delete { named, common } => {
             each(named, common, "removed", async |client, map, tokens| Ok(client.tokens_delete(map, tokens).await?))
         }
-        Command::Expire { named, when, common } => each(named, common, "changed", async |client, map, tokens| {
+        TokensCommand::Expire { named, when, common } => each(named, common, "changed", async |client, map, tokens| {
             Ok(client.tokens_expire(map, tokens, when.in_s).await?)
         }),
-        Command::Archive { expired_s, sweeping } => {
+        TokensCommand::Archive { expired_s, sweeping } => {
             sweep(sweeping, "archived", *expired_s, async |client, map, sweep| {
                 Ok(client.tokens_archive(map, sweep).await?)
             })
         }
-        Command::Prune { archived_s, sweeping } => {
+        TokensCommand::Prune { archived_s, sweeping } => {
             sweep(sweeping, "removed", *archived_s, async |client, map, sweep| {
                 Ok(client.tokens_prune(map, sweep).await?)
             })
@@ -222,7 +222,7 @@ fn find(value: &str, as_json: bool, context: &str, common: &Common) -> Result<()
         value.truncate(kept);
     }
     let document = if as_json { value } else { serde_json::Value::from(value).to_string() };
-    let value = json::to_msgpack(document.as_bytes(), Limits::default())?;
+    let value = json::to_msgpack(document.as_bytes(), WalkLimits::default())?;
     let found = common.run(async |client| Ok(client.tokens_find(common.map(), &value, context.as_bytes()).await?))?;
     if common.json {
         println!("{}", serde_json::to_string(&found)?);
@@ -267,7 +267,7 @@ fn each(
     change: impl AsyncFn(&Client, TokenMap<'_>, &[&str]) -> Result<Counted, Failure>,
 ) -> Result<(), Failure> {
     let tokens = named.read()?;
-    let progress = Progress::new();
+    let progress = DocumentProgress::new();
     let (count, missing) = common.run(async |client| {
         let (mut count, mut missing) = (0, Vec::new());
         for (part, tokens) in tokens.chunks(TOKENS_MAX).enumerate() {
@@ -294,7 +294,7 @@ fn sweep(
     step: impl AsyncFn(&Client, TokenMap<'_>, Sweep<'_>) -> Result<Counted, Failure>,
 ) -> Result<(), Failure> {
     let common = &args.common;
-    let progress = Progress::new();
+    let progress = DocumentProgress::new();
     let count = common.run(async |client| {
         let (mut count, mut after): (u64, Option<String>) = (0, None);
         loop {

@@ -11,7 +11,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// An engine that answers.
 #[derive(Clone, Debug)]
-pub(super) struct Engine {
+pub(super) struct RunningEngine {
     /// The text of `/ready`, and true if the engine is ready.
     pub(super) ready: (bool, String),
     /// Its version.
@@ -21,7 +21,7 @@ pub(super) struct Engine {
 }
 
 /// Asks whoever listens at the health address. `None`: nobody does, or it is no engine.
-pub(super) fn ask(address: SocketAddr) -> Option<Engine> {
+pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
     if address.port() == 0 {
         return None;
     }
@@ -32,7 +32,7 @@ pub(super) fn ask(address: SocketAddr) -> Option<Engine> {
     }
     let version = metrics.split_once("sealwire_build_info{version=\"").and_then(|(_, rest)| rest.split('"').next());
     let max_fds = metrics.lines().find_map(|line| line.strip_prefix("process_max_fds "));
-    Some(Engine {
+    Some(RunningEngine {
         ready: (status == 200, said.trim().to_owned()),
         version: version.map(str::to_owned),
         max_fds: max_fds.and_then(|text| text.parse::<f64>().ok()).map(|count| count as u64),

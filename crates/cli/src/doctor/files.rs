@@ -4,7 +4,7 @@ use std::fs::Metadata;
 use std::path::Path;
 
 use super::Report;
-use sealwire_config::{Config, Kek, Mode};
+use sealwire_config::{Config, KekSource, Mode};
 use sealwire_server::tls::exposed_mode;
 
 const CHECK: &str = "files";
@@ -13,8 +13,8 @@ const CHECK: &str = "files";
 pub(super) fn modes(report: &mut Report, config: &Config) {
     let tls_key = [("tls.key", config.tls.key.as_path())];
     let kek = match &config.kek {
-        Kek::File(file) => Some(("kek.file", file.as_path())),
-        Kek::Environment(_) => None,
+        KekSource::File(file) => Some(("kek.file", file.as_path())),
+        KekSource::Environment(_) => None,
     };
     let postgres = [
         ("postgres.password_file", &config.postgres.password_file),

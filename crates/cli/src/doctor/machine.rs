@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::{Resource, getrlimit};
 
 use super::Report;
-use super::engine::Engine;
+use super::engine::RunningEngine;
 use crate::core_dumps;
 use sealwire_config::Config;
 
@@ -115,7 +115,7 @@ pub(super) fn clock(report: &mut Report) {
 }
 
 /// Checks that enough file descriptors are allowed for the configured connections.
-pub(super) fn file_descriptors(report: &mut Report, config: &Config, engine: Option<&Engine>) {
+pub(super) fn file_descriptors(report: &mut Report, config: &Config, engine: Option<&RunningEngine>) {
     const CHECK: &str = "file descriptors";
     let wanted = config.limits.connections_max as u64 + FDS_BESIDE;
     let (whose, has) = match engine.and_then(|engine| engine.max_fds) {

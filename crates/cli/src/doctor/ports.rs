@@ -4,12 +4,12 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
 use super::Report;
-use super::engine::Engine;
+use super::engine::RunningEngine;
 use sealwire_config::Config;
 
 const CHECK: &str = "ports";
 
-pub(super) fn examine(report: &mut Report, config: &Config, engine: Option<&Engine>) {
+pub(super) fn examine(report: &mut Report, config: &Config, engine: Option<&RunningEngine>) {
     if let Some(engine) = engine {
         running(report, config, engine);
     }
@@ -33,7 +33,7 @@ pub(super) fn examine(report: &mut Report, config: &Config, engine: Option<&Engi
     }
 }
 
-fn running(report: &mut Report, config: &Config, engine: &Engine) {
+fn running(report: &mut Report, config: &Config, engine: &RunningEngine) {
     let (is_ready, said) = &engine.ready;
     let at = config.admin.address;
     if *is_ready {

@@ -18,7 +18,7 @@ use sealwire_engine::field_sealer::FieldSealer;
 use sealwire_engine::masks::disclosure::Disclosure;
 use sealwire_engine::operations::{OpenFields, RewrapFields, SealFields, ShowFields};
 use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk};
+use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkLimits};
 use sealwire_telemetry::traces::Traces;
 use sealwire_wire::OnError;
 
@@ -87,7 +87,7 @@ fn walk(input: &[u8], containers: Containers, mut transform: impl Transform<Erro
     let mut out = Vec::with_capacity(input.len() * 20);
     let everything = Arc::new(Selection::everything());
     let counted = measure(|| {
-        let mut walk = Walk::new(everything, containers, Limits::default());
+        let mut walk = Walk::new(everything, containers, WalkLimits::default());
         while walk.advance(input, &mut out, &mut transform, Budget::fields(100)) == Ok(Progress::More) {}
     });
     (out, counted.count_total)

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Inner;
-use crate::endpoints::{Slot, Table};
+use crate::endpoints::{EndpointTable, Slot};
 
 /// How often files are looked at while calls are made, and unproven replacements are tried again.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// Looks for renewed certificates if it is time, off the caller's path.
-    pub(super) fn look_for_renewal(self: &Arc<Self>, table: &mut Table, now: Instant) {
+    pub(super) fn look_for_renewal(self: &Arc<Self>, table: &mut EndpointTable, now: Instant) {
         if self.renewals.is_none() || table.look_at.is_none_or(|at| at > now) {
             return;
         }

@@ -25,7 +25,7 @@ pub(super) enum Does {
 }
 
 /// An engine of the test's, over in-memory streams.
-pub(super) struct Engine {
+pub(super) struct TestServer {
     does: Mutex<Does>,
     /// With a call on tokens, if that is something else.
     tokens: Mutex<Option<Does>>,
@@ -40,7 +40,7 @@ pub(super) struct Engine {
     pub(super) connects: AtomicUsize,
 }
 
-impl Engine {
+impl TestServer {
     pub(super) fn does(&self, does: Does) {
         *self.does.lock().unwrap() = does;
     }
@@ -146,7 +146,7 @@ fn answer_in(ms: u64, answers: &mpsc::UnboundedSender<Vec<u8>>, answer: Vec<u8>)
 }
 
 /// A client of that many engines, which answer at once until told otherwise.
-pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Engine>; N]) {
+pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<TestServer>; N]) {
     engines_under(config, None)
 }
 
@@ -154,9 +154,9 @@ pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Eng
 pub(super) fn engines_under<const N: usize>(
     config: ClientConfig,
     renewals: Option<Renewals>,
-) -> (Client, [Arc<Engine>; N]) {
+) -> (Client, [Arc<TestServer>; N]) {
     let engine = |_| {
-        Arc::new(Engine {
+        Arc::new(TestServer {
             does: Mutex::new(Does::Answer(0)),
             tokens: Mutex::new(None),
             health: Mutex::new(Does::Answer(0)),
@@ -168,7 +168,7 @@ pub(super) fn engines_under<const N: usize>(
             connects: AtomicUsize::new(0),
         })
     };
-    let engines: [Arc<Engine>; N] = std::array::from_fn(engine);
+    let engines: [Arc<TestServer>; N] = std::array::from_fn(engine);
     let doors = engines.clone();
     let connector: Connector = Box::new(move |endpoint| {
         let engine = Arc::clone(&doors[endpoint]);

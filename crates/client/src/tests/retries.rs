@@ -1,6 +1,6 @@
 //! Calls that are tried again: which, when, how often, and what ends it.
 
-use super::endpoints::{Does, Engine, calls, engines, one, says, warm};
+use super::endpoints::{Does, TestServer, calls, engines, one, says, warm};
 use super::*;
 
 /// The defaults, with one connection to each endpoint.
@@ -215,7 +215,7 @@ async fn a_certificate_that_will_not_do_is_not_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_dropped_in_a_pause_leave_nothing() {
-    let (client, engines): (_, [Arc<Engine>; 2]) = engines(ClientConfig { in_flight_max: 5, ..config() });
+    let (client, engines): (_, [Arc<TestServer>; 2]) = engines(ClientConfig { in_flight_max: 5, ..config() });
     for engine in &engines {
         engine.does(says(ErrorCode::Overloaded, Some(500)));
     }

@@ -27,7 +27,7 @@ pub use file::{
 };
 pub use metadata::{InvalidRole, ORIGIN, Role};
 pub use number::{Number, NumberText};
-pub use open::{Legacy, Opened, OpenedFile, Opener, Value};
+pub use open::{Legacy, Opened, OpenedFile, OpenedValue, Opener};
 pub use seal::{Form, Sealer};
 pub use stream::{FileOpener, FileSealer};
 pub use text::{Datatype, Inspection, TEXT_BYTES_MAX, Tag, inspect, looks_like};

@@ -26,7 +26,7 @@ pub enum Legacy {
 
 /// The value of an opened string.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value<'a> {
+pub enum OpenedValue<'a> {
     /// Text, or the text of a number that no 64-bit value holds exactly.
     Text(&'a str),
     /// A number.
@@ -39,7 +39,7 @@ pub enum Value<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Opened<'a> {
     /// The value.
-    pub value: Value<'a>,
+    pub value: OpenedValue<'a>,
     /// The datatype that the value was sealed as.
     pub datatype: Datatype,
     /// The sealed text, which shows the value in the format of the client that sealed it.
@@ -206,16 +206,16 @@ fn read(tag: Tag, datatype: Datatype, payload: &[u8]) -> Result<Opened<'_>, Cann
     // metadata is never UTF-8.
     let text = std::str::from_utf8(text).map_err(|_| CannotOpen)?;
     let value = match datatype {
-        Datatype::String => Value::Text(text),
+        Datatype::String => OpenedValue::Text(text),
         Datatype::Number => match parse(text) {
-            Parsed::Exact(number) => Value::Number(number),
-            Parsed::Text => Value::Text(text),
+            Parsed::Exact(number) => OpenedValue::Number(number),
+            Parsed::Text => OpenedValue::Text(text),
             Parsed::Refused => return Err(CannotOpen),
         },
         // Python clients before 3.0 write the digits.
         Datatype::Boolean => match text {
-            "true" | "1" => Value::Boolean(true),
-            "false" | "0" => Value::Boolean(false),
+            "true" | "1" => OpenedValue::Boolean(true),
+            "false" | "0" => OpenedValue::Boolean(false),
             _ => return Err(CannotOpen),
         },
     };

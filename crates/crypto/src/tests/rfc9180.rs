@@ -10,7 +10,7 @@ use crate::hpke::{Context, ScheduleContext};
 use crate::{Curve, KeyPair, PublicKey};
 
 #[derive(serde::Deserialize)]
-struct Vector {
+struct HpkeVector {
     info: String,
     #[serde(rename = "ikmE")]
     ikm_e: String,
@@ -46,7 +46,7 @@ fn draw(source: &mut impl XofReader) -> Vec<u8> {
 #[test]
 fn the_published_vector_comes_out() {
     let text = include_str!("../../../../proto/vectors/rfc9180.json");
-    let vector: Vector = serde_json::from_str(text).unwrap();
+    let vector: HpkeVector = serde_json::from_str(text).unwrap();
     let recipient = KeyPair::from_scalar(Curve::P256, &unhex(&vector.sk_r).try_into().unwrap()).unwrap();
     assert_eq!(hex(recipient.public().uncompressed()), vector.pk_r);
     let ephemeral = derive_key_pair(&unhex(&vector.ikm_e));

@@ -110,7 +110,7 @@ impl Format {
             Self::Card(_) if !text.is_some_and(is_card) => return Err(Unfit::NotCard),
             _ => {}
         }
-        let mut random = Random::default();
+        let mut random = RandomBytes::default();
         loop {
             out.clear();
             self.draw(plaintext, &mut || random.byte(), out)?;
@@ -255,18 +255,18 @@ fn is_uuid(text: &[u8]) -> bool {
 }
 
 /// The system's random source, read in blocks that are enough for nearly every token. Lives as long as one token.
-struct Random {
+struct RandomBytes {
     bytes: [u8; 32],
     at: usize,
 }
 
-impl Default for Random {
+impl Default for RandomBytes {
     fn default() -> Self {
         Self { bytes: [0; 32], at: 32 }
     }
 }
 
-impl Random {
+impl RandomBytes {
     #[inline]
     fn byte(&mut self) -> Result<u8, Unfit> {
         if self.at == self.bytes.len() {

@@ -188,20 +188,20 @@ impl TokenKeys {
     }
 
     /// Returns the additional data of a row. Its first byte is left out in layout 1.
-    pub(super) fn place(&self, layout: u8, collection: u32, id: &[u8; HASH_BYTES]) -> Place {
+    pub(super) fn place(&self, layout: u8, collection: u32, id: &[u8; HASH_BYTES]) -> RowPosition {
         let mut place = [0; 1 + 8 + HASH_BYTES];
         place[0] = layout;
         place[1..5].copy_from_slice(&self.app.to_be_bytes());
         place[5..9].copy_from_slice(&collection.to_be_bytes());
         place[9..].copy_from_slice(id);
-        Place(place)
+        RowPosition(place)
     }
 }
 
 /// The additional data: layout, app, collection and id.
-pub(super) struct Place([u8; 1 + 8 + HASH_BYTES]);
+pub(super) struct RowPosition([u8; 1 + 8 + HASH_BYTES]);
 
-impl Place {
+impl RowPosition {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0[usize::from(self.0[0] == PLAIN)..]
     }

@@ -16,7 +16,7 @@ fn operation(method: Method) -> Option<Operation> {
 
 /// Names in a request, on which it is decided and which are recorded.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Target<'a> {
+pub struct RequestTarget<'a> {
     /// The app.
     pub app: Option<&'a str>,
     /// The collection.
@@ -25,7 +25,7 @@ pub struct Target<'a> {
     pub reason: Option<&'a str>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     /// Returns what a control call names.
     pub fn by_control(call: &Control<'a>) -> Self {
         let (app, collection) = match call {
@@ -53,7 +53,7 @@ impl<'a> Target<'a> {
 
 /// Returns the permission that a control request needs. No existing method returns `None`.
 pub fn of_control<'a>(call: &Control<'a>) -> Option<Ask<'a>> {
-    Target::by_control(call).ask(call.method())
+    RequestTarget::by_control(call).ask(call.method())
 }
 
 #[cfg(test)]

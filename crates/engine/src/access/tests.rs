@@ -249,12 +249,12 @@ async fn ten_thousand_calls_at_once_are_one_query_on_postgresql() {
 
 #[tokio::test]
 async fn what_is_observed_passes_and_what_is_off_asks_nobody() {
-    let observes = under(|access| access.mode = Mode::Observe).await;
+    let observes = under(|access| access.mode = AccessMode::Observe).await;
     assert_eq!(observes.missing("shop").await, None);
     observes.apps.changed_here().await;
     observes.store.down.store(true, Ordering::SeqCst);
     assert_eq!(observes.missing("shop").await, None, "what is not known passes too");
-    let off = under(|access| access.mode = Mode::Off).await;
+    let off = under(|access| access.mode = AccessMode::Off).await;
     off.store.down.store(true, Ordering::SeqCst);
     assert!(off.decider.decide_now(&relay(), encrypt("shop"), Instant::now()).unwrap().is_ok());
     assert_eq!(off.store.reads.load(Ordering::SeqCst), 0);

@@ -1,6 +1,6 @@
 //! The first start: somebody has to be able to give others their roles.
 
-use sealwire_access::{Mode, Principal, Role, principal_key};
+use sealwire_access::{AccessMode, Principal, Role, principal_key};
 use sealwire_store::{ControlStore, StoreError};
 
 use super::roles::{NotBound, bind, put};
@@ -15,7 +15,7 @@ const MADE: &str = "access/administrators";
 ///
 /// The store's error. The next start continues one that ended midway.
 pub async fn first_start(config: &sealwire_config::Access, store: &dyn ControlStore) -> Result<bool, StoreError> {
-    if config.mode == Mode::Off {
+    if config.mode == AccessMode::Off {
         return Ok(false);
     }
     let (_, made) = store.read(MADE).await?;
@@ -36,7 +36,8 @@ pub async fn first_start(config: &sealwire_config::Access, store: &dyn ControlSt
         };
     }
     if bound.records.is_empty() {
-        let mode = if config.mode == Mode::Enforce { "every call is refused" } else { "every call would be refused" };
+        let mode =
+            if config.mode == AccessMode::Enforce { "every call is refused" } else { "every call would be refused" };
         tracing::warn!(
             "no principal has a role, so {mode}: name one in access.administrators and start again, or use \
              `sealwire principals grant PRINCIPAL ROLE --file FILE`, or set access.mode to \"observe\" meanwhile"

@@ -14,7 +14,7 @@ use sealwire_store::{MapId, Written};
 use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Unmatched};
 use tokio::sync::oneshot::Receiver;
 
-use super::{Allowance, Costs, Operation, OperationKind, thread_cpu};
+use super::{Allowance, Costs, OperationKind, WorkKind, thread_cpu};
 use crate::error::CallFailure;
 use crate::field_opener::{Evervault, FieldOpener};
 use crate::field_sealer::FieldSealer;
@@ -60,14 +60,14 @@ fn measure() -> Result<Costs, CallFailure> {
     let model = |kind: OperationKind| {
         let Prices { seal, open } = if kind.curve == Curve::R1 { r1 } else { k1 };
         CostModel::new(match kind.operation {
-            Operation::Mint => tokens[0],
-            Operation::Settle => tokens[1],
-            Operation::Look => tokens[2],
-            Operation::Reveal => tokens[3],
-            Operation::Mask => mask,
-            Operation::Seal => seal,
-            Operation::Open => open,
-            Operation::Rewrap => Coefficients {
+            WorkKind::Mint => tokens[0],
+            WorkKind::Settle => tokens[1],
+            WorkKind::Look => tokens[2],
+            WorkKind::Reveal => tokens[3],
+            WorkKind::Mask => mask,
+            WorkKind::Seal => seal,
+            WorkKind::Open => open,
+            WorkKind::Rewrap => Coefficients {
                 call: seal.call,
                 // One to open and one to seal, which count alike.
                 key: f64::midpoint(seal.key, open.key),
@@ -247,7 +247,7 @@ fn token_prices(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<[Coeffi
     let collection = Arc::new(Collection {
         keys: Arc::clone(keys),
         map: MapId { app: 1, collection: 1 },
-        kind: tokens::Kind::Random,
+        kind: tokens::CollectionKind::Random,
         format: Format::Opaque,
         per_context: false,
         expires_s: None,

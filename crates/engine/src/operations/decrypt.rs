@@ -9,24 +9,24 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, OnError};
 
-use super::{Document, DocumentPlan, Operation, Plan, PlanContext, response_bytes};
+use super::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use crate::cancel_token::CancelToken;
 use crate::cost::OperationKind;
 use crate::engine::Engine;
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
-use crate::field_opener::{Evervault, FieldOpener, Found};
+use crate::field_opener::{Evervault, FieldOpener, OpenedField};
 use crate::job::{FieldContext, FieldWork, Fields, walk_on};
 use crate::masks::disclosure::Disclosure;
 
 /// A decoded `decrypt`.
 pub(super) struct Decrypt {
-    document: Document,
+    document: RequestDocument,
 }
 
 impl Decrypt {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, ()>) -> Self {
-        Self { document: Document::new(frame, call) }
+        Self { document: RequestDocument::new(frame, call) }
     }
 }
 
@@ -102,7 +102,7 @@ pub struct OpenFields {
 impl OpenFields {
     /// Opens a field. Returns `None` if it does not look like an envelope.
     #[inline]
-    pub(super) fn open(&mut self, token: Token<'_>) -> Result<Option<Found<'_>>, FieldFault> {
+    pub(super) fn open(&mut self, token: Token<'_>) -> Result<Option<OpenedField<'_>>, FieldFault> {
         if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFault::Stopped(reason));
         }

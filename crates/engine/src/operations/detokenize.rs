@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sealwire_payload::Containers;
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Within};
 
-use super::{Document, DocumentPlan, Operation, Plan, PlanContext};
+use super::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument};
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
 use crate::job::{Fields, TokenFields};
@@ -15,12 +15,12 @@ use crate::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
 
 /// A decoded `detokenize`.
 pub(super) struct Detokenize {
-    document: Document,
+    document: RequestDocument,
 }
 
 impl Detokenize {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Within<'_>>) -> Self {
-        Self { document: Document::new(frame, call) }
+        Self { document: RequestDocument::new(frame, call) }
     }
 }
 

@@ -9,7 +9,7 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk
 use sealwire_wire::{DocumentCall, Format, Method, Writing};
 
 use super::sealing::{SealOptions, document_bytes_in, times};
-use super::{Document, DocumentPlan, MessageSize, Operation, Plan, PlanContext, response_bytes};
+use super::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use crate::cancel_token::CancelToken;
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
@@ -20,13 +20,13 @@ use sealwire_config::Limits;
 
 /// A decoded `encrypt`.
 pub(super) struct Encrypt {
-    document: Document,
+    document: RequestDocument,
     options: SealOptions,
 }
 
 impl Encrypt {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
-        Self { document: Document::new(frame, call), options: SealOptions::new(frame, &call.writing) }
+        Self { document: RequestDocument::new(frame, call), options: SealOptions::new(frame, &call.writing) }
     }
 
     fn response_bytes_in(format: Format, size: MessageSize, limits: &Limits) -> usize {
@@ -125,7 +125,7 @@ mod tests {
     use std::sync::Arc;
 
     use sealwire_crypto::{AppId, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Sealer};
-    use sealwire_payload::{Budget, Containers, Limits, Selection, Walk, WalkError};
+    use sealwire_payload::{Budget, Containers, Selection, Walk, WalkError, WalkLimits};
     use sealwire_wire::OnError;
 
     use super::*;
@@ -162,7 +162,7 @@ mod tests {
             let sealer = Sealer::new(&app, Arc::new(version), scope, Encoding::Text, b"").unwrap();
             let (writer, cancel) = (FieldSealer::Native(sealer.into()), Arc::<CancelToken>::default());
             let seal = SealFields { writer, cancel, faults: FieldErrors::new(on_error, 10, 10) };
-            let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, Limits::default());
+            let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
             let document = b"\x9a\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a";
             let mut out = Vec::new();
             let stopped = walk.advance(document, &mut out, &mut StopAfter { seal, fields: 3 }, Budget::UNLIMITED);

@@ -11,7 +11,7 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Selection, Tran
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Masking, Method};
 
-use super::{Document, DocumentPlan, Operation, Plan, PlanContext, response_bytes};
+use super::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use crate::cancel_token::CancelToken;
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
@@ -21,13 +21,13 @@ use crate::masks::{self, MaskSpec};
 
 /// A decoded `mask`.
 pub(super) struct MaskDocument {
-    document: Document,
+    document: RequestDocument,
     rules: Result<MaskSpec, CallFailure>,
 }
 
 impl MaskDocument {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Masking<'_>>) -> Self {
-        Self { document: Document::new(frame, call), rules: MaskSpec::of(&call.writing) }
+        Self { document: RequestDocument::new(frame, call), rules: MaskSpec::of(&call.writing) }
     }
 }
 

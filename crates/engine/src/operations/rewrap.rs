@@ -6,7 +6,7 @@ use sealwire_wire::{DocumentCall, Format, Method, Unbound, Writing};
 
 use super::decrypt::OpenFields;
 use super::sealing::{SealOptions, document_bytes_in, times};
-use super::{Document, DocumentPlan, MessageSize, Operation, Plan, PlanContext, response_bytes};
+use super::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
@@ -17,13 +17,13 @@ use sealwire_config::Limits;
 
 /// A decoded `rewrap`.
 pub(super) struct Rewrap {
-    document: Document,
+    document: RequestDocument,
     options: SealOptions,
 }
 
 impl Rewrap {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
-        Self { document: Document::new(frame, call), options: SealOptions::new(frame, &call.writing) }
+        Self { document: RequestDocument::new(frame, call), options: SealOptions::new(frame, &call.writing) }
     }
 
     fn response_bytes_in(format: Format, size: MessageSize, limits: &Limits) -> usize {

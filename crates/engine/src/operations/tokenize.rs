@@ -6,7 +6,9 @@ use bytes::Bytes;
 use sealwire_payload::Containers;
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Minting};
 
-use super::{Document, DocumentPlan, FrameText, MessageSize, Operation, Plan, PlanContext, part, response_bytes};
+use super::{
+    DocumentPlan, FrameText, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
+};
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
 use crate::job::{Fields, TokenFields};
@@ -16,7 +18,7 @@ use sealwire_config::Limits;
 
 /// A decoded `tokenize`.
 pub(super) struct Tokenize {
-    document: Document,
+    document: RequestDocument,
     tags: Vec<FrameText>,
     expires_s: Option<u64>,
     idempotency_key: Option<Bytes>,
@@ -26,7 +28,7 @@ impl Tokenize {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Minting<'_>>) -> Self {
         let Minting { tags, expires_s, idempotency_key, .. } = &call.writing;
         Self {
-            document: Document::new(frame, call),
+            document: RequestDocument::new(frame, call),
             tags: tags.iter().map(|tag| FrameText::new(frame, tag)).collect(),
             expires_s: *expires_s,
             idempotency_key: idempotency_key.map(|key| part(frame, key)),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use sealwire_crypto::RowBuffer;
 use sealwire_msgpack::TokenReader;
 use sealwire_store::{Filter, Fingerprint, Page, Row, TokenId, TokenStore};
-use sealwire_wire::{Ask, Counted, Found, Token, Tokens as Listed};
+use sealwire_wire::{Ask, Counted, Found, Token};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -23,7 +23,7 @@ use crate::field_errors::Refusal;
 use crate::scheduler::AdmissionPermit;
 use crate::tokens::batch::each;
 use crate::tokens::store_io;
-use crate::tokens::{Canonical, Collection, Kind, canonical, now, value_of};
+use crate::tokens::{Canonical, Collection, CollectionKind, canonical, now, value_of};
 
 /// Questions to the store in one `tokens.list` that brought less than was asked for.
 const PAGES_MAX: usize = 16;
@@ -47,8 +47,8 @@ enum Request {
     List(Listing),
     Delete(Vec<FrameText>),
     Expire { tokens: Vec<FrameText>, expires_s: Option<u64> },
-    Archive(Sweep),
-    Prune(Sweep),
+    Archive(SweepStep),
+    Prune(SweepStep),
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ struct Listing {
 }
 
 #[derive(Debug)]
-struct Sweep {
+struct SweepStep {
     older_s: Option<u64>,
     dry_run: bool,
     after: Option<FrameText>,
@@ -72,7 +72,7 @@ impl Tokens {
     pub(super) fn new(frame: &Bytes, ask: &Ask<'_>) -> Self {
         let text = |text: &&str| FrameText::new(frame, text);
         let texts = |tokens: &Vec<&str>| tokens.iter().map(text).collect();
-        let sweep = |step: &sealwire_wire::Sweep<'_>| Sweep {
+        let sweep = |step: &sealwire_wire::Sweep<'_>| SweepStep {
             older_s: step.older_s,
             dry_run: step.dry_run,
             after: step.after.as_ref().map(text),
@@ -168,7 +168,7 @@ impl<'a> TokensTask<'a> {
             cancel.did(counted.count + missing, missing);
             counted
         };
-        let listed = |listed: Listed| {
+        let listed = |listed: sealwire_wire::Tokens| {
             let missing = listed.tokens.iter().filter(|token| token.is_none()).count();
             cancel.did(listed.tokens.len() as u64, missing as u64);
             listed
@@ -216,9 +216,10 @@ impl<'a> TokensTask<'a> {
         .await
     }
 
-    async fn get(&mut self, tokens: &[FrameText]) -> Result<Listed, CallFailure> {
+    async fn get(&mut self, tokens: &[FrameText]) -> Result<sealwire_wire::Tokens, CallFailure> {
         let ids = self.ids(tokens).await?;
-        let mut listed = Listed { tokens: vec![None; tokens.len()], next: None, generation: self.generation };
+        let mut listed =
+            sealwire_wire::Tokens { tokens: vec![None; tokens.len()], next: None, generation: self.generation };
         let known: Vec<_> = ids.iter().enumerate().filter_map(|(at, id)| Some((at, (*id)?))).collect();
         let room = self.tokens.reserve(self.admission, known.len())?;
         for some in known.chunks(room.most.max(1)) {
@@ -252,7 +253,7 @@ impl<'a> TokensTask<'a> {
     }
 
     async fn find(&mut self, value: &[u8], context: &[u8]) -> Result<Option<String>, CallFailure> {
-        if self.collection.kind == Kind::Random {
+        if self.collection.kind == CollectionKind::Random {
             let rule = "must be of kind deterministic or one_way: a value has no one token in others";
             return Err(CallFailure::Param { name: "collection", rule });
         }
@@ -290,7 +291,7 @@ impl<'a> TokensTask<'a> {
         Err(CallFailure::Field { refusal: Refusal::CannotOpen, path: "value".into() })
     }
 
-    async fn list(&mut self, listing: &Listing) -> Result<Listed, CallFailure> {
+    async fn list(&mut self, listing: &Listing) -> Result<sealwire_wire::Tokens, CallFailure> {
         let mut after = listing.after.as_ref().map(|after| cursor(after.as_str())).transpose()?;
         let filter = Filter {
             tag: listing.tag.as_ref().map(|tag| tag.as_str().to_owned()),
@@ -315,10 +316,10 @@ impl<'a> TokensTask<'a> {
             }
         }
         room.give_back(self.admission);
-        Ok(Listed { tokens, next: after.map(text), generation: self.generation })
+        Ok(sealwire_wire::Tokens { tokens, next: after.map(text), generation: self.generation })
     }
 
-    async fn sweep(&mut self, step: &Sweep, archives: bool) -> Result<Counted, CallFailure> {
+    async fn sweep(&mut self, step: &SweepStep, archives: bool) -> Result<Counted, CallFailure> {
         let after = step.after.as_ref().map(|after| cursor(after.as_str())).transpose()?;
         self.pass().await?;
         let limit = step.limit;

@@ -39,7 +39,7 @@ impl Ledger for Arc<Book> {
     }
 }
 
-struct World {
+struct SweepWorld {
     store: Arc<MemoryStore>,
     control: Control,
     book: Arc<Book>,
@@ -50,7 +50,7 @@ fn app() -> AppId {
     AppId::new("shop").unwrap()
 }
 
-impl World {
+impl SweepWorld {
     /// An app with collections 1 and 2, which keep archived rows for ever and for 100 seconds.
     async fn new() -> Self {
         let store = Arc::new(MemoryStore::default());
@@ -67,7 +67,7 @@ impl World {
 
     fn sweeper(&self, instance: &str, rows_per_s: u64) -> Sweeper<Arc<Book>> {
         let (control, tokens) = (self.control.clone(), Arc::clone(&self.store) as Arc<dyn TokenStore>);
-        let options = sealwire_config::Sweep { interval_s: 60, rows_per_s };
+        let options = sealwire_config::SweepSettings { interval_s: 60, rows_per_s };
         let ledger = Arc::clone(&self.book);
         Sweeper::new(control, tokens, instance.into(), options, ledger, || NOW, self.drain.subscribe())
     }
@@ -109,7 +109,7 @@ const SHORT: MapId = MapId { app: 1, collection: 2 };
 
 #[tokio::test(start_paused = true)]
 async fn rows_go_when_their_time_has_come() {
-    let world = World::new().await;
+    let world = SweepWorld::new().await;
     let rows = [
         row(1, None, None),
         row(2, Some(NOW - 61), None),
@@ -138,7 +138,7 @@ async fn rows_go_when_their_time_has_come() {
 
 #[tokio::test(start_paused = true)]
 async fn rows_of_deleted_collections_and_apps_go() {
-    let world = World::new().await;
+    let world = SweepWorld::new().await;
     world.fill(KEPT, 0, 10).await;
     world.fill(SHORT, 0, 2_500).await;
     let short = CollectionName::new("short").unwrap();
@@ -159,7 +159,7 @@ async fn rows_of_deleted_collections_and_apps_go() {
 #[tokio::test(start_paused = true)]
 async fn a_sweep_takes_the_time_that_its_rate_allows() {
     for (rows_per_s, seconds) in [(100, 50), (1_000, 5), (5_000, 1)] {
-        let world = World::new().await;
+        let world = SweepWorld::new().await;
         world.fill(SHORT, 0, 5_000).await;
         world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
         let begun = Instant::now();
@@ -172,7 +172,7 @@ async fn a_sweep_takes_the_time_that_its_rate_allows() {
 
 #[tokio::test(start_paused = true)]
 async fn one_of_two_engines_sweeps() {
-    let world = World::new().await;
+    let world = SweepWorld::new().await;
     world.fill(SHORT, 0, 1_000).await;
     world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
     let [a, b] = ["a", "b"].map(|instance| tokio::spawn(world.sweeper(instance, 5_000).run()));
@@ -188,7 +188,7 @@ async fn one_of_two_engines_sweeps() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sweep_ends_with_its_lease_and_with_its_engine() {
-    let world = World::new().await;
+    let world = SweepWorld::new().await;
     world.fill(SHORT, 0, 10_000).await;
     world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
     // The lease is looked at again after 5 s, which are 500 rows.
@@ -215,7 +215,7 @@ async fn a_sweep_ends_with_its_lease_and_with_its_engine() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_goes_while_nothing_can_be_recorded() {
-    let world = World::new().await;
+    let world = SweepWorld::new().await;
     world.fill(SHORT, 0, 10).await;
     world.control.delete_collection(&app(), &CollectionName::new("short").unwrap()).await.unwrap();
     world.book.is_full.store(true, Ordering::SeqCst);
@@ -228,7 +228,7 @@ async fn nothing_goes_while_nothing_can_be_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retention_time_that_changes_counts_during_a_sweep() {
-    let world = World::new().await;
+    let world = SweepWorld::new().await;
     let rows: Vec<_> = (0..2_000).map(|id| (SHORT, row(id, None, Some(1)))).collect();
     world.store.put(&rows).await.unwrap();
     let mut a = world.sweeper("a", 100);

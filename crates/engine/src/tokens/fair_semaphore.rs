@@ -9,7 +9,7 @@ use crate::error::CallFailure;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Turns {
+pub struct FairSemaphore {
     shared: Arc<Mutex<Waiting>>,
 }
 
@@ -18,19 +18,19 @@ struct Waiting {
     /// None while somebody waits.
     free: usize,
     /// By app, in the order they came.
-    apps: HashMap<u32, VecDeque<oneshot::Sender<Turn>>>,
+    apps: HashMap<u32, VecDeque<oneshot::Sender<FairPermit>>>,
     /// Apps that wait, the next one first.
     next: VecDeque<u32>,
 }
 
 /// Goes to the next when it is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct FairPermit {
     /// `None` once it was given on.
     shared: Option<Arc<Mutex<Waiting>>>,
 }
 
-impl Turns {
+impl FairSemaphore {
     /// So many at once.
     pub fn new(free: usize) -> Self {
         Self { shared: Arc::new(Mutex::new(Waiting { free, apps: HashMap::new(), next: VecDeque::new() })) }
@@ -41,12 +41,12 @@ impl Turns {
     /// # Errors
     ///
     /// [`CallFailure::Internal`], never in fact.
-    pub async fn take(&self, app: u32) -> Result<Turn, CallFailure> {
+    pub async fn take(&self, app: u32) -> Result<FairPermit, CallFailure> {
         let given = {
             let mut waiting = locked(&self.shared);
             if waiting.free > 0 {
                 waiting.free -= 1;
-                return Ok(Turn { shared: Some(Arc::clone(&self.shared)) });
+                return Ok(FairPermit { shared: Some(Arc::clone(&self.shared)) });
             }
             waiting.push(app)
         };
@@ -55,7 +55,7 @@ impl Turns {
 }
 
 impl Waiting {
-    fn push(&mut self, app: u32) -> oneshot::Receiver<Turn> {
+    fn push(&mut self, app: u32) -> oneshot::Receiver<FairPermit> {
         let (give, given) = oneshot::channel();
         let queue = self.apps.entry(app).or_insert_with(|| {
             self.next.push_back(app);
@@ -68,7 +68,7 @@ impl Waiting {
     }
 
     /// Returns the next waiter that has not left.
-    fn pop(&mut self) -> Option<oneshot::Sender<Turn>> {
+    fn pop(&mut self) -> Option<oneshot::Sender<FairPermit>> {
         while let Some(app) = self.next.pop_front() {
             let Some(mut queue) = self.apps.remove(&app) else { continue };
             let first = std::iter::from_fn(|| queue.pop_front()).find(|give| !give.is_closed());
@@ -84,7 +84,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Turn {
+impl Drop for FairPermit {
     fn drop(&mut self) {
         let Some(mut shared) = self.shared.take() else { return };
         loop {
@@ -96,7 +96,7 @@ impl Drop for Turn {
             }) else {
                 return;
             };
-            match next.send(Turn { shared: Some(shared) }) {
+            match next.send(FairPermit { shared: Some(shared) }) {
                 Ok(()) => return,
                 // That one has left: the turn comes back and goes to the next.
                 Err(mut turn) => match turn.shared.take() {
@@ -121,7 +121,9 @@ mod tests {
     use super::*;
 
     /// Polls once: whether it has its turn.
-    fn poll(future: std::pin::Pin<&mut (impl Future<Output = Result<Turn, CallFailure>> + ?Sized)>) -> Option<Turn> {
+    fn poll(
+        future: std::pin::Pin<&mut (impl Future<Output = Result<FairPermit, CallFailure>> + ?Sized)>,
+    ) -> Option<FairPermit> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Some(turn.unwrap()),
             Poll::Pending => None,
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn apps_alternate_and_who_left_is_passed_over() {
-        let turns = Turns::new(1);
+        let turns = FairSemaphore::new(1);
         let first = poll(pin!(turns.take(1))).unwrap();
         // App 1 asks for much, and before the others.
         let apps = [1, 1, 1, 1, 2, 3, 2];
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn there_are_so_many_and_a_turn_that_nobody_fetched_is_not_lost() {
-        let turns = Turns::new(2);
+        let turns = FairSemaphore::new(2);
         let (one, two) = (poll(pin!(turns.take(1))), poll(pin!(turns.take(1))));
         assert!(one.is_some() && two.is_some());
         let mut third = Box::pin(turns.take(1));
@@ -169,7 +171,7 @@ mod tests {
 
     #[test]
     fn who_asks_and_leaves_leaves_nothing_behind() {
-        let turns = Turns::new(1);
+        let turns = FairSemaphore::new(1);
         let turn = poll(pin!(turns.take(1)));
         for _ in 0..1_000 {
             assert!(poll(pin!(turns.take(7))).is_none());

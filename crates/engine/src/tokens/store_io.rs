@@ -13,7 +13,7 @@ use sealwire_store::{
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::fair_semaphore::Turns;
+use super::fair_semaphore::FairSemaphore;
 use super::now;
 use crate::cancel_token::StopReason;
 use crate::error::CallFailure;
@@ -41,8 +41,8 @@ const CHANGES_MAX: usize = 1;
 pub struct Tokens {
     store: Coalescer,
     throttle: WriteThrottle,
-    sweeps: Turns,
-    changes: Turns,
+    sweeps: FairSemaphore,
+    changes: FairSemaphore,
     /// Largest row, in bytes.
     row_bytes_max: usize,
     metrics: Arc<Metrics>,
@@ -67,7 +67,7 @@ impl Tokens {
     pub fn new(store: Coalescer, throttle: WriteThrottle, row_bytes_max: usize, metrics: Arc<Metrics>) -> Self {
         let (waiting, pressure) = (store.clone(), throttle.clone());
         metrics.watch_token_store(Box::new(move || (waiting.waiting(), pressure.pressure())));
-        let (sweeps, changes) = (Turns::new(SWEEPS_MAX), Turns::new(CHANGES_MAX));
+        let (sweeps, changes) = (FairSemaphore::new(SWEEPS_MAX), FairSemaphore::new(CHANGES_MAX));
         Self { store, throttle, sweeps, changes, row_bytes_max, metrics }
     }
 
@@ -148,11 +148,11 @@ impl Tokens {
 
     /// Reserves memory for rows that are fetched whole, at most `wanted` of them, under the admission of the request,
     /// until they are released.
-    pub(crate) fn reserve(&self, admission: &mut AdmissionPermit, wanted: usize) -> Result<Rows, CallFailure> {
+    pub(crate) fn reserve(&self, admission: &mut AdmissionPermit, wanted: usize) -> Result<ReservedRows, CallFailure> {
         let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
         let bytes = most.saturating_mul(self.row_bytes_max);
         self.resize(admission, admission.bytes().saturating_add(bytes))?;
-        Ok(Rows { most, bytes })
+        Ok(ReservedRows { most, bytes })
     }
 
     /// Counts rows that were found by a value and hold another one.
@@ -222,7 +222,7 @@ impl Tokens {
     /// ends. Otherwise clients that ask and leave could load the store with any number of operations.
     async fn in_turn<T: Send + 'static>(
         &self,
-        turns: &Turns,
+        turns: &FairSemaphore,
         app: u32,
         what: StoreLabel,
         asking: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -242,13 +242,13 @@ impl Tokens {
 
 /// Memory reserved for rows under an admission.
 #[must_use]
-pub(crate) struct Rows {
+pub(crate) struct ReservedRows {
     /// The number of rows.
     pub(crate) most: usize,
     bytes: usize,
 }
 
-impl Rows {
+impl ReservedRows {
     /// Releases the memory: the rows are gone.
     pub(crate) fn give_back(self, admission: &mut AdmissionPermit) {
         // Shrinking a reservation never fails.

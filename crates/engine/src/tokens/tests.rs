@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use sealwire_crypto::{CardEnds, Format, KeyState, NewToken, TokenKeyVersion, TokenSecret};
 use sealwire_msgpack::{Token, TokenReader, write};
-use sealwire_payload::{Budget, Containers, Limits, Progress, Selection, Transform, Walk, WalkError, json};
+use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk, WalkError, WalkLimits, json};
 use sealwire_store::{MemoryStore, Row, TokenStore as _, Written};
 use sealwire_wire::{FieldError, OnError};
 
@@ -17,7 +17,7 @@ use crate::masks::disclosure::Disclosure;
 
 const BOUNDS: Bounds = Bounds { fields_max: 100, value_bytes_max: 1_000 };
 
-fn collection(kind: Kind, format: Format) -> Arc<Collection> {
+fn collection(kind: CollectionKind, format: Format) -> Arc<Collection> {
     let version = TokenKeyVersion { number: 1, state: KeyState::Active, secret: TokenSecret::generate().unwrap() };
     let keys = Arc::new(TokenKeys::new(7, vec![version]).unwrap());
     let map = MapId { app: 7, collection: 1 };
@@ -37,7 +37,7 @@ fn minting(collection: &Arc<Collection>) -> TokenizeSpec {
 }
 
 fn doc(json: &str) -> Vec<u8> {
-    json::to_msgpack(json.as_bytes(), Limits::default()).unwrap()
+    json::to_msgpack(json.as_bytes(), WalkLimits::default()).unwrap()
 }
 
 /// One walk in steps of so many fields.
@@ -47,7 +47,8 @@ fn walk<T: Transform<Error = FieldFault>>(
     transform: &mut T,
     step: usize,
 ) -> Result<Vec<u8>, FieldFault> {
-    let (mut walk, mut out) = (Walk::new(Arc::new(Selection::everything()), containers, Limits::default()), Vec::new());
+    let (mut walk, mut out) =
+        (Walk::new(Arc::new(Selection::everything()), containers, WalkLimits::default()), Vec::new());
     loop {
         match walk.advance(payload, &mut out, transform, Budget::fields(step)) {
             Ok(Progress::More) => (),
@@ -61,7 +62,7 @@ fn walk<T: Transform<Error = FieldFault>>(
 /// One walk over the one element of an array, as a whole.
 fn walk_whole(payload: &[u8], fields: &mut TokenizeFields) -> Vec<u8> {
     let select = Arc::new(Selection::parse(["$[0]"]).unwrap());
-    let (mut walk, mut out) = (Walk::new(select, Containers::Whole, Limits::default()), Vec::new());
+    let (mut walk, mut out) = (Walk::new(select, Containers::Whole, WalkLimits::default()), Vec::new());
     while let Progress::More = walk.advance(payload, &mut out, fields, Budget::fields(1)).unwrap() {}
     out
 }
@@ -135,14 +136,14 @@ async fn every_type_comes_back_exactly_in_every_kind_that_keeps_values() {
         doc(r#"["text", "", 7, -7, 1.5, true, false, null, 18446744073709551615, {"a": {"b": ["x", 1e300]}}, "text"]"#);
     let document = [&document[..1], &document[1..]].concat();
     for format in [Format::Opaque, Format::Uuid, Format::Email] {
-        for kind in [Kind::Random, Kind::Deterministic] {
+        for kind in [CollectionKind::Random, CollectionKind::Deterministic] {
             let (store, collection) = (MemoryStore::default(), collection(kind, format));
             let made = tokenize(&store, minting(&collection), OnError::Fail, &document).await.unwrap();
             assert_ne!(made.0, document);
             let opened = detokenize(&store, looking(&collection), OnError::Fail, &made.0).await.unwrap();
             assert_eq!(opened.0, document, "{format:?} {kind:?}");
             // Nil is no field; twelve leaves and one of them twice.
-            assert_eq!(rows(&store).await.len(), if kind == Kind::Random { 11 } else { 10 });
+            assert_eq!(rows(&store).await.len(), if kind == CollectionKind::Random { 11 } else { 10 });
             assert!(rows(&store).await.iter().all(|row| row.tags == ["tag"] && row.created == 1_000));
         }
     }
@@ -150,11 +151,11 @@ async fn every_type_comes_back_exactly_in_every_kind_that_keeps_values() {
 
 #[tokio::test]
 async fn a_container_that_is_selected_becomes_one_token() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Random, Format::Opaque));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Random, Format::Opaque));
     let payload = doc(r#"{"a": {"b": [1, "x"]}, "c": 1}"#);
     let mut fields = TokenizeFields::new(minting(&collection), Arc::default(), FieldErrors::new(OnError::Fail, 1, 1));
     let selection = Arc::new(Selection::parse(["$.a"]).unwrap());
-    let (mut walk, mut out) = (Walk::new(selection, Containers::Whole, Limits::default()), Vec::new());
+    let (mut walk, mut out) = (Walk::new(selection, Containers::Whole, WalkLimits::default()), Vec::new());
     walk.advance(&payload, &mut out, &mut fields, Budget::UNLIMITED).unwrap();
     assert_eq!(walk.fields(), 1);
     assert_eq!(store.write(1_000, vec![fields.group()]).await.pop().unwrap().unwrap(), Written::Done(vec![None]));
@@ -163,7 +164,7 @@ async fn a_container_that_is_selected_becomes_one_token() {
 
 #[tokio::test]
 async fn equal_values_of_a_deterministic_call_are_one_row() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Deterministic, Format::Opaque));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Deterministic, Format::Opaque));
     let payload = doc(r#"["a", "b", "a", "a", "b"]"#);
     let (first, _, walks) = tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap();
     let tokens = strings(&first);
@@ -180,7 +181,7 @@ async fn equal_values_of_a_deterministic_call_are_one_row() {
 async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_own() {
     for per_context in [false, true] {
         let store = MemoryStore::default();
-        let shared = collection(Kind::Deterministic, Format::Opaque);
+        let shared = collection(CollectionKind::Deterministic, Format::Opaque);
         let collection = Arc::new(Collection { per_context, ..Collection::clone(&shared) });
         let payload = doc(r#"["a"]"#);
         let under = |context: &[u8]| TokenizeSpec { context: context.into(), ..minting(&collection) };
@@ -201,7 +202,7 @@ async fn scope_says_whether_contexts_share_tokens_and_a_value_opens_under_its_ow
 
 #[tokio::test]
 async fn a_repeated_call_gets_its_tokens_again_and_a_changed_one_others() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Random, Format::Opaque));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Random, Format::Opaque));
     let keyed = |key: &[u8]| TokenizeSpec { idempotency_key: Some(key.into()), ..minting(&collection) };
     let payload = doc(r#"["a", "a", "b"]"#);
     let (first, ..) = tokenize(&store, keyed(b"k"), OnError::Fail, &payload).await.unwrap();
@@ -216,7 +217,7 @@ async fn a_repeated_call_gets_its_tokens_again_and_a_changed_one_others() {
 
 #[tokio::test]
 async fn one_way_tokens_are_found_again_and_lead_back_to_nothing() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::OneWay, Format::Uuid));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::OneWay, Format::Uuid));
     let payload = doc(r#"["a secret that is long enough to be seen"]"#);
     let (tokens, ..) = tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap();
     assert_eq!(tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap().0, tokens);
@@ -236,7 +237,7 @@ async fn one_way_tokens_are_found_again_and_lead_back_to_nothing() {
 
 #[tokio::test]
 async fn what_a_format_cannot_hold_is_refused_where_it_stands() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Random, Format::Digits));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Random, Format::Digits));
     let payload = doc(r#"["12345678", "x", 7, ["87654321", ""], true]"#);
     let failed = tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap_err();
     assert!(matches!(failed, CallFailure::Field { refusal: Refusal::NotDigits, ref path } if path == "$[1]"));
@@ -254,7 +255,7 @@ async fn what_a_format_cannot_hold_is_refused_where_it_stands() {
 
 #[tokio::test]
 async fn refusals_are_listed_in_the_order_of_the_document_however_often_it_is_walked() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Deterministic, Format::Digits));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Deterministic, Format::Digits));
     tokenize(&store, minting(&collection), OnError::Fail, &doc(r#"["123456"]"#)).await.unwrap();
     let payload = doc(r#"["x", "123456", "y", "123456", "z"]"#);
     let (_, errors, walks) = tokenize(&store, minting(&collection), OnError::Report, &payload).await.unwrap();
@@ -264,7 +265,7 @@ async fn refusals_are_listed_in_the_order_of_the_document_however_often_it_is_wa
 
 #[tokio::test]
 async fn a_small_format_is_used_up_before_it_is_exhausted() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Deterministic, Format::Digits));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Deterministic, Format::Digits));
     // Ten tokens of one digit, none of which may be its own value.
     let values: Vec<_> = (0..10).map(|value| value.to_string()).collect();
     let mut given = HashSet::new();
@@ -292,7 +293,7 @@ fn collection_of_its_own(collection: &Arc<Collection>) -> Arc<Collection> {
 
 #[tokio::test]
 async fn only_the_tokens_that_are_taken_are_made_again() {
-    let collection = collection(Kind::Random, Format::Opaque);
+    let collection = collection(CollectionKind::Random, Format::Opaque);
     let payload = doc(r#"["a", "b", "c"]"#);
     let mut fields = TokenizeFields::new(minting(&collection), Arc::default(), FieldErrors::new(OnError::Fail, 1, 3));
     let mut last = strings(&walk(Containers::Whole, &payload, &mut fields, 1).unwrap());
@@ -312,7 +313,7 @@ async fn only_the_tokens_that_are_taken_are_made_again() {
 
 #[tokio::test]
 async fn tokens_that_are_not_there_are_refused_and_other_strings_kept() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Random, Format::Opaque));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Random, Format::Opaque));
     let (made, ..) = tokenize(&store, minting(&collection), OnError::Fail, &doc(r#"["a", "b"]"#)).await.unwrap();
     let tokens = strings(&made);
     let other = format!("tok_{}", "x".repeat(22));
@@ -351,7 +352,9 @@ async fn exchange(store: &MemoryStore, collection: &Collection) {
 #[tokio::test]
 async fn a_row_that_is_of_another_value_is_never_given() {
     let payload = doc(r#"["a", "b"]"#);
-    for (kind, idempotency_key) in [(Kind::Deterministic, None), (Kind::OneWay, None), (Kind::Random, Some(b"key"))] {
+    for (kind, idempotency_key) in
+        [(CollectionKind::Deterministic, None), (CollectionKind::OneWay, None), (CollectionKind::Random, Some(b"key"))]
+    {
         let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
         let again = || TokenizeSpec {
             idempotency_key: idempotency_key.map(|key: &[u8; 3]| (*key).into()),
@@ -372,7 +375,7 @@ async fn a_row_that_is_of_another_value_is_never_given() {
 #[tokio::test]
 async fn a_row_under_another_context_is_never_given() {
     let store = MemoryStore::default();
-    let shared = collection(Kind::Deterministic, Format::Opaque);
+    let shared = collection(CollectionKind::Deterministic, Format::Opaque);
     let collection = Arc::new(Collection { per_context: true, ..Collection::clone(&shared) });
     let payload = doc(r#"["a"]"#);
     let under = |context: &[u8]| TokenizeSpec { context: context.into(), ..minting(&collection) };
@@ -388,7 +391,7 @@ async fn a_row_under_another_context_is_never_given() {
 
 #[tokio::test]
 async fn equal_values_have_one_token_however_they_are_encoded() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Deterministic, Format::Opaque));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Deterministic, Format::Opaque));
     let fives = [&[5][..], &[0xcc, 5], &[0xcd, 0, 5], &[0xd0, 5], &[0xd1, 0, 5], &[0xd3, 0, 0, 0, 0, 0, 0, 0, 5]];
     let payload = [&[0x90 | fives.len() as u8][..], &fives.concat()].concat();
     let (tokens, ..) = tokenize(&store, minting(&collection), OnError::Fail, &payload).await.unwrap();
@@ -416,7 +419,7 @@ async fn equal_values_have_one_token_however_they_are_encoded() {
 
 #[tokio::test]
 async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
-    for kind in [Kind::Deterministic, Kind::Random] {
+    for kind in [CollectionKind::Deterministic, CollectionKind::Random] {
         let (store, collection) = (MemoryStore::default(), collection(kind, Format::Opaque));
         let payload = doc(r#"["a"]"#);
         let first = TokenizeSpec { context: (*b"mine").into(), ..minting(&collection) };
@@ -426,7 +429,7 @@ async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
         assert_eq!(detokenize(&store, mine, OnError::Fail, &token).await.unwrap().0, payload);
         match kind {
             // It is under the empty context, whatever its first caller said.
-            Kind::Deterministic => assert_eq!(opened.unwrap().0, payload),
+            CollectionKind::Deterministic => assert_eq!(opened.unwrap().0, payload),
             _ => assert!(matches!(opened, Err(CallFailure::Field { refusal: Refusal::NoToken, .. }))),
         }
     }
@@ -434,7 +437,7 @@ async fn where_all_contexts_share_tokens_nobody_makes_a_value_unreadable() {
 
 #[tokio::test]
 async fn a_call_has_so_many_tokens_and_no_more() {
-    let (store, collection) = (MemoryStore::default(), collection(Kind::Random, Format::Opaque));
+    let (store, collection) = (MemoryStore::default(), collection(CollectionKind::Random, Format::Opaque));
     let of = |fields: usize| doc(&format!("[{}]", vec!["1"; fields].join(",")));
     let (most, ..) = tokenize(&store, minting(&collection), OnError::Fail, &of(100)).await.unwrap();
     let many = tokenize(&store, minting(&collection), OnError::Report, &of(101)).await.unwrap_err();

@@ -12,7 +12,7 @@ use sealwire_msgpack::write;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
 
-use super::{Bounds, Canonical, Collection, Kind, canonical, value_of};
+use super::{Bounds, Canonical, Collection, CollectionKind, canonical, value_of};
 use crate::cancel_token::CancelToken;
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault, Refusal};
@@ -66,7 +66,7 @@ pub struct TokenizeFields {
     slots: Vec<Slot>,
     /// The next field.
     at: usize,
-    entries: Vec<Entry>,
+    entries: Vec<TokenEntry>,
     /// Of each entry.
     rows: Vec<Row>,
     by_fingerprint: HashMap<Fingerprint, u32>,
@@ -86,20 +86,20 @@ pub struct TokenizeFields {
 
 #[derive(Clone, Copy, Debug)]
 enum Slot {
-    Entry(u32),
+    TokenEntry(u32),
     Refused(Refusal),
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TokenEntry {
     token: Box<str>,
-    state: State,
+    state: EntryState,
     /// The row that the store gave is of another value, and was counted.
     is_mismatched: bool,
 }
 
 #[derive(Debug)]
-enum State {
+enum EntryState {
     /// Its token is the one to give, if the store takes it.
     Made,
     /// The store wants another one.
@@ -152,7 +152,7 @@ impl TokenizeFields {
                 let mut changed = false;
                 for (entry, row) in self.entries.iter_mut().zip(given) {
                     if let Some(row) = row {
-                        entry.state = State::Given(row);
+                        entry.state = EntryState::Given(row);
                         changed = true;
                     }
                 }
@@ -165,7 +165,7 @@ impl TokenizeFields {
                 }
                 for position in positions {
                     if let Some(entry) = self.entries.get_mut(position) {
-                        entry.state = State::Taken;
+                        entry.state = EntryState::Taken;
                     }
                 }
                 true
@@ -190,7 +190,7 @@ impl TokenizeFields {
         }
         let fingerprint = self.fingerprint(at, datatype, value);
         if let Some(entry) = fingerprint.and_then(|fingerprint| self.by_fingerprint.get(&fingerprint)) {
-            return Ok(Slot::Entry(*entry));
+            return Ok(Slot::TokenEntry(*entry));
         }
         let (id, sealed) = match self.make(datatype, value, fingerprint) {
             Ok(made) => made,
@@ -208,21 +208,25 @@ impl TokenizeFields {
             created: *created,
             archived: None,
         });
-        self.entries.push(Entry { token: self.text.as_str().into(), state: State::Made, is_mismatched: false });
+        self.entries.push(TokenEntry {
+            token: self.text.as_str().into(),
+            state: EntryState::Made,
+            is_mismatched: false,
+        });
         if let Some(fingerprint) = fingerprint {
             self.by_fingerprint.insert(fingerprint, entry);
         }
-        Ok(Slot::Entry(entry))
+        Ok(Slot::TokenEntry(entry))
     }
 
     fn fingerprint(&self, at: usize, datatype: Datatype, value: &[u8]) -> Option<Fingerprint> {
         let Collection { keys, map, kind, .. } = &*self.minting.collection;
-        if *kind == Kind::Random && self.minting.idempotency_key.is_none() {
+        if *kind == CollectionKind::Random && self.minting.idempotency_key.is_none() {
             return None;
         }
         let value = Canonical::of(datatype, value);
         Some(Fingerprint(match (kind, &self.minting.idempotency_key) {
-            (Kind::Random, Some(key)) => {
+            (CollectionKind::Random, Some(key)) => {
                 let at = u32::try_from(at).unwrap_or(u32::MAX);
                 keys.fingerprint_of_call(map.collection, &self.context, key, at, datatype, &value)
             }
@@ -244,14 +248,14 @@ impl TokenizeFields {
             if self.drawn.insert(id) {
                 // A deterministic row's value proves what it is found by; a one-way row has none, and that of a call
                 // does not say which call it was.
-                let bound = fingerprint.filter(|_| *kind != Kind::Deterministic);
+                let bound = fingerprint.filter(|_| *kind != CollectionKind::Deterministic);
                 let sealed = keys.seal(&NewToken {
                     collection: map.collection,
                     id: &id.0,
                     context: &self.context,
                     fingerprint: bound.as_ref().map(|bound| &bound.0),
                     token: &self.text,
-                    value: (*kind != Kind::OneWay).then_some((datatype, value)),
+                    value: (*kind != CollectionKind::OneWay).then_some((datatype, value)),
                 });
                 return Ok((id, sealed.map_err(|_| FieldFault::Library)?.into()));
             }
@@ -261,14 +265,14 @@ impl TokenizeFields {
 
     /// Does to an entry what the store's answer asks for, once.
     fn settle(&mut self, entry: usize, datatype: Datatype, value: &[u8]) -> Result<(), FieldFault> {
-        match std::mem::replace(&mut self.entries[entry].state, State::Made) {
-            State::Made => (),
-            State::Taken => {
+        match std::mem::replace(&mut self.entries[entry].state, EntryState::Made) {
+            EntryState::Made => (),
+            EntryState::Taken => {
                 let (id, sealed) = self.make(datatype, value, self.rows[entry].fingerprint)?;
                 (self.rows[entry].id, self.rows[entry].sealed) = (id, sealed);
                 self.entries[entry].token = self.text.as_str().into();
             }
-            State::Given(row) => {
+            EntryState::Given(row) => {
                 let Collection { keys, map, .. } = &*self.minting.collection;
                 let opened = keys.open(map.collection, &row.id.0, &row.sealed, &mut self.buffer);
                 // Not what the store says that it is found by, but what was asked for.
@@ -286,7 +290,7 @@ impl TokenizeFields {
                 };
                 let Some(token) = token else {
                     // For its next field the same.
-                    self.entries[entry].state = State::Given(row);
+                    self.entries[entry].state = EntryState::Given(row);
                     return Err(Refusal::CannotOpen.into());
                 };
                 self.entries[entry].token = token;
@@ -321,7 +325,7 @@ impl Transform for TokenizeFields {
         self.at += 1;
         match self.slots[self.at - 1] {
             Slot::Refused(refusal) => Err(refusal.into()),
-            Slot::Entry(entry) => {
+            Slot::TokenEntry(entry) => {
                 let entry = entry as usize;
                 self.settle(entry, datatype, value)?;
                 write::str(out, &self.entries[entry].token);

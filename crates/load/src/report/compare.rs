@@ -3,7 +3,7 @@
 use super::chart::{Axis, Chart, Size, Stroke};
 use super::html::Html;
 use super::plots::figure;
-use super::rows::{self, Row};
+use super::rows::{self, ResultRow};
 use super::scale::{Scale, percentile, short, time_us};
 use super::spread;
 use crate::results::{Backend, Backends, Operations, Run, Sweep};
@@ -143,7 +143,7 @@ pub(crate) fn cpu(runs: &[&Run]) -> Html {
     let row = |run: &&Run| {
         let cpu = run.server_cpu?;
         let said = time_us(cpu.us_per_field);
-        Some(Row { name: run.name.clone(), series: 3, value: cpu.us_per_field, upper: None, said })
+        Some(ResultRow { name: run.name.clone(), series: 3, value: cpu.us_per_field, upper: None, said })
     };
     let rows: Vec<_> = runs.iter().filter_map(row).collect();
     rows::draw("cpu", "CPU of the engine for a field of a result", "CPU for a field", time_us, &rows, true)
@@ -162,7 +162,7 @@ pub(crate) fn store_plots(backends: &Backends, number: usize) -> Vec<StorePlot> 
     let rate = |of: &Operations| (of.per_s, None, short(of.per_s));
     let times =
         |of: &Operations| (of.p50_us, Some(of.p99_us), format!("{} – {}", time_us(of.p50_us), time_us(of.p99_us)));
-    let plot = |id: &str, title, how, axis, label: fn(f64) -> String, rows: Vec<Row>| {
+    let plot = |id: &str, title, how, axis, label: fn(f64) -> String, rows: Vec<ResultRow>| {
         let svg = rows::draw(&format!("backends-{id}-{number}"), title, axis, label, &rows, false);
         StorePlot { title, how, svg, height: rows::height(rows.len()) }
     };
@@ -191,7 +191,11 @@ pub(crate) fn backends(backends: &Backends, number: usize) -> Html {
 type Part = fn(&Backend) -> &Operations;
 
 /// A row for each store, below what they have in common where that is not the same for all.
-fn rows_of(backends: &Backends, part: Part, value: impl Fn(&Operations) -> (f64, Option<f64>, String)) -> Vec<Row> {
+fn rows_of(
+    backends: &Backends,
+    part: Part,
+    value: impl Fn(&Operations) -> (f64, Option<f64>, String),
+) -> Vec<ResultRow> {
     let group = |row: &Backend| (part(row).ops, part(row).threads);
     let mut groups: Vec<_> = backends.rows.iter().map(group).collect();
     groups.sort_unstable();
@@ -201,12 +205,12 @@ fn rows_of(backends: &Backends, part: Part, value: impl Fn(&Operations) -> (f64,
     for (ops, threads) in &groups {
         match groups.len() {
             1 => (),
-            _ if same_ops => rows.push(Row::head(format!("{threads} threads"))),
-            _ => rows.push(Row::head(format!("{}, {threads} threads", short(*ops as f64)))),
+            _ if same_ops => rows.push(ResultRow::head(format!("{threads} threads"))),
+            _ => rows.push(ResultRow::head(format!("{}, {threads} threads", short(*ops as f64)))),
         }
         for row in backends.rows.iter().filter(|row| group(row) == (*ops, *threads)) {
             let (of, upper, said) = value(part(row));
-            rows.push(Row { name: name(row), series: colour(row), value: of, upper, said });
+            rows.push(ResultRow { name: name(row), series: colour(row), value: of, upper, said });
         }
     }
     rows

@@ -5,7 +5,7 @@ use super::html::Html;
 use super::plots::{Axes, Names, Subject};
 use super::scale::{digits, short, time_us, whole};
 use super::tables::{self, Group};
-use super::{Document, Figures};
+use super::{Figures, ReportPage};
 use crate::results::{Backends, Run, Sweep};
 
 const STYLE: &str = include_str!("page.css");
@@ -21,7 +21,7 @@ struct Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    fn of(documents: &'a [Document]) -> Self {
+    fn of(documents: &'a [ReportPage]) -> Self {
         let mut content = Self { runs: Vec::new(), sweeps: Vec::new(), backends: Vec::new() };
         for document in documents {
             match &document.figures {
@@ -40,7 +40,7 @@ impl<'a> Content<'a> {
 }
 
 /// The whole document.
-pub(super) fn page(title: &str, documents: &[Document]) -> String {
+pub(super) fn page(title: &str, documents: &[ReportPage]) -> String {
     let content = Content::of(documents);
     let mut html = Html::default();
     html.raw("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
@@ -225,7 +225,7 @@ fn conditions(html: &mut Html, content: &Content<'_>) {
     }
 }
 
-fn files(html: &mut Html, documents: &[Document]) {
+fn files(html: &mut Html, documents: &[ReportPage]) {
     section(
         html,
         "Raw data",

@@ -16,7 +16,7 @@ const BOTTOM: f64 = 44.0;
 const LINEAR_MAX: f64 = 12.0;
 
 /// One row.
-pub(crate) struct Row {
+pub(crate) struct ResultRow {
     pub(crate) name: String,
     /// Its colour.
     pub(crate) series: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Row {
     pub(crate) said: String,
 }
 
-impl Row {
+impl ResultRow {
     /// A word above other rows, without a value.
     pub(crate) fn head(name: String) -> Self {
         Self { name, series: 0, value: f64::NAN, upper: None, said: String::new() }
@@ -45,7 +45,7 @@ pub(crate) fn draw(
     said: &str,
     title: &'static str,
     label: fn(f64) -> String,
-    rows: &[Row],
+    rows: &[ResultRow],
     wide: bool,
 ) -> Html {
     let values = || rows.iter().flat_map(|row| [Some(row.value), row.upper]).flatten();
@@ -86,7 +86,7 @@ pub(crate) fn draw(
     svg
 }
 
-fn name(svg: &mut Html, row: &Row, name_max: usize, (left, y): (f64, f64)) {
+fn name(svg: &mut Html, row: &ResultRow, name_max: usize, (left, y): (f64, f64)) {
     let name = &row.name;
     let short: String = match name.chars().count() {
         count if count > name_max => name.chars().take(name_max - 1).chain(['…']).collect(),
@@ -98,7 +98,7 @@ fn name(svg: &mut Html, row: &Row, name_max: usize, (left, y): (f64, f64)) {
 }
 
 /// A bar from zero where there is a zero; else a dot, or two with a line between.
-fn mark(marks: &mut Html, row: &Row, zero: Option<f64>, (x, end, y): (f64, f64, f64)) {
+fn mark(marks: &mut Html, row: &ResultRow, zero: Option<f64>, (x, end, y): (f64, f64, f64)) {
     match (row.upper, zero) {
         (None, Some(zero)) => {
             let (width, top) = (Px(x - zero), Px(y - 8.0));
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     fn drawn(values: &[(f64, Option<f64>)]) -> String {
-        let row = |(value, upper): &(f64, Option<f64>)| Row {
+        let row = |(value, upper): &(f64, Option<f64>)| ResultRow {
             name: "<name>".into(),
             series: 0,
             value: *value,

@@ -6,9 +6,9 @@ use crate::results::tests::{backends, run};
 /// Markup, quotes, the end of a script block, an entity, a link that runs.
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=\"alert('2')\">&lt; javascript:alert(3)";
 
-fn document(name: &str, value: &Value) -> Document {
+fn document(name: &str, value: &Value) -> ReportPage {
     let text = value.to_string();
-    Document { name: name.into(), link: encoded(name.as_bytes()), figures: Figures::parse(&text).unwrap(), text }
+    ReportPage { name: name.into(), link: encoded(name.as_bytes()), figures: Figures::parse(&text).unwrap(), text }
 }
 
 fn sweep(runs: &[Value]) -> Value {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sealwire_load::results::{Figures, Mode, Run};
 
-use programs::{Callee, Engine, Null, program, said};
+use programs::{Callee, EngineProgram, Null, program, said};
 
 /// A load that is over soon.
 const SHORT: &str = "--warm-up 0.1 --duration 0.6";
@@ -62,7 +62,7 @@ fn under_way(callee: &impl Callee, options: &str) -> (Child, BufReader<ChildStde
 
 #[test]
 fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
-    let engine = Engine::start();
+    let engine = EngineProgram::start();
     for (options, classes) in [
         ("--rate 100 --fields 3", 1),
         ("--rate 100 --fields 3 --curve k1 --scope field --arrivals even", 1),
@@ -92,7 +92,7 @@ fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
 
 #[test]
 fn calls_that_are_cancelled_or_too_late_are_errors_by_their_code() {
-    let engine = Engine::start();
+    let engine = EngineProgram::start();
     for (options, code) in [("--cancel-after-ms 1", "cancelled"), ("--deadline-ms 1", "deadline_exceeded")] {
         // A mix, so that some calls succeed: of nothing but failures there are no figures.
         let file = engine.folder().join("mix.json");

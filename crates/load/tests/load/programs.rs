@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use sealwire_config::{AccessMode, Config, Kek as KekFrom};
+use sealwire_config::{AccessMode, Config, KekSource};
 use sealwire_crypto::{AppId, Curve, Format, Kek};
 use sealwire_load::certs;
 use sealwire_load::results::{Figures, Run};
@@ -95,14 +95,14 @@ impl Drop for Null {
 }
 
 /// An engine with the app `demo` and its collection `people`.
-pub(crate) struct Engine {
+pub(crate) struct EngineProgram {
     runtime: Runtime,
     server: Option<Server>,
     address: String,
     folder: TempDir,
 }
 
-impl Engine {
+impl EngineProgram {
     pub(crate) fn start() -> Self {
         // The engine is in this process, whose CPU time counts only under its name.
         std::fs::write("/proc/self/comm", "sealwire").unwrap();
@@ -117,7 +117,7 @@ impl Engine {
         config.tls.certificate = folder.path().join("server.pem");
         config.tls.key = folder.path().join("server-key.pem");
         config.tls.client_ca = folder.path().join("ca.pem");
-        let KekFrom::File(kek) = &config.kek else { panic!("the default is a file") };
+        let KekSource::File(kek) = &config.kek else { panic!("the default is a file") };
         std::fs::create_dir_all(kek.parent().unwrap()).unwrap();
         std::fs::write(kek, Kek::generate_hex().unwrap().as_bytes()).unwrap();
         std::fs::set_permissions(kek, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -137,7 +137,7 @@ impl Engine {
     }
 }
 
-impl Callee for Engine {
+impl Callee for EngineProgram {
     fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -147,7 +147,7 @@ impl Callee for Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for EngineProgram {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             self.runtime.block_on(server.shutdown());

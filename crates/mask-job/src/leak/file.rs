@@ -18,7 +18,7 @@ use crate::report::{Ledger, Progress};
 use crate::scan::csv::Columns;
 use crate::scan::json::{Memory, Scan, Shown};
 use crate::scan::text::unescaped;
-use crate::scan::tree::{NodeId, Tree, Verdict};
+use crate::scan::tree::{NodeId, PathRule, Tree};
 use crate::scan::{Fault, place};
 
 /// Checks `target` for originals of the values that `rules` mask in `source`. Blocks while it reads both files once, or
@@ -70,7 +70,7 @@ pub fn verify_files(
 /// A value or key of a file, with its field.
 struct Met<'t> {
     /// The verdict of rules by path or column.
-    verdict: Verdict,
+    verdict: PathRule,
     name: Name<'t>,
     /// A number that identifies the name.
     label: u32,
@@ -93,9 +93,9 @@ impl Met<'_> {
     /// Returns the rule that masks a value, and the field's label and name.
     fn rule(&self, plan: &Plan, text: &str) -> Option<(usize, (u32, String))> {
         let rule = match self.verdict {
-            Verdict::Mask(rule, _) => rule,
-            Verdict::Keep => return None,
-            Verdict::None => plan.kind_rule(text).filter(|rule| !plan.keeps(*rule))?,
+            PathRule::Mask(rule, _) => rule,
+            PathRule::Keep => return None,
+            PathRule::None => plan.kind_rule(text).filter(|rule| !plan.keeps(*rule))?,
         };
         Some((rule, (self.label, self.name())))
     }
@@ -166,7 +166,7 @@ impl Reading<'_> {
                         columns.insert(read)
                     }
                 };
-                let mut show = |at: usize, name: &str, verdict: Verdict, text: &str| {
+                let mut show = |at: usize, name: &str, verdict: PathRule, text: &str| {
                     met(check, Met { verdict, name: Name::Column(name), label: at as u32, shown: Shown::Leaf }, text);
                 };
                 columns.values(&chunk.bytes, begin, &mut show).map_err(broken)?;

@@ -29,7 +29,7 @@ pub use postgres::verify_databases;
 
 use crate::plan::Plan;
 use pieces::Piece;
-use window::Window;
+use window::TextWindow;
 
 /// Originals of fewer characters occur elsewhere by chance, so they are searched for only in their own field.
 pub const ELSEWHERE_CHARS_MIN: usize = 8;
@@ -136,9 +136,9 @@ pub(crate) struct Check {
     /// Field numbers by name. A name has several fields if several kind rules apply to its values.
     by_name: HashMap<String, Vec<usize>>,
     /// Occurrences in source and target, by field and value.
-    own: Window<Occurrences>,
+    own: TextWindow<Occurrences>,
     /// Values searched for in other fields, with a flag for values that were found.
-    anywhere: Window<Sought>,
+    anywhere: TextWindow<Sought>,
     /// Per field, the number of non-null values in the target during the current pass.
     target_values: Vec<u64>,
 }
@@ -165,8 +165,8 @@ impl Check {
             promises: Vec::new(),
             by_rule: HashMap::new(),
             by_name: HashMap::new(),
-            own: Window::new(limits.values_max),
-            anywhere: Window::new(limits.values_max),
+            own: TextWindow::new(limits.values_max),
+            anywhere: TextWindow::new(limits.values_max),
             target_values: Vec::new(),
         }
     }

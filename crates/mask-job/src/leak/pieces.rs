@@ -33,12 +33,12 @@ pub(super) fn elements(text: &str, show: &mut dyn FnMut(&str)) {
     let is_array = (text.starts_with('{') && text.ends_with('}')) || (text.starts_with('[') && text.ends_with(']'));
     let mut is_document = false;
     if is_array {
-        tokens(text, &mut |token| is_document |= matches!(token, Token::Quoted { is_key: true, .. }));
+        tokens(text, &mut |token| is_document |= matches!(token, LeakToken::Quoted { is_key: true, .. }));
     }
     if is_array && !is_document {
         tokens(text, &mut |token| match token {
-            Token::Bare(element) => show(element),
-            Token::Quoted { inside, .. } => show(&meant(inside)),
+            LeakToken::Bare(element) => show(element),
+            LeakToken::Quoted { inside, .. } => show(&meant(inside)),
         });
     }
 }
@@ -66,8 +66,8 @@ fn words(text: &str, show: &mut dyn FnMut(&str, Piece)) {
 
 fn values(text: &str, nested: usize, show: &mut dyn FnMut(&str, Piece)) {
     tokens(text, &mut |token| match token {
-        Token::Bare(element) => show(element, Piece::Value),
-        Token::Quoted { inside, .. } => {
+        LeakToken::Bare(element) => show(element, Piece::Value),
+        LeakToken::Quoted { inside, .. } => {
             let value = meant(inside);
             show(&value, Piece::Value);
             if matches!(value, Cow::Owned(_)) {
@@ -81,14 +81,14 @@ fn values(text: &str, nested: usize, show: &mut dyn FnMut(&str, Piece)) {
 }
 
 /// A token of a structured text.
-enum Token<'t> {
+enum LeakToken<'t> {
     /// The raw text inside double quotes. `is_key`: a colon follows.
     Quoted { inside: &'t str, is_key: bool },
     /// An unquoted element. Only if the whole text is one array, object or row.
     Bare(&'t str),
 }
 
-fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(Token<'t>)) {
+fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(LeakToken<'t>)) {
     let text = text.trim();
     let is_row = text.starts_with('(') && text.ends_with(')');
     let is_whole =
@@ -99,13 +99,13 @@ fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(Token<'t>)) {
         if is_whole {
             let bare = &rest[..quote.unwrap_or(rest.len())];
             let elements = bare.split(['{', '}', '[', ']', '(', ')', ',']).map(str::trim);
-            elements.filter(|element| !element.is_empty()).for_each(|element| show(Token::Bare(element)));
+            elements.filter(|element| !element.is_empty()).for_each(|element| show(LeakToken::Bare(element)));
         }
         let Some(quote) = quote else { return };
         let inside = &rest[quote + 1..];
         let Some(end) = closing(inside.as_bytes(), is_row) else { return };
         rest = &inside[end + 1..];
-        show(Token::Quoted { inside: &inside[..end], is_key: rest.trim_start().starts_with(':') });
+        show(LeakToken::Quoted { inside: &inside[..end], is_key: rest.trim_start().starts_with(':') });
     }
 }
 

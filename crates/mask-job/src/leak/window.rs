@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Entries with hashes from `low` to `high`, both inclusive.
 #[derive(Debug)]
-pub(crate) struct Window<V> {
+pub(crate) struct TextWindow<V> {
     entries: HashMap<u64, V, BuildHasherDefault<Itself>>,
     entries_max: usize,
     low: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Window<V> {
     is_over: bool,
 }
 
-impl<V> Window<V> {
+impl<V> TextWindow<V> {
     pub(crate) fn new(entries_max: usize) -> Self {
         let entries_max = entries_max.max(1);
         Self { entries: HashMap::default(), entries_max, low: 0, high: u64::MAX, is_over: false }
@@ -96,7 +96,7 @@ mod tests {
     fn every_hash_has_exactly_one_turn() {
         let hashes: Vec<u64> = (0..1_000_u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
         for entries_max in [1, 7, 100, 999, 1_000, 5_000] {
-            let mut window = Window::new(entries_max);
+            let mut window = TextWindow::new(entries_max);
             let (mut counted, mut turns) = (HashMap::new(), 0);
             loop {
                 for hash in hashes.iter().chain(&hashes) {

@@ -15,7 +15,7 @@ use crate::chunker::Chunk;
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
-use crate::pipeline::{self, Done, Shared, Sink};
+use crate::pipeline::{self, Done, PipelineState, Sink};
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress};
 
@@ -51,7 +51,7 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
         format!("COPY {} ({columns}) TO STDOUT", table.sql())
     };
     let into = format!("COPY {} ({columns}) FROM STDIN", table.sql());
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(PipelineState {
         format: rows,
         engine: Arc::clone(&run.engine),
         plan: Arc::clone(&run.plan),
@@ -63,7 +63,7 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
     });
     let (chunks, source) = mpsc::channel(1);
     let reading = read(&reader, &run.source, &from, run.limits, chunks);
-    let mut target = Target {
+    let mut target = CopyTarget {
         client: &writer,
         endpoint: &run.target,
         table: &table,
@@ -134,7 +134,7 @@ async fn read(
 }
 
 /// The writer to the target: consecutive COPYs in one transaction.
-struct Target<'t> {
+struct CopyTarget<'t> {
     client: &'t Client,
     endpoint: &'t Endpoint,
     table: &'t Table,
@@ -147,7 +147,7 @@ struct Target<'t> {
     bytes_out: u64,
 }
 
-impl Sink for Target<'_> {
+impl Sink for CopyTarget<'_> {
     async fn take(&mut self, done: Done) -> Result<(), JobError> {
         self.bytes_in += done.bytes_in;
         self.bytes_out += done.bytes.len() as u64;
@@ -155,7 +155,7 @@ impl Sink for Target<'_> {
     }
 }
 
-impl Target<'_> {
+impl CopyTarget<'_> {
     async fn write(&mut self, bytes: Vec<u8>, records: u64) -> Result<(), JobError> {
         if bytes.is_empty() {
             return Ok(());

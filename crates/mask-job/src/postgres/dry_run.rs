@@ -11,7 +11,7 @@ use crate::engine::{Column, Engine, EngineError};
 use crate::error::JobError;
 use crate::plan::Plan;
 use crate::scan::copy;
-use crate::scan::tree::Verdict;
+use crate::scan::tree::PathRule;
 
 /// Maximum number of values per column in the dry run.
 const SAMPLE: usize = 50;
@@ -25,7 +25,7 @@ pub(crate) async fn rehearse<E: Engine>(
     engine: &E,
 ) -> Result<(), JobError> {
     for column in &rows.columns {
-        let Verdict::Mask(rule, _) = column.verdict else { continue };
+        let PathRule::Mask(rule, _) = column.verdict else { continue };
         let field = format!("{}.{}", rows.table, column.name);
         let name = quoted(&column.name);
         let subject = plan.subject(rule);

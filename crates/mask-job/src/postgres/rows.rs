@@ -6,14 +6,14 @@ use std::sync::Arc;
 use sealwire_msgpack::Token;
 
 use super::catalog::{Class, Table};
-use crate::batch::{Batch, Form, Found, absent};
+use crate::batch::{Batch, Form, FoundValue, absent};
 use crate::chunker::Chunk;
 use crate::error::JobError;
 use crate::pipeline::Format;
 use crate::plan::Plan;
 use crate::report::{Label, Ledger};
 use crate::scan::copy;
-use crate::scan::tree::Verdict;
+use crate::scan::tree::PathRule;
 
 /// A table's columns in COPY's order, with the verdict for each.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct RowColumn {
     pub(crate) name: String,
     pub(crate) type_text: String,
     pub(crate) class: Class,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: PathRule,
     /// Index of the subject's column.
     subject: Option<usize>,
     kept: Label,
@@ -45,9 +45,9 @@ impl Rows {
             let field = format!("{}.{}", table.title(), column.name);
             let label = ledger.label(plan.field(field.clone(), rule, None));
             let verdict = match rule {
-                None => Verdict::None,
-                Some(rule) if plan.keeps(rule) => Verdict::Keep,
-                Some(rule) => Verdict::Mask(rule, label),
+                None => PathRule::None,
+                Some(rule) if plan.keeps(rule) => PathRule::Keep,
+                Some(rule) => PathRule::Mask(rule, label),
             };
             let subject = match rule.and_then(|rule| plan.subject(rule)) {
                 None => None,
@@ -88,8 +88,8 @@ impl Rows {
             return Ok(());
         }
         let (rule, label) = match column.verdict {
-            Verdict::Mask(rule, label) => (rule, label),
-            Verdict::None if self.by_kind && matches!(column.class, Class::Text(_)) => {
+            PathRule::Mask(rule, label) => (rule, label),
+            PathRule::None if self.by_kind && matches!(column.class, Class::Text(_)) => {
                 let text = copy::unescaped(raw).ok_or_else(not_text)?;
                 match self.plan.kind_rule(&text) {
                     Some(rule) if !self.plan.keeps(rule) => {
@@ -103,7 +103,7 @@ impl Rows {
                     }
                 }
             }
-            Verdict::None | Verdict::Keep => {
+            PathRule::None | PathRule::Keep => {
                 batch.counts.kept(column.kept, 1);
                 return Ok(());
             }
@@ -121,7 +121,7 @@ impl Rows {
                 Some(out)
             }
         };
-        let found = Found { span: span.clone(), rule, label, form: Form::Copy { column: at } };
+        let found = FoundValue { span: span.clone(), rule, label, form: Form::Copy { column: at } };
         batch.push(found, subject.as_deref(), |out| {
             copy::value(&text, column.class, self.plan.keeps_decimals(rule), out);
             Ok(())
@@ -151,12 +151,12 @@ impl Format for Rows {
         Ok(())
     }
 
-    fn encode(&self, found: &Found, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
         let Form::Copy { column } = found.form else { return Err("is no field of a row".to_owned()) };
         copy::write_field(answer, self.columns[column].class, out)
     }
 
-    fn unfit(&self, chunk: &Chunk, found: &Found, why: String) -> JobError {
+    fn unfit(&self, chunk: &Chunk, found: &FoundValue, why: String) -> JobError {
         let Form::Copy { column } = found.form else { return JobError::Engine(why) };
         let what = format!("{} does not fit: {why}", self.plan.function(found.rule));
         self.error(chunk, found.span.start, &self.columns[column].name, what)

@@ -10,10 +10,10 @@ use sealwire_msgpack::{Token, write};
 
 use super::json::Unknown;
 use super::{Fault, utf8};
-use crate::batch::{self, Batch, Form, Found, absent};
+use crate::batch::{self, Batch, Form, FoundValue, absent};
 use crate::plan::Plan;
 use crate::report::{Label, Ledger};
-use crate::scan::tree::Verdict;
+use crate::scan::tree::PathRule;
 
 /// The columns of a file with the verdict for each.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Columns {
 #[derive(Debug)]
 struct Column {
     name: String,
-    verdict: Verdict,
+    verdict: PathRule,
     /// Index of the subject's column.
     subject: Option<usize>,
     /// Label under which kept values are counted.
@@ -64,9 +64,9 @@ impl Columns {
             let rule = plan.column_rule(&[name]);
             let label = ledger.label(plan.field(name.clone(), rule, None));
             let verdict = match rule {
-                None => Verdict::None,
-                Some(rule) if plan.keeps(rule) => Verdict::Keep,
-                Some(rule) => Verdict::Mask(rule, label),
+                None => PathRule::None,
+                Some(rule) if plan.keeps(rule) => PathRule::Keep,
+                Some(rule) => PathRule::Mask(rule, label),
             };
             let subject = match rule.and_then(|rule| plan.subject(rule)) {
                 None => None,
@@ -85,7 +85,7 @@ impl Columns {
     pub(crate) fn unknown(&self, plan: &Plan) -> Unknown {
         let mut unknown = Unknown::default();
         if plan.refuses_unknown() && !plan.has_kinds() {
-            let unnamed = self.columns.iter().filter(|column| column.verdict == Verdict::None);
+            let unnamed = self.columns.iter().filter(|column| column.verdict == PathRule::None);
             unnamed.for_each(|column| unknown.add(0, column.name.clone()));
         }
         unknown
@@ -128,7 +128,7 @@ impl Columns {
         &self,
         text: &[u8],
         begin: usize,
-        show: &mut dyn FnMut(usize, &str, Verdict, &str),
+        show: &mut dyn FnMut(usize, &str, PathRule, &str),
     ) -> Result<(), Fault> {
         utf8(text)?;
         let (mut fields, mut at) = (Vec::with_capacity(self.columns.len()), begin);
@@ -160,8 +160,8 @@ impl Columns {
             return Ok(());
         }
         let (rule, label) = match column.verdict {
-            Verdict::Mask(rule, label) => (rule, label),
-            Verdict::None if plan.has_kinds() => match plan.kind_rule(&inside(text, field)) {
+            PathRule::Mask(rule, label) => (rule, label),
+            PathRule::None if plan.has_kinds() => match plan.kind_rule(&inside(text, field)) {
                 Some(rule) if plan.keeps(rule) => {
                     batch.counts.kept(column.kept, 1);
                     return Ok(());
@@ -176,7 +176,7 @@ impl Columns {
                     return Ok(());
                 }
             },
-            Verdict::None | Verdict::Keep => {
+            PathRule::None | PathRule::Keep => {
                 batch.counts.kept(column.kept, 1);
                 return Ok(());
             }
@@ -190,7 +190,7 @@ impl Columns {
             out
         });
         let value = inside(text, field);
-        let found = Found { span: field.span.clone(), rule, label, form: Form::Csv { quoted: field.quoted } };
+        let found = FoundValue { span: field.span.clone(), rule, label, form: Form::Csv { quoted: field.quoted } };
         batch.push(found, subject.as_deref(), |out| {
             write::str(out, &value);
             Ok(())

@@ -8,9 +8,9 @@ use std::ops::Range;
 use sealwire_msgpack::write;
 
 use super::text::{number, string, unescaped};
-use super::tree::{NodeId, ROOT, Tree, Verdict};
+use super::tree::{NodeId, PathRule, ROOT, Tree};
 use super::{Fault, utf8};
-use crate::batch::{Batch, Form, Found, absent};
+use crate::batch::{Batch, Form, FoundValue, absent};
 use crate::error::UNKNOWN_LISTED_MAX;
 use crate::plan::Plan;
 use crate::report::{Label, Ledger};
@@ -22,7 +22,7 @@ const DEPTH_MAX: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) tree: Tree,
-    frames: Vec<Frame>,
+    frames: Vec<JsonFrame>,
     /// Values of the current record that are to be masked.
     leaves: Vec<Leaf>,
     subjects: Vec<Subject>,
@@ -35,7 +35,7 @@ impl Memory {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct JsonFrame {
     node: NodeId,
     is_object: bool,
     /// Number of keys or elements so far.
@@ -204,7 +204,7 @@ impl<'a> Scan<'a> {
             }
         });
         let subject = subject.transpose()?;
-        let found = Found { span: leaf.span.clone(), rule: leaf.rule, label: leaf.label, form: Form::Json };
+        let found = FoundValue { span: leaf.span.clone(), rule: leaf.rule, label: leaf.label, form: Form::Json };
         let text = self.text;
         self.batch.push(found, subject.as_deref(), |out| scalar(text, &leaf.span, out))
     }
@@ -245,7 +245,7 @@ impl<'a> Scan<'a> {
                 None => return Err(Fault::new(at, "JSON ends too early")),
             }
             loop {
-                let Some(&Frame { is_object, .. }) = self.memory.frames.last() else { return Ok(at) };
+                let Some(&JsonFrame { is_object, .. }) = self.memory.frames.last() else { return Ok(at) };
                 at = self.blank(at);
                 match (self.text.get(at), is_object) {
                     (Some(b','), _) => {
@@ -304,7 +304,7 @@ impl<'a> Scan<'a> {
         let (leaves_before, subjects_before) = (self.memory.leaves.len(), self.memory.subjects.len());
         let around = self.memory.frames.last().map_or(0, |frame| frame.object_depth);
         let object_depth = if is_object { self.memory.frames.len() + 1 } else { around };
-        self.memory.frames.push(Frame { node, is_object, count: 0, object_depth, leaves_before, subjects_before });
+        self.memory.frames.push(JsonFrame { node, is_object, count: 0, object_depth, leaves_before, subjects_before });
         Ok(())
     }
 
@@ -317,7 +317,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Assigns subjects to the leaves of an object that has ended.
-    fn settle_subjects(&mut self, frame: Frame, depth: usize) {
+    fn settle_subjects(&mut self, frame: JsonFrame, depth: usize) {
         let Memory { tree, leaves, subjects, .. } = &mut *self.memory;
         for leaf in leaves[frame.leaves_before..].iter_mut().filter(|leaf| leaf.object_depth == depth) {
             let Some(name) = self.plan.subject(leaf.rule) else { continue };
@@ -349,9 +349,9 @@ impl<'a> Scan<'a> {
             return visitor(&mut self.memory.tree, node, Shown::Leaf, &self.text[span]);
         }
         match self.judge(node, &span) {
-            Verdict::Mask(rule, label) => self.found(span, rule, label),
-            Verdict::Keep => self.memory.tree.node(node).kept += 1,
-            Verdict::None => self.unnamed(node, span),
+            PathRule::Mask(rule, label) => self.found(span, rule, label),
+            PathRule::Keep => self.memory.tree.node(node).kept += 1,
+            PathRule::None => self.unnamed(node, span),
         }
     }
 
@@ -361,15 +361,15 @@ impl<'a> Scan<'a> {
             return visitor(&mut self.memory.tree, node, Shown::Leaf, &self.text[span]);
         }
         match self.judge(node, &span) {
-            Verdict::Mask(rule, label) => self.found(span, rule, label),
-            Verdict::Keep => self.memory.tree.node(node).kept += 1,
-            Verdict::None if self.plan.has_kinds() => self.by_kind(node, span, has_escapes),
-            Verdict::None => self.unnamed(node, span),
+            PathRule::Mask(rule, label) => self.found(span, rule, label),
+            PathRule::Keep => self.memory.tree.node(node).kept += 1,
+            PathRule::None if self.plan.has_kinds() => self.by_kind(node, span, has_escapes),
+            PathRule::None => self.unnamed(node, span),
         }
     }
 
     #[inline]
-    fn judge(&mut self, node: NodeId, span: &Range<usize>) -> Verdict {
+    fn judge(&mut self, node: NodeId, span: &Range<usize>) -> PathRule {
         if self.memory.tree.node(node).is_subject {
             let depth = self.memory.frames.len();
             self.memory.subjects.push(Subject { node, depth, span: span.clone() });

@@ -23,7 +23,7 @@ const CHILDREN_SEARCHED_MAX: usize = 16;
 
 /// The treatment of values at one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum PathRule {
     /// A rule masks the values.
     Mask(usize, Label),
     /// A rule keeps the values.
@@ -39,7 +39,7 @@ pub(crate) struct Node {
     children: Vec<NodeId>,
     /// Children by key. Filled only if there are many children.
     by_key: HashMap<Box<[u8]>, NodeId>,
-    verdict: Option<Verdict>,
+    verdict: Option<PathRule>,
     /// Labels of kind rules that matched values at this path.
     kinds: Vec<(usize, Label)>,
     /// True if values at this path can be the subject of other values in their object.
@@ -155,7 +155,7 @@ impl Tree {
 
     /// Returns the verdict for leaves at this path.
     #[inline]
-    pub(crate) fn verdict(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> Verdict {
+    pub(crate) fn verdict(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> PathRule {
         match self.nodes[id].verdict {
             Some(verdict) => verdict,
             None => self.judge(id, plan, ledger),
@@ -163,11 +163,11 @@ impl Tree {
     }
 
     #[cold]
-    fn judge(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> Verdict {
+    fn judge(&mut self, id: NodeId, plan: &Plan, ledger: &Ledger) -> PathRule {
         let verdict = match plan.path_rule(&self.steps(id, plan)) {
-            None => Verdict::None,
-            Some(rule) if plan.keeps(rule) => Verdict::Keep,
-            Some(rule) => Verdict::Mask(rule, ledger.label(plan.field(self.path(id), Some(rule), None))),
+            None => PathRule::None,
+            Some(rule) if plan.keeps(rule) => PathRule::Keep,
+            Some(rule) => PathRule::Mask(rule, ledger.label(plan.field(self.path(id), Some(rule), None))),
         };
         self.nodes[id].verdict = Some(verdict);
         verdict

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use sealwire_payload::{Limits, json};
+use sealwire_payload::{WalkLimits, json};
 use zeroize::Zeroizing;
 
 use crate::{Mask, MaskSecret, Value};
@@ -78,13 +78,13 @@ fn lines() -> String {
         let mask = mask.expect("a list that comes along");
         assert_eq!(mask.function().to_string(), *function);
         for value in *values {
-            let packed = json::to_msgpack(value.as_bytes(), Limits::default()).expect("test JSON converts");
+            let packed = json::to_msgpack(value.as_bytes(), WalkLimits::default()).expect("test JSON converts");
             let subject = mask.function().subject().map(|_| Value::Str(SUBJECT));
             let mut out = Vec::new();
             mask.apply(Value::read(&packed).expect("a scalar"), subject, &mut out).expect(value);
             let (mut given, mut masked) = (Vec::new(), Vec::new());
-            json::from_msgpack(&packed, &mut given, false, Limits::default()).expect("JSON");
-            json::from_msgpack(&out, &mut masked, false, Limits::default()).expect("JSON");
+            json::from_msgpack(&packed, &mut given, false, WalkLimits::default()).expect("JSON");
+            json::from_msgpack(&out, &mut masked, false, WalkLimits::default()).expect("JSON");
             let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("JSON is UTF-8");
             let quoted = serde_json::to_string(function).expect("JSON");
             let subject = subject.map(|_| format!("\"subject\":\"{SUBJECT}\",")).unwrap_or_default();

@@ -14,7 +14,7 @@ pub(super) struct Arguments<'t> {
 }
 
 /// An argument that was present.
-pub(super) struct Taken {
+pub(super) struct TakenArguments {
     name: &'static str,
     at: usize,
     pub(super) value: Literal,
@@ -52,10 +52,10 @@ impl<'t> Arguments<'t> {
     }
 
     /// Takes the argument `name`, if present.
-    pub(super) fn take(&mut self, name: &'static str) -> Option<Taken> {
+    pub(super) fn take(&mut self, name: &'static str) -> Option<TakenArguments> {
         let at = self.left.iter().position(|argument| argument.name == Some(name))?;
         let argument = self.left.remove(at);
-        Some(Taken { name, at: argument.value_at, value: argument.value })
+        Some(TakenArguments { name, at: argument.value_at, value: argument.value })
     }
 
     /// Returns an error if an argument is left.
@@ -84,7 +84,7 @@ impl<'t> Arguments<'t> {
 
     /// Takes a non-empty text.
     pub(super) fn text(&mut self, name: &'static str) -> Result<Option<Box<str>>, FunctionError> {
-        self.take(name).map(Taken::text).transpose()
+        self.take(name).map(TakenArguments::text).transpose()
     }
 
     /// Takes one of `words` and returns its index; 0 if absent.
@@ -93,7 +93,7 @@ impl<'t> Arguments<'t> {
     }
 }
 
-impl Taken {
+impl TakenArguments {
     pub(super) fn int<N: TryFrom<i64>>(self, range: RangeInclusive<i64>) -> Result<N, FunctionError> {
         let int = match self.value {
             Literal::Int(int) if range.contains(&int) => N::try_from(int).ok(),

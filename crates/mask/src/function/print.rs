@@ -7,7 +7,7 @@ use super::{Alphabet, Function, Period, Recipe};
 
 impl Display for Function {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let mut call = Call { f, arguments: 0 };
+        let mut call = FunctionText { f, arguments: 0 };
         call.f.write_str(self.name())?;
         match &self.recipe {
             Recipe::Keep | Recipe::Null => {}
@@ -47,12 +47,12 @@ impl Display for Function {
     }
 }
 
-struct Call<'a, 'f> {
+struct FunctionText<'a, 'f> {
     f: &'a mut Formatter<'f>,
     arguments: usize,
 }
 
-impl Call<'_, '_> {
+impl FunctionText<'_, '_> {
     fn argument(&mut self, name: &str, value: &dyn Display) -> fmt::Result {
         self.f.write_str(if self.arguments == 0 { "(" } else { ", " })?;
         self.arguments += 1;

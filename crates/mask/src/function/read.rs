@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::arguments::{Arguments, Taken, alternatives};
+use super::arguments::{Arguments, TakenArguments, alternatives};
 use super::scan::{self, Literal};
 use super::{Alphabet, Function, FunctionError, Period, Recipe};
 
@@ -76,7 +76,7 @@ fn known(name: &str) -> &'static [&'static str] {
 fn recipe(name: &str, arguments: &mut Arguments<'_>) -> Result<Recipe, FunctionError> {
     Ok(match name {
         "keep" => Recipe::Keep,
-        "redact" => Recipe::Redact { with: arguments.take("with").map(Taken::any_text).transpose()? },
+        "redact" => Recipe::Redact { with: arguments.take("with").map(TakenArguments::any_text).transpose()? },
         "fixed" => Recipe::Fixed(fixed(arguments)?),
         "null" => Recipe::Null,
         "partial" => partial(arguments)?,

@@ -7,7 +7,7 @@ use proptest::sample::select;
 use proptest::strategy::BoxedStrategy;
 use zeroize::Zeroizing;
 
-use super::{ROWS, Row, Unique, reference};
+use super::{FunctionRow, ROWS, Unique, reference};
 use crate::kinds::luhn;
 use crate::{Function, Mask, MaskSecret, Value};
 
@@ -54,7 +54,7 @@ fn text_of(masked: &[u8]) -> &str {
 }
 
 /// Generates texts that a row's function accepts.
-fn texts(row: &Row) -> BoxedStrategy<String> {
+fn texts(row: &FunctionRow) -> BoxedStrategy<String> {
     match row.function.parse::<Function>().expect(row.function).name() {
         "email" => "[a-zA-Zé.]{1,12}@[a-z]{2,8}\\.[a-z]{2,3}".boxed(),
         "phone" => "(\\+34 |0034|0|[1-9])?[1-9][0-9]{2}[- ]?[0-9]{6,8}".boxed(),
@@ -84,14 +84,14 @@ fn date() -> BoxedStrategy<String> {
 }
 
 /// Returns true if the row treats `a` and `b` as equal values. The phone rows ignore separators.
-fn counts_alike(row: &Row, a: &str, b: &str) -> bool {
+fn counts_alike(row: &FunctionRow, a: &str, b: &str) -> bool {
     // Separators of a telephone number are ignored.
     let digits = |text: &str| text.chars().filter(|c| c.is_ascii_digit() || *c == '+').collect::<String>();
     if row.function.starts_with("phone") { digits(a) == digits(b) } else { a == b }
 }
 
 /// Runs one check per row, each with `cases` texts.
-fn for_each_row(cases: u32, check: impl Fn(&Row, Vec<String>)) {
+fn for_each_row(cases: u32, check: impl Fn(&FunctionRow, Vec<String>)) {
     for row in &ROWS {
         let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(cases));
         let run = runner.run(&proptest::collection::vec(texts(row), 1..40), |texts| {

@@ -35,14 +35,14 @@ impl RulesError {
 
 /// An error in the rules, before its position in the text is known.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) place: Place,
+pub(super) struct RuleFault {
+    pub(super) place: RulePosition,
     pub(super) message: String,
 }
 
 /// The invalid part of the rules.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum RulePosition {
     /// A rule as a whole, by its index.
     Rule(usize),
     /// The target of a rule (by index), from this byte of the target.
@@ -55,31 +55,31 @@ pub(super) enum Place {
     Text(Range<usize>),
 }
 
-impl Fault {
+impl RuleFault {
     pub(super) fn rule(at: usize, message: String) -> Self {
-        Self { place: Place::Rule(at), message }
+        Self { place: RulePosition::Rule(at), message }
     }
 
     pub(super) fn target(at: usize, message: String) -> Self {
-        Self { place: Place::Target(at, 0), message }
+        Self { place: RulePosition::Target(at, 0), message }
     }
 
     pub(super) fn path(at: usize, error: &SelectError) -> Self {
         let byte = if let SelectError::Syntax { at, .. } = error { *at } else { 0 };
-        Self { place: Place::Target(at, byte), message: error.to_string() }
+        Self { place: RulePosition::Target(at, byte), message: error.to_string() }
     }
 
     pub(super) fn function(at: usize, error: FunctionError) -> Self {
-        Self { place: Place::Mask(at, error.at), message: error.message }
+        Self { place: RulePosition::Mask(at, error.at), message: error.message }
     }
 
     pub(super) fn list(name: &str, message: String) -> Self {
-        Self { place: Place::List, message: format!("list `{name}`: {message}") }
+        Self { place: RulePosition::List, message: format!("list `{name}`: {message}") }
     }
 
     pub(super) fn no_list(at: usize, list: &str, lists: &Lists) -> Self {
         let message = format!("there is no list `{list}`: write one of {}, or add it under [lists]", lists.names());
-        Self { place: Place::Mask(at, 0), message }
+        Self { place: RulePosition::Mask(at, 0), message }
     }
 
     /// Creates an error for paths that exceed the total step limit.
@@ -95,10 +95,10 @@ impl Fault {
     /// Converts the fault for rules that are not a text.
     pub(super) fn into_error(self) -> RulesError {
         let message = match self.place {
-            Place::Rule(at) => format!("rule {}: {}", at + 1, self.message),
-            Place::Target(at, _) => format!("rule {}: {}", at + 1, self.message),
-            Place::Mask(at, byte) => format!("rule {}: mask: {}, at column {}", at + 1, self.message, byte + 1),
-            Place::List | Place::Text(_) => self.message,
+            RulePosition::Rule(at) => format!("rule {}: {}", at + 1, self.message),
+            RulePosition::Target(at, _) => format!("rule {}: {}", at + 1, self.message),
+            RulePosition::Mask(at, byte) => format!("rule {}: mask: {}, at column {}", at + 1, self.message, byte + 1),
+            RulePosition::List | RulePosition::Text(_) => self.message,
         };
         RulesError { line: 0, column: 0, message }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::error::{Fault, Place};
+use super::error::{RuleFault, RulePosition};
 use super::{Lists, Rule, Rules, RulesError, Target, Unknown};
 use crate::Function;
 use crate::limits::FILE_BYTES_MAX;
@@ -16,14 +16,14 @@ use crate::limits::FILE_BYTES_MAX;
 struct File {
     unknown: Option<Spanned<String>>,
     #[serde(default)]
-    rule: Vec<Spanned<Entry>>,
+    rule: Vec<Spanned<RuleEntry>>,
     #[serde(default)]
     lists: BTreeMap<Spanned<String>, List>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct RuleEntry {
     path: Option<Spanned<String>>,
     column: Option<Spanned<String>>,
     kind: Option<Spanned<String>>,
@@ -55,7 +55,7 @@ pub(super) fn read(text: &str, mut read_list: impl FnMut(&str) -> Result<String,
         let at = name.span().start;
         let name = name.into_inner();
         let added = entries(list, &mut read_list).and_then(|entries| lists.add(&name, entries));
-        added.map_err(|message| RulesError::at(text, at, Fault::list(&name, message).message))?;
+        added.map_err(|message| RulesError::at(text, at, RuleFault::list(&name, message).message))?;
     }
     let unknown = unknown(file.unknown).map_err(|fault| located(text, &[], fault))?;
     let (mut rules, mut spans) = (Vec::new(), Vec::new());
@@ -79,19 +79,22 @@ fn entries(list: List, read: &mut impl FnMut(&str) -> Result<String, String>) ->
     }
 }
 
-fn unknown(word: Option<Spanned<String>>) -> Result<Unknown, Fault> {
+fn unknown(word: Option<Spanned<String>>) -> Result<Unknown, RuleFault> {
     const IS: &str = "unknown = \"keep\" or unknown = \"refuse\": what happens to fields that no rule names";
     let Some(word) = word else {
-        return Err(Fault { place: Place::Text(0..0), message: format!("before the first rule, write {IS}") });
+        return Err(RuleFault {
+            place: RulePosition::Text(0..0),
+            message: format!("before the first rule, write {IS}"),
+        });
     };
     match word.get_ref().as_str() {
         "keep" => Ok(Unknown::Keep),
         "refuse" => Ok(Unknown::Refuse),
-        other => Err(Fault { place: Place::Text(word.span()), message: format!("`{other}`: write {IS}") }),
+        other => Err(RuleFault { place: RulePosition::Text(word.span()), message: format!("`{other}`: write {IS}") }),
     }
 }
 
-fn rule(at: usize, entry: Entry, spans: &mut Spans) -> Result<Rule, Fault> {
+fn rule(at: usize, entry: RuleEntry, spans: &mut Spans) -> Result<Rule, RuleFault> {
     let target = match (entry.path, entry.column, entry.kind) {
         (Some(path), None, None) => {
             spans.target = path.span();
@@ -103,26 +106,29 @@ fn rule(at: usize, entry: Entry, spans: &mut Spans) -> Result<Rule, Fault> {
         }
         (None, None, Some(kind)) => {
             spans.target = kind.span();
-            Target::Kind(kind.get_ref().parse().map_err(|message| Fault::target(at, message))?)
+            Target::Kind(kind.get_ref().parse().map_err(|message| RuleFault::target(at, message))?)
         }
-        _ => return Err(Fault::rule(at, "a rule has one of `path`, `column` and `kind`".to_owned())),
+        _ => return Err(RuleFault::rule(at, "a rule has one of `path`, `column` and `kind`".to_owned())),
     };
     let Some(mask) = entry.mask else {
-        return Err(Fault::rule(at, "a rule has a `mask`, such as mask = \"redact\" or mask = \"keep\"".to_owned()));
+        return Err(RuleFault::rule(
+            at,
+            "a rule has a `mask`, such as mask = \"redact\" or mask = \"keep\"".to_owned(),
+        ));
     };
     spans.mask = mask.span();
-    let function: Function = mask.get_ref().parse().map_err(|error| Fault::function(at, error))?;
+    let function: Function = mask.get_ref().parse().map_err(|error| RuleFault::function(at, error))?;
     Ok(Rule { target, function })
 }
 
 /// Adds the position in the text to a fault.
-fn located(text: &str, spans: &[Spans], fault: Fault) -> RulesError {
+fn located(text: &str, spans: &[Spans], fault: RuleFault) -> RulesError {
     let at = match fault.place {
-        Place::Rule(rule) => spans.get(rule).map_or(0, |spans| spans.rule),
-        Place::Target(rule, byte) => spans.get(rule).map_or(0, |spans| inside(text, &spans.target, byte)),
-        Place::Mask(rule, byte) => spans.get(rule).map_or(0, |spans| inside(text, &spans.mask, byte)),
-        Place::List => 0,
-        Place::Text(span) => span.start,
+        RulePosition::Rule(rule) => spans.get(rule).map_or(0, |spans| spans.rule),
+        RulePosition::Target(rule, byte) => spans.get(rule).map_or(0, |spans| inside(text, &spans.target, byte)),
+        RulePosition::Mask(rule, byte) => spans.get(rule).map_or(0, |spans| inside(text, &spans.mask, byte)),
+        RulePosition::List => 0,
+        RulePosition::Text(span) => span.start,
     };
     RulesError::at(text, at, fault.message)
 }

@@ -18,7 +18,7 @@ pub(crate) use lists::{Entries, Lists};
 use crate::kinds::Kind;
 use crate::limits::RULES_MAX;
 use crate::{Function, Value};
-use error::Fault;
+use error::RuleFault;
 
 /// The treatment of a field that no rule names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,35 +108,35 @@ impl Rules {
     pub fn new(unknown: Unknown, rules: Vec<RuleText>, lists: Vec<(String, Vec<String>)>) -> Result<Self, RulesError> {
         let mut own = Lists::default();
         for (name, entries) in lists {
-            own.add(&name, entries).map_err(|message| Fault::list(&name, message).into_error())?;
+            own.add(&name, entries).map_err(|message| RuleFault::list(&name, message).into_error())?;
         }
         let read = |(at, rule): (usize, RuleText)| {
-            let function = rule.mask.parse().map_err(|error| Fault::function(at, error).into_error())?;
+            let function = rule.mask.parse().map_err(|error| RuleFault::function(at, error).into_error())?;
             Ok(Rule { target: rule.target, function })
         };
         let rules = rules.into_iter().enumerate().map(read).collect::<Result<_, RulesError>>()?;
-        Self::of(unknown, rules, own).map_err(Fault::into_error)
+        Self::of(unknown, rules, own).map_err(RuleFault::into_error)
     }
 
-    fn of(unknown: Unknown, rules: Vec<Rule>, lists: Lists) -> Result<Self, Fault> {
+    fn of(unknown: Unknown, rules: Vec<Rule>, lists: Lists) -> Result<Self, RuleFault> {
         if rules.len() > RULES_MAX {
-            return Err(Fault::rule(RULES_MAX, format!("more than {RULES_MAX} rules")));
+            return Err(RuleFault::rule(RULES_MAX, format!("more than {RULES_MAX} rules")));
         }
         let (mut ranked, mut named, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
         for (at, rule) in rules.iter().enumerate() {
             if let Some(list) = rule.function.list()
                 && lists.find(list).is_none()
             {
-                return Err(Fault::no_list(at, list, &lists));
+                return Err(RuleFault::no_list(at, list, &lists));
             }
             match &rule.target {
                 Target::Path(path) => {
-                    Selection::parse([path.as_str()]).map_err(|error| Fault::path(at, &error))?;
+                    Selection::parse([path.as_str()]).map_err(|error| RuleFault::path(at, &error))?;
                     named.push(Ranked::Path(path));
                     ranked.push(at);
                 }
                 Target::Column(name) if name.is_empty() => {
-                    return Err(Fault::target(at, "a column has a name".to_owned()));
+                    return Err(RuleFault::target(at, "a column has a name".to_owned()));
                 }
                 Target::Column(name) => {
                     named.push(Ranked::Key(name));
@@ -145,7 +145,8 @@ impl Rules {
                 Target::Kind(kind) => kinds.push((at, *kind)),
             }
         }
-        let selection = Selection::ranked(named.iter().copied()).map_err(|error| Fault::too_many(&error, &rules))?;
+        let selection =
+            Selection::ranked(named.iter().copied()).map_err(|error| RuleFault::too_many(&error, &rules))?;
         Ok(Self { unknown, rules, ranked, kinds, selection: Arc::new(selection), lists })
     }
 

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use sealwire_payload::{Budget, Containers, Limits, Walk, json};
+use sealwire_payload::{Budget, Containers, Walk, WalkLimits, json};
 
 use super::{RuleText, Rules, Ruling, Target, Unknown};
 use crate::{Finding, Found, Kind};
@@ -42,7 +42,7 @@ departments = ["Sales", "Support"]
 
 /// Returns path, ruling and subject of every leaf.
 fn rulings(rules: &Rules, document: &str) -> Vec<String> {
-    let input = json::to_msgpack(document.as_bytes(), Limits::default()).expect("test JSON converts");
+    let input = json::to_msgpack(document.as_bytes(), WalkLimits::default()).expect("test JSON converts");
     let mut found = Vec::new();
     let mut finding = Finding::new(rules, |leaf: Found<'_>| {
         assert_eq!(leaf.ordinal, found.len());
@@ -51,7 +51,7 @@ fn rulings(rules: &Rules, document: &str) -> Vec<String> {
         Ok::<_, ()>(())
     });
     let mut out = Vec::new();
-    Walk::new(Arc::clone(rules.selection()), Containers::Descend, Limits::default())
+    Walk::new(Arc::clone(rules.selection()), Containers::Descend, WalkLimits::default())
         .advance(&input, &mut out, &mut finding, Budget::UNLIMITED)
         .expect("walks");
     assert_eq!(out, input);

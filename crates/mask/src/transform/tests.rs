@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use allocation_counter::measure;
 use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Limits, Walk, WalkError, json};
+use sealwire_payload::{Budget, Containers, Walk, WalkError, WalkLimits, json};
 use zeroize::Zeroizing;
 
 use super::{Masking, MaskingError};
@@ -16,7 +16,7 @@ fn masks(rules: &str) -> Masks {
 
 fn masked(masks: &Masks, input: &[u8]) -> Result<Vec<u8>, WalkError<MaskingError>> {
     let mut out = Vec::with_capacity(2 * input.len());
-    Walk::new(Arc::clone(masks.rules().selection()), Containers::Descend, Limits::default()).advance(
+    Walk::new(Arc::clone(masks.rules().selection()), Containers::Descend, WalkLimits::default()).advance(
         input,
         &mut out,
         &mut Masking::new(masks),
@@ -26,7 +26,7 @@ fn masked(masks: &Masks, input: &[u8]) -> Result<Vec<u8>, WalkError<MaskingError
 }
 
 fn doc(text: &str) -> Vec<u8> {
-    json::to_msgpack(text.as_bytes(), Limits::default()).expect("test JSON converts")
+    json::to_msgpack(text.as_bytes(), WalkLimits::default()).expect("test JSON converts")
 }
 
 const RULES: &str = r#"

@@ -100,16 +100,16 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::Limits;
+    use crate::WalkLimits;
 
     fn print(bytes: &[u8], pretty: bool) -> Result<String, JsonError> {
         let mut out = Vec::new();
-        from_msgpack(bytes, &mut out, pretty, Limits::default())?;
+        from_msgpack(bytes, &mut out, pretty, WalkLimits::default())?;
         Ok(String::from_utf8(out).expect("JSON is UTF-8"))
     }
 
     fn convert(json: &str) -> Result<Vec<u8>, JsonError> {
-        to_msgpack(json.as_bytes(), Limits::default())
+        to_msgpack(json.as_bytes(), WalkLimits::default())
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         ] {
             assert!(matches!(convert(json), Err(JsonError::Syntax(_))), "{json:?}");
         }
-        assert!(matches!(to_msgpack(b"\"\xff\"", Limits::default()), Err(JsonError::Syntax(_))));
+        assert!(matches!(to_msgpack(b"\"\xff\"", WalkLimits::default()), Err(JsonError::Syntax(_))));
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
         let refused = print(&[[0x91; 129].as_slice(), &[0xc0]].concat(), false).expect_err("too deep");
         assert_eq!(refused.to_string(), format!("nested deeper than 128 at ${}", "[0]".repeat(128)));
 
-        let limits = |out_bytes_max| Limits { out_bytes_max, ..Limits::default() };
+        let limits = |out_bytes_max| WalkLimits { out_bytes_max, ..WalkLimits::default() };
         assert_eq!(to_msgpack(b"[1]", limits(6)).map(|out| out.len()).ok(), Some(6));
         let refused = to_msgpack(b"[1]", limits(5)).expect_err("too large");
         assert_eq!(refused.to_string(), "result longer than 5 bytes");
@@ -298,7 +298,7 @@ mod tests {
         #[test]
         fn any_bytes_convert_or_fail_but_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = print(&bytes, true);
-            let _ = to_msgpack(&bytes, Limits::default());
+            let _ = to_msgpack(&bytes, WalkLimits::default());
         }
 
         #[test]

@@ -10,7 +10,7 @@ use json_event_parser::{JsonEvent, SliceJsonParser};
 use sealwire_msgpack::write;
 
 use super::{JsonError, number, repeated};
-use crate::Limits;
+use crate::WalkLimits;
 use crate::path::write_name;
 
 const ARRAY32: u8 = 0xdd;
@@ -24,7 +24,7 @@ const NUMBER_BYTES_SHOWN: usize = 40;
 ///
 /// # Errors
 /// [`JsonError`] when the text is not JSON, when a value would change, or when a limit is hit.
-pub fn to_msgpack(json: &[u8], limits: Limits) -> Result<Vec<u8>, JsonError> {
+pub fn to_msgpack(json: &[u8], limits: WalkLimits) -> Result<Vec<u8>, JsonError> {
     let mut parser = SliceJsonParser::new(json);
     let mut build = Build {
         out: Vec::with_capacity(json.len().min(limits.out_bytes_max)),
@@ -45,14 +45,14 @@ pub fn to_msgpack(json: &[u8], limits: Limits) -> Result<Vec<u8>, JsonError> {
 
 struct Build {
     out: Vec<u8>,
-    limits: Limits,
-    open: Vec<Open>,
+    limits: WalkLimits,
+    open: Vec<OpenContainer>,
     /// Where in `out` the keys of all open objects are, outermost object first.
     keys: Vec<Range<usize>>,
 }
 
 /// A container whose end is still to come.
-struct Open {
+struct OpenContainer {
     /// Offset of its header in `out`.
     header_at: usize,
     is_object: bool,
@@ -98,7 +98,7 @@ impl Build {
         if self.open.len() >= self.limits.depth_max {
             return Err(JsonError::TooDeep { path: self.path(), depth_max: self.limits.depth_max });
         }
-        self.open.push(Open {
+        self.open.push(OpenContainer {
             header_at: self.out.len(),
             is_object: marker == MAP32,
             count: 0,

@@ -15,7 +15,7 @@ use super::{JsonError, repeated};
 use crate::frame::Frame;
 use crate::path::write_name;
 use crate::select::NOTHING;
-use crate::{Limits, Path};
+use crate::{Path, WalkLimits};
 
 /// Writes one MessagePack document as JSON text: on one line, or, if `pretty`, with two blanks per level. No newline
 /// at the end. The writer need not be buffered. Of the limits only `depth_max` counts here, since the text goes
@@ -23,7 +23,7 @@ use crate::{Limits, Path};
 ///
 /// # Errors
 /// [`JsonError`] when the bytes are not one MessagePack document, or hold what JSON cannot, or the writer fails.
-pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: Limits) -> Result<(), JsonError> {
+pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: WalkLimits) -> Result<(), JsonError> {
     let mut print = Print {
         reader: TokenReader::new(bytes),
         input: bytes,
@@ -48,7 +48,7 @@ struct Print<'a, W: Write> {
     input: &'a [u8],
     writer: BufWriter<W>,
     pretty: bool,
-    limits: Limits,
+    limits: WalkLimits,
     frames: Vec<Frame>,
     /// Where in the input the keys of all open maps are, outermost map first.
     keys: Vec<Range<usize>>,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::testing::{doc, fields};
-use crate::{Budget, Containers, Field, Limits, Outcome, Path, Ranked, SelectError, Selection, Transform, Walk};
+use crate::{Budget, Containers, Field, Outcome, Path, Ranked, SelectError, Selection, Transform, Walk, WalkLimits};
 
 /// Paths and ranks of all fields.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl Transform for Ranks {
 fn ranks(selection: Selection, input: &[u8]) -> Vec<(String, Option<u32>)> {
     let mut ranks = Ranks::default();
     let mut out = Vec::new();
-    Walk::new(Arc::new(selection), Containers::Whole, Limits::default())
+    Walk::new(Arc::new(selection), Containers::Whole, WalkLimits::default())
         .advance(input, &mut out, &mut ranks, Budget::UNLIMITED)
         .expect("walks");
     assert_eq!(out, input);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use allocation_counter::measure;
 use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk};
+use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
 
 /// Replaces even fields, fails and goes on for odd ones.
 #[derive(Default)]
@@ -47,7 +47,7 @@ fn allocations(fields: u32, selection: &Arc<Selection>, containers: Containers) 
     let mut out = Vec::with_capacity(input.len() * 2);
     let mut fields_seen = 0;
     let info = measure(|| {
-        let mut walk = Walk::new(Arc::clone(selection), containers, Limits::default());
+        let mut walk = Walk::new(Arc::clone(selection), containers, WalkLimits::default());
         let mut transform = Alternate::default();
         while walk.advance(&input, &mut out, &mut transform, Budget::fields(100)) == Ok(Progress::More) {}
         fields_seen = walk.fields();

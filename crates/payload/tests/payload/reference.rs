@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sealwire_payload::{Containers, Limits, Selection, json};
+use sealwire_payload::{Containers, Selection, WalkLimits, json};
 use serde_json::{Map, Value};
 
 use crate::transforms::{AT_ONCE, Paths, run};
@@ -83,13 +83,13 @@ fn children<'v>(value: &'v Value, path: &str) -> Vec<(&'v Value, String, Option<
 }
 
 /// The fields in document order, given which values are selected.
-fn fields(value: &Value, path: &str, selected: &BTreeSet<String>, mode: Mode, out: &mut Vec<String>) {
-    let is_selected = mode == Mode::All || selected.contains(path);
+fn fields(value: &Value, path: &str, selected: &BTreeSet<String>, mode: ReferenceMode, out: &mut Vec<String>) {
+    let is_selected = mode == ReferenceMode::All || selected.contains(path);
     match value {
         Value::Null => {}
-        Value::Array(_) | Value::Object(_) if is_selected && mode == Mode::Whole => out.push(path.to_owned()),
+        Value::Array(_) | Value::Object(_) if is_selected && mode == ReferenceMode::Whole => out.push(path.to_owned()),
         Value::Array(_) | Value::Object(_) => {
-            let mode = if is_selected { Mode::All } else { mode };
+            let mode = if is_selected { ReferenceMode::All } else { mode };
             for (child, child_path, _, _) in children(value, path) {
                 fields(child, &child_path, selected, mode, out);
             }
@@ -100,7 +100,7 @@ fn fields(value: &Value, path: &str, selected: &BTreeSet<String>, mode: Mode, ou
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mode {
+enum ReferenceMode {
     Whole,
     Descend,
     All,
@@ -126,7 +126,7 @@ proptest! {
         let texts: Vec<_> = paths.iter().map(|segments| text(segments)).collect();
         let selection = Selection::parse(texts.iter().map(String::as_str)).expect("paths parse");
         let (containers, mode) =
-            if whole { (Containers::Whole, Mode::Whole) } else { (Containers::Descend, Mode::Descend) };
+            if whole { (Containers::Whole, ReferenceMode::Whole) } else { (Containers::Descend, ReferenceMode::Descend) };
 
         let mut selected = BTreeSet::new();
         for segments in &paths {
@@ -135,7 +135,7 @@ proptest! {
         let mut expected = Vec::new();
         fields(&value, "$", &selected, mode, &mut expected);
 
-        let input = json::to_msgpack(value.to_string().as_bytes(), Limits::default()).expect("converts");
+        let input = json::to_msgpack(value.to_string().as_bytes(), WalkLimits::default()).expect("converts");
         let mut found = Paths::default();
         run(&Arc::new(selection), containers, AT_ONCE, &input, &mut found).expect("walks");
         prop_assert_eq!(found.0, expected, "{:?}", texts);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sealwire_msgpack::{Token, write};
 use sealwire_payload::{
-    Budget, Containers, Field, Limits, Outcome, Path, Progress, Selection, Transform, Walk, WalkError,
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError, WalkLimits,
 };
 
 /// Binary that holds the field's raw bytes: as reversible as encryption.
@@ -84,7 +84,7 @@ pub(crate) fn run<T: Transform>(
     input: &[u8],
     transform: &mut T,
 ) -> Result<(Vec<u8>, usize), WalkError<T::Error>> {
-    let mut walk = Walk::new(Arc::clone(selection), containers, Limits::default());
+    let mut walk = Walk::new(Arc::clone(selection), containers, WalkLimits::default());
     let mut out = Vec::new();
     for budget in budgets.iter().cycle() {
         if let Progress::Done { consumed } = walk.advance(input, &mut out, transform, *budget)? {

@@ -17,18 +17,18 @@ fn knobs(workers: u32) -> Knobs {
     Knobs { memory_bytes_max: 1_000, ..Knobs::new(NonZeroU32::new(workers).unwrap()) }
 }
 
-fn call(tenant: &u32, micros: u64) -> Call<'_, u32> {
+fn call(tenant: &u32, micros: u64) -> OfferedRequest<'_, u32> {
     let (cost, since) = (micros_of_work(micros), Time::default());
-    Call { tenant, weight: 1, cost, bytes: 0, since, deadline: Time::NEVER, whole: true }
+    OfferedRequest { tenant, weight: 1, cost, bytes: 0, since, deadline: Time::NEVER, whole: true }
 }
 
 fn micros_of_work(micros: u64) -> Cost {
     Cost::from_nanos(micros * NS_PER_US)
 }
 
-fn admitted(verdict: Verdict) -> Id {
+fn admitted(verdict: AdmissionDecision) -> Id {
     match verdict {
-        Verdict::Admitted { id, .. } => id,
+        AdmissionDecision::Admitted { id, .. } => id,
         other => panic!("not admitted: {other:?}"),
     }
 }
@@ -130,13 +130,13 @@ impl Owner {
         match op {
             Op::Offer { tenant, weight, micros, bytes, patience_ms, whole } => {
                 let deadline = self.time() + Duration::from_millis(patience_ms);
-                let call = Call { weight, bytes, deadline, whole, ..call(&tenant, micros) };
+                let call = OfferedRequest { weight, bytes, deadline, whole, ..call(&tenant, micros) };
                 self.tokens += 1;
                 let token = self.tokens;
                 match core.offer(self.time(), &call, || token) {
-                    Verdict::Admitted { id, .. } => self.admitted.push(id),
-                    Verdict::Waiting { id, .. } => assert!(self.waiting.insert(token, id).is_none()),
-                    Verdict::Refused(refusal) => {
+                    AdmissionDecision::Admitted { id, .. } => self.admitted.push(id),
+                    AdmissionDecision::Waiting { id, .. } => assert!(self.waiting.insert(token, id).is_none()),
+                    AdmissionDecision::Refused(refusal) => {
                         let reach = Duration::from_millis(5)..Duration::from_hours(1_000);
                         assert!(reach.contains(&refusal.retry_after), "{refusal:?}");
                         return;
@@ -262,12 +262,12 @@ fn check(core: &TestCore, memory_max: u64) {
     let mut coming = 0;
     for (_, entry) in core.entries.iter() {
         *bytes.entry(entry.tenant).or_default() += entry.bytes;
-        let admitted = !matches!(entry.stage, Stage::Waiting(_));
+        let admitted = !matches!(entry.stage, RequestStage::Waiting(_));
         *if admitted { &mut backlog } else { &mut held }.entry(entry.tenant).or_default() += entry.left.as_nanos();
-        let active = matches!(entry.stage, Stage::Ready(_) | Stage::Running | Stage::Closing);
+        let active = matches!(entry.stage, RequestStage::Ready(_) | RequestStage::Running | RequestStage::Closing);
         *unfinished.entry(entry.tenant).or_default() += usize::from(active);
         assert_eq!(entry.class, Class::of(entry.left, core.class_first));
-        coming += u32::from(entry.whole && matches!(entry.stage, Stage::Admitted));
+        coming += u32::from(entry.whole && matches!(entry.stage, RequestStage::Admitted));
     }
     assert_eq!(core.coming, coming);
     assert_eq!(gauges.bytes, bytes.values().sum());
@@ -340,7 +340,7 @@ proptest! {
         let mut now = 0;
         let tenants: Vec<u32> = (0..weights.len() as u32).collect();
         let submit = |core: &mut TestCore, tenant: u32, now| {
-            let call = Call { weight: weights[tenant as usize], ..call(&tenants[tenant as usize], micros) };
+            let call = OfferedRequest { weight: weights[tenant as usize], ..call(&tenants[tenant as usize], micros) };
             let id = admitted(core.offer(Time::from_nanos(now), &call, || 0));
             core.submit(id, micros_of_work(micros), tenant).unwrap();
         };
@@ -389,7 +389,7 @@ fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
 fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
     let now = Time::default();
     let [large, _, small] = [(400_000, true), (400_000, false), (50, true)]
-        .map(|(micros, whole)| admitted(core.offer(now, &Call { whole, ..call(&0, micros) }, || 0)));
+        .map(|(micros, whole)| admitted(core.offer(now, &OfferedRequest { whole, ..call(&0, micros) }, || 0)));
     for (id, micros) in [(large, 400_000), (small, 50)] {
         core.submit(id, micros_of_work(micros), 0).unwrap();
         assert!(core.pick(now).is_some());
@@ -399,8 +399,8 @@ fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
 
 /// Offers 110 ms of tenant 0 that are to wait.
 fn waits(core: &mut TestCore, whole: bool) -> Id {
-    match core.offer(Time::default(), &Call { whole, ..call(&0, 110_000) }, || 7) {
-        Verdict::Waiting { id, .. } => id,
+    match core.offer(Time::default(), &OfferedRequest { whole, ..call(&0, 110_000) }, || 7) {
+        AdmissionDecision::Waiting { id, .. } => id,
         other => panic!("not made to wait: {other:?}"),
     }
 }
@@ -465,7 +465,7 @@ fn a_call_that_costs_nothing_is_admitted_in_its_turn() {
     core.submit(running, micros_of_work(200_000), 0).unwrap();
     assert_eq!(core.pick(now).unwrap().id, running);
     core.submit(other, micros_of_work(400_000), 0).unwrap();
-    let Verdict::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else { panic!("not made to wait") };
+    let AdmissionDecision::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else { panic!("not made to wait") };
     core.update_estimate(now, waits, Cost::default());
     core.done(now, running, micros_of_work(200_000), None);
     assert_eq!(core.promoted(), Some((waits, 0)), "its tenant has nothing ahead of it");
@@ -493,7 +493,7 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
     let mut now = Time::default();
     for tenant in 0..60 {
         // Large and small, of sixty tenants, with deadlines that none can meet.
-        let call = Call { deadline: now, ..call(&tenant, if tenant % 2 == 0 { 1_000_000 } else { 10 }) };
+        let call = OfferedRequest { deadline: now, ..call(&tenant, if tenant % 2 == 0 { 1_000_000 } else { 10 }) };
         let id = admitted(core.offer(now, &call, || 0));
         core.submit(id, call.cost, tenant).unwrap();
     }
@@ -505,9 +505,9 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
         core.done(now, id, micros_of_work(1_000_000), None);
         core.close(now, id);
     }
-    let mut offer = |tenant, bytes| core.offer(now, &Call { bytes, ..call(&tenant, 10) }, || 0);
+    let mut offer = |tenant, bytes| core.offer(now, &OfferedRequest { bytes, ..call(&tenant, 10) }, || 0);
     admitted(offer(1, 900));
-    assert!(matches!(offer(2, 101), Verdict::Refused(Refusal { reason: Reason::Memory, .. })));
+    assert!(matches!(offer(2, 101), AdmissionDecision::Refused(Refusal { reason: Reason::Memory, .. })));
     admitted(offer(3, 99));
 }
 
@@ -521,7 +521,9 @@ fn a_call_that_is_closed_tells_what_it_leaves_undone() {
         assert_eq!(core.pick(now).unwrap().work, token);
     }
     core.submit(ready, micros_of_work(130_000), 3).unwrap();
-    let Verdict::Waiting { id: waits, .. } = core.offer(now, &call(&0, 110_000), || 0) else { panic!("does not wait") };
+    let AdmissionDecision::Waiting { id: waits, .. } = core.offer(now, &call(&0, 110_000), || 0) else {
+        panic!("does not wait")
+    };
     core.done(now, done, micros_of_work(150_000), None);
     for (name, id, work, left) in [
         ("waits", waits, None, 110_000),
@@ -540,7 +542,7 @@ fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
     let mut core = TestCore::new(knobs(1));
     let backlog = |core: &TestCore| core.gauges().backlog.iter().sum::<u64>() / NS_PER_US;
     let now = Time::default();
-    let away = admitted(core.offer(now, &Call { bytes: 300, ..call(&0, 600_000) }, || 0));
+    let away = admitted(core.offer(now, &OfferedRequest { bytes: 300, ..call(&0, 600_000) }, || 0));
     assert_eq!(core.resume(now, away, micros_of_work(1), 9), Err(9), "nothing of it is done yet");
     core.submit(away, micros_of_work(200_000), 1).unwrap();
     let slice = core.pick(now).unwrap();
@@ -550,7 +552,7 @@ fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
     assert_eq!((backlog(&core), core.gauges().calls, core.gauges().bytes), (0, 1, 300));
     assert!(core.pick(now).is_none());
     // A call of another size is predicted as if it were alone, and goes first when both are ready.
-    let Verdict::Admitted { id: other, predicted } = core.offer(now, &call(&0, 100), || 0) else { panic!() };
+    let AdmissionDecision::Admitted { id: other, predicted } = core.offer(now, &call(&0, 100), || 0) else { panic!() };
     assert_eq!(predicted, Duration::from_micros(100));
     core.resume(now, away, micros_of_work(400_000), slice.work).unwrap();
     core.submit(other, micros_of_work(100), 2).unwrap();
@@ -579,7 +581,7 @@ fn a_call_that_needs_more_than_estimated_is_no_longer_small() {
 #[test]
 fn every_verdict_tells_how_long_the_call_will_take() {
     let mut core = TestCore::new(knobs(2));
-    let call = |micros, patience_ms| Call {
+    let call = |micros, patience_ms| OfferedRequest {
         deadline: Time::default() + Duration::from_millis(patience_ms),
         ..call(&7, micros)
     };
@@ -593,9 +595,9 @@ fn every_verdict_tells_how_long_the_call_will_take() {
         (400_000, 900, ("refused", 600_008 + 400_000)),
     ] {
         let (told, predicted, id) = match core.offer(Time::default(), &call(micros, patience_ms), || 0) {
-            Verdict::Admitted { id, predicted } => ("admitted", predicted, Some(id)),
-            Verdict::Waiting { predicted, .. } => ("waits", predicted, None),
-            Verdict::Refused(refusal) => ("refused", refusal.predicted, None),
+            AdmissionDecision::Admitted { id, predicted } => ("admitted", predicted, Some(id)),
+            AdmissionDecision::Waiting { predicted, .. } => ("waits", predicted, None),
+            AdmissionDecision::Refused(refusal) => ("refused", refusal.predicted, None),
         };
         assert_eq!((told, predicted.as_micros()), verdict, "{micros} us");
         if let Some(id) = id {
@@ -613,8 +615,10 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
     core.update_estimate(Time::default(), id, micros_of_work(400_000));
     assert_eq!(backlog(&core), 400_000);
     let predicted = |core: &mut TestCore| match core.offer(Time::default(), &call(&0, 500_000), || 0) {
-        Verdict::Admitted { id, predicted } | Verdict::Waiting { id, predicted } => (id, predicted.as_millis()),
-        Verdict::Refused(refusal) => panic!("{refusal:?}"),
+        AdmissionDecision::Admitted { id, predicted } | AdmissionDecision::Waiting { id, predicted } => {
+            (id, predicted.as_millis())
+        }
+        AdmissionDecision::Refused(refusal) => panic!("{refusal:?}"),
     };
     core.submit(id, micros_of_work(600_000), 0).unwrap();
     core.pick(Time::default()).unwrap();
@@ -639,11 +643,14 @@ fn busy(tuning: &Tuning) -> TestCore {
 #[test]
 fn nobody_is_refused_for_proportion_while_a_worker_has_nothing_to_do() {
     for (mut core, reason) in [(TestCore::new(knobs(1)), None), (busy(&Tuning::default()), Some(Reason::Proportion))] {
-        let mut refused =
-            |micros, deadline| match core.offer(Time::default(), &Call { deadline, ..call(&7, micros) }, || 0) {
-                Verdict::Refused(refusal) => Some(refusal.reason),
-                Verdict::Admitted { .. } | Verdict::Waiting { .. } => None,
-            };
+        let mut refused = |micros, deadline| match core.offer(
+            Time::default(),
+            &OfferedRequest { deadline, ..call(&7, micros) },
+            || 0,
+        ) {
+            AdmissionDecision::Refused(refusal) => Some(refusal.reason),
+            AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
+        };
         assert_eq!(refused(2_000_000, Time::NEVER), None);
         assert_eq!(refused(900_000, Time::from_nanos(1_000_000_000)), Some(Reason::Deadline));
         assert_eq!(refused(100, Time::NEVER), reason);
@@ -654,10 +661,11 @@ fn nobody_is_refused_for_proportion_while_a_worker_has_nothing_to_do() {
 fn a_call_that_can_never_be_done_has_no_other_refused() {
     let mut core = busy(&Tuning::default());
     let second = Time::default() + Duration::from_secs(1);
-    let mut offer = |micros| core.offer(Time::default(), &Call { deadline: second, ..call(&7, micros) }, || 0);
+    let mut offer =
+        |micros| core.offer(Time::default(), &OfferedRequest { deadline: second, ..call(&7, micros) }, || 0);
     let mut refused = |micros| match offer(micros) {
-        Verdict::Refused(refusal) => Some(refusal),
-        Verdict::Admitted { .. } | Verdict::Waiting { .. } => None,
+        AdmissionDecision::Refused(refusal) => Some(refusal),
+        AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
     };
     assert!((0..16).all(|_| refused(10_000).is_none()), "160 ms of work: behind, and not too far");
     let hour = refused(3_600_000_000).unwrap();
@@ -673,8 +681,8 @@ fn one_refused_call_has_few_others_refused() {
     let small_refused = |tuning: &Tuning| {
         let mut core = busy(tuning);
         let mut refused = |micros, deadline| {
-            let call = Call { deadline, ..call(&7, micros) };
-            matches!(core.offer(Time::default(), &call, || 0), Verdict::Refused(_))
+            let call = OfferedRequest { deadline, ..call(&7, micros) };
+            matches!(core.offer(Time::default(), &call, || 0), AdmissionDecision::Refused(_))
         };
         assert!(!refused(2_000_000, Time::NEVER), "a batch");
         assert!(!refused(10_000, Time::NEVER));
@@ -689,11 +697,11 @@ fn one_refused_call_has_few_others_refused() {
 fn a_refusal_says_why() {
     let second = Time::default() + Duration::from_secs(1);
     let mut core = TestCore::new(knobs(1));
-    let small = |deadline, bytes| Call { deadline, bytes, ..call(&7, 10_000) };
-    let mut offer = |call: &Call<'_, u32>| core.offer(Time::default(), call, || 0);
+    let small = |deadline, bytes| OfferedRequest { deadline, bytes, ..call(&7, 10_000) };
+    let mut offer = |call: &OfferedRequest<'_, u32>| core.offer(Time::default(), call, || 0);
     let reason = |verdict| match verdict {
-        Verdict::Refused(refusal) => Some(refusal.reason),
-        Verdict::Admitted { .. } | Verdict::Waiting { .. } => None,
+        AdmissionDecision::Refused(refusal) => Some(refusal.reason),
+        AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
     };
     assert_eq!(reason(offer(&small(Time::NEVER, 501))), Some(Reason::Memory), "one tenant gets a half");
     let soon = Time::from_nanos(9_000_000);
@@ -711,7 +719,7 @@ fn a_call_that_has_not_begun_within_twice_its_bound_is_refused() {
     let at = |millis| Time::default() + Duration::from_millis(millis);
     let mut core = TestCore::new(knobs(1));
     let offer = |core: &mut TestCore, tenant, micros| {
-        let (Verdict::Admitted { id, .. } | Verdict::Waiting { id, .. }) =
+        let (AdmissionDecision::Admitted { id, .. } | AdmissionDecision::Waiting { id, .. }) =
             core.offer(at(0), &call(&tenant, micros), || 0)
         else {
             panic!("refused")
@@ -760,8 +768,8 @@ fn a_slow_machine_makes_no_call_larger() {
     core.pick(now).unwrap();
     // 5 ms of work take 160 ms of this tenant's half now; of such calls 250 ms may be ahead, not four times 160.
     let refused = (0..60).position(|_| {
-        let call = Call { since: now, ..call(&7, 5_000) };
-        matches!(core.offer(now, &call, || 0), Verdict::Refused(Refusal { reason: Reason::Backlog, .. }))
+        let call = OfferedRequest { since: now, ..call(&7, 5_000) };
+        matches!(core.offer(now, &call, || 0), AdmissionDecision::Refused(Refusal { reason: Reason::Backlog, .. }))
     });
     assert!(refused.is_some_and(|first| first <= 6), "{refused:?}");
 }

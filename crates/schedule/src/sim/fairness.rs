@@ -1,8 +1,8 @@
 //! One tenant and the others: a hog, a flood, many connections, weights, and why standing is bounded on both sides.
 
-use super::{Arrivals, Report, Scenario, Scope, Source, millis, mixed, seeds};
+use super::{Arrivals, Scenario, Scope, SimulationReport, Source, millis, mixed, seeds};
 
-fn p99(report: &Report, size: usize) -> f64 {
+fn p99(report: &SimulationReport, size: usize) -> f64 {
     report.row(0, size).ms(0.99)
 }
 

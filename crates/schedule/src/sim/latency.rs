@@ -1,6 +1,6 @@
 //! Small calls beside large ones: the founding story, the mix at three loads; what slices, classes and the guard do.
 
-use super::{Arrivals, MS, Report, Scenario, Scope, Source, millis, mixed, seeds};
+use super::{Arrivals, MS, Scenario, Scope, SimulationReport, Source, millis, mixed, seeds};
 use crate::units::Cost;
 
 /// A caller of 100 fields, 20 times a second, and what it has to itself.
@@ -15,7 +15,7 @@ fn batches(scope: Scope, outstanding: usize) -> Vec<Source> {
 }
 
 /// The p99 of the synthetic caller over its p99 without the batches.
-fn times_idle(beside: &Report, idle: &Report) -> f64 {
+fn times_idle(beside: &SimulationReport, idle: &SimulationReport) -> f64 {
     beside.row(0, 0).ms(0.99) / idle.row(0, 0).ms(0.99)
 }
 
@@ -74,7 +74,7 @@ fn in_a_mix_the_small_and_medium_are_hardly_delayed_and_the_large_pay_little() {
                 if seed == 1 {
                     queue.show("   without a scheduler", 0);
                 }
-                let p99 = |report: &Report, size| report.row(0, size).ms(0.99);
+                let p99 = |report: &SimulationReport, size| report.row(0, size).ms(0.99);
                 if scope == Scope::Request {
                     // Nearly every call is one slice here, so there is less to gain.
                     assert!(load < 0.8 || p99(&report, 0) <= 0.75 * p99(&queue, 0));

@@ -17,10 +17,10 @@ use std::collections::BinaryHeap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub(crate) use stats::{Report, Row};
+pub(crate) use stats::{ClassRow, SimulationReport};
 
 use crate::arena::Id;
-use crate::call::{Call, Closed, Expiry, Verdict};
+use crate::call::{AdmissionDecision, Closed, Expiry, OfferedRequest};
 use crate::core::Core;
 use crate::tuning::{Knobs, Order, Tuning};
 use crate::units::{Cost, Time, nanos};
@@ -43,9 +43,9 @@ fn seeds(long: u64) -> std::ops::RangeInclusive<u64> {
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct SimulationRandom(pub(crate) u64);
 
-impl Random {
+impl SimulationRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -267,13 +267,13 @@ impl Scenario {
         self.with(|s| s.knobs.order = Order::Arrival)
     }
 
-    pub(crate) fn run(self) -> Report {
-        World::new(self).run()
+    pub(crate) fn run(self) -> SimulationReport {
+        Simulation::new(self).run()
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum SimulationEvent {
     Arrive { source: usize },
     Again { call: usize },
     SliceEnd { worker: usize },
@@ -302,36 +302,36 @@ struct Issued {
     begun: bool,
 }
 
-struct World {
+struct Simulation {
     scenario: Scenario,
     core: Core<u32, usize, usize>,
     now: u64,
     end: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
     scheduled: u64,
-    random: Random,
+    random: SimulationRandom,
     calls: Vec<Issued>,
     /// Per worker: the request, its id, and the work in the slice.
     workers: Vec<Option<(usize, Id, u64)>>,
     /// By source and connection.
     paused_until: Vec<Vec<u64>>,
     stolen: u64,
-    report: Report,
+    report: SimulationReport,
 }
 
-impl World {
+impl Simulation {
     fn new(scenario: Scenario) -> Self {
         let groups = scenario.sources.iter().map(|source| source.group + 1).max().unwrap_or(0);
         let sizes = scenario.sources.iter().map(|source| source.mix.len()).max().unwrap_or(0);
         let workers = scenario.knobs.workers.get() as usize;
-        let report = Report::new(groups, sizes, scenario.millis - scenario.warm_up_millis, workers);
+        let report = SimulationReport::new(groups, sizes, scenario.millis - scenario.warm_up_millis, workers);
         Self {
             core: Core::tuned(scenario.knobs, &scenario.tuning),
             now: 0,
             end: scenario.millis * MS,
             events: BinaryHeap::new(),
             scheduled: 0,
-            random: Random(scenario.seed),
+            random: SimulationRandom(scenario.seed),
             calls: Vec::new(),
             workers: vec![None; workers],
             paused_until: scenario.sources.iter().map(|source| vec![0; source.connections]).collect(),
@@ -341,16 +341,16 @@ impl World {
         }
     }
 
-    fn run(mut self) -> Report {
+    fn run(mut self) -> SimulationReport {
         for source in 0..self.scenario.sources.len() {
             let Source { arrivals, active, .. } = self.scenario.sources[source];
             match arrivals {
-                Arrivals::Poisson(_) => self.after(active.0 * MS, Event::Arrive { source }),
+                Arrivals::Poisson(_) => self.after(active.0 * MS, SimulationEvent::Arrive { source }),
                 Arrivals::Closed(outstanding) => {
                     for _ in 0..outstanding {
                         // Not all in one instant.
                         let at = active.0 * MS + self.random.below(10 * MS as usize) as u64;
-                        self.after(at, Event::Arrive { source });
+                        self.after(at, SimulationEvent::Arrive { source });
                     }
                 }
             }
@@ -361,12 +361,12 @@ impl World {
             }
             self.now = at;
             match event {
-                Event::Arrive { source } => self.arrive(source),
-                Event::Again { call } => self.offer(call),
-                Event::SliceEnd { worker } => self.slice_end(worker),
-                Event::Back { call } => self.back(call),
-                Event::Timeout { call } => self.timeout(call),
-                Event::Expire { call, id } => self.expire(call, id),
+                SimulationEvent::Arrive { source } => self.arrive(source),
+                SimulationEvent::Again { call } => self.offer(call),
+                SimulationEvent::SliceEnd { worker } => self.slice_end(worker),
+                SimulationEvent::Back { call } => self.back(call),
+                SimulationEvent::Timeout { call } => self.timeout(call),
+                SimulationEvent::Expire { call, id } => self.expire(call, id),
             }
             self.start_workers();
         }
@@ -374,7 +374,7 @@ impl World {
         self.report
     }
 
-    fn after(&mut self, span: u64, event: Event) {
+    fn after(&mut self, span: u64, event: SimulationEvent) {
         self.scheduled += 1;
         self.events.push(Reverse((self.now.saturating_add(span), self.scheduled, event)));
     }
@@ -384,7 +384,7 @@ impl World {
         if let Arrivals::Poisson(per_second) = source.arrivals {
             let next = self.random.exponential(SECOND as f64 / per_second);
             if self.now + next < source.active.1.saturating_mul(MS) {
-                self.after(next, Event::Arrive { source: index });
+                self.after(next, SimulationEvent::Arrive { source: index });
             }
         }
         let source = &self.scenario.sources[index];
@@ -418,7 +418,7 @@ impl World {
         });
         let call = self.calls.len() - 1;
         if let Some(timeout) = source.timeout_ms {
-            self.after(timeout * MS, Event::Timeout { call });
+            self.after(timeout * MS, SimulationEvent::Timeout { call });
         }
         self.row(call, |row| {
             row.offered += 1;
@@ -444,7 +444,7 @@ impl World {
         };
         let told = Cost::from_nanos((work as f64 * spread.exp()) as u64);
         self.calls[call].told = told;
-        let offered = Call {
+        let offered = OfferedRequest {
             tenant: if self.scenario.one_tenant { &0 } else { &source.tenant },
             weight: source.weight,
             cost: told,
@@ -455,18 +455,18 @@ impl World {
         };
         (self.calls[call].offered, self.calls[call].begun) = (self.now, false);
         match self.core.offer(Time::from_nanos(self.now), &offered, || call) {
-            Verdict::Admitted { id, .. } => {
+            AdmissionDecision::Admitted { id, .. } => {
                 self.calls[call].id = Some(id);
                 self.row(call, |row| row.at_once += 1);
                 let first = self.first(call);
                 self.core.submit(id, first, call).expect("just admitted");
                 self.expires(call, id);
             }
-            Verdict::Waiting { id, .. } => {
+            AdmissionDecision::Waiting { id, .. } => {
                 self.calls[call].id = Some(id);
                 self.expires(call, id);
             }
-            Verdict::Refused(refusal) => {
+            AdmissionDecision::Refused(refusal) => {
                 assert!(refusal.retry_after >= Duration::from_millis(5), "no refusal without a time to come again");
                 let span = nanos(refusal.retry_after);
                 self.paused_until[index][connection] = self.now + span.min(SECOND);
@@ -481,7 +481,7 @@ impl World {
         let expires = self.core.expires(id).as_nanos();
         self.calls[call].expires = expires;
         if self.scenario.expiry && expires < u64::MAX {
-            self.after(expires - self.now, Event::Expire { call, id });
+            self.after(expires - self.now, SimulationEvent::Expire { call, id });
         }
     }
 
@@ -521,7 +521,7 @@ impl World {
     fn refused(&mut self, call: usize, span: u64) {
         if self.scenario.retry && !self.calls[call].retried {
             self.calls[call].retried = true;
-            return self.after(span, Event::Again { call });
+            return self.after(span, SimulationEvent::Again { call });
         }
         let retried = self.calls[call].retried;
         self.row(call, |row| {
@@ -537,7 +537,7 @@ impl World {
         issued.over = true;
         let source = issued.source;
         if let Arrivals::Closed(_) = self.scenario.sources[source].arrivals {
-            self.after(pause, Event::Arrive { source });
+            self.after(pause, SimulationEvent::Arrive { source });
         }
     }
 
@@ -564,7 +564,7 @@ impl World {
         let unwanted = self.core.done(now, id, Cost::from_nanos(work), (!done).then_some(call));
         assert_eq!(unwanted.is_some(), !done && self.calls[call].over, "what is given back is what was closed");
         if let Some(millis) = away {
-            self.after(millis * MS, Event::Back { call });
+            self.after(millis * MS, SimulationEvent::Back { call });
         } else if done && !self.calls[call].over {
             let closed = self.core.close(now, id);
             assert_eq!(closed, Some(Closed { work: None, left: Cost::default() }), "what is done has no work left");
@@ -624,14 +624,14 @@ impl World {
             if let Some(contention) = self.scenario.contention {
                 span = contention.end(self.now, span) - self.now;
             }
-            self.after(span, Event::SliceEnd { worker });
+            self.after(span, SimulationEvent::SliceEnd { worker });
         }
         let backlog = self.core.gauges().backlog.iter().sum();
         self.report.backlog_max = self.report.backlog_max.max(backlog);
     }
 
     /// The row of a call that counts.
-    fn row(&mut self, call: usize, change: impl FnOnce(&mut Row)) {
+    fn row(&mut self, call: usize, change: impl FnOnce(&mut ClassRow)) {
         let Issued { source, size, arrived, .. } = self.calls[call];
         if arrived >= self.scenario.warm_up_millis * MS {
             change(&mut self.report.rows[self.scenario.sources[source].group][size]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Arrivals, Report, Scenario, Scope, Source, US, mean, millis, mixed, seeds};
+use super::{Arrivals, Scenario, Scope, SimulationReport, Source, US, mean, millis, mixed, seeds};
 
 fn scenario(scope: Scope, load: f64, millis: u64) -> Scenario {
     Scenario::new(mixed(0..1, 0, scope, load), millis).under_overload()
@@ -46,14 +46,14 @@ fn overload_costs_no_throughput_and_hits_all_sizes_alike() {
 fn each_part_of_admission_is_missed_when_it_is_not_there() {
     let scenario = scenario(Scope::Request, 10.0, millis(4_500, 8_000));
     let with = scenario.clone().run();
-    let check = |name: &str, change: fn(&mut Scenario), fails: fn(&Report) -> bool| {
+    let check = |name: &str, change: fn(&mut Scenario), fails: fn(&SimulationReport) -> bool| {
         let without = scenario.clone().with(change).run();
         without.show(&format!("E4 Request x10, {name}"), 0);
         assert!(!fails(&with) && fails(&without), "{name}");
     };
-    let large_pay = |report: &Report| report.proportions(0)[2] < 0.9;
-    let large_starve = |report: &Report| report.proportions(0)[2] < 0.5;
-    let nothing_done = |report: &Report| report.goodput(0) < 0.1;
+    let large_pay = |report: &SimulationReport| report.proportions(0)[2] < 0.9;
+    let large_starve = |report: &SimulationReport| report.proportions(0)[2] < 0.5;
+    let nothing_done = |report: &SimulationReport| report.goodput(0) < 0.1;
     check("nothing refused", |s| *s = s.clone().without_admission(), nothing_done);
     check("no pause", |s| s.pause = false, nothing_done);
     check("no thresholds", |s| s.knobs.wait_max = Duration::from_secs(1 << 30), large_pay);
@@ -67,7 +67,7 @@ fn each_part_of_admission_is_missed_when_it_is_not_there() {
 fn what_cannot_be_done_in_time_is_refused_before_it_is_begun() {
     // The expiry of calls that wait for too long would hide what the predictions are for.
     let scenario = scenario(Scope::Field, 1.2, 30_000).with(|s| s.expiry = false);
-    let late = |report: &Report| report.rows[0].iter().map(|row| row.late).sum::<u64>();
+    let late = |report: &SimulationReport| report.rows[0].iter().map(|row| row.late).sum::<u64>();
     let with = scenario.clone().run();
     assert!(late(&with) <= 5 && with.proportions(0)[2] >= 0.85);
     for (name, change) in [
@@ -84,7 +84,7 @@ fn what_cannot_be_done_in_time_is_refused_before_it_is_begun() {
 #[test]
 fn a_machine_three_times_slower_than_its_model_is_noticed() {
     let slow = scenario(Scope::Field, 2.0, 30_000).with(|s| s.slowness = 3);
-    let late = |report: &Report| report.rows[0].iter().map(|row| row.late).sum::<u64>();
+    let late = |report: &SimulationReport| report.rows[0].iter().map(|row| row.late).sum::<u64>();
     let report = slow.clone().run();
     report.show("E4 Field x2, three times slower", 0);
     let unnoticed = slow.with(|s| s.tuning.speed_window = f64::INFINITY).run();
@@ -121,8 +121,9 @@ fn who_comes_again_after_the_time_it_was_told_is_admitted() {
             let scenario = Scenario::new(sources, 15_000).seed(seed).with(|s| {
                 (s.retry, s.pause, s.warm_up_millis) = (true, false, 0);
             });
-            let refused = |report: &Report, of: fn(&super::Row) -> u64| report.rows[0].iter().map(of).sum::<u64>();
-            let again = |report: &Report| {
+            let refused =
+                |report: &SimulationReport, of: fn(&super::ClassRow) -> u64| report.rows[0].iter().map(of).sum::<u64>();
+            let again = |report: &SimulationReport| {
                 let twice = refused(report, |row| row.refused_twice);
                 twice as f64 / (refused(report, |row| row.refused_read) - twice) as f64
             };

@@ -1,6 +1,6 @@
 //! Workers that lose their time to other processes: admission follows, and no admitted call waits for long.
 
-use super::{Contention, MS, Report, Scenario, Scope, mixed, seeds};
+use super::{Contention, MS, Scenario, Scope, SimulationReport, mixed, seeds};
 
 /// Twice the bound of a call of ordinary size, in ns.
 const TWICE_WAIT_MAX: u64 = 500 * MS;
@@ -22,7 +22,7 @@ fn scenario(scope: Scope, load: f64, contention: Contention) -> Scenario {
 }
 
 /// The longest waits of small and medium calls.
-fn waited_max(report: &Report) -> u64 {
+fn waited_max(report: &SimulationReport) -> u64 {
     report.rows[0][..2].iter().map(|row| row.waited_max).max().unwrap()
 }
 

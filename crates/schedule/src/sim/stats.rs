@@ -4,7 +4,7 @@ use crate::call::Gauges;
 
 /// Calls of one group and size.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Row {
+pub(crate) struct ClassRow {
     pub(crate) offered: u64,
     pub(crate) offered_work: u64,
     /// Admitted without a wait.
@@ -25,7 +25,7 @@ pub(crate) struct Row {
     latencies: Vec<u64>,
 }
 
-impl Row {
+impl ClassRow {
     pub(crate) fn finish(&mut self, latency: u64) {
         self.latencies.push(latency);
     }
@@ -75,9 +75,9 @@ impl Row {
 
 /// Statistics of one run.
 #[derive(Clone, Debug)]
-pub(crate) struct Report {
+pub(crate) struct SimulationReport {
     /// By group, then by size.
-    pub(crate) rows: Vec<Vec<Row>>,
+    pub(crate) rows: Vec<Vec<ClassRow>>,
     /// Most work admitted and not done, in ns.
     pub(crate) backlog_max: u64,
     /// Times a worker found nothing to do while a call waited.
@@ -86,10 +86,10 @@ pub(crate) struct Report {
     capacity: f64,
 }
 
-impl Report {
+impl SimulationReport {
     pub(crate) fn new(groups: usize, sizes: usize, millis: u64, workers: usize) -> Self {
         Self {
-            rows: vec![vec![Row::default(); sizes]; groups],
+            rows: vec![vec![ClassRow::default(); sizes]; groups],
             backlog_max: 0,
             idle_while_waiting: 0,
             last: Gauges::default(),
@@ -102,7 +102,7 @@ impl Report {
         self.rows.iter_mut().flatten().for_each(|row| row.latencies.sort_unstable());
     }
 
-    pub(crate) fn row(&self, group: usize, size: usize) -> &Row {
+    pub(crate) fn row(&self, group: usize, size: usize) -> &ClassRow {
         &self.rows[group][size]
     }
 
@@ -129,7 +129,7 @@ impl Report {
 
     /// Each size's part of the work done over its part of the work offered.
     pub(crate) fn proportions(&self, group: usize) -> Vec<f64> {
-        let sum = |of: fn(&Row) -> u64| self.rows[group].iter().map(of).sum::<u64>() as f64;
+        let sum = |of: fn(&ClassRow) -> u64| self.rows[group].iter().map(of).sum::<u64>() as f64;
         let (done, offered) = (sum(|row| row.done_work), sum(|row| row.offered_work));
         self.rows[group].iter().map(|row| row.done_work as f64 / done / (row.offered_work as f64 / offered)).collect()
     }

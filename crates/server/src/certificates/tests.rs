@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::shutdown::Shutdown;
-use crate::tls::tests::{Files as Folder, der, leaf, list, private};
+use crate::tls::tests::{self, der, leaf, list, private};
 use sealwire_dev_ca::{Authority, Issued, Leaf, Usage, Validity};
 use sealwire_telemetry::metrics::ExpulsionLabel;
 
@@ -17,14 +17,14 @@ const BOUND: Duration = Duration::from_millis(WATCH_S * 1_000 + 1_000 + 200);
 
 /// An engine's certificates, kept.
 struct Kept {
-    folder: Folder,
+    folder: tests::Files,
     admin: Arc<Telemetry>,
     gate: Arc<ConnectionRegistry>,
     reload: Reload,
 }
 
 impl Kept {
-    fn start(folder: Folder) -> Self {
+    fn start(folder: tests::Files) -> Self {
         let mut config = Config::defaults(folder.folder.path());
         config.tls = Tls { watch_s: WATCH_S, ..folder.tls.clone() };
         let admin = Arc::<Telemetry>::default();
@@ -72,8 +72,8 @@ impl Kept {
 }
 
 /// Files with a list that revokes nobody.
-fn with_list() -> Folder {
-    let mut folder = Folder::new();
+fn with_list() -> tests::Files {
+    let mut folder = tests::Files::new();
     let file = folder.folder.path().join("crl.pem");
     std::fs::write(&file, list(&folder.authority, &[], time::Duration::days(30))).unwrap();
     folder.tls.client_crl = Some(file);
@@ -118,7 +118,7 @@ async fn a_handshake_that_a_change_overtakes_is_judged_by_the_change() {
 
 #[tokio::test(start_paused = true)]
 async fn authorities_come_and_go() {
-    let kept = Kept::start(Folder::new());
+    let kept = Kept::start(tests::Files::new());
     let old = kept.enter(&kept.folder.client());
     let next = Authority::create("next", Validity::days(10)).unwrap();
     let file = &kept.folder.tls.client_ca;
@@ -135,7 +135,7 @@ async fn authorities_come_and_go() {
 
 #[tokio::test(start_paused = true)]
 async fn a_certificate_that_ends_ends_its_connections() {
-    let kept = Kept::start(Folder::new());
+    let kept = Kept::start(tests::Files::new());
     let long = kept.enter(&kept.folder.client());
     // By the clock of the machine, of which paused time knows nothing: it holds for as long as this test is that far.
     let now = OffsetDateTime::now_utc();
@@ -186,7 +186,7 @@ async fn what_does_not_load_leaves_what_was_in_service() {
 
 #[tokio::test(start_paused = true)]
 async fn a_certificate_and_its_key_may_come_one_after_the_other() {
-    let kept = Kept::start(Folder::new());
+    let kept = Kept::start(tests::Files::new());
     let (tls, before) = (&kept.folder.tls, kept.gate.entrance().config);
     for pause in [Duration::from_millis(300), Duration::from_secs(60)] {
         let issued = kept.folder.authority.issue(&leaf(Usage::Server, "localhost")).unwrap();

@@ -1,13 +1,13 @@
 //! What of a control call goes into the audit trail: who asked for what, and never a private key.
 
 use sealwire_audit::{Change, Record};
-use sealwire_wire::control::{AppAsk, CollectionAsk, Control as Call, PrincipalAsk, RoleAsk};
+use sealwire_wire::control::{AppAsk, CollectionAsk, Control, PrincipalAsk, RoleAsk};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::time::Instant;
 
 use super::ControlService;
 use sealwire_access::Principal;
-use sealwire_engine::access::Target;
+use sealwire_engine::access::RequestTarget;
 use sealwire_engine::audit::{Recording, kind};
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
@@ -30,7 +30,7 @@ impl Applied {
 pub(super) struct RequestInfo<'a> {
     pub(super) principal: &'a Principal,
     pub(super) method: MethodLabel,
-    pub(super) call: Option<&'a Call<'a>>,
+    pub(super) call: Option<&'a Control<'a>>,
     pub(super) bytes: usize,
     pub(super) arrived: Instant,
 }
@@ -41,7 +41,8 @@ impl ControlService {
         if !self.engine.audit.is_on() {
             return Recording::none();
         }
-        let Target { app, collection, reason } = heard.call.map_or_else(Target::default, Target::by_control);
+        let RequestTarget { app, collection, reason } =
+            heard.call.map_or_else(RequestTarget::default, RequestTarget::by_control);
         let key = done.ok().and_then(|done| done.key.as_deref());
         let changes = heard.call.map_or_else(Vec::new, |call| changes(call, key));
         let record = Record {
@@ -72,18 +73,18 @@ pub(super) fn unrecorded() -> RpcError {
     RpcError::new(ErrorCode::Unavailable, "the audit trail cannot be written; the change may have been made")
 }
 
-fn changes<'a>(call: &'a Call<'a>, made: Option<&'a str>) -> Vec<(&'static str, Change<'a>)> {
+fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static str, Change<'a>)> {
     let mut facts = Vec::new();
     match call {
-        Call::App(call) => of_app(&call.ask, &mut facts),
-        Call::Collection(call) => of_collection(&call.ask, &mut facts),
-        Call::Role(call) => {
+        Control::App(call) => of_app(&call.ask, &mut facts),
+        Control::Collection(call) => of_collection(&call.ask, &mut facts),
+        Control::Role(call) => {
             facts.push(("role", Change::Text(call.role)));
             if let RoleAsk::Set { grants } = &call.ask {
                 facts.push(("grants", Change::Texts(grants)));
             }
         }
-        Call::Principal(call) => {
+        Control::Principal(call) => {
             facts.push(("principal", Change::Text(call.principal)));
             let role = match call.ask {
                 PrincipalAsk::Grant { role } => Some(role),
@@ -91,15 +92,15 @@ fn changes<'a>(call: &'a Call<'a>, made: Option<&'a str>) -> Vec<(&'static str, 
             };
             facts.push(("role", role.map_or(Change::Nothing, Change::Text)));
         }
-        Call::Check(call) => {
+        Control::Check(call) => {
             facts.extend([("principal", Change::Text(call.principal)), ("operation", Change::Text(call.operation))]);
         }
-        Call::Apps(_)
-        | Call::Export(_)
-        | Call::Collections { .. }
-        | Call::Instances
-        | Call::Roles(_)
-        | Call::Principals(_) => (),
+        Control::Apps(_)
+        | Control::Export(_)
+        | Control::Collections { .. }
+        | Control::Instances
+        | Control::Roles(_)
+        | Control::Principals(_) => (),
     }
     if let Some(made) = made.filter(|_| facts.iter().all(|(name, _)| *name != "key")) {
         facts.push(("key", Change::Text(made)));

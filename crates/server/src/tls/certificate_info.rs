@@ -35,7 +35,7 @@ pub struct CertificateInfo {
 
 /// How near the end is: the more, the nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum ExpiryStage {
     /// Not near.
     Good,
     /// The first, second or third warning is due.
@@ -82,15 +82,15 @@ impl CertificateInfo {
 
     /// How near its end is. Warnings come at 30 days, 7 days and one day, but for what lives for less than three times
     /// that: then when a third of its time is left, so that what is renewed each day warns of no month.
-    pub fn stage(&self, now: OffsetDateTime) -> Stage {
-        let Some(ends) = self.ends else { return Stage::Good };
+    pub fn stage(&self, now: OffsetDateTime) -> ExpiryStage {
+        let Some(ends) = self.ends else { return ExpiryStage::Good };
         let left = ends - now;
         if left < Duration::ZERO {
-            return Stage::Over;
+            return ExpiryStage::Over;
         }
         let third = (ends - self.begins) / 3;
         let due = WARNING_DAYS.iter().filter(|days| left <= Duration::days(**days).min(third)).count();
-        if due == 0 { Stage::Good } else { Stage::Warned(due as u8) }
+        if due == 0 { ExpiryStage::Good } else { ExpiryStage::Warned(due as u8) }
     }
 
     /// The configuration key of the file that holds it.
@@ -121,7 +121,7 @@ impl fmt::Display for CertificateInfo {
         match self.ends {
             Some(ends) if ends < now => write!(f, ", OVER since {}", second(ends))?,
             Some(ends) => {
-                let soon = if self.stage(now) == Stage::Good { "" } else { ", SOON" };
+                let soon = if self.stage(now) == ExpiryStage::Good { "" } else { ", SOON" };
                 write!(f, ", until {} ({} days{soon})", second(ends), (ends - now).whole_days())?;
             }
             None => write!(f, ", without an end")?,
@@ -173,22 +173,22 @@ mod tests {
         };
         const YEAR: i64 = 365 * 24;
         for (lives, left, stage) in [
-            (YEAR, 31 * 24, Stage::Good),
-            (YEAR, 30 * 24, Stage::Warned(1)),
-            (YEAR, 7 * 24 + 1, Stage::Warned(1)),
-            (YEAR, 7 * 24, Stage::Warned(2)),
-            (YEAR, 24, Stage::Warned(3)),
-            (YEAR, 0, Stage::Warned(3)),
-            (YEAR, -1, Stage::Over),
-            (90 * 24, 30 * 24, Stage::Warned(1)),
-            (30 * 24, 11 * 24, Stage::Good),
-            (30 * 24, 10 * 24, Stage::Warned(1)),
-            (24, 9, Stage::Good),
-            (24, 8, Stage::Warned(3)),
+            (YEAR, 31 * 24, ExpiryStage::Good),
+            (YEAR, 30 * 24, ExpiryStage::Warned(1)),
+            (YEAR, 7 * 24 + 1, ExpiryStage::Warned(1)),
+            (YEAR, 7 * 24, ExpiryStage::Warned(2)),
+            (YEAR, 24, ExpiryStage::Warned(3)),
+            (YEAR, 0, ExpiryStage::Warned(3)),
+            (YEAR, -1, ExpiryStage::Over),
+            (90 * 24, 30 * 24, ExpiryStage::Warned(1)),
+            (30 * 24, 11 * 24, ExpiryStage::Good),
+            (30 * 24, 10 * 24, ExpiryStage::Warned(1)),
+            (24, 9, ExpiryStage::Good),
+            (24, 8, ExpiryStage::Warned(3)),
         ] {
             assert_eq!(held(lives, left).stage(now), stage, "lives {lives} h, {left} h left");
         }
-        assert_eq!(CertificateInfo { ends: None, ..held(24, 1) }.stage(now), Stage::Good);
+        assert_eq!(CertificateInfo { ends: None, ..held(24, 1) }.stage(now), ExpiryStage::Good);
     }
 
     #[test]

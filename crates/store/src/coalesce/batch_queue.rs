@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::CallError;
-use super::fair_queue::{Place, Ring};
+use super::fair_queue::{QueueSlot, Ring};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
@@ -20,7 +20,7 @@ pub(super) enum Sort {
 
 /// Limits of workers and batches.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct BatchRules {
     pub(super) lanes: usize,
     /// Maximum number of concurrent workers for the second sort.
     pub(super) second_lanes: usize,
@@ -39,7 +39,7 @@ pub(super) struct Size {
 
 #[derive(Debug)]
 pub(super) struct Desk<T> {
-    rules: Rules,
+    rules: BatchRules,
     books: Mutex<Books<T>>,
     idle: Notify,
 }
@@ -60,7 +60,7 @@ struct Books<T> {
 pub(super) struct Lane(Option<(Sort, usize)>);
 
 impl<T> Desk<T> {
-    pub(super) fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: BatchRules) -> Self {
         let rings = rules.quanta.map(Ring::new);
         let books = Books { rings, waiting: Size::default(), lanes: 0, second_lanes: 0, carried: 0, closed: false };
         Self { rules, books: Mutex::new(books), idle: Notify::new() }
@@ -79,7 +79,7 @@ impl<T> Desk<T> {
         weight: usize,
         size: Size,
         item: T,
-    ) -> Result<(Place, bool), CallError> {
+    ) -> Result<(QueueSlot, bool), CallError> {
         let mut books = self.books();
         if books.closed {
             return Err(CallError::Closed);
@@ -93,7 +93,7 @@ impl<T> Desk<T> {
     }
 
     /// Removes an item that is not in a batch yet. Returns true if the item was still queued.
-    pub(super) fn remove(&self, sort: Sort, place: Place) -> bool {
+    pub(super) fn remove(&self, sort: Sort, place: QueueSlot) -> bool {
         let mut books = self.books();
         let item = books.rings[sort as usize].remove(place);
         if let Some((size, _)) = &item {

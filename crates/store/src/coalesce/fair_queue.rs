@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Key of a queued item, used to remove the item.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct QueueSlot {
     app: u32,
     number: u64,
 }
@@ -44,7 +44,7 @@ impl<T> Ring<T> {
         self.weight
     }
 
-    pub(super) fn push(&mut self, app: u32, weight: usize, item: T) -> Place {
+    pub(super) fn push(&mut self, app: u32, weight: usize, item: T) -> QueueSlot {
         let number = self.numbers;
         self.numbers += 1;
         self.waiting += 1;
@@ -54,11 +54,11 @@ impl<T> Ring<T> {
             Queue { credit: 0, waiting: BTreeMap::new() }
         });
         queue.waiting.insert(number, (weight, item));
-        Place { app, number }
+        QueueSlot { app, number }
     }
 
     /// Removes a cancelled item, if it is still queued.
-    pub(super) fn remove(&mut self, place: Place) -> Option<T> {
+    pub(super) fn remove(&mut self, place: QueueSlot) -> Option<T> {
         let (weight, item) = self.queues.get_mut(&place.app)?.waiting.remove(&place.number)?;
         self.waiting -= 1;
         self.weight -= weight;
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn what_is_taken_out_is_not_taken_and_costs_no_turn() {
         let mut ring = Ring::new(2);
-        let places: Vec<Place> = (0..4).map(|n| ring.push(n % 2, 1, n)).collect();
+        let places: Vec<QueueSlot> = (0..4).map(|n| ring.push(n % 2, 1, n)).collect();
         assert_eq!(ring.remove(places[0]), Some(0));
         assert_eq!(ring.remove(places[0]), None);
         assert_eq!(ring.remove(places[2]), Some(2));

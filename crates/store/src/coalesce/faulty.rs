@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum InjectedFault {
     None,
     /// Fails without doing the operation.
     Before,
@@ -43,7 +43,7 @@ pub(super) struct Faulty {
     pub(super) trip: Duration,
     pub(super) item: Duration,
     /// Faults of the next batches.
-    pub(super) faults: Mutex<VecDeque<Fault>>,
+    pub(super) faults: Mutex<VecDeque<InjectedFault>>,
     pub(super) writes: Mutex<Vec<Trip>>,
     pub(super) looks: Mutex<Vec<Trip>>,
 }
@@ -53,10 +53,10 @@ impl Faulty {
         Arc::new(Self { trip, item, ..Self::default() })
     }
 
-    async fn wait(&self, items: usize) -> Fault {
+    async fn wait(&self, items: usize) -> InjectedFault {
         sleep(self.trip + self.item * items as u32).await;
-        let fault = self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None);
-        assert!(fault != Fault::Panic, "as told");
+        let fault = self.faults.lock().unwrap().pop_front().unwrap_or(InjectedFault::None);
+        assert!(fault != InjectedFault::Panic, "as told");
         fault
     }
 }
@@ -75,14 +75,14 @@ impl TokenStore for Faulty {
         let calls = groups.len();
         let failures = || (0..calls).map(|_| Err(failure())).collect();
         match self.wait(items).await {
-            Fault::Before => failures(),
-            Fault::After => {
+            InjectedFault::Before => failures(),
+            InjectedFault::After => {
                 self.inner.write(now, groups).await;
                 failures()
             }
             fault => {
                 let mut answers = self.inner.write(now, groups).await;
-                answers.truncate(calls - usize::from(fault == Fault::Short));
+                answers.truncate(calls - usize::from(fault == InjectedFault::Short));
                 answers
             }
         }
@@ -91,7 +91,7 @@ impl TokenStore for Faulty {
     async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
         self.looks.lock().unwrap().push(Trip { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
         match self.wait(keys.len()).await {
-            Fault::Before | Fault::After => Err(failure()),
+            InjectedFault::Before | InjectedFault::After => Err(failure()),
             _ => self.inner.get(now, keys).await,
         }
     }
@@ -99,7 +99,7 @@ impl TokenStore for Faulty {
     async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
         self.looks.lock().unwrap().push(Trip { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
         match self.wait(keys.len()).await {
-            Fault::Before | Fault::After => Err(failure()),
+            InjectedFault::Before | InjectedFault::After => Err(failure()),
             _ => self.inner.find(now, keys).await,
         }
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::faulty::{Fault, Faulty, Trip};
+use super::faulty::{Faulty, InjectedFault, Trip};
 use super::*;
 use crate::suite::tokens::{fresh, id, print, printed, row, scanned};
 use crate::{Filter, MemoryStore, Page, Pressure, Sweep, ThrottleBounds, WriteThrottle, suite};
@@ -189,14 +189,14 @@ async fn a_caller_that_goes_takes_its_group_along_unless_it_is_under_way() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fault_is_told_to_all_of_its_batch_and_to_nobody_else() {
-    for (fault, there) in [(Fault::Before, 0), (Fault::After, 5), (Fault::Panic, 0)] {
+    for (fault, there) in [(InjectedFault::Before, 0), (InjectedFault::After, 5), (InjectedFault::Panic, 0)] {
         let store = Faulty::slow(ms(10), Duration::ZERO);
         let coalescer = over(&store, ONE);
         let map = fresh();
         let first = begin(&coalescer, map, vec![row(100)], None);
         sleep(ms(1)).await;
         let calls: Vec<_> = (0..5).map(|n| begin(&coalescer, map, vec![row(n)], None)).collect();
-        store.faults.lock().unwrap().extend([Fault::None, fault]);
+        store.faults.lock().unwrap().extend([InjectedFault::None, fault]);
         first.await.unwrap().0.unwrap();
         for call in calls {
             let answer = call.await.unwrap().0;
@@ -209,7 +209,7 @@ async fn a_fault_is_told_to_all_of_its_batch_and_to_nobody_else() {
     // A missing result is not replaced by that of another request.
     let store = Faulty::slow(ms(10), Duration::ZERO);
     let coalescer = over(&store, ONE);
-    store.faults.lock().unwrap().push_back(Fault::Short);
+    store.faults.lock().unwrap().push_back(InjectedFault::Short);
     let map = fresh();
     let mut oks = 0;
     for call in [0, 1].map(|n| begin(&coalescer, map, vec![row(n)], None)) {
@@ -222,7 +222,7 @@ async fn a_fault_is_told_to_all_of_its_batch_and_to_nobody_else() {
 async fn a_look_up_that_fails_fails_for_those_who_asked() {
     let store = Faulty::slow(ms(10), Duration::ZERO);
     let coalescer = over(&store, ONE);
-    store.faults.lock().unwrap().extend([Fault::Before, Fault::Panic]);
+    store.faults.lock().unwrap().extend([InjectedFault::Before, InjectedFault::Panic]);
     let map = fresh();
     for _ in 0..2 {
         let mut calls = JoinSet::new();
@@ -341,7 +341,7 @@ async fn room_is_given_back_when_the_store_has_answered() {
             coalescer.write(1, Group { map, rows: vec![row(n)] }, None, Some(permit)).await
         })
     };
-    store.faults.lock().unwrap().extend([Fault::None, Fault::Before, Fault::Panic]);
+    store.faults.lock().unwrap().extend([InjectedFault::None, InjectedFault::Before, InjectedFault::Panic]);
     let under_way = begin(1);
     sleep(ms(1)).await;
     let (waits, gone) = (begin(2), begin(3));
@@ -381,7 +381,7 @@ async fn every_trip_is_told() {
     let first = begin(&coalescer, map, vec![row(0), row(1)], None);
     sleep(ms(1)).await;
     let rest = [2, 3].map(|n| begin(&coalescer, map, vec![row(n)], None));
-    store.faults.lock().unwrap().extend([Fault::None, Fault::Before]);
+    store.faults.lock().unwrap().extend([InjectedFault::None, InjectedFault::Before]);
     assert!(first.await.unwrap().0.is_ok());
     for call in rest {
         assert!(call.await.unwrap().0.is_err());
@@ -536,12 +536,12 @@ fn caller() -> impl Strategy<Value = Caller> {
     (0_u64..60, rows, proptest::option::of(1_u64..40), proptest::option::weighted(0.2, 0_u64..40))
 }
 
-fn fault() -> impl Strategy<Value = Fault> {
+fn fault() -> impl Strategy<Value = InjectedFault> {
     prop_oneof![
-        4 => Just(Fault::None),
-        1 => Just(Fault::Before),
-        1 => Just(Fault::After),
-        1 => Just(Fault::Short)
+        4 => Just(InjectedFault::None),
+        1 => Just(InjectedFault::Before),
+        1 => Just(InjectedFault::After),
+        1 => Just(InjectedFault::Short)
     ]
 }
 

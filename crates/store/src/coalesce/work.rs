@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::batch_queue::{Desk, Sort};
-use super::fair_queue::Place;
+use super::fair_queue::QueueSlot;
 use super::{CallError, Flight, Kind};
 use crate::StoreError;
 
@@ -83,7 +83,7 @@ pub(super) struct Waiter<'a, Q, A> {
     pub(super) desk: &'a Desk<Work<Q, A>>,
     pub(super) sort: Sort,
     /// `None` once the request is completed.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<QueueSlot>,
     pub(super) answer: oneshot::Receiver<Result<A, CallError>>,
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Options;
 use super::database::{Database, Lock};
-use super::write_batch::Turn;
+use super::write_batch::WriteBatch;
 use crate::StoreError;
 
 /// Maximum number of requests queued for a thread. Further requests wait for space in the queue.
@@ -41,7 +41,7 @@ const BACKLOG_MAX: (usize, usize) = (2, 18);
 /// Receives the result of the commit: success, or the reason for the failure.
 pub(super) type Settle = Box<dyn FnOnce(Result<(), &str>) + Send>;
 /// Makes its changes in a batch. Gets the reason instead of the batch if the database cannot be written.
-pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut Turn<'_>, &str>) -> Settle + Send>;
+pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut WriteBatch<'_>, &str>) -> Settle + Send>;
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
 
 /// A message to a thread.
@@ -51,7 +51,7 @@ pub(super) enum Order<J> {
     End(oneshot::Sender<()>),
 }
 
-pub(super) struct Shared {
+pub(super) struct ThreadState {
     folder: PathBuf,
     options: Options,
     /// `None` while the database is closed.
@@ -59,7 +59,7 @@ pub(super) struct Shared {
     pub(super) generation: watch::Sender<u64>,
 }
 
-impl Shared {
+impl ThreadState {
     pub(super) fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
         self.database.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,7 +85,7 @@ impl Shared {
 
 /// Handles to the threads.
 pub(super) struct Threads {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ThreadState>,
     pub(super) writer: mpsc::Sender<Order<WriteJob>>,
     pub(super) readers: mpsc::Sender<Order<ReadJob>>,
 }
@@ -94,7 +94,7 @@ impl Threads {
     /// Takes the lock, opens the database on the writer thread, and starts the reader threads. Blocks.
     pub(super) fn start(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let lock = Lock::take(folder)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ThreadState {
             folder: folder.to_owned(),
             options: options.clone(),
             database: RwLock::new(None),
@@ -155,7 +155,11 @@ pub(super) fn damaged(folder: &Path) -> StoreError {
     StoreError::Damaged { place: folder.display().to_string(), what }
 }
 
-fn read(shared: &Shared, jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>, writer: &mpsc::WeakSender<Order<WriteJob>>) {
+fn read(
+    shared: &ThreadState,
+    jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>,
+    writer: &mpsc::WeakSender<Order<WriteJob>>,
+) {
     let look = |database: Option<&Database>, job: ReadJob| {
         if database.is_none() {
             have_mended(writer);
@@ -188,12 +192,12 @@ fn have_mended(writer: &mpsc::WeakSender<Order<WriteJob>>) {
 }
 
 /// The reason why nothing can be written, and the time of the next attempt.
-struct Fault {
+struct ThreadFault {
     why: String,
     try_at: Instant,
 }
 
-impl Fault {
+impl ThreadFault {
     fn new(error: &StoreError) -> Self {
         let why = match error {
             StoreError::Unavailable(why) => why.clone(),
@@ -204,9 +208,9 @@ impl Fault {
 }
 
 struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadState>,
     jobs: mpsc::Receiver<Order<WriteJob>>,
-    fault: Option<Fault>,
+    fault: Option<ThreadFault>,
     _lock: Lock,
 }
 
@@ -244,7 +248,7 @@ impl Writer {
             first(Err(why))(Err(why));
             return None;
         };
-        let mut turn = Turn::new(database, *shared.generation.borrow());
+        let mut turn = WriteBatch::new(database, *shared.generation.borrow());
         let (mut settles, mut end) = (vec![first(Ok(&mut turn))], None);
         while end.is_none() && turn.has_room() {
             match self.jobs.try_recv() {
@@ -260,7 +264,7 @@ impl Writer {
         end
     }
 
-    fn commit(&mut self, database: &Database, turn: Turn<'_>) -> Result<(), String> {
+    fn commit(&mut self, database: &Database, turn: WriteBatch<'_>) -> Result<(), String> {
         if turn.is_empty() {
             return Ok(());
         }
@@ -279,7 +283,7 @@ impl Writer {
             }
             Err(error) => {
                 tracing::error!(%error, "a write to the token database failed; nothing is written until the disk is mended");
-                Err(self.fault.insert(Fault::new(&error)).why.clone())
+                Err(self.fault.insert(ThreadFault::new(&error)).why.clone())
             }
         }
     }
@@ -317,7 +321,7 @@ impl Writer {
                 self.fault = None;
                 tracing::info!("the token database is written again");
             }
-            Err(why) => self.fault = Some(Fault { why, try_at: Instant::now() + MEND_PAUSE }),
+            Err(why) => self.fault = Some(ThreadFault { why, try_at: Instant::now() + MEND_PAUSE }),
         }
     }
 }

@@ -26,7 +26,7 @@ struct Changes {
 }
 
 /// A write batch; see the module.
-pub(super) struct Turn<'a> {
+pub(super) struct WriteBatch<'a> {
     database: &'a Database,
     at: Snapshot,
     /// The durable generation.
@@ -35,7 +35,7 @@ pub(super) struct Turn<'a> {
     bytes: usize,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> WriteBatch<'a> {
     pub(super) fn new(database: &'a Database, generation: u64) -> Self {
         Self { database, at: database.snapshot(), generation, pending: Changes::default(), bytes: 0 }
     }
@@ -102,7 +102,7 @@ pub(super) fn indexed(row: &Row) -> Option<Fingerprint> {
 
 /// The changes of one request, on top of the batch's changes, on top of the database.
 pub(super) struct Edit<'a> {
-    turn: &'a Turn<'a>,
+    turn: &'a WriteBatch<'a>,
     changes: Changes,
 }
 

@@ -25,12 +25,12 @@ struct Read<'a> {
 struct Write<'a> {
     format: u32,
     generation: u64,
-    records: BTreeMap<&'a str, Value<'a>>,
+    records: BTreeMap<&'a str, ContentValue<'a>>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Value<'a> {
+enum ContentValue<'a> {
     Json(&'a RawValue),
     Bytes(Base64),
 }
@@ -43,7 +43,7 @@ struct Base64 {
 }
 
 #[derive(Deserialize)]
-struct Shape {
+struct ContentShape {
     format: u32,
 }
 
@@ -53,7 +53,7 @@ struct Shape {
 /// Description of the defect.
 pub fn read(text: &str) -> Result<Snapshot, String> {
     let malformed = |error: serde_json::Error| error.to_string();
-    let Shape { format } = serde_json::from_str(text).map_err(malformed)?;
+    let ContentShape { format } = serde_json::from_str(text).map_err(malformed)?;
     if format != FORMAT {
         return Err(format!("format {format} is not {FORMAT}"));
     }
@@ -71,12 +71,12 @@ pub fn read(text: &str) -> Result<Snapshot, String> {
 /// Serializes a state to the text of a file.
 #[must_use]
 pub fn write(state: &Snapshot) -> String {
-    let records = state.records.iter().map(|(key, record)| (&**key, Value::of(record)));
+    let records = state.records.iter().map(|(key, record)| (&**key, ContentValue::of(record)));
     let file = Write { format: FORMAT, generation: state.generation, records: records.collect() };
     serde_json::to_string_pretty(&file).expect("its maps have text for keys") + "\n"
 }
 
-impl<'a> Value<'a> {
+impl<'a> ContentValue<'a> {
     fn of(record: &'a [u8]) -> Self {
         match serde_json::from_slice::<&RawValue>(record) {
             // JSON with surrounding white space would lose that space.

@@ -51,13 +51,13 @@ fn ends_after(steps: usize, folder: &Path) -> Control {
 }
 
 /// A minimal engine that follows the store and reloads when the generation changes.
-struct Engine {
+struct CrashingEngine {
     generation: u64,
     keys: Arc<AppKeys>,
     settings: Settings,
 }
 
-impl Engine {
+impl CrashingEngine {
     async fn start(control: &Control) -> Self {
         let mut state = control.load().await.unwrap();
         let App { keys, settings, .. } = state.apps.pop().unwrap();
@@ -99,14 +99,14 @@ fn shop() -> AppId {
 /// Runs `change` once for every step at which it could end, and passes the resulting folder to `check`.
 async fn at_every_step(
     change: impl AsyncFn(&Control) -> Result<AppChange, StoreError>,
-    check: impl AsyncFn(&Control, &Engine, Engine, Result<AppChange, StoreError>),
+    check: impl AsyncFn(&Control, &CrashingEngine, CrashingEngine, Result<AppChange, StoreError>),
 ) {
     for steps in 0..=STEPS {
         let folder = tempfile::tempdir().unwrap();
         let before = open(folder.path());
         before.create(&shop(), &Curve::ALL).await.unwrap();
         before.rotate(&shop(), KeyKind::Pair(Curve::P256)).await.unwrap();
-        let (old, running) = (Engine::start(&before).await, Engine::start(&before).await);
+        let (old, running) = (CrashingEngine::start(&before).await, CrashingEngine::start(&before).await);
         let outcome = change(&ends_after(steps, folder.path())).await;
         assert_eq!(outcome.is_ok(), steps == STEPS, "at step {steps}");
         let aside = folder.path().join("apps.json.new");
@@ -138,7 +138,7 @@ async fn loses_no_version(add: impl AsyncFn(&Control) -> Result<AppChange, Store
         assert!(outcome.is_err() || numbers.len() == 4, "what was promised is there");
 
         // A new engine and a running engine reach one state, and open all envelopes.
-        let started = Engine::start(after).await;
+        let started = CrashingEngine::start(after).await;
         running.follow(after).await;
         assert!(running.has(&found) && started.has(&found));
         assert!(sealed.iter().all(|envelope| started.opens(envelope) && running.opens(envelope)));
@@ -187,7 +187,7 @@ async fn a_setting_that_ends_anywhere_is_the_old_or_the_new_for_all() {
             assert!(settings == old.settings || settings.epoch == lifetime(15_000));
             assert!(outcome.is_err() || settings.epoch == lifetime(15_000), "what was promised is there");
             running.follow(after).await;
-            assert!(running.has(&found) && Engine::start(after).await.has(&found));
+            assert!(running.has(&found) && CrashingEngine::start(after).await.has(&found));
             assert_eq!(running.keys.versions().len(), 3, "no key is touched");
 
             let again = after.configure(&shop(), to(1)).await.unwrap();

@@ -13,19 +13,19 @@ use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 /// A handle on the shared state, with the last change that it was notified of.
 #[derive(Debug)]
 pub(super) struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryState>,
     told: tokio::sync::Mutex<watch::Receiver<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryState {
     snapshot: Mutex<Snapshot>,
     beats: Beats,
     moved: watch::Sender<()>,
 }
 
 impl Handle {
-    fn on(shared: Arc<Shared>) -> Self {
+    fn on(shared: Arc<MemoryState>) -> Self {
         Self { told: tokio::sync::Mutex::new(shared.moved.subscribe()), shared }
     }
 
@@ -36,7 +36,7 @@ impl Handle {
 
 impl Default for Handle {
     fn default() -> Self {
-        Self::on(Arc::new(Shared {
+        Self::on(Arc::new(MemoryState {
             snapshot: Mutex::default(),
             beats: Beats::default(),
             moved: watch::Sender::new(()),

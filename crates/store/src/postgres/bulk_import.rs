@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::Shared;
 use super::rows::Columns;
 use super::session::Session;
-use super::sqlstate::Fault;
-use super::transaction_guard::Open;
+use super::sqlstate::SqlFault;
+use super::transaction_guard::TransactionGuard;
 use crate::{MapId, Row, StoreError, TokenId};
 
 static DELETE: &str = "DELETE FROM sealwire.tokens t
@@ -43,19 +43,19 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
     let mut call = lane.call_by(deadline, true);
     loop {
         let session = call.session().await?;
-        let open = Open::new(&session);
+        let open = TransactionGuard::new(&session);
         let outcome = call.bound(&session, replace(&session, &columns)).await;
         open.end(&call, &outcome).await;
         match outcome {
             Ok(()) => return Ok(()),
             Err(fault) => {
-                call.again(session, fault).await.map_err(Fault::into_error)?;
+                call.again(session, fault).await.map_err(SqlFault::into_error)?;
             }
         }
     }
 }
 
-async fn replace(session: &Session, columns: &Columns<'_>) -> Result<(), Fault> {
+async fn replace(session: &Session, columns: &Columns<'_>) -> Result<(), SqlFault> {
     session.batch("BEGIN").await?;
     session.execute(DELETE, &columns.params()[..3]).await?;
     session.execute(INSERT, &columns.params()).await?;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::PostgresStore;
 use super::rows::column;
 use super::session::Params;
-use super::sqlstate::{Fault, damaged};
+use super::sqlstate::{SqlFault, damaged};
 use crate::control::is_single;
 use crate::{Commit, ControlStore, Instance, Snapshot, StoreError};
 
@@ -115,7 +115,7 @@ impl PostgresStore {
     async fn change(&self, sql: &'static str, params: Params<'_>) -> Result<Commit, StoreError> {
         let rows = self.query(&self.shared.control, false, sql, params).await?;
         let Some(row) = rows.first() else { return Ok(Commit::Moved) };
-        let generation = number(column(row, 0).map_err(Fault::into_error)?)?;
+        let generation = number(column(row, 0).map_err(SqlFault::into_error)?)?;
         if let Err(error) = self.query(&self.shared.control, true, NOTIFY, &[]).await {
             tracing::debug!(%error, "others were not told of a change");
         }
@@ -128,17 +128,17 @@ impl ControlStore for PostgresStore {
     async fn generation(&self) -> Result<u64, StoreError> {
         let rows = self.query(&self.shared.control, true, GENERATION, &[]).await?;
         let row = rows.first().ok_or_else(|| damaged("there is no generation"))?;
-        number(column(row, 0).map_err(Fault::into_error)?)
+        number(column(row, 0).map_err(SqlFault::into_error)?)
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
         let rows = self.query(&self.shared.control, true, LOAD, &[]).await?;
         let first = rows.first().ok_or_else(|| damaged("there is no generation"))?;
-        let generation = number(column(first, 0).map_err(Fault::into_error)?)?;
+        let generation = number(column(first, 0).map_err(SqlFault::into_error)?)?;
         let mut records = BTreeMap::new();
         for row in &rows {
-            if let Some(key) = column::<Option<String>>(row, 1).map_err(Fault::into_error)? {
-                records.insert(key, column(row, 2).map_err(Fault::into_error)?);
+            if let Some(key) = column::<Option<String>>(row, 1).map_err(SqlFault::into_error)? {
+                records.insert(key, column(row, 2).map_err(SqlFault::into_error)?);
             }
         }
         Ok(Snapshot { generation, records })
@@ -151,20 +151,20 @@ impl ControlStore for PostgresStore {
             self.query(&self.shared.control, true, READ, &[&key]).await?
         };
         let row = rows.first().ok_or_else(|| damaged("there is no generation"))?;
-        let generation = number(column(row, 0).map_err(Fault::into_error)?)?;
-        Ok((generation, column(row, 1).map_err(Fault::into_error)?))
+        let generation = number(column(row, 0).map_err(SqlFault::into_error)?)?;
+        Ok((generation, column(row, 1).map_err(SqlFault::into_error)?))
     }
 
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
         let (after, limit) = (after.unwrap_or_default().as_bytes(), i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = self.query(&self.shared.control, true, SINGLES, &[&after, &limit]).await?;
         let first = rows.first().ok_or_else(|| damaged("there is no generation"))?;
-        let generation = number(column(first, 0).map_err(Fault::into_error)?)?;
+        let generation = number(column(first, 0).map_err(SqlFault::into_error)?)?;
         let mut records = BTreeMap::new();
         for row in &rows {
-            if let Some(key) = column::<Option<Vec<u8>>>(row, 1).map_err(Fault::into_error)? {
+            if let Some(key) = column::<Option<Vec<u8>>>(row, 1).map_err(SqlFault::into_error)? {
                 let key = String::from_utf8(key).map_err(|_| damaged("the key of a record is not text"))?;
-                records.insert(key, column(row, 2).map_err(Fault::into_error)?);
+                records.insert(key, column(row, 2).map_err(SqlFault::into_error)?);
             }
         }
         Ok(Snapshot { generation, records })
@@ -233,7 +233,7 @@ impl ControlStore for PostgresStore {
         // A hundred years are effectively unlimited, and a valid interval.
         let seconds = age_max.as_secs_f64().min(3.2e9);
         let rows = self.query(&self.shared.control, true, INSTANCES, &[&seconds]).await?;
-        let read = |row: &tokio_postgres::Row| -> Result<Instance, Fault> {
+        let read = |row: &tokio_postgres::Row| -> Result<Instance, SqlFault> {
             Ok(Instance {
                 id: column(row, 0)?,
                 address: column(row, 1)?,
@@ -242,6 +242,6 @@ impl ControlStore for PostgresStore {
                 age: Duration::try_from_secs_f64(column::<f64>(row, 4)?).unwrap_or_default(),
             })
         };
-        rows.iter().map(|row| read(row).map_err(Fault::into_error)).collect()
+        rows.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
     }
 }

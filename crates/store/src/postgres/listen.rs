@@ -11,7 +11,7 @@ use tokio_postgres::AsyncMessage;
 use super::control::CHANNEL;
 use super::options::Settings;
 use super::session::{Link, Session};
-use super::sqlstate::{Fault, describe};
+use super::sqlstate::{SqlFault, describe};
 use super::worker::pause;
 
 /// Interval at which an idle connection is checked.
@@ -24,9 +24,9 @@ pub(super) async fn listen(settings: Arc<Settings>, told: watch::Sender<()>, rea
     loop {
         let heard = match Session::open(&settings, &mut target).await {
             Ok((session, link)) => hear(&settings, &session, link, &told, &ready).await,
-            Err(fault) => Err(Fault::Lost(fault.error.to_string())),
+            Err(fault) => Err(SqlFault::Lost(fault.error.to_string())),
         };
-        if let Err(Fault::Refused(why) | Fault::Stale(why)) = heard {
+        if let Err(SqlFault::Refused(why) | SqlFault::Stale(why)) = heard {
             // The database or a connection pooler does not support notifications, so engines only poll.
             tracing::warn!(%why, "changes to apps are not announced by the database");
             ready.send_replace(true);
@@ -44,13 +44,13 @@ async fn hear(
     mut link: Link,
     told: &watch::Sender<()>,
     ready: &watch::Sender<bool>,
-) -> Result<(), Fault> {
+) -> Result<(), SqlFault> {
     let limit = settings.options.timeout;
     let listen = format!("LISTEN {CHANNEL}");
     tokio::select! {
         biased;
-        outcome = timeout(limit, session.batch(&listen)) => outcome.map_err(|_| Fault::Lost("no answer".into()))??,
-        ended = &mut link => return Err(Fault::Lost(ended.err().map_or("the server closed the connection".into(), |error| describe(&error)))),
+        outcome = timeout(limit, session.batch(&listen)) => outcome.map_err(|_| SqlFault::Lost("no answer".into()))??,
+        ended = &mut link => return Err(SqlFault::Lost(ended.err().map_or("the server closed the connection".into(), |error| describe(&error)))),
     }
     // Changes before the first connection need no signal, because the engine loads the state after opening the store.
     if *ready.borrow() {
@@ -63,7 +63,7 @@ async fn hear(
             match timeout(limit, session.batch("")).await {
                 Ok(Ok(())) => {}
                 Ok(Err(fault)) => return fault,
-                Err(_) => return Fault::Lost("no answer".into()),
+                Err(_) => return SqlFault::Lost("no answer".into()),
             }
         }
     };
@@ -74,8 +74,8 @@ async fn hear(
                     told.send_replace(());
                 }
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return Fault::Lost(describe(&error)),
-                None => return Fault::Lost("the server closed the connection".into()),
+                Some(Err(error)) => return SqlFault::Lost(describe(&error)),
+                None => return SqlFault::Lost("the server closed the connection".into()),
             }
         }
     };

@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Error};
 
 use super::options::Settings;
 use super::session::Session;
-use super::sqlstate::{Fault, describe};
+use super::sqlstate::{SqlFault, describe};
 use super::worker::pause;
 use crate::StoreError;
 
@@ -61,22 +61,22 @@ pub(super) async fn migrate(settings: &Arc<Settings>) -> Result<(), StoreError> 
 /// Reasons for which the schema cannot be used.
 pub(super) enum Failure {
     Newer(i32),
-    Fault(Fault),
+    SqlFault(SqlFault),
 }
 
 impl Failure {
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Newer(found) => StoreError::Newer { found, known: KNOWN },
-            Self::Fault(fault) => fault.into_error(),
+            Self::SqlFault(fault) => fault.into_error(),
         }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Fault(match Fault::from(error) {
-            Fault::Refused(what) => Fault::Refused(format!("the schema cannot be made: {what}")),
+        Self::SqlFault(match SqlFault::from(error) {
+            SqlFault::Refused(what) => SqlFault::Refused(format!("the schema cannot be made: {what}")),
             other => other,
         })
     }
@@ -84,7 +84,7 @@ impl From<Error> for Failure {
 
 impl From<Option<Error>> for Failure {
     fn from(ended: Option<Error>) -> Self {
-        Self::Fault(Fault::Lost(ended.as_ref().map_or("the server closed the connection".into(), describe)))
+        Self::SqlFault(SqlFault::Lost(ended.as_ref().map_or("the server closed the connection".into(), describe)))
     }
 }
 

@@ -87,14 +87,14 @@ impl fmt::Debug for PostgresOptions {
 
 /// One address of the database.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct ConnectTarget {
     pub(super) host: Host,
     pub(super) port: u16,
     /// True if connections to this address use TLS.
     pub(super) tls: bool,
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ConnectTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
             Host::Tcp(name) => write!(f, "{name}:{}", self.port),
@@ -109,7 +109,7 @@ pub(super) struct Settings {
     pub(super) options: PostgresOptions,
     pub(super) user: String,
     pub(super) database: String,
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<ConnectTarget>,
 }
 
 impl Settings {
@@ -141,7 +141,7 @@ impl Settings {
     }
 }
 
-fn targets(config: &Config, options: &PostgresOptions) -> Result<Vec<Target>, StoreError> {
+fn targets(config: &Config, options: &PostgresOptions) -> Result<Vec<ConnectTarget>, StoreError> {
     let (hosts, ports) = (config.get_hosts(), config.get_ports());
     if hosts.is_empty() {
         return Err(bad("postgres.url", "names no host"));
@@ -163,7 +163,7 @@ fn targets(config: &Config, options: &PostgresOptions) -> Result<Vec<Target>, St
             }
         };
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(5_432);
-        targets.push(Target { host: host.clone(), port, tls });
+        targets.push(ConnectTarget { host: host.clone(), port, tls });
     }
     Ok(targets)
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::session::Params;
-use super::sqlstate::{Fault, damaged};
+use super::sqlstate::{SqlFault, damaged};
 use crate::tokens::SECONDS_MAX;
 use crate::{Fingerprint, MapId, Row, StoreError, TokenId};
 
@@ -151,7 +151,7 @@ fn array_literal(tags: &[String]) -> Option<String> {
 }
 
 /// Reads the row whose [`columns`] start at index `at`.
-pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, Fault> {
+pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, SqlFault> {
     Ok(Row {
         id: TokenId(key(row, at)?),
         fingerprint: column::<Option<&[u8]>>(row, at + 1)?.map(to_key).transpose()?.map(Fingerprint),
@@ -164,12 +164,12 @@ pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, Fault> {
 }
 
 /// Reads the map whose app is at index `at`, followed by its collection.
-pub(super) fn map(row: &tokio_postgres::Row, at: usize) -> Result<MapId, Fault> {
+pub(super) fn map(row: &tokio_postgres::Row, at: usize) -> Result<MapId, SqlFault> {
     let number = |at| u32::try_from(column::<i32>(row, at)?).map_err(|_| unfit());
     Ok(MapId { app: number(at)?, collection: number(at + 1)? })
 }
 
-pub(super) fn key(row: &tokio_postgres::Row, at: usize) -> Result<[u8; 16], Fault> {
+pub(super) fn key(row: &tokio_postgres::Row, at: usize) -> Result<[u8; 16], SqlFault> {
     to_key(column(row, at)?)
 }
 
@@ -177,20 +177,20 @@ pub(super) fn key(row: &tokio_postgres::Row, at: usize) -> Result<[u8; 16], Faul
 pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a tokio_postgres::Row,
     at: usize,
-) -> Result<T, Fault> {
+) -> Result<T, SqlFault> {
     row.try_get(at).map_err(|_| unfit())
 }
 
-fn to_key(bytes: &[u8]) -> Result<[u8; 16], Fault> {
+fn to_key(bytes: &[u8]) -> Result<[u8; 16], SqlFault> {
     bytes.try_into().map_err(|_| unfit())
 }
 
-fn to_time(seconds: i64) -> Result<u64, Fault> {
+fn to_time(seconds: i64) -> Result<u64, SqlFault> {
     seconds.try_into().map_err(|_| unfit())
 }
 
-fn unfit() -> Fault {
-    Fault::Refused("a row is not as this program writes rows".into())
+fn unfit() -> SqlFault {
+    SqlFault::Refused("a row is not as this program writes rows".into())
 }
 
 /// Concatenates parameter lists.

@@ -14,8 +14,8 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Error, Row, Socket, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::options::{Settings, Target, unreadable};
-use super::sqlstate::{Fault, describe};
+use super::options::{ConnectTarget, Settings, unreadable};
+use super::sqlstate::{SqlFault, describe};
 use super::tls;
 use crate::StoreError;
 
@@ -127,19 +127,19 @@ impl Session {
         Ok(statement)
     }
 
-    pub(super) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, Fault> {
+    pub(super) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, SqlFault> {
         let statement = self.prepared(sql).await?;
         Ok(self.client.query(&statement, params).await?)
     }
 
     /// Executes a statement and returns the number of affected rows.
-    pub(super) async fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, Fault> {
+    pub(super) async fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, SqlFault> {
         let statement = self.prepared(sql).await?;
         Ok(self.client.execute(&statement, params).await?)
     }
 
     /// Executes statements without parameters and results, without preparing them.
-    pub(super) async fn batch(&self, sql: &str) -> Result<(), Fault> {
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), SqlFault> {
         Ok(self.client.batch_execute(sql).await?)
     }
 }
@@ -150,7 +150,7 @@ fn password(settings: &Settings) -> Result<Option<String>, StoreError> {
     Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
-fn config(settings: &Settings, target: &Target, password: Option<&str>) -> Config {
+fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -> Config {
     let mut config = Config::new();
     config.user(&settings.user).dbname(&settings.database).application_name("sealwire").port(target.port);
     match &target.host {
@@ -194,7 +194,7 @@ async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> 
 }
 
 /// Returns advice about a failed connection attempt, and true if an operator must act.
-fn advice(error: &Error, settings: &Settings, target: &Target) -> (String, bool) {
+fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String, bool) {
     let what = describe(error);
     let user = &settings.user;
     let text = match error.code().map(|code| code.code()) {

@@ -7,7 +7,7 @@ use crate::StoreError;
 
 /// Reason for which a statement has no result. Texts contain SQLSTATEs and constraint names, but never row content.
 #[derive(Clone, Debug)]
-pub(super) enum Fault {
+pub(super) enum SqlFault {
     /// The connection is unusable. The statement may have taken effect.
     Lost(String),
     /// A prepared statement does not fit the schema, or is unknown on this connection. The statement had no effect.
@@ -22,7 +22,7 @@ pub(super) enum Fault {
     Refused(String),
 }
 
-impl Fault {
+impl SqlFault {
     pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::Lost(what) | Self::Stale(what) | Self::Clash(what) | Self::Busy(what) => {
@@ -39,7 +39,7 @@ pub(super) fn damaged(what: &str) -> StoreError {
     StoreError::Damaged { place: "PostgreSQL, schema sealwire".into(), what: what.to_owned() }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for SqlFault {
     fn from(error: Error) -> Self {
         let what = describe(&error);
         let Some(code) = error.code() else { return Self::Lost(what) };

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 
 use super::rows::{self, Keys, column, columns, joined, seconds};
-use super::sqlstate::{Fault, damaged};
+use super::sqlstate::{SqlFault, damaged};
 use super::{PostgresStore, bulk_import, write};
 use crate::tokens::{SCAN_BYTES, check_time};
 use crate::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
@@ -181,7 +181,7 @@ static SCAN: &str = concat!(
 );
 
 /// Builds a page from the result lines of [`LIST`].
-fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Page<Vec<Row>>, Fault> {
+fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
     let mut page = Page { found: Vec::new(), next: None };
     for line in lines {
         page.next = edge(line, 0, look)?;
@@ -197,7 +197,7 @@ fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Pa
 }
 
 /// Returns the id to continue a walk from, if the statement looked at the maximum number of rows.
-fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, Fault> {
+fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, SqlFault> {
     let looked = column::<i64>(row, at)?;
     let last = column::<Option<&[u8]>>(row, at + 1)?;
     Ok(if usize::try_from(looked) == Ok(look) { last.and_then(|id| id.try_into().ok()).map(TokenId) } else { None })
@@ -223,15 +223,15 @@ impl PostgresStore {
             if asked.len() == 1 {
                 let rows = self.query(self.reader(), true, one, &joined(&[&chunk.single(), &[&now]])).await?;
                 if let Some(row) = rows.first() {
-                    found[from] = Some(rows::read(row, 0).map_err(Fault::into_error)?);
+                    found[from] = Some(rows::read(row, 0).map_err(SqlFault::into_error)?);
                 }
             } else {
                 let rows = self.query(self.reader(), true, many, &joined(&[&chunk.params(), &[&now]])).await?;
                 for row in &rows {
-                    let n = column::<i64>(row, 0).map_err(Fault::into_error)?;
+                    let n = column::<i64>(row, 0).map_err(SqlFault::into_error)?;
                     let place = usize::try_from(n).ok().and_then(|n| found.get_mut(from + n - 1));
                     *place.ok_or_else(|| damaged("a look-up gave what was not asked for"))? =
-                        Some(rows::read(row, 1).map_err(Fault::into_error)?);
+                        Some(rows::read(row, 1).map_err(SqlFault::into_error)?);
                 }
             }
         }
@@ -240,8 +240,9 @@ impl PostgresStore {
 
     /// Returns, per requested id, true if the statement returned the id.
     fn among(rows: &[tokio_postgres::Row], ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
-        let found: Result<HashSet<TokenId>, Fault> = rows.iter().map(|row| Ok(TokenId(rows::key(row, 0)?))).collect();
-        let found = found.map_err(Fault::into_error)?;
+        let found: Result<HashSet<TokenId>, SqlFault> =
+            rows.iter().map(|row| Ok(TokenId(rows::key(row, 0)?))).collect();
+        let found = found.map_err(SqlFault::into_error)?;
         Ok(ids.iter().map(|id| found.contains(id)).collect())
     }
 
@@ -263,7 +264,7 @@ impl PostgresStore {
             let rows = store.query_by(deadline, &store.shared.slow, dry_run, sql, &params).await?;
             let row = rows.first().ok_or_else(|| damaged("a count gave nothing"))?;
             let read = || Ok(Page { found: column::<i64>(row, 2)?.try_into().unwrap_or(0), next: edge(row, 0, look)? });
-            read().map_err(Fault::into_error)
+            read().map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }
@@ -345,7 +346,7 @@ impl TokenStore for PostgresStore {
             let params: [&(dyn ToSql + Sync); 8] =
                 [&app, &collection, &after, &looks, &filter.archived, &filter.tag, &before, &limits];
             let lines = store.query_by(deadline, &store.shared.slow, true, LIST, &params).await?;
-            listed(&lines, look, limit).map_err(Fault::into_error)
+            listed(&lines, look, limit).map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }
@@ -401,7 +402,7 @@ impl TokenStore for PostgresStore {
             let (app, collection) = after.map_or(Ok((-1, -1)), rows::numbers)?;
             let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
             let found = store.query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params).await?;
-            found.first().map(|row| rows::map(row, 0)).transpose().map_err(Fault::into_error)
+            found.first().map(|row| rows::map(row, 0)).transpose().map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }
@@ -413,8 +414,8 @@ impl TokenStore for PostgresStore {
             let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
             let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
             let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
-            let read = |row| -> Result<(MapId, Row), Fault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
-            found.iter().map(|row| read(row).map_err(Fault::into_error)).collect()
+            let read = |row| -> Result<(MapId, Row), SqlFault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
+            found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
         };
         self.in_turn(&self.shared.walks, work).await
     }

@@ -2,19 +2,19 @@
 //! connection inside a transaction is never reused.
 
 use super::session::Session;
-use super::sqlstate::Fault;
-use super::worker::Call;
+use super::sqlstate::SqlFault;
+use super::worker::Query;
 
 /// Gives up the connection on drop, unless the transaction was ended.
-pub(super) struct Open<'a>(Option<&'a Session>);
+pub(super) struct TransactionGuard<'a>(Option<&'a Session>);
 
-impl<'a> Open<'a> {
+impl<'a> TransactionGuard<'a> {
     pub(super) fn new(session: &'a Session) -> Self {
         Self(Some(session))
     }
 
     /// Ends the transaction. A failed transaction is rolled back; a successful one has already committed.
-    pub(super) async fn end<T>(mut self, call: &Call<'_>, outcome: &Result<T, Fault>) {
+    pub(super) async fn end<T>(mut self, call: &Query<'_>, outcome: &Result<T, SqlFault>) {
         if let (Err(_), Some(session)) = (outcome, self.0)
             && call.bound(session, session.batch("ROLLBACK")).await.is_err()
         {
@@ -24,7 +24,7 @@ impl<'a> Open<'a> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for TransactionGuard<'_> {
     fn drop(&mut self) {
         if let Some(session) = self.0 {
             session.condemn();

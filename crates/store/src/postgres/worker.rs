@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::options::Settings;
 use super::session::Session;
-use super::sqlstate::Fault;
+use super::sqlstate::SqlFault;
 use crate::{StoreError, part_of};
 
 /// Pauses between attempts to connect. The maximum bounds the delay after a database comes back.
@@ -20,13 +20,13 @@ const CLASHES_MAX: u32 = 10;
 
 /// A dedicated connection, or the attempts to open it. Dropping the lane ends the connection.
 pub(super) struct Lane {
-    state: watch::Receiver<State>,
+    state: watch::Receiver<WorkerState>,
     task: AbortHandle,
     timeout: Duration,
 }
 
 #[derive(Clone)]
-enum State {
+enum WorkerState {
     Up(Arc<Session>),
     /// Time since when there is no connection, and the reason.
     Down(Instant, Arc<str>),
@@ -34,23 +34,23 @@ enum State {
 
 impl Lane {
     pub(super) fn start(settings: &Arc<Settings>) -> Self {
-        let (sender, state) = watch::channel(State::Down(Instant::now(), "not connected yet".into()));
+        let (sender, state) = watch::channel(WorkerState::Down(Instant::now(), "not connected yet".into()));
         let task = tokio::spawn(keep(Arc::clone(settings), sender)).abort_handle();
         Self { state, task, timeout: settings.options.timeout }
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Up(session) if !session.is_condemned())
+        matches!(&*self.state.borrow(), WorkerState::Up(session) if !session.is_condemned())
     }
 
     /// Starts a request on this connection, with the default timeout.
-    pub(super) fn call(&self, repeatable: bool) -> Call<'_> {
+    pub(super) fn call(&self, repeatable: bool) -> Query<'_> {
         self.call_by(Instant::now() + self.timeout, repeatable)
     }
 
     /// Starts a request on this connection, with a deadline.
-    pub(super) fn call_by(&self, deadline: Instant, repeatable: bool) -> Call<'_> {
-        Call { lane: self, deadline, repeatable, session: None, stale: false, clashes: 0, lost: false }
+    pub(super) fn call_by(&self, deadline: Instant, repeatable: bool) -> Query<'_> {
+        Query { lane: self, deadline, repeatable, session: None, stale: false, clashes: 0, lost: false }
     }
 
     /// Returns the connection, unless it is `broken`. Fails immediately if the database has been away for longer than
@@ -59,13 +59,13 @@ impl Lane {
         let mut state = self.state.clone();
         loop {
             let (until, why) = match &*state.borrow_and_update() {
-                State::Up(session)
+                WorkerState::Up(session)
                     if !session.is_condemned() && broken.is_none_or(|broken| !Arc::ptr_eq(session, broken)) =>
                 {
                     return Ok(Arc::clone(session));
                 }
-                State::Up(_) => (deadline, Arc::from("the connection broke")),
-                State::Down(since, why) => (deadline.min(*since + self.timeout), Arc::clone(why)),
+                WorkerState::Up(_) => (deadline, Arc::from("the connection broke")),
+                WorkerState::Down(since, why) => (deadline.min(*since + self.timeout), Arc::clone(why)),
             };
             match timeout_at(until, state.changed()).await {
                 Ok(Ok(())) => {}
@@ -83,7 +83,7 @@ impl Drop for Lane {
 }
 
 /// The attempts of one request, within one deadline.
-pub(super) struct Call<'a> {
+pub(super) struct Query<'a> {
     lane: &'a Lane,
     deadline: Instant,
     repeatable: bool,
@@ -94,7 +94,7 @@ pub(super) struct Call<'a> {
     pub(super) lost: bool,
 }
 
-impl Call<'_> {
+impl Query<'_> {
     /// Returns the connection for the next attempt.
     pub(super) async fn session(&mut self) -> Result<Arc<Session>, StoreError> {
         let session = self.lane.session(self.session.take().as_ref(), self.deadline).await?;
@@ -106,13 +106,13 @@ impl Call<'_> {
     pub(super) async fn bound<T>(
         &self,
         session: &Session,
-        attempt: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
+        attempt: impl Future<Output = Result<T, SqlFault>>,
+    ) -> Result<T, SqlFault> {
         match timeout_at(self.deadline, attempt).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 session.condemn();
-                Err(Fault::Lost(format!("no answer in {} ms", self.lane.timeout.as_millis())))
+                Err(SqlFault::Lost(format!("no answer in {} ms", self.lane.timeout.as_millis())))
             }
         }
     }
@@ -121,9 +121,9 @@ impl Call<'_> {
     ///
     /// # Errors
     /// The fault itself if the request must not be retried.
-    pub(super) async fn again(&mut self, session: Arc<Session>, fault: Fault) -> Result<(), Fault> {
+    pub(super) async fn again(&mut self, session: Arc<Session>, fault: SqlFault) -> Result<(), SqlFault> {
         match &fault {
-            Fault::Lost(_) => {
+            SqlFault::Lost(_) => {
                 session.condemn();
                 self.session = Some(session);
                 self.lost = true;
@@ -131,11 +131,11 @@ impl Call<'_> {
                     return Err(fault);
                 }
             }
-            Fault::Stale(_) if !self.stale => {
+            SqlFault::Stale(_) if !self.stale => {
                 session.forget();
                 self.stale = true;
             }
-            Fault::Clash(_) if self.clashes < CLASHES_MAX => {
+            SqlFault::Clash(_) if self.clashes < CLASHES_MAX => {
                 self.clashes += 1;
                 sleep(part_of(Duration::from_millis(2) * self.clashes)).await;
             }
@@ -146,19 +146,19 @@ impl Call<'_> {
 }
 
 /// Connects, drives the connection until it ends or is given up, and starts over, forever.
-async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
+async fn keep(settings: Arc<Settings>, state: watch::Sender<WorkerState>) {
     let (mut target, mut failures) = (0, 0);
     loop {
         match Session::open(&settings, &mut target).await {
             Ok((session, link)) => {
                 let (session, since) = (Arc::new(session), Instant::now());
-                state.send_replace(State::Up(Arc::clone(&session)));
+                state.send_replace(WorkerState::Up(Arc::clone(&session)));
                 let why = tokio::select! {
                     ended = link => ended.err().map_or("the server closed the connection".into(), |error| super::sqlstate::describe(&error)),
                     () = session.condemned() => "given up".into(),
                 };
                 tracing::info!(%why, "connection to PostgreSQL lost");
-                state.send_replace(State::Down(Instant::now(), why.into()));
+                state.send_replace(WorkerState::Down(Instant::now(), why.into()));
                 failures = if since.elapsed() > PAUSE_MAX { 0 } else { failures + 1 };
             }
             Err(fault) => {
@@ -170,7 +170,7 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<State>) {
                     tracing::warn!(%why, "no connection to PostgreSQL");
                 }
                 state.send_modify(|state| {
-                    if let State::Down(_, reason) = state {
+                    if let WorkerState::Down(_, reason) = state {
                         *reason = why;
                     }
                 });

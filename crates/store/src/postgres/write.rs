@@ -18,9 +18,9 @@ use super::bulk_import::{INSERT, insert};
 use super::conflict_plan::{There, plan};
 use super::rows::{self, Columns, Keys, columns, joined, seconds};
 use super::session::Session;
-use super::sqlstate::Fault;
-use super::transaction_guard::Open;
-use super::worker::{Call, Lane};
+use super::sqlstate::SqlFault;
+use super::transaction_guard::TransactionGuard;
+use super::worker::{Lane, Query};
 use crate::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Written};
 
 /// Maximum rows of one statement, unless a single group has more. Groups are never split.
@@ -142,7 +142,7 @@ async fn write_batch(
     written
 }
 
-async fn attempts(call: &mut Call<'_>, news: &News, now: u64, groups: &[&Group]) -> Result<Vec<Written>, StoreError> {
+async fn attempts(call: &mut Query<'_>, news: &News, now: u64, groups: &[&Group]) -> Result<Vec<Written>, StoreError> {
     let mut partly = false;
     loop {
         let session = call.session().await?;
@@ -158,9 +158,9 @@ async fn attempts(call: &mut Call<'_>, news: &News, now: u64, groups: &[&Group])
                 partly = some;
                 break;
             }
-            Err(Fault::Unique) if trusting => news.forget(),
-            Err(Fault::Unique) => break,
-            Err(fault) => call.again(session, fault).await.map_err(Fault::into_error)?,
+            Err(SqlFault::Unique) if trusting => news.forget(),
+            Err(SqlFault::Unique) => break,
+            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
         }
     }
     let mut answers: Vec<Option<Written>> = vec![None; groups.len()];
@@ -220,13 +220,13 @@ enum Merged {
 }
 
 /// The rows of one statement, and the statement row that represents each row of the groups.
-struct Input<'a> {
+struct WriteInput<'a> {
     rows: Vec<(MapId, &'a Row)>,
     /// Per group and row: the position in `rows`, and true if the row itself is there.
     places: Vec<Vec<(usize, bool)>>,
 }
 
-impl<'a> Input<'a> {
+impl<'a> WriteInput<'a> {
     /// Collects the rows with each fingerprint once. Returns `None` if groups share an id, or share the fingerprint of
     /// a row that is already expired.
     fn of(now: u64, groups: &[&'a Group]) -> Option<Self> {
@@ -285,8 +285,14 @@ impl<'a> Input<'a> {
 
 /// Writes groups in one statement and one round trip, if there is no conflict. `trusting` skips the lookup of
 /// fingerprint holders.
-async fn merge(session: &Session, now: u64, groups: &[&Group], again: bool, trusting: bool) -> Result<Merged, Fault> {
-    let Some(input) = Input::of(now, groups) else { return Ok(Merged::Hindered { partly: false }) };
+async fn merge(
+    session: &Session,
+    now: u64,
+    groups: &[&Group],
+    again: bool,
+    trusting: bool,
+) -> Result<Merged, SqlFault> {
+    let Some(input) = WriteInput::of(now, groups) else { return Ok(Merged::Hindered { partly: false }) };
     if input.rows.is_empty() {
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }
@@ -313,20 +319,20 @@ async fn merge(session: &Session, now: u64, groups: &[&Group], again: bool, trus
 
 /// Writes groups in a transaction. Returns no result for groups that must be written after the others.
 async fn transact(
-    call: &mut Call<'_>,
+    call: &mut Query<'_>,
     now: u64,
     groups: &[&Group],
     partly: bool,
 ) -> Result<Vec<Option<Written>>, StoreError> {
     loop {
         let session = call.session().await?;
-        let open = Open::new(&session);
+        let open = TransactionGuard::new(&session);
         let outcome = call.bound(&session, transaction(&session, now, groups, partly || call.lost)).await;
         open.end(call, &outcome).await;
         match outcome {
             Ok(answers) => return Ok(answers),
             Err(fault) => {
-                call.again(session, fault).await.map_err(Fault::into_error)?;
+                call.again(session, fault).await.map_err(SqlFault::into_error)?;
             }
         }
     }
@@ -337,7 +343,7 @@ async fn transaction(
     now: u64,
     groups: &[&Group],
     again: bool,
-) -> Result<Vec<Option<Written>>, Fault> {
+) -> Result<Vec<Option<Written>>, SqlFault> {
     let (mut prints, mut ids) = (Keys::default(), Keys::default());
     for group in groups {
         for row in &group.rows {
@@ -365,7 +371,7 @@ async fn transaction(
 }
 
 /// Combines the results of two lookups.
-fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Result<There, Fault> {
+fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Result<There, SqlFault> {
     let mut there = There::default();
     for row in holders {
         let (map, holder) = (rows::map(row, 0)?, rows::read(row, 2)?);
@@ -381,7 +387,7 @@ fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Resu
 }
 
 /// Archives expired holders of the fingerprints.
-async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -> Result<(), Fault> {
+async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -> Result<(), SqlFault> {
     if prints.is_empty() {
         return Ok(());
     }
@@ -393,10 +399,10 @@ async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -
 }
 
 /// Concurrent writers changed the rows after the lookup.
-fn overtaken() -> Fault {
-    Fault::Clash("other writers were faster".into())
+fn overtaken() -> SqlFault {
+    SqlFault::Clash("other writers were faster".into())
 }
 
-fn refused(error: StoreError) -> Fault {
-    Fault::Refused(error.to_string())
+fn refused(error: StoreError) -> SqlFault {
+    SqlFault::Refused(error.to_string())
 }

@@ -21,7 +21,7 @@ pub(super) struct Writers {
 }
 
 /// A connection for one request, returned to the pool on drop.
-pub(super) struct Taken<'a> {
+pub(super) struct LeasedWorker<'a> {
     writers: &'a Writers,
     lane: usize,
     _permit: SemaphorePermit<'a>,
@@ -44,13 +44,13 @@ impl Writers {
 
     /// Takes a connected connection, and waits for one if all are busy. Takes a disconnected one only if none is
     /// connected.
-    pub(super) async fn take(&self, deadline: Instant) -> Result<Taken<'_>, StoreError> {
+    pub(super) async fn take(&self, deadline: Instant) -> Result<LeasedWorker<'_>, StoreError> {
         loop {
             let busy = |_| StoreError::Unavailable("every writing connection is busy".into());
             let permit = timeout_at(deadline, self.permits.acquire()).await.map_err(busy)?;
             let permit = permit.map_err(|_| StoreError::Unavailable("the store is closed".into()))?;
             if let Some(lane) = self.pick() {
-                return Ok(Taken { writers: self, lane, _permit: permit });
+                return Ok(LeasedWorker { writers: self, lane, _permit: permit });
             }
             drop(permit);
             timeout_at(deadline, sleep(MOMENT)).await.map_err(busy)?;
@@ -64,7 +64,7 @@ impl Writers {
     }
 }
 
-impl Deref for Taken<'_> {
+impl Deref for LeasedWorker<'_> {
     type Target = Lane;
 
     fn deref(&self) -> &Lane {
@@ -72,7 +72,7 @@ impl Deref for Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for LeasedWorker<'_> {
     fn drop(&mut self) {
         self.writers.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.lane);
     }

@@ -32,7 +32,7 @@ pub(crate) async fn all(store: Arc<dyn TokenStore>) {
 type Facts = (u128, Option<u128>, Option<u64>);
 
 #[derive(Clone, Debug)]
-enum Operation {
+enum ModelOperation {
     /// Groups to write, each as its map and rows.
     Write(u64, Vec<(usize, Vec<Facts>)>),
     Get(u64, Vec<(usize, u128)>),
@@ -44,8 +44,8 @@ enum Operation {
     Prune(usize, u64, bool),
 }
 
-fn operation() -> impl Strategy<Value = Operation> {
-    use Operation::*;
+fn operation() -> impl Strategy<Value = ModelOperation> {
+    use ModelOperation::*;
     let now = || 0_u64..12;
     let map = || 0_usize..2;
     let n = || 0_u128..10;
@@ -73,7 +73,7 @@ enum Answer {
     Count(u64),
 }
 
-async fn agree(store: &dyn TokenStore, steps: Vec<Operation>) -> Result<(), TestCaseError> {
+async fn agree(store: &dyn TokenStore, steps: Vec<ModelOperation>) -> Result<(), TestCaseError> {
     let one = fresh();
     let maps = [one, MapId { collection: 2, ..one }];
     let mut created = 0;
@@ -114,29 +114,29 @@ fn groups(now: u64, maps: &[MapId; 2], groups: &[(usize, Vec<Facts>)], created: 
     made
 }
 
-async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &Operation, created: u64) -> Answer {
+async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &ModelOperation, created: u64) -> Answer {
     match step {
-        Operation::Write(now, facts) => {
+        ModelOperation::Write(now, facts) => {
             let answers = store.write(*now, groups(*now, maps, facts, created)).await;
             Answer::Written(answers.into_iter().map(Result::unwrap).collect())
         }
-        Operation::Get(now, keys) => {
+        ModelOperation::Get(now, keys) => {
             let keys: Vec<_> = keys.iter().map(|(map, n)| (maps[*map], id(*n))).collect();
             Answer::Rows(store.get(*now, &keys).await.unwrap())
         }
-        Operation::Find(now, keys) => {
+        ModelOperation::Find(now, keys) => {
             let keys: Vec<_> = keys.iter().map(|(map, n)| (maps[*map], print(*n))).collect();
             Answer::Rows(store.find(*now, &keys).await.unwrap())
         }
-        Operation::Delete(map, ids) => {
+        ModelOperation::Delete(map, ids) => {
             let ids: Vec<_> = ids.iter().copied().map(id).collect();
             Answer::Were(store.delete(maps[*map], &ids).await.unwrap())
         }
-        Operation::Expire(now, map, ids, to) => {
+        ModelOperation::Expire(now, map, ids, to) => {
             let ids: Vec<_> = ids.iter().copied().map(id).collect();
             Answer::Were(store.expire(*now, maps[*map], &ids, *to).await.unwrap())
         }
-        Operation::List(map, before, archived, after, limit) => {
+        ModelOperation::List(map, before, archived, after, limit) => {
             let filter = Filter { tag: None, expired_before: *before, archived: *archived };
             let (mut after, mut rows) = (after.map(id), Vec::new());
             loop {
@@ -149,44 +149,44 @@ async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &Operation, create
                 after = next;
             }
         }
-        Operation::Archive(now, map, before, dry) => {
+        ModelOperation::Archive(now, map, before, dry) => {
             Answer::Count(store.archive(*now, maps[*map], *before, None, 1_000, *dry).await.unwrap().found)
         }
-        Operation::Prune(map, before, dry) => {
+        ModelOperation::Prune(map, before, dry) => {
             Answer::Count(store.prune(maps[*map], *before, None, 1_000, *dry).await.unwrap().found)
         }
     }
 }
 
 /// Returns every possible next state with the expected result.
-fn expected(state: &Maps, maps: &[MapId; 2], step: &Operation, created: u64) -> Vec<(Maps, Answer)> {
+fn expected(state: &Maps, maps: &[MapId; 2], step: &ModelOperation, created: u64) -> Vec<(Maps, Answer)> {
     let mut next = state.clone();
     let answer = match step {
-        Operation::Write(now, facts) => {
+        ModelOperation::Write(now, facts) => {
             let groups = groups(*now, maps, facts, created);
             return orders(groups.len()).iter().map(|order| written(state, *now, &groups, order)).collect();
         }
-        Operation::Get(now, keys) => {
+        ModelOperation::Get(now, keys) => {
             let row = |(map, n): &(usize, u128)| state.get(&(maps[*map], id(*n))).filter(|row| row.is_live(*now));
             Answer::Rows(keys.iter().map(|key| row(key).cloned()).collect())
         }
-        Operation::Find(now, keys) => {
+        ModelOperation::Find(now, keys) => {
             let row = |(map, n): &(usize, u128)| holder(state, maps[*map], print(*n)).filter(|row| row.is_live(*now));
             Answer::Rows(keys.iter().map(row).collect())
         }
-        Operation::Delete(map, ids) => {
+        ModelOperation::Delete(map, ids) => {
             let were = ids.iter().map(|n| state.contains_key(&(maps[*map], id(*n)))).collect();
             ids.iter().for_each(|n| drop(next.remove(&(maps[*map], id(*n)))));
             Answer::Were(were)
         }
-        Operation::Expire(now, map, ids, to) => {
+        ModelOperation::Expire(now, map, ids, to) => {
             let live = |n: &u128| state.get(&(maps[*map], id(*n))).is_some_and(|row| row.is_live(*now));
             for n in ids.iter().filter(|n| live(n)) {
                 next.get_mut(&(maps[*map], id(*n))).unwrap().expires = *to;
             }
             Answer::Were(ids.iter().map(live).collect())
         }
-        Operation::List(map, before, archived, after, _) => {
+        ModelOperation::List(map, before, archived, after, _) => {
             let wanted = |row: &&Row| {
                 row.archived.is_some() == *archived
                     && before.is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
@@ -195,7 +195,7 @@ fn expected(state: &Maps, maps: &[MapId; 2], step: &Operation, created: u64) -> 
             let rows = state.iter().filter(|((at, _), _)| *at == maps[*map]).map(|(_, row)| row);
             Answer::Rows(rows.filter(wanted).cloned().map(Some).collect())
         }
-        Operation::Archive(now, map, before, dry) => {
+        ModelOperation::Archive(now, map, before, dry) => {
             let mut count = 0;
             for (_, row) in next.iter_mut().filter(|((at, _), row)| *at == maps[*map] && row.archived.is_none()) {
                 if row.expires.is_some_and(|expires| expires < *before && expires <= *now) {
@@ -208,7 +208,7 @@ fn expected(state: &Maps, maps: &[MapId; 2], step: &Operation, created: u64) -> 
             }
             Answer::Count(count)
         }
-        Operation::Prune(map, before, dry) => {
+        ModelOperation::Prune(map, before, dry) => {
             next.retain(|(at, _), row| *at != maps[*map] || row.archived.is_none_or(|archived| archived >= *before));
             let count = state.len() - next.len();
             if *dry {

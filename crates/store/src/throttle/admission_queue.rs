@@ -33,7 +33,7 @@ const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// Limits, and parameters that tests vary.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct ThrottleRules {
     pub(super) weight_max: f64,
     pub(super) waiters_max: usize,
     /// Fraction of the maximum at which delays begin. At 1, requests are admitted without delay while there is room.
@@ -44,7 +44,7 @@ pub(super) struct Rules {
     pub(super) returning: f64,
 }
 
-impl Rules {
+impl ThrottleRules {
     pub(super) fn new(weight_max: f64, waiters_max: usize) -> Self {
         Self { weight_max, waiters_max, min_part: 0.6, scale: 1.0, returning: 0.5 }
     }
@@ -67,7 +67,7 @@ pub(super) struct Id(u64);
 /// `T` notifies a waiting request.
 #[derive(Debug)]
 pub(super) struct Pacer<T> {
-    rules: Rules,
+    rules: ThrottleRules,
     /// Time up to which this state is computed.
     at: Duration,
     /// D: weight accepted, not durable.
@@ -98,7 +98,7 @@ struct Sample {
 }
 
 impl<T> Pacer<T> {
-    pub(super) fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: ThrottleRules) -> Self {
         Self {
             rules,
             at: Duration::ZERO,

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::admission_queue::{Pacer, Released, Rules};
+use super::admission_queue::{Pacer, Released, ThrottleRules};
 use super::*;
 
 const TOGETHER: usize = 500;
@@ -17,7 +17,7 @@ const TOGETHER: usize = 500;
 const WARM_UP: f64 = 12.0;
 
 #[derive(Clone, Copy, Debug)]
-struct World {
+struct ThrottleSimulation {
     writers: usize,
     /// Mean time between two rows of a writer, seconds.
     think: f64,
@@ -34,7 +34,7 @@ struct World {
     seed: u64,
 }
 
-const WORLD: World = World {
+const WORLD: ThrottleSimulation = ThrottleSimulation {
     writers: 1_000,
     think: 0.44,
     seconds: 40,
@@ -52,31 +52,31 @@ fn is_soak() -> bool {
 }
 
 /// Returns the default world; the long form simulates three times as much time.
-fn world() -> World {
-    World { seconds: WORLD.seconds * if is_soak() { 3 } else { 1 }, ..WORLD }
+fn world() -> ThrottleSimulation {
+    ThrottleSimulation { seconds: WORLD.seconds * if is_soak() { 3 } else { 1 }, ..WORLD }
 }
 
 /// Admission rules to compare.
 #[derive(Clone, Copy, Debug)]
 enum Door {
-    Pacer(Rules),
+    Pacer(ThrottleRules),
     /// Rejects requests that do not fit. They retry after a delay that doubles from 50 ms to 1 s.
     Refuse(f64),
     /// Delays each request behind the previous one by the curve's value at its arrival.
-    Sleep(Rules),
+    Sleep(ThrottleRules),
 }
 
-fn rules(weight_max: f64) -> Rules {
-    Rules::new(weight_max, usize::MAX)
+fn rules(weight_max: f64) -> ThrottleRules {
+    ThrottleRules::new(weight_max, usize::MAX)
 }
 
 /// Admits requests while there is room, without delay; others wait for room.
-fn no_curve(weight_max: f64) -> Rules {
-    Rules { min_part: 1.0, ..rules(weight_max) }
+fn no_curve(weight_max: f64) -> ThrottleRules {
+    ThrottleRules { min_part: 1.0, ..rules(weight_max) }
 }
 
 #[derive(Debug, Default)]
-struct Report {
+struct SimulationReport {
     /// Waits of requests admitted after the warm-up, seconds, sorted.
     waits: Vec<f64>,
     durable: usize,
@@ -89,7 +89,7 @@ struct Report {
     offered: usize,
 }
 
-impl Report {
+impl SimulationReport {
     fn ms(&self, part: f64) -> f64 {
         1e3 * self.waits[((self.waits.len() - 1) as f64 * part) as usize]
     }
@@ -143,9 +143,9 @@ impl Report {
     }
 }
 
-struct Random(u64);
+struct SimulationRandom(u64);
 
-impl Random {
+impl SimulationRandom {
     /// Returns a uniform value in 0..1; xorshift64*.
     fn next(&mut self) -> f64 {
         self.0 ^= self.0 >> 12;
@@ -169,10 +169,10 @@ enum Event {
 }
 
 struct Simulation {
-    world: World,
+    world: ThrottleSimulation,
     door: Door,
     pacer: Pacer<usize>,
-    random: Random,
+    random: SimulationRandom,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     numbers: u64,
     /// Time of each writer's first attempt.
@@ -184,20 +184,20 @@ struct Simulation {
     asleep: usize,
     /// End of the sleep of the previous requests.
     slept: Duration,
-    report: Report,
+    report: SimulationReport,
 }
 
-fn run(world: World, door: Door) -> Report {
+fn run(world: ThrottleSimulation, door: Door) -> SimulationReport {
     let pacer = match door {
         Door::Pacer(rules) => Pacer::new(rules),
-        Door::Refuse(weight_max) => Pacer::new(Rules { waiters_max: 0, ..no_curve(weight_max) }),
+        Door::Refuse(weight_max) => Pacer::new(ThrottleRules { waiters_max: 0, ..no_curve(weight_max) }),
         Door::Sleep(rules) => Pacer::new(no_curve(rules.weight_max)),
     };
     let mut simulation = Simulation {
         world,
         door,
         pacer,
-        random: Random(world.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        random: SimulationRandom(world.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
         events: BinaryHeap::new(),
         numbers: 0,
         asked: HashMap::new(),
@@ -206,7 +206,7 @@ fn run(world: World, door: Door) -> Report {
         busy: false,
         asleep: 0,
         slept: Duration::ZERO,
-        report: Report::default(),
+        report: SimulationReport::default(),
     };
     for writer in 0..world.writers {
         simulation.think(Duration::ZERO, writer);
@@ -347,7 +347,7 @@ const HEAD: &str =
 fn the_curve_makes_one_mode_of_two() {
     println!("1,000 writers, 1.25 x the store\n{HEAD}");
     for seed in 1..=if is_soak() { 4 } else { 1 } {
-        let world = World { seed, ..world() };
+        let world = ThrottleSimulation { seed, ..world() };
         let curve = run(world, Door::Pacer(rules(4_000.0)));
         let queue = run(world, Door::Pacer(no_curve(4_000.0)));
         let refuse = run(world, Door::Refuse(4_000.0));
@@ -370,7 +370,7 @@ fn the_curve_makes_one_mode_of_two() {
 fn the_rate_need_not_be_known_well() {
     println!("R wrong\n{HEAD}");
     for scale in [0.1, 0.5, 2.0, 10.0] {
-        let report = run(world(), Door::Pacer(Rules { scale, ..rules(4_000.0) }));
+        let report = run(world(), Door::Pacer(ThrottleRules { scale, ..rules(4_000.0) }));
         report.show(&format!("x {scale}"));
         assert_eq!(report.modes(), 1, "{scale}");
         assert!(report.ms(0.99) <= 2.5 * report.ms(0.5) && report.dirty_max <= 4_000.0, "{scale}");
@@ -392,7 +392,7 @@ fn room_for_two_commits_is_too_coarse() {
 #[test]
 fn a_store_that_stalls_is_not_kept_waiting_afterwards() {
     println!("a second of ten stalled\n{HEAD}");
-    let world = World { think: 0.4, stall: 1.0, ..world() };
+    let world = ThrottleSimulation { think: 0.4, stall: 1.0, ..world() };
     let curve = run(world, Door::Pacer(rules(4_000.0)));
     let queue = run(world, Door::Pacer(no_curve(4_000.0)));
     let sleep = run(world, Door::Sleep(rules(4_000.0)));
@@ -408,7 +408,7 @@ fn a_store_that_stalls_is_not_kept_waiting_afterwards() {
 #[test]
 fn a_store_that_becomes_slower_is_followed() {
     println!("five times slower in the second half\n{HEAD}");
-    let world = World { later: 5.0, ..world() };
+    let world = ThrottleSimulation { later: 5.0, ..world() };
     let curve = run(world, Door::Pacer(rules(4_000.0)));
     let queue = run(world, Door::Pacer(no_curve(4_000.0)));
     for (name, report) in [("curve", &curve), ("queue", &queue)] {
@@ -422,10 +422,10 @@ fn a_store_that_becomes_slower_is_followed() {
 fn the_refused_are_told_when_to_come_again() {
     println!("6,000 writers that wait for 3 s, which is twice what the store can serve\n{HEAD}");
     let seconds = if is_soak() { 60 } else { 25 };
-    let world = World { writers: 6_000, patience: Some(3.0), seconds, ..WORLD };
+    let world = ThrottleSimulation { writers: 6_000, patience: Some(3.0), seconds, ..WORLD };
     let told = run(world, Door::Pacer(rules(4_000.0)));
-    let short = World { seconds: 5, ..world };
-    let early = run(short, Door::Pacer(Rules { returning: 0.0, ..rules(4_000.0) }));
+    let short = ThrottleSimulation { seconds: 5, ..world };
+    let early = run(short, Door::Pacer(ThrottleRules { returning: 0.0, ..rules(4_000.0) }));
     for (name, report) in [("told", &told), ("told too early", &early)] {
         report.show(name);
     }

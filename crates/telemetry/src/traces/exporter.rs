@@ -115,7 +115,7 @@ struct Sender {
 
 /// Why spans did not arrive.
 #[derive(Debug, thiserror::Error)]
-enum Fault {
+enum ExportFault {
     #[error("no connection: {0}")]
     Connect(#[source] io::Error),
     #[error("the connection broke: {0}")]
@@ -128,7 +128,7 @@ enum Fault {
     Unreadable,
 }
 
-impl Fault {
+impl ExportFault {
     /// Whether the same may be taken later, as OTLP says of answers.
     fn may_pass(&self) -> bool {
         match self {
@@ -195,7 +195,7 @@ impl Sender {
         let mut refused = count;
         for attempt in 1..=attempts {
             let answer = timeout(self.config.timeout, self.post(body.clone())).await;
-            let fault = match answer.unwrap_or(Err(Fault::Slow)) {
+            let fault = match answer.unwrap_or(Err(ExportFault::Slow)) {
                 Ok(some) => {
                     refused = some.min(count);
                     break;
@@ -209,7 +209,7 @@ impl Sender {
                 break;
             }
             sleep(match fault {
-                Fault::Status { retry_after: Some(asked), .. } => asked,
+                ExportFault::Status { retry_after: Some(asked), .. } => asked,
                 _ => pause_after(attempt),
             })
             .await;
@@ -220,8 +220,8 @@ impl Sender {
     }
 
     /// One attempt. How many of the spans the collector refused.
-    async fn post(&self, body: Bytes) -> Result<u64, Fault> {
-        let stream = TcpStream::connect(&*self.endpoint.authority).await.map_err(Fault::Connect)?;
+    async fn post(&self, body: Bytes) -> Result<u64, ExportFault> {
+        let stream = TcpStream::connect(&*self.endpoint.authority).await.map_err(ExportFault::Connect)?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let request = Request::post(&*self.endpoint.path)
             .header(HOST, &*self.endpoint.authority)
@@ -229,17 +229,17 @@ impl Sender {
             .header(USER_AGENT, concat!("sealwire/", env!("CARGO_PKG_VERSION")))
             .header(CONNECTION, "close")
             .body(Full::new(body))
-            .map_err(|_| Fault::Unreadable)?;
+            .map_err(|_| ExportFault::Unreadable)?;
         let mut answer = pin!(async {
             let response = sender.send_request(request).await?;
             let status = response.status();
             if !status.is_success() {
                 let seconds = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
                 let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(PAUSE_MAX));
-                return Err(Fault::Status { status, retry_after });
+                return Err(ExportFault::Status { status, retry_after });
             }
             let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-            Ok(rejected(&body.map_err(|_| Fault::Unreadable)?.to_bytes()))
+            Ok(rejected(&body.map_err(|_| ExportFault::Unreadable)?.to_bytes()))
         });
         tokio::select! {
             answer = &mut answer => answer,

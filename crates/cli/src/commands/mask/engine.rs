@@ -40,7 +40,7 @@ pub(super) struct Remote {
 
 impl Remote {
     /// Connects; says above `bar` when the job waits for the engine.
-    pub(super) async fn connect(args: &super::Engine, rules: &Arc<Rules>, bar: &Bar) -> Result<Self, Failure> {
+    pub(super) async fn connect(args: &super::RpcEngine, rules: &Arc<Rules>, bar: &Bar) -> Result<Self, Failure> {
         Ok(Self {
             client: args.connect.client().await?,
             app: args.app.clone(),

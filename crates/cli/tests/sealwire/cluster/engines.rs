@@ -36,7 +36,7 @@ pub(crate) struct Cluster<'a> {
 }
 
 /// One engine.
-pub(crate) struct Engine {
+pub(crate) struct EngineProcess {
     pub(crate) address: SocketAddr,
     pub(crate) control: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -82,33 +82,33 @@ impl<'a> Cluster<'a> {
     }
 
     /// An engine on the database, ready.
-    pub(crate) fn engine(&self, name: &str) -> Engine {
+    pub(crate) fn engine(&self, name: &str) -> EngineProcess {
         self.engine_on(name, &self.database.socket_url(), "")
     }
 
     /// An engine that reaches the database by `url` over TLS, at one of `servers`; ready.
-    pub(crate) fn engine_over_tls(&self, name: &str, url: &str, servers: &[&Postgres]) -> Engine {
+    pub(crate) fn engine_over_tls(&self, name: &str, url: &str, servers: &[&Postgres]) -> EngineProcess {
         let authorities = servers.iter().map(|server| fs::read_to_string(&server.certificates().ca).unwrap());
         fs::write(self.folder.path().join("database-ca.pem"), authorities.collect::<String>()).unwrap();
         self.engine_on(name, url, "ca = \"../database-ca.pem\"\n")
     }
 
     /// An engine that keeps its state in a folder of its own, ready.
-    pub(crate) fn engine_embedded(&self, name: &str) -> Engine {
+    pub(crate) fn engine_embedded(&self, name: &str) -> EngineProcess {
         self.engine_with(name, "mode = \"embedded\"\nfolder = \"state\"")
     }
 
     /// An engine on the database without a data listener, ready.
-    pub(crate) fn engine_of_control_alone(&self, name: &str) -> Engine {
+    pub(crate) fn engine_of_control_alone(&self, name: &str) -> EngineProcess {
         self.engine_listening(name, &self.postgres(&self.database.socket_url(), ""), false, true)
     }
 
     /// An engine on the database without a control listener, ready.
-    pub(crate) fn engine_of_data_alone(&self, name: &str) -> Engine {
+    pub(crate) fn engine_of_data_alone(&self, name: &str) -> EngineProcess {
         self.engine_listening(name, &self.postgres(&self.database.socket_url(), ""), true, false)
     }
 
-    fn engine_on(&self, name: &str, url: &str, postgres: &str) -> Engine {
+    fn engine_on(&self, name: &str, url: &str, postgres: &str) -> EngineProcess {
         self.engine_with(name, &self.postgres(url, postgres))
     }
 
@@ -119,11 +119,11 @@ impl<'a> Cluster<'a> {
         text
     }
 
-    fn engine_with(&self, name: &str, state: &str) -> Engine {
+    fn engine_with(&self, name: &str, state: &str) -> EngineProcess {
         self.engine_listening(name, state, true, true)
     }
 
-    fn engine_listening(&self, name: &str, state: &str, data: bool, changes: bool) -> Engine {
+    fn engine_listening(&self, name: &str, state: &str, data: bool, changes: bool) -> EngineProcess {
         let [address, control, admin] = free_ports::<3>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder).unwrap();
@@ -142,23 +142,23 @@ impl<'a> Cluster<'a> {
             .unwrap();
         let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));
         fs::write(&config, text).unwrap();
-        let mut engine = Engine { address, control, admin, config, log, child: None };
+        let mut engine = EngineProcess { address, control, admin, config, log, child: None };
         engine.start();
         engine
     }
 
     /// A client of the data listeners of `engines`.
-    pub(crate) fn client(&self, engines: &[&Engine]) -> Client {
+    pub(crate) fn client(&self, engines: &[&EngineProcess]) -> Client {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", |_| ())
     }
 
     /// The same, changed.
-    pub(crate) fn client_with(&self, engines: &[&Engine], change: impl FnOnce(&mut ClientConfig)) -> Client {
+    pub(crate) fn client_with(&self, engines: &[&EngineProcess], change: impl FnOnce(&mut ClientConfig)) -> Client {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", change)
     }
 
     /// A client of an engine's control listener.
-    pub(crate) fn operator(&self, engine: &Engine) -> Client {
+    pub(crate) fn operator(&self, engine: &EngineProcess) -> Client {
         self.client_at(&[engine.control], "operator", |config| config.connections = 1)
     }
 
@@ -175,7 +175,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Makes the app and its collections.
-    pub(crate) async fn furnish(&self, engine: &Engine) {
+    pub(crate) async fn furnish(&self, engine: &EngineProcess) {
         let operator = self.operator(engine);
         operator.change_app(AppCall { app: APP, ask: AppAsk::Create }).await.unwrap();
         for (collection, kind) in [(RANDOM, Kind::Random), (DETERMINISTIC, Kind::Deterministic)] {
@@ -184,7 +184,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Waits until all of `engines` serve what the first of them serves.
-    pub(crate) async fn agree(&self, engines: &[&Engine]) {
+    pub(crate) async fn agree(&self, engines: &[&EngineProcess]) {
         let generation = self.client(&engines[..1]).info().await.unwrap().generation;
         for engine in engines {
             let client = self.client(&[engine]);
@@ -194,7 +194,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Makes a collection of the app.
-    pub(crate) async fn collection(&self, engine: &Engine, name: &str, kind: Kind, format: TokenFormat) {
+    pub(crate) async fn collection(&self, engine: &EngineProcess, name: &str, kind: Kind, format: TokenFormat) {
         let scope = Scope::Collection;
         let ask =
             CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None };
@@ -203,7 +203,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-impl Engine {
+impl EngineProcess {
     /// Starts it, and returns when it is ready.
     pub(crate) fn start(&mut self) {
         self.launch();
@@ -271,7 +271,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for EngineProcess {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();

@@ -7,19 +7,19 @@ use sealwire_client::{Detokenize, Minting, Tokenize, Within, to_payload};
 use sealwire_testkit::Postgres;
 use serde_json::Value;
 
-use crate::cluster::engines::{APP, Cluster, Engine, RANDOM, run, until};
+use crate::cluster::engines::{APP, Cluster, EngineProcess, RANDOM, run, until};
 
 const ROWS: u64 = 2_500;
 
 /// Returns the value of a metric with its labels.
-fn metric(engine: &Engine, name: &str) -> u64 {
+fn metric(engine: &EngineProcess, name: &str) -> u64 {
     let page = engine.page("/metrics").unwrap();
     let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().parse().unwrap()
 }
 
 /// Returns the records of sweeps that an engine wrote.
-fn records(engine: &Engine) -> Vec<Value> {
+fn records(engine: &EngineProcess) -> Vec<Value> {
     let folder = engine.config.parent().unwrap().join("audit");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let segments = files.filter(|file| file.extension().is_some_and(|ending| ending == "jsonl"));
@@ -29,8 +29,8 @@ fn records(engine: &Engine) -> Vec<Value> {
 }
 
 /// Deletes a collection with rows, and then the app with the rest.
-async fn sweeps(cluster: &Cluster<'_>, engines: &[Engine]) {
-    let all: Vec<&Engine> = engines.iter().collect();
+async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
+    let all: Vec<&EngineProcess> = engines.iter().collect();
     cluster.furnish(&engines[0]).await;
     cluster.collection(&engines[0], "other", Kind::Random, TokenFormat::Opaque).await;
     cluster.agree(&all).await;

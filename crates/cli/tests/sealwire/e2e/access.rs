@@ -184,22 +184,24 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
 }
 
 #[derive(Debug, PartialEq)]
-enum Outcome {
+enum ExpectedOutcome {
     /// No connection, or one that is closed without a word.
     Out,
     Result,
     Refused(ErrorCode, Option<String>),
 }
 
-async fn outcome(harness: &Harness, operation: Operation, identity: Option<&Issued>) -> Outcome {
+async fn outcome(harness: &Harness, operation: Operation, identity: Option<&Issued>) -> ExpectedOutcome {
     let is_control = Operations::CONTROL.contains(operation);
     let address = if is_control { harness.control_address() } else { harness.address };
-    let Ok(mut raw) = Raw::connect(address, harness.authority.cert_pem(), identity).await else { return Outcome::Out };
+    let Ok(mut raw) = Raw::connect(address, harness.authority.cert_pem(), identity).await else {
+        return ExpectedOutcome::Out;
+    };
     let _ = raw.try_send(&message(operation)).await;
     match raw.hear().await {
-        Heard::End => Outcome::Out,
-        Heard::Reply(1, Ok(_)) => Outcome::Result,
-        Heard::Reply(1, Err(error)) => Outcome::Refused(error.code, missing(&error)),
+        Heard::End => ExpectedOutcome::Out,
+        Heard::Reply(1, Ok(_)) => ExpectedOutcome::Result,
+        Heard::Reply(1, Err(error)) => ExpectedOutcome::Refused(error.code, missing(&error)),
         other => panic!("{operation}: {other:?}"),
     }
 }
@@ -225,17 +227,17 @@ fn every_operation_under_every_certificate_and_role() {
         let [nobody, full, elsewhere, revoked] =
             [NOBODY, FULL, ELSEWHERE, FULL].map(|name| harness.another_caller(name));
         revoke(&mut harness, &[&revoked]).await;
-        let forbidden = |missing: &str| Outcome::Refused(ErrorCode::Forbidden, Some(missing.to_owned()));
+        let forbidden = |missing: &str| ExpectedOutcome::Refused(ErrorCode::Forbidden, Some(missing.to_owned()));
         for operation in Operation::ALL {
             let with_role = match permitted(operation) {
-                Some(code) => Outcome::Refused(code, None),
-                None => Outcome::Result,
+                Some(code) => ExpectedOutcome::Refused(code, None),
+                None => ExpectedOutcome::Result,
             };
             for (case, identity, expected) in [
-                ("no certificate", None, Outcome::Out),
-                ("another authority's", Some(&stranger), Outcome::Out),
-                ("expired", Some(&expired), Outcome::Out),
-                ("revoked", Some(&revoked), Outcome::Out),
+                ("no certificate", None, ExpectedOutcome::Out),
+                ("another authority's", Some(&stranger), ExpectedOutcome::Out),
+                ("expired", Some(&expired), ExpectedOutcome::Out),
+                ("revoked", Some(&revoked), ExpectedOutcome::Out),
                 ("without a role", Some(&nobody), forbidden("role")),
                 ("with a role on another app", Some(&elsewhere), forbidden("app")),
                 ("with a role", Some(&full), with_role),

@@ -16,7 +16,7 @@ use sealwire_client::{
     Client, ClientConfig, Curve, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect, OnError, Pem,
     Rewrap, Tokenize,
 };
-use sealwire_config::{Config, ControlListen, Kek as KekFrom};
+use sealwire_config::{Config, ControlListen, KekSource};
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::Issued;
 use sealwire_wire::{Listing, Minting, Sweep, TokenMap, Within};
@@ -54,7 +54,7 @@ pub(crate) fn records(folder: &Path) -> Vec<Shown> {
 
 /// The trail is whole, under the key that the configuration leads to.
 fn verified(config: &Config, folder: &Path) {
-    let KekFrom::File(file) = &config.kek else { panic!("the default is a file") };
+    let KekSource::File(file) = &config.kek else { panic!("the default is a file") };
     let kek = Kek::from_hex(&std::fs::read_to_string(file).unwrap()).unwrap();
     let key = AuditKey::new(kek.audit_secret());
     let report = verify(folder, Some(&key), Range::default(), &[], &mut |_, _| ()).unwrap();
@@ -81,7 +81,7 @@ async fn operator(harness: &Harness, identity: &Issued) -> Client {
 fn doc(count: usize) -> Vec<u8> {
     let texts: Vec<String> = (0..count).map(|field| format!("\"{CANARY}-{field}\"")).collect();
     let json = format!("[{}]", texts.join(","));
-    sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::Limits::default()).unwrap()
+    sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
 }
 
 /// Method, outcome, app, collection, fields and errors of each call, as its record has them.
@@ -224,7 +224,7 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
 /// The strings in an array.
 fn strings(payload: &[u8]) -> Vec<String> {
     let mut text = Vec::new();
-    sealwire_payload::json::from_msgpack(payload, &mut text, false, sealwire_payload::Limits::default()).unwrap();
+    sealwire_payload::json::from_msgpack(payload, &mut text, false, sealwire_payload::WalkLimits::default()).unwrap();
     serde_json::from_slice(&text).unwrap()
 }
 

@@ -14,7 +14,7 @@ const MSGID: u32 = 7;
 
 /// What a peer hears of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum ExpectedReply {
     /// The call is answered with this, and the next call is served.
     Answered(ErrorCode),
     /// The call is answered with this, and the connection ends.
@@ -24,7 +24,7 @@ enum Verdict {
     /// Nothing is said, and the next call is served.
     Ignored,
 }
-use Verdict::{Answered, AnsweredThenEnds, Ends, Ignored};
+use ExpectedReply::{Answered, AnsweredThenEnds, Ends, Ignored};
 
 fn request(method: &[u8], params: &[u8]) -> Vec<u8> {
     [b"\x94\x00\x07", method, params].concat()
@@ -44,7 +44,7 @@ fn of(payload: &[u8]) -> Vec<u8> {
     encrypt(&[b"\x82\xa3app\xa4shop\xa7payload", payload].concat())
 }
 
-fn cases() -> Vec<(&'static str, Vec<u8>, Verdict)> {
+fn cases() -> Vec<(&'static str, Vec<u8>, ExpectedReply)> {
     let path = |bytes: usize| [&b"\xa6select\x91\xda"[..], &(bytes as u16).to_be_bytes(), &vec![b'a'; bytes]].concat();
     let no_map = |byte: u8| request(b"\xa7encrypt", &[byte]);
     vec![

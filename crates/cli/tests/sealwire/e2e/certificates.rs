@@ -58,14 +58,14 @@ pub(crate) async fn revoke(harness: &mut Harness, revoked: &[&Issued]) {
 }
 
 /// A client pool at work.
-struct Load {
+struct BackgroundLoad {
     client: Client,
     stop: Arc<AtomicBool>,
     calls: Arc<AtomicU64>,
     callers: JoinSet<Vec<String>>,
 }
 
-impl Load {
+impl BackgroundLoad {
     /// Whose every call is tried once, so that none that fails is hidden.
     async fn start(harness: &Harness, identity: &Issued) -> Self {
         let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
@@ -132,7 +132,7 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         })
         .await;
         let relay = harness.another_caller("relay");
-        let old = Load::start(&harness, &relay).await;
+        let old = BackgroundLoad::start(&harness, &relay).await;
         reaches(&harness, "sealwire_connections_open", 2.0).await;
         let before = shown(&harness.raw().await);
 
@@ -150,7 +150,7 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         let both = format!("{}{}", harness.authority.cert_pem(), next.cert_pem());
         std::fs::write(&harness.config.tls.client_ca, both).unwrap();
         reaches(&harness, LOADED, 2.0).await;
-        let new = Load::start(&harness, &next.issue(&leaf(Usage::Client, "relay-next")).unwrap()).await;
+        let new = BackgroundLoad::start(&harness, &next.issue(&leaf(Usage::Client, "relay-next")).unwrap()).await;
 
         // 3. Lists: one caller of the old authority is revoked, the new one revokes nobody.
         let leaver = harness.another_caller("leaver");
@@ -204,7 +204,7 @@ fn a_relay_that_renews_its_files_loses_no_call_when_the_old_certificate_goes() {
         renew(&old);
         let config = harness.client_config();
         let (cert_file, key_file) = (Pem::File(certificate.clone()), Pem::File(key.clone()));
-        let load = Load::of(ClientConfig { certificate: cert_file, key: key_file, ..config }).await;
+        let load = BackgroundLoad::of(ClientConfig { certificate: cert_file, key: key_file, ..config }).await;
         load.goes_on(50).await;
         renew(&harness.another_caller("relay"));
         // At once: sooner than the client looks for it.

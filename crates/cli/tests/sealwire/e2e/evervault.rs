@@ -1,7 +1,6 @@
 //! Evervault strings and files through a server: what others made opens, typed; roles are kept shut; nothing else moves.
 
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap, ValueKind};
-use sealwire_crypto::Curve as KeyCurve;
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
 use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Token, TokenReader, write};
@@ -90,7 +89,7 @@ fn listed(code: ErrorCode, places: &[usize]) -> Vec<FieldError> {
 }
 
 /// A string under [`KEY`] as a client of the format makes it.
-fn string(curve: KeyCurve, role: Option<&str>, datatype: Datatype, text: &str) -> Vec<u8> {
+fn string(curve: sealwire_crypto::Curve, role: Option<&str>, datatype: Datatype, text: &str) -> Vec<u8> {
     let form = Form::Metadata { role: role.map(|role| Role::new(role).unwrap()), encrypted_at: 1_700_000_000 };
     let version = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &KEY).unwrap());
     let mut out = Vec::new();
@@ -164,9 +163,9 @@ fn every_vector_opens_typed_or_is_left_and_listed() {
 fn a_value_with_a_role_opens_only_where_the_operator_lists_the_role() {
     run(async {
         let document = array(&[
-            string(KeyCurve::P256, None, Datatype::String, "open"),
-            string(KeyCurve::P256, Some("support"), Datatype::Number, "42"),
-            string(KeyCurve::Secp256k1, Some("card-number"), Datatype::Boolean, "true"),
+            string(sealwire_crypto::Curve::P256, None, Datatype::String, "open"),
+            string(sealwire_crypto::Curve::P256, Some("support"), Datatype::Number, "42"),
+            string(sealwire_crypto::Curve::Secp256k1, Some("card-number"), Datatype::Boolean, "true"),
             str("plain"),
         ]);
         let sent = values(&document);
@@ -206,7 +205,7 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
         let harness = server(false, &[]).await;
         let client = harness.client().await;
         let native = client.encrypt(Encrypt::new(APP, &str("native"))).await.unwrap().payload.to_vec();
-        let theirs = string(KeyCurve::Secp256k1, None, Datatype::String, "theirs");
+        let theirs = string(sealwire_crypto::Curve::Secp256k1, None, Datatype::String, "theirs");
         // Looks like one from one end, or from neither; wide headers and duplicate keys show that nothing is rewritten.
         let others = [str("ev:"), str("ev:x"), str("x:$"), str("ev"), bin(b"ev:QkTC:$"), bin(b"%EVEN"), str("")];
         let wide = b"\xdb\x00\x00\x00\x02hi\xcd\x00\x01\xc0".to_vec();
@@ -253,7 +252,7 @@ fn a_copy_with_one_character_changed_never_opens() {
     run(async {
         let harness = server(true, &["*"]).await;
         let client = harness.client().await;
-        for curve in KeyCurve::ALL {
+        for curve in sealwire_crypto::Curve::ALL {
             let good = string(curve, Some("support"), Datatype::String, "secret");
             let text = std::str::from_utf8(&good[2..]).unwrap().to_owned();
             let copies: Vec<Vec<u8>> = (3..text.len() - 2)
@@ -472,10 +471,10 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
 fn a_role_goes_along_or_keeps_the_value_where_it_is() {
     run(async {
         let document = array(&[
-            string(KeyCurve::P256, None, Datatype::String, "open"),
-            string(KeyCurve::Secp256k1, Some("support"), Datatype::Number, "42"),
-            string(KeyCurve::P256, Some("other"), Datatype::String, "x"),
-            string(KeyCurve::P256, None, Datatype::Boolean, "true"),
+            string(sealwire_crypto::Curve::P256, None, Datatype::String, "open"),
+            string(sealwire_crypto::Curve::Secp256k1, Some("support"), Datatype::Number, "42"),
+            string(sealwire_crypto::Curve::P256, Some("other"), Datatype::String, "x"),
+            string(sealwire_crypto::Curve::P256, None, Datatype::Boolean, "true"),
         ]);
         let harness = server(false, &["support"]).await;
         let client = harness.client().await;
@@ -520,7 +519,7 @@ fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
             (Datatype::String, "x"),
         ];
         for role in [None, Some("other")] {
-            for curve in KeyCurve::ALL {
+            for curve in sealwire_crypto::Curve::ALL {
                 let document = array(&texts.map(|(datatype, text)| string(curve, role, datatype, text)));
                 let moved = rewrap(&client, &document, Format::Evervault, b"", OnError::Fail).await.unwrap().payload;
                 for (before, after) in values(&document).iter().zip(values(&moved)) {

@@ -6,11 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
-use sealwire_config::{AccessMode, Config, Kek as KekFrom, Mode};
+use sealwire_config::{AccessMode, Config, KekSource, Mode};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
 use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_engine::engine::Engine;
-use sealwire_engine::stores::{Access as Opened, Stores};
+use sealwire_engine::stores::{self, Stores};
 use sealwire_msgpack::write;
 use sealwire_server::server::{Server, open_control};
 use sealwire_store::{CollectionName, Control, Rules, Settings, TokenStore};
@@ -104,7 +104,7 @@ impl Harness {
         change(&mut config);
 
         let issued = authority.issue(&leaf(Usage::Server, "engine")).unwrap();
-        let KekFrom::File(kek) = &config.kek else { panic!("the default is a file") };
+        let KekSource::File(kek) = &config.kek else { panic!("the default is a file") };
         for file in [&config.tls.certificate, &config.tls.key, &config.tls.client_ca, kek] {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         }
@@ -182,9 +182,9 @@ impl Harness {
         if let Some(server) = self.server.take() {
             server.shutdown().await;
         }
-        let mut stores = Stores::open(&self.config, Opened::Serve).await.unwrap();
-        stores.tokens = stores.tokens.take().map(change);
-        let server = Server::start_with(&self.config, stores).await.unwrap();
+        let mut opened = Stores::open(&self.config, stores::Access::Serve).await.unwrap();
+        opened.tokens = opened.tokens.take().map(change);
+        let server = Server::start_with(&self.config, opened).await.unwrap();
         (self.address, self.admin) = (server.address().unwrap(), server.admin_address());
         self.server = Some(server);
     }

@@ -5,7 +5,6 @@ use sealwire_client::{
     Client, Curve, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask, MaskList,
     MaskRule, Masking, Minting, OnError, RuleFields, Tokenize, UnknownFields, Within, Writing,
 };
-use sealwire_crypto::Format as TokenFormat;
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
 use sealwire_store::{CollectionKind, Rules, Scope};
@@ -18,12 +17,12 @@ use crate::e2e::harness::{APP, Harness, rpc_error, run};
 use crate::e2e::raw::{Raw, cancel};
 
 fn doc(json: &str) -> Vec<u8> {
-    json::to_msgpack(json.as_bytes(), sealwire_payload::Limits::default()).unwrap()
+    json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
 }
 
 fn text(document: &[u8]) -> String {
     let mut out = Vec::new();
-    json::from_msgpack(document, &mut out, false, sealwire_payload::Limits::default()).unwrap();
+    json::from_msgpack(document, &mut out, false, sealwire_payload::WalkLimits::default()).unwrap();
     String::from_utf8(out).unwrap().trim_end().to_owned()
 }
 
@@ -436,8 +435,8 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
             expires_s: None,
             retention_s: None,
         };
-        harness.create_collection(APP, "people", rules(TokenFormat::Opaque)).await;
-        harness.create_collection(APP, "others", rules(TokenFormat::Uuid)).await;
+        harness.create_collection(APP, "people", rules(sealwire_crypto::Format::Opaque)).await;
+        harness.create_collection(APP, "others", rules(sealwire_crypto::Format::Uuid)).await;
         let (operator, relay) =
             (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
         let payload = canaries(true);

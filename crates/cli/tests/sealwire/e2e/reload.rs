@@ -24,12 +24,12 @@ fn ok(folder: &Path, arguments: &[&str]) -> String {
 }
 
 /// `sealwire serve` and what it logs.
-struct Engine {
+struct ReloadEngine {
     child: Child,
     lines: Receiver<Value>,
 }
 
-impl Engine {
+impl ReloadEngine {
     fn start(folder: &Path) -> Self {
         let mut child =
             sealwire(folder, &["serve"]).stderr(Stdio::piped()).env("SEALWIRE_LOG_FORMAT", "json").spawn().unwrap();
@@ -65,7 +65,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for ReloadEngine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -84,7 +84,7 @@ fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
         // Only at SIGHUP, so that nothing else can have done it.
         let good = std::fs::read_to_string(&config).unwrap().replace("[tls]", "[tls]\nwatch_s = 0");
         std::fs::write(&config, &good).unwrap();
-        let mut engine = Engine::start(path);
+        let mut engine = ReloadEngine::start(path);
         let first = engine.says("in service")["fingerprint"].clone();
         let ready = engine.says("ready");
         let file = |name: &str| Pem::File(folder.join(name));

@@ -92,7 +92,7 @@ fn calls_go_to_the_engine_that_has_room() {
 }
 
 /// The program over the folder that `sealwire dev` made, on ports of its own.
-struct Engine {
+struct KilledEngine {
     child: Child,
     address: SocketAddr,
     admin: SocketAddr,
@@ -104,7 +104,7 @@ fn sealwire(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-impl Engine {
+impl KilledEngine {
     fn start(folder: &Path) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Self::serve(folder, any, any)
@@ -161,7 +161,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for KilledEngine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -183,7 +183,7 @@ fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
         for arguments in [dev.to_vec()].into_iter().chain(in_file) {
             assert!(sealwire(folder.path(), &arguments).stderr(Stdio::null()).status().unwrap().success());
         }
-        let mut engines = [Engine::start(folder.path()), Engine::start(folder.path())];
+        let mut engines = [KilledEngine::start(folder.path()), KilledEngine::start(folder.path())];
         let file = |name: &str| Pem::File(folder.path().join("sealwire-dev").join(name));
         let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client-key.pem"));
         let mut config = ClientConfig::new(engines[0].address.to_string(), "localhost", ca, certificate, key);

@@ -66,7 +66,7 @@ async fn create_collections(harness: &Harness) {
 }
 
 fn doc(json: &str) -> Vec<u8> {
-    json::to_msgpack(json.as_bytes(), sealwire_payload::Limits::default()).unwrap()
+    json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
 }
 
 /// An array of strings, each of them different under another `salt`.

@@ -195,7 +195,7 @@ async fn nobody() -> SocketAddr {
 fn doc(count: usize) -> Vec<u8> {
     let texts: Vec<String> = (0..count).map(|field| format!("\"{CANARY}-{field}\"")).collect();
     let json = format!("[{}]", texts.join(","));
-    sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::Limits::default()).unwrap()
+    sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
 }
 
 fn outcome(name: &str) -> String {
@@ -299,7 +299,7 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
 /// The strings in an array.
 fn strings(payload: &[u8]) -> Vec<String> {
     let mut text = Vec::new();
-    sealwire_payload::json::from_msgpack(payload, &mut text, false, sealwire_payload::Limits::default()).unwrap();
+    sealwire_payload::json::from_msgpack(payload, &mut text, false, sealwire_payload::WalkLimits::default()).unwrap();
     serde_json::from_slice(&text).unwrap()
 }
 

@@ -19,7 +19,7 @@ const OPERATORS: [&str; 4] = ["and", "or", "unless", "bool"];
 const OF_SCRAPES: [&str; 2] = ["instance", "job"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
+enum PromqlToken {
     Name(String),
     Text(String),
     Sign(char),
@@ -52,14 +52,14 @@ impl Checker {
         let mut has_buckets = false;
         while let Some(token) = tokens.next() {
             match token {
-                Token::Name(name) if GROUPINGS.contains(&&*name) => grouped.extend(list(&mut tokens)?),
-                Token::Name(name) if OPERATORS.contains(&&*name) => {}
-                Token::Name(name) => {
+                PromqlToken::Name(name) if GROUPINGS.contains(&&*name) => grouped.extend(list(&mut tokens)?),
+                PromqlToken::Name(name) if OPERATORS.contains(&&*name) => {}
+                PromqlToken::Name(name) => {
                     let is_call = FUNCTIONS.contains(&&*name) || AGGREGATIONS.contains(&&*name);
                     if is_call {
                         open.push(name);
                         // `sum by (a) (...)`: what it groups by stands before its parenthesis.
-                        if let Some(Token::Name(next)) = tokens.peek().cloned()
+                        if let Some(PromqlToken::Name(next)) = tokens.peek().cloned()
                             && GROUPINGS.contains(&&*next)
                         {
                             tokens.next();
@@ -77,14 +77,14 @@ impl Checker {
                     }
                     asked.metrics.insert(name.clone());
                     asked.labels.extend(family.labels.keys().cloned());
-                    if tokens.peek() == Some(&Token::Sign('{')) {
+                    if tokens.peek() == Some(&PromqlToken::Sign('{')) {
                         tokens.next();
                         selectors(&mut tokens, &name, family)?;
                     }
                 }
-                Token::Sign('(') => open.push(String::new()),
-                Token::Sign(')') => drop(open.pop().ok_or("one parenthesis too many")?),
-                Token::Sign(_) | Token::Text(_) => {}
+                PromqlToken::Sign('(') => open.push(String::new()),
+                PromqlToken::Sign(')') => drop(open.pop().ok_or("one parenthesis too many")?),
+                PromqlToken::Sign(_) | PromqlToken::Text(_) => {}
             }
         }
         if !open.is_empty() {
@@ -126,20 +126,20 @@ impl Checker {
 }
 
 /// `{label="value", ...}`: the labels are the metric's, and the values are in their closed sets.
-fn selectors(tokens: &mut Peekable<IntoIter<Token>>, name: &str, family: &Family) -> Result<(), String> {
+fn selectors(tokens: &mut Peekable<IntoIter<PromqlToken>>, name: &str, family: &Family) -> Result<(), String> {
     loop {
         let label = match tokens.next() {
-            Some(Token::Sign('}')) => return Ok(()),
-            Some(Token::Sign(',')) => continue,
-            Some(Token::Name(label)) => label,
+            Some(PromqlToken::Sign('}')) => return Ok(()),
+            Some(PromqlToken::Sign(',')) => continue,
+            Some(PromqlToken::Name(label)) => label,
             other => return Err(format!("{name}: {other:?} in its selector")),
         };
         let mut sign = String::new();
-        while let Some(Token::Sign(c)) = tokens.peek() {
+        while let Some(PromqlToken::Sign(c)) = tokens.peek() {
             sign.push(*c);
             tokens.next();
         }
-        let Some(Token::Text(value)) = tokens.next() else { return Err(format!("{name}: {label} has no value")) };
+        let Some(PromqlToken::Text(value)) = tokens.next() else { return Err(format!("{name}: {label} has no value")) };
         match family.labels.get(&label) {
             Some(values) if matches!(&*sign, "=" | "!=") && !values.contains(&value) => {
                 return Err(format!("{name}: {label} is never {value}"));
@@ -151,35 +151,35 @@ fn selectors(tokens: &mut Peekable<IntoIter<Token>>, name: &str, family: &Family
     }
 }
 
-fn list(tokens: &mut Peekable<IntoIter<Token>>) -> Result<Vec<String>, String> {
+fn list(tokens: &mut Peekable<IntoIter<PromqlToken>>) -> Result<Vec<String>, String> {
     expect(tokens, '(')?;
     let mut names = Vec::new();
     loop {
         match tokens.next() {
-            Some(Token::Sign(')')) => return Ok(names),
-            Some(Token::Sign(',')) => {}
-            Some(Token::Name(name)) => names.push(name),
+            Some(PromqlToken::Sign(')')) => return Ok(names),
+            Some(PromqlToken::Sign(',')) => {}
+            Some(PromqlToken::Name(name)) => names.push(name),
             other => return Err(format!("{other:?} among labels")),
         }
     }
 }
 
-fn expect(tokens: &mut Peekable<IntoIter<Token>>, sign: char) -> Result<(), String> {
+fn expect(tokens: &mut Peekable<IntoIter<PromqlToken>>, sign: char) -> Result<(), String> {
     match tokens.next() {
-        Some(Token::Sign(found)) if found == sign => Ok(()),
+        Some(PromqlToken::Sign(found)) if found == sign => Ok(()),
         other => Err(format!("{other:?} where {sign} should be")),
     }
 }
 
 /// Names, texts and signs; numbers, and ranges in brackets, are left out.
-fn tokens(expression: &str) -> Result<Vec<Token>, String> {
+fn tokens(expression: &str) -> Result<Vec<PromqlToken>, String> {
     let mut tokens = Vec::new();
     let mut chars = expression.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
             '"' => {
                 let text: String = chars.by_ref().take_while(|c| *c != '"').collect();
-                tokens.push(Token::Text(text));
+                tokens.push(PromqlToken::Text(text));
             }
             '[' => {
                 if !chars.by_ref().any(|c| c == ']') {
@@ -192,10 +192,10 @@ fn tokens(expression: &str) -> Result<Vec<Token>, String> {
                 while let Some(c) = chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_' || *c == ':') {
                     name.push(c);
                 }
-                tokens.push(Token::Name(name));
+                tokens.push(PromqlToken::Name(name));
             }
             c if c.is_whitespace() => {}
-            c => tokens.push(Token::Sign(c)),
+            c => tokens.push(PromqlToken::Sign(c)),
         }
     }
     Ok(tokens)

@@ -165,7 +165,7 @@ fn metadata_fails_closed() {
         let string = forge_for(Tag::Qktc).string(Tag::Qktc, Datatype::String, &payload);
         let mut opener = Opener::new(&keys, Legacy::Refused);
         let opened = opener.open(string.as_bytes()).ok()?;
-        assert_eq!(opened.value, Value::Text("hello"));
+        assert_eq!(opened.value, OpenedValue::Text("hello"));
         Some((opened.role.map(String::from), opened.origin, opened.encrypted_at))
     };
     let role = |role: &str| Some((Some(role.to_owned()), None, None));
@@ -241,14 +241,14 @@ fn text_must_fit_its_datatype() {
         opens(&keys, Legacy::Refused, &string).map(|(value, _)| value)
     };
     for (text, value) in [("true", true), ("1", true), ("false", false), ("0", false)] {
-        assert_eq!(open(Datatype::Boolean, text.as_bytes()), Some(format!("{:?}", Value::Boolean(value))));
+        assert_eq!(open(Datatype::Boolean, text.as_bytes()), Some(format!("{:?}", OpenedValue::Boolean(value))));
     }
     for text in ["True", "", "2", "yes", "null"] {
         assert_eq!(open(Datatype::Boolean, text.as_bytes()), None);
     }
-    assert_eq!(open(Datatype::Number, b"007"), Some(format!("{:?}", Value::Text("007"))));
+    assert_eq!(open(Datatype::Number, b"007"), Some(format!("{:?}", OpenedValue::Text("007"))));
     assert_eq!(open(Datatype::Number, b"hello"), None);
-    assert_eq!(open(Datatype::String, b""), Some(format!("{:?}", Value::Text(""))));
+    assert_eq!(open(Datatype::String, b""), Some(format!("{:?}", OpenedValue::Text(""))));
     for not_utf8 in [&b"\xff"[..], b"a\xc3", b"\xed\xa0\x80"] {
         assert_eq!(open(Datatype::String, not_utf8), None);
     }
@@ -377,7 +377,7 @@ fn one_text_of_a_point_on_two_curves_is_two_keys() {
     });
     let mut opener = Opener::new(&keys, Legacy::Refused);
     for string in strings.iter().chain(&strings) {
-        assert_eq!(opener.open(string.as_bytes()).map(|opened| opened.value), Ok(Value::Text("hello")));
+        assert_eq!(opener.open(string.as_bytes()).map(|opened| opened.value), Ok(OpenedValue::Text("hello")));
     }
 }
 
@@ -409,7 +409,7 @@ fn more_ephemeral_keys_than_are_held_still_open_and_are_let_go() {
                 let mut opener = Opener::new(&keys, Legacy::Refused).keeping(kept.cloned());
                 for (n, string) in strings.clone().chain(strings.clone().take(6)).enumerate() {
                     let opened = opener.open(string.as_bytes()).map(|opened| opened.value);
-                    assert_eq!(opened, if n % 2 == 1 { Ok(Value::Text("hello")) } else { Err(CannotOpen) });
+                    assert_eq!(opened, if n % 2 == 1 { Ok(OpenedValue::Text("hello")) } else { Err(CannotOpen) });
                     assert!(opener.held() <= HELD_MAX + 2 * usize::from(count), "{}", opener.held());
                 }
                 assert!(opener.held() > 0);
@@ -446,7 +446,7 @@ fn the_longest_text_opens_and_a_longer_one_is_neither_written_nor_read() {
     for form in [Form::Plain, with_metadata(Some("pan"))] {
         let longest = "x".repeat(TEXT_BYTES_MAX);
         let string = sealed(&keys, Curve::P256, &form, Datatype::String, &longest);
-        assert!(opener.open(string.as_bytes()).is_ok_and(|opened| opened.value == Value::Text(&longest)));
+        assert!(opener.open(string.as_bytes()).is_ok_and(|opened| opened.value == OpenedValue::Text(&longest)));
         let mut sealer = Sealer::new(newest(&keys, Curve::P256), KeyScope::Request, &form).unwrap();
         let mut out = Vec::new();
         assert_eq!(sealer.seal(Datatype::String, &(longest + "x"), &mut out), Err(Error::TextTooLong));
@@ -598,10 +598,10 @@ proptest! {
         let mut opener = Opener::new(&keys, Legacy::Refused);
         let number = if whole < 0 { Number::Signed(whole) } else { Number::Unsigned(whole.unsigned_abs()) };
         for (datatype, text, value) in [
-            (Datatype::String, text.as_str(), Value::Text(&text)),
-            (Datatype::Number, NumberText::new(Number::Float(float)).as_str(), Value::Number(Number::Float(float))),
-            (Datatype::Number, NumberText::new(number).as_str(), Value::Number(number)),
-            (Datatype::Boolean, &boolean.to_string(), Value::Boolean(boolean)),
+            (Datatype::String, text.as_str(), OpenedValue::Text(&text)),
+            (Datatype::Number, NumberText::new(Number::Float(float)).as_str(), OpenedValue::Number(Number::Float(float))),
+            (Datatype::Number, NumberText::new(number).as_str(), OpenedValue::Number(number)),
+            (Datatype::Boolean, &boolean.to_string(), OpenedValue::Boolean(boolean)),
         ] {
             let string = sealed(&keys, curve, &form, datatype, text);
             prop_assert!(looks_like(string.as_bytes()));
@@ -645,7 +645,7 @@ fn a_datatype_that_nothing_authenticates_can_be_ignored() {
         let mut untyped = Opener::new(&keys, Legacy::Refused).ignoring_unauthenticated_types();
         for word in ["", "string:", "number:", "boolean:"] {
             let opened = untyped.open(retyped(&bare, word).as_bytes()).unwrap();
-            assert_eq!((opened.value, opened.datatype), (Value::Text(text), Datatype::String), "{word}");
+            assert_eq!((opened.value, opened.datatype), (OpenedValue::Text(text), Datatype::String), "{word}");
             let same = untyped.open(retyped(&stamped, word).as_bytes()).map(|opened| format!("{opened:?}"));
             let expect = typed.open(retyped(&stamped, word).as_bytes()).map(|opened| format!("{opened:?}"));
             assert_eq!(same, expect, "{word}");

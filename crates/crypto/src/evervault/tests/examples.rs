@@ -4,7 +4,7 @@ use super::*;
 use crate::CannotOpen;
 
 /// String, curve, role, origin, datatype, text, value.
-type Example = (&'static str, Curve, Option<(Option<&'static str>, u8)>, Datatype, &'static str, Value<'static>);
+type Example = (&'static str, Curve, Option<(Option<&'static str>, u8)>, Datatype, &'static str, OpenedValue<'static>);
 
 const STRINGS: [Example; 5] = [
     (
@@ -13,7 +13,7 @@ const STRINGS: [Example; 5] = [
         None,
         Datatype::String,
         "hello",
-        Value::Text("hello"),
+        OpenedValue::Text("hello"),
     ),
     (
         "ev:S0lS:boolean:AAECAwQFBgcICQoL:AkZtf8rlY+XLCaDRhwu1gDRIBGF4eaFJSc8iKF8brj8n:yUK5t2HmcsqtznUkNNDB89kz08JkuE6ErpzQrBL0OYGuR6hbA6uX7kuUaJf2Do7T2+Q:$",
@@ -21,7 +21,7 @@ const STRINGS: [Example; 5] = [
         Some((Some("card-number"), 5)),
         Datatype::Boolean,
         "true",
-        Value::Boolean(true),
+        OpenedValue::Boolean(true),
     ),
     (
         "ev:Tk9D:number:AAECAwQFBgcICQoL:A9Zak5d8qj0bCBhS/1ennkZfFmBXcwS66tUF3TpIWJzz:lbqjC1tTcq/K6wWsY0/imAn7:$",
@@ -29,7 +29,7 @@ const STRINGS: [Example; 5] = [
         None,
         Datatype::Number,
         "42",
-        Value::Number(Number::Unsigned(42)),
+        OpenedValue::Number(Number::Unsigned(42)),
     ),
     (
         "ev:QkTC:AAECAwQFBgcICQoL:A9Zak5d8qj0bCBhS/1ennkZfFmBXcwS66tUF3TpIWJzz:rIj4I5auy+8tnqCmbBtxBU9HRIyqaNDhYCVfr2r9LycVfk5/:$",
@@ -37,7 +37,7 @@ const STRINGS: [Example; 5] = [
         Some((None, 9)),
         Datatype::String,
         "hello",
-        Value::Text("hello"),
+        OpenedValue::Text("hello"),
     ),
     (
         "ev:QkTC:number:AAECAwQFBgcICQoL:A9Zak5d8qj0bCBhS/1ennkZfFmBXcwS66tUF3TpIWJzz:vYj5I5ezaS4pmAruUZ8cD09ZioaTsR35ZbaHYSUxmBENbp1oSK5KlH3DLus2q6ss:$",
@@ -45,7 +45,7 @@ const STRINGS: [Example; 5] = [
         Some((Some("card-number"), 7)),
         Datatype::Number,
         "42",
-        Value::Number(Number::Unsigned(42)),
+        OpenedValue::Number(Number::Unsigned(42)),
     ),
 ];
 

@@ -12,7 +12,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/eve
 
 /// One line. Byte strings are lower-case hex; a string value is itself, a file is hex.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Vector {
+struct EvervaultVector {
     name: String,
     /// `open` or `refuse`.
     expect: String,
@@ -42,12 +42,12 @@ struct OpensTo {
     encrypted_at: Option<u64>,
 }
 
-fn opens_to(value: Value<'_>) -> OpensTo {
+fn opens_to(value: OpenedValue<'_>) -> OpensTo {
     let (r#type, value) = match value {
-        Value::Text(text) => ("text", text.to_owned()),
-        Value::Number(number @ Number::Float(_)) => ("float", NumberText::new(number).as_str().to_owned()),
-        Value::Number(number) => ("integer", NumberText::new(number).as_str().to_owned()),
-        Value::Boolean(value) => ("boolean", value.to_string()),
+        OpenedValue::Text(text) => ("text", text.to_owned()),
+        OpenedValue::Number(number @ Number::Float(_)) => ("float", NumberText::new(number).as_str().to_owned()),
+        OpenedValue::Number(number) => ("integer", NumberText::new(number).as_str().to_owned()),
+        OpenedValue::Boolean(value) => ("boolean", value.to_string()),
     };
     OpensTo { r#type: r#type.into(), value, role: None, origin: None, encrypted_at: None }
 }
@@ -63,8 +63,8 @@ fn forge_named(name: &str, kdf: Kdf) -> Forge {
     Forge { app: Sha256::digest("app").into(), ephemeral, iv, kdf }
 }
 
-fn vector(name: &str, kind: &str, legacy: bool, sealed: String, opens_to: OpensTo) -> Vector {
-    Vector {
+fn vector(name: &str, kind: &str, legacy: bool, sealed: String, opens_to: OpensTo) -> EvervaultVector {
+    EvervaultVector {
         name: name.into(),
         expect: "open".into(),
         kind: kind.into(),
@@ -76,7 +76,7 @@ fn vector(name: &str, kind: &str, legacy: bool, sealed: String, opens_to: OpensT
 }
 
 /// A string as its client writes it. What we write too is made by the writer as well, and must be the same.
-fn string(tag: Tag, datatype: Datatype, role: Option<&str>, text: &str, value: Value<'_>) -> Vector {
+fn string(tag: Tag, datatype: Datatype, role: Option<&str>, text: &str, value: OpenedValue<'_>) -> EvervaultVector {
     let name = format!("{tag:?} {} {text:?}", role.unwrap_or("without role"));
     let forge = forge_named(&name, tag.kdf());
     let sealed = forge.string(tag, datatype, &payload(tag, role, text));
@@ -99,7 +99,7 @@ fn string(tag: Tag, datatype: Datatype, role: Option<&str>, text: &str, value: V
     vector(&name, "string", tag.is_legacy(), sealed, expected)
 }
 
-fn file(version: FileVersion, role: Option<&str>, content: &[u8]) -> Vector {
+fn file(version: FileVersion, role: Option<&str>, content: &[u8]) -> EvervaultVector {
     let name = format!("file {version:?} {} bytes", content.len());
     let forge = forge_named(&name, version.scheme().kdf);
     let map = super::metadata(role);
@@ -109,8 +109,8 @@ fn file(version: FileVersion, role: Option<&str>, content: &[u8]) -> Vector {
 }
 
 /// The same vector with something changed, which must refuse.
-fn spoilt(from: &Vector, how: &str, change: impl FnOnce(&mut Vector)) -> Vector {
-    let mut vector = Vector { expect: "refuse".into(), opens_to: None, ..from.clone() };
+fn spoilt(from: &EvervaultVector, how: &str, change: impl FnOnce(&mut EvervaultVector)) -> EvervaultVector {
+    let mut vector = EvervaultVector { expect: "refuse".into(), opens_to: None, ..from.clone() };
     vector.name = format!("{}: {how}", from.name);
     change(&mut vector);
     assert_ne!((&vector.sealed, &vector.private_key, vector.legacy), (&from.sealed, &from.private_key, from.legacy));
@@ -118,7 +118,7 @@ fn spoilt(from: &Vector, how: &str, change: impl FnOnce(&mut Vector)) -> Vector 
 }
 
 /// The same vector with something changed, which must open to the same.
-fn varied(from: &Vector, how: &str, change: impl FnOnce(&mut Vector)) -> Vector {
+fn varied(from: &EvervaultVector, how: &str, change: impl FnOnce(&mut EvervaultVector)) -> EvervaultVector {
     let mut vector = from.clone();
     vector.name = format!("{}: {how}", from.name);
     change(&mut vector);
@@ -126,7 +126,7 @@ fn varied(from: &Vector, how: &str, change: impl FnOnce(&mut Vector)) -> Vector 
 }
 
 /// Applies `change` to the bytes behind part `part` of a string, counted from its end.
-fn rewrite(vector: &mut Vector, part: usize, change: impl FnOnce(&mut Vec<u8>)) {
+fn rewrite(vector: &mut EvervaultVector, part: usize, change: impl FnOnce(&mut Vec<u8>)) {
     let mut parts: Vec<String> = vector.sealed.split(':').map(Into::into).collect();
     let at = parts.len() - 1 - part;
     let mut bytes = STANDARD_NO_PAD.decode(&parts[at]).unwrap();
@@ -135,7 +135,7 @@ fn rewrite(vector: &mut Vector, part: usize, change: impl FnOnce(&mut Vec<u8>)) 
     vector.sealed = parts.join(":");
 }
 
-fn rewrite_file(vector: &mut Vector, change: impl FnOnce(&mut Vec<u8>)) {
+fn rewrite_file(vector: &mut EvervaultVector, change: impl FnOnce(&mut Vec<u8>)) {
     let mut file = unhex(&vector.sealed);
     file.truncate(file.len() - 4);
     change(&mut file);
@@ -146,7 +146,7 @@ const CIPHERTEXT: usize = 1;
 const POINT: usize = 2;
 const INITIAL: usize = 3;
 
-fn spoilt_strings(base: &Vector, tag: Tag) -> Vec<Vector> {
+fn spoilt_strings(base: &EvervaultVector, tag: Tag) -> Vec<EvervaultVector> {
     let mut all = vec![
         spoilt(base, "IV altered", |v| rewrite(v, INITIAL, |bytes| bytes[0] ^= 1)),
         spoilt(base, "IV short", |v| rewrite(v, INITIAL, |bytes| bytes.truncate(9))),
@@ -191,7 +191,7 @@ fn spoilt_strings(base: &Vector, tag: Tag) -> Vec<Vector> {
             }));
         }
     }
-    let sign = |v: &mut Vector| rewrite(v, POINT, |bytes| bytes[0] ^= 1);
+    let sign = |v: &mut EvervaultVector| rewrite(v, POINT, |bytes| bytes[0] ^= 1);
     all.push(match tag.kdf() {
         Kdf::X963 => spoilt(base, "point's sign altered", sign),
         Kdf::None => varied(base, "point's sign altered, which this tag does not bind", sign),
@@ -205,8 +205,8 @@ fn spoilt_strings(base: &Vector, tag: Tag) -> Vec<Vector> {
 }
 
 /// A metadata map in front of `text`, and who must refuse it.
-fn odd_metadata() -> Vec<Vector> {
-    let base = string(Tag::Qktc, Datatype::String, Some("pan"), "metadata", Value::Text("metadata"));
+fn odd_metadata() -> Vec<EvervaultVector> {
+    let base = string(Tag::Qktc, Datatype::String, Some("pan"), "metadata", OpenedValue::Text("metadata"));
     let with = |map: &[u8]| {
         let length = u16::try_from(map.len()).unwrap().to_le_bytes();
         let payload = [&length[..], map, b"metadata"].concat();
@@ -226,7 +226,7 @@ fn odd_metadata() -> Vec<Vector> {
     ] {
         all.push(spoilt(&base, how, |v| v.sealed = with(map)));
     }
-    let bare = |v: &mut Vector| {
+    let bare = |v: &mut EvervaultVector| {
         let to = v.opens_to.as_mut().unwrap();
         (to.origin, to.encrypted_at) = (None, None);
     };
@@ -257,7 +257,7 @@ fn odd_metadata() -> Vec<Vector> {
 
 /// Content that begins with metadata nothing marks, as some Android clients write it, and as a string has it that was
 /// made a file.
-fn unmarked_metadata() -> Vec<Vector> {
+fn unmarked_metadata() -> Vec<EvervaultVector> {
     let mut all = Vec::new();
     for (name, version, role) in [
         ("TENZ made a file", FileVersion::V3, Some("card-number")),
@@ -293,15 +293,15 @@ fn unmarked_metadata() -> Vec<Vector> {
     all
 }
 
-fn generate() -> Vec<Vector> {
+fn generate() -> Vec<EvervaultVector> {
     use Datatype as D;
     let mut all = Vec::new();
     for tag in Tag::ALL {
         let roles = if tag.has_metadata() { &[None, Some("card-number")][..] } else { &[None] };
         for role in roles {
-            all.push(string(tag, D::String, *role, "4242424242424242", Value::Text("4242424242424242")));
-            all.push(string(tag, D::Number, *role, "42", Value::Number(Number::Unsigned(42))));
-            all.push(string(tag, D::Boolean, *role, "true", Value::Boolean(true)));
+            all.push(string(tag, D::String, *role, "4242424242424242", OpenedValue::Text("4242424242424242")));
+            all.push(string(tag, D::Number, *role, "42", OpenedValue::Number(Number::Unsigned(42))));
+            all.push(string(tag, D::Boolean, *role, "true", OpenedValue::Boolean(true)));
         }
     }
     for (text, number) in [
@@ -311,19 +311,19 @@ fn generate() -> Vec<Vector> {
         ("1e+21", Number::Float(1e21)),
         ("1e-7", Number::Float(1e-7)),
     ] {
-        all.push(string(Tag::Qktc, D::Number, None, text, Value::Number(number)));
+        all.push(string(Tag::Qktc, D::Number, None, text, OpenedValue::Number(number)));
     }
     for text in ["18446744073709551617", "007", "null"] {
-        all.push(string(Tag::Tk9d, D::Number, None, text, Value::Text(text)));
+        all.push(string(Tag::Tk9d, D::Number, None, text, OpenedValue::Text(text)));
     }
-    all.push(string(Tag::Tk9d, D::Boolean, None, "1", Value::Boolean(true)));
-    all.push(string(Tag::Tk9d, D::Boolean, None, "0", Value::Boolean(false)));
-    all.push(string(Tag::Qktc, D::String, None, "", Value::Text("")));
-    all.push(string(Tag::Qktc, D::String, None, "Zo\u{eb} \u{1f511}", Value::Text("Zo\u{eb} \u{1f511}")));
+    all.push(string(Tag::Tk9d, D::Boolean, None, "1", OpenedValue::Boolean(true)));
+    all.push(string(Tag::Tk9d, D::Boolean, None, "0", OpenedValue::Boolean(false)));
+    all.push(string(Tag::Qktc, D::String, None, "", OpenedValue::Text("")));
+    all.push(string(Tag::Qktc, D::String, None, "Zo\u{eb} \u{1f511}", OpenedValue::Text("Zo\u{eb} \u{1f511}")));
     let mut more = Vec::new();
     for tag in Tag::ALL {
         let role = tag.has_metadata().then_some("card-number");
-        let base = string(tag, D::String, role, "hello", Value::Text("hello"));
+        let base = string(tag, D::String, role, "hello", OpenedValue::Text("hello"));
         more.extend(spoilt_strings(&base, tag));
         more.push(varied(&base, "padded", |v| {
             let characters = v.sealed.rsplit(':').nth(1).unwrap().len();
@@ -344,7 +344,7 @@ fn generate() -> Vec<Vector> {
         more.push(base);
     }
     more.extend(odd_metadata());
-    let base = string(Tag::Tk9d, D::String, None, "x", Value::Text("x"));
+    let base = string(Tag::Tk9d, D::String, None, "x", OpenedValue::Text("x"));
     for (how, datatype, text) in [
         ("not UTF-8", D::String, &b"\xff\xfe"[..]),
         ("a number that is none", D::Number, b"hello"),
@@ -394,7 +394,7 @@ fn generate() -> Vec<Vector> {
     all
 }
 
-fn open(vector: &Vector) -> Option<OpensTo> {
+fn open(vector: &EvervaultVector) -> Option<OpensTo> {
     let keys = app(unhex(&vector.private_key).try_into().unwrap());
     let legacy = if vector.legacy { Legacy::Allowed } else { Legacy::Refused };
     let mut opener = Opener::new(&keys, legacy);
@@ -418,7 +418,7 @@ fn every_vector_gets_the_verdict_it_names() {
         std::fs::write(FILE, lines).unwrap();
     }
     let text = std::fs::read_to_string(FILE).unwrap();
-    let vectors: Vec<Vector> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let vectors: Vec<EvervaultVector> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for vector in &vectors {
         assert_eq!(vector.opens_to.is_some(), vector.expect == "open", "{}", vector.name);
         assert_eq!(open(vector), vector.opens_to, "{}", vector.name);

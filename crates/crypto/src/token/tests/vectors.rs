@@ -15,7 +15,7 @@ const PAN: (u8, &[u8]) = (0, b"4242424242424242");
 
 /// One line. Byte strings are lower-case hex, texts are themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Vector {
+struct TokenVector {
     name: String,
     #[serde(flatten)]
     case: Case,
@@ -25,8 +25,8 @@ struct Vector {
 #[serde(rename_all = "lowercase", tag = "kind")]
 enum Case {
     Hash(Hash),
-    Row(Row),
-    Shape(Shape),
+    RowVector(RowVector),
+    VectorShape(VectorShape),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ struct Hash {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Row {
+struct RowVector {
     app: u32,
     keys: Vec<Key>,
     collection: u32,
@@ -88,7 +88,7 @@ struct OpensTo {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Shape {
+struct VectorShape {
     format: String,
     text: String,
     expect: Expect,
@@ -127,7 +127,7 @@ fn computed(hash: &Hash) -> [u8; 16] {
     }
 }
 
-fn hashes(all: &mut Vec<Vector>) {
+fn hashes(all: &mut Vec<TokenVector>) {
     let base = Hash { app: 7, secret: secret("token key 1"), collection: 3, ..Hash::default() };
     let with = |of: &str, change: &dyn Fn(&mut Hash)| {
         let mut hash = Hash { of: of.into(), ..base.clone() };
@@ -143,7 +143,7 @@ fn hashes(all: &mut Vec<Vector>) {
         let expect = if hash == made { Expect::Hold } else { Expect::Refuse };
         let name = format!("{} hash: {name}", hash.of);
         let case = Case::Hash(Hash { hash: hex(&computed(made)), expect: Some(expect), ..hash.clone() });
-        all.push(Vector { name, case });
+        all.push(TokenVector { name, case });
     };
     for (name, hash) in [
         ("plain", &id),
@@ -200,7 +200,7 @@ fn plaintext(keys: &TokenKeys, context: &[u8], token: &[u8], datatype: u8, value
     [&keys.context(context).0[..], &length, token, &[datatype], value].concat()
 }
 
-fn sealed(name: &str, versions: &[Key], context: &[u8], token: &str, value: Option<(u8, &[u8])>) -> Vector {
+fn sealed(name: &str, versions: &[Key], context: &[u8], token: &str, value: Option<(u8, &[u8])>) -> TokenVector {
     sealed_for(name, versions, context, None, token, value)
 }
 
@@ -211,7 +211,7 @@ fn sealed_for(
     fingerprint: Option<&[u8; 16]>,
     token: &str,
     value: Option<(u8, &[u8])>,
-) -> Vector {
+) -> TokenVector {
     let keys = keys(7, versions);
     let id = keys.id(3, token);
     let (datatype, bytes) = value.unwrap_or((0x80, b""));
@@ -231,7 +231,7 @@ fn sealed_for(
     };
     let (id, context, row) = (hex(&id), hex(context), hex(&row));
     let (keys, fingerprint) = (versions.to_vec(), fingerprint.map(|own| hex(own)));
-    let case = Row {
+    let case = RowVector {
         app: 7,
         keys,
         collection: 3,
@@ -242,24 +242,24 @@ fn sealed_for(
         expect: Expect::Hold,
         opens_to: Some(opens_to),
     };
-    Vector { name: format!("row: {name}"), case: Case::Row(case) }
+    TokenVector { name: format!("row: {name}"), case: Case::RowVector(case) }
 }
 
 /// The same row with something changed.
-fn spoilt(from: &Vector, how: &str, change: impl FnOnce(&mut Row)) -> Vector {
-    let Case::Row(mut row) = from.case.clone() else { panic!("not a row") };
+fn spoilt(from: &TokenVector, how: &str, change: impl FnOnce(&mut RowVector)) -> TokenVector {
+    let Case::RowVector(mut row) = from.case.clone() else { panic!("not a row") };
     (row.expect, row.opens_to) = (Expect::Refuse, None);
     change(&mut row);
-    Vector { name: format!("{}, {how}", from.name), case: Case::Row(row) }
+    TokenVector { name: format!("{}, {how}", from.name), case: Case::RowVector(row) }
 }
 
-fn rewrite(row: &mut Row, change: impl FnOnce(&mut Vec<u8>)) {
+fn rewrite(row: &mut RowVector, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = unhex(&row.row);
     change(&mut bytes);
     row.row = hex(&bytes);
 }
 
-fn rows(all: &mut Vec<Vector>) {
+fn rows(all: &mut Vec<TokenVector>) {
     let one = [key(1, true)];
     let two = [key(1, false), key(2, true)];
     let token = "tok_0123456789abcdefghijkl";
@@ -302,7 +302,7 @@ fn rows(all: &mut Vec<Vector>) {
         all.push(spoilt(base, "another id", |row| row.id.replace_range(..2, "00")));
         all.push(spoilt(base, "another secret", |row| row.keys.last_mut().unwrap().secret = secret("somebody else")));
         all.push(spoilt(base, "version disabled", |row| row.keys.last_mut().unwrap().active = false));
-        let Case::Row(row) = &base.case else { panic!("not a row") };
+        let Case::RowVector(row) = &base.case else { panic!("not a row") };
         let token = row.opens_to.as_ref().map(|to| OpensTo { datatype: None, value: None, ..to.clone() });
         all.push(spoilt(base, "another context", |row| {
             (row.expect, row.opens_to, row.context) = (Expect::Token, token, hex(b"cards.pan.2"));
@@ -312,7 +312,7 @@ fn rows(all: &mut Vec<Vector>) {
 }
 
 /// Authentic rows whose plaintext is none.
-fn malformed(all: &mut Vec<Vector>, base: &Vector) {
+fn malformed(all: &mut Vec<TokenVector>, base: &TokenVector) {
     let keys = keys(7, &[key(1, true)]);
     let plain = |token: &[u8], datatype, value: &[u8]| plaintext(&keys, b"", token, datatype, value);
     let mut longer = plain(b"tok", 0, b"");
@@ -329,7 +329,7 @@ fn malformed(all: &mut Vec<Vector>, base: &Vector) {
         ("no token length", good[..17].to_vec()),
         ("empty", Vec::new()),
     ] {
-        let Case::Row(Row { collection, id, .. }) = &base.case else { panic!("not a row") };
+        let Case::RowVector(RowVector { collection, id, .. }) = &base.case else { panic!("not a row") };
         let id = unhex(id).try_into().unwrap();
         let row = row(&keys, name, 1, *collection, &id, &plaintext);
         all.push(spoilt(base, name, |spoilt| spoilt.row = hex(&row)));
@@ -347,7 +347,7 @@ fn format(name: &str) -> Format {
     }
 }
 
-fn shapes(all: &mut Vec<Vector>) {
+fn shapes(all: &mut Vec<TokenVector>) {
     use Expect::{Hold, Refuse};
     for (format, text, expect) in [
         ("opaque", "tok_0123456789abcdefghijXZ", Hold),
@@ -374,12 +374,12 @@ fn shapes(all: &mut Vec<Vector>) {
         ("email", "tok-0123456789abcdefghijklmn@tokens.invalid", Refuse),
         ("email", "tok-0123456789abcdefghijklmno@tokens.example", Refuse),
     ] {
-        let case = Case::Shape(Shape { format: format.into(), text: text.into(), expect });
-        all.push(Vector { name: format!("shape: {format} {text:?}"), case });
+        let case = Case::VectorShape(VectorShape { format: format.into(), text: text.into(), expect });
+        all.push(TokenVector { name: format!("shape: {format} {text:?}"), case });
     }
 }
 
-fn generate() -> Vec<Vector> {
+fn generate() -> Vec<TokenVector> {
     let mut all = Vec::new();
     hashes(&mut all);
     rows(&mut all);
@@ -387,7 +387,7 @@ fn generate() -> Vec<Vector> {
     all
 }
 
-fn verdict(row: &Row) -> (Expect, Option<OpensTo>) {
+fn verdict(row: &RowVector) -> (Expect, Option<OpensTo>) {
     let keys = keys(row.app, &row.keys);
     let mut buffer = RowBuffer::default();
     let id = unhex(&row.id).try_into().unwrap();
@@ -411,13 +411,13 @@ fn every_vector_gets_the_verdict_it_names() {
         std::fs::write(FILE, lines).unwrap();
     }
     let text = std::fs::read_to_string(FILE).unwrap();
-    let vectors: Vec<Vector> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let vectors: Vec<TokenVector> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut held = 0;
-    for Vector { name, case } in &vectors {
+    for TokenVector { name, case } in &vectors {
         let (expect, found) = match case {
             Case::Hash(hash) => (hash.expect.unwrap(), hex(&computed(hash)) == hash.hash),
-            Case::Shape(shape) => (shape.expect, format(&shape.format).has_shape(&shape.text)),
-            Case::Row(row) => {
+            Case::VectorShape(shape) => (shape.expect, format(&shape.format).has_shape(&shape.text)),
+            Case::RowVector(row) => {
                 assert_eq!(verdict(row), (row.expect, row.opens_to.clone()), "{name}");
                 (row.expect, row.expect == Expect::Hold)
             }

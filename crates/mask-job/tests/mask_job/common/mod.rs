@@ -56,7 +56,7 @@ impl Local {
 
     /// Masks a JSON document as the engine does for a request. Returns the document without blanks.
     pub(crate) fn document(&self, json: &str) -> Result<String, String> {
-        let limits = sealwire_payload::Limits::default();
+        let limits = sealwire_payload::WalkLimits::default();
         let input = sealwire_payload::json::to_msgpack(json.as_bytes(), limits).map_err(|error| error.to_string())?;
         let selection = Arc::clone(self.masks.rules().selection());
         let mut walk = sealwire_payload::Walk::new(selection, sealwire_payload::Containers::Descend, limits);

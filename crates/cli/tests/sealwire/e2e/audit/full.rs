@@ -16,24 +16,24 @@ use super::{audited, records, verified};
 use crate::e2e::harness::{APP, HANG, Harness, code, fields, http_get, run, stateless};
 
 /// Stops the engine with the test.
-struct Engine {
+struct FullDiskEngine {
     child: Child,
     address: String,
     admin: std::net::SocketAddr,
 }
 
-impl Drop for Engine {
+impl Drop for FullDiskEngine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Engine {
+impl FullDiskEngine {
     /// On the files of a harness.
     fn start(harness: &Harness, on_failure: &str, folder: &Path) -> Self {
         let tls = &harness.config.tls;
-        let sealwire_config::Kek::File(kek) = &harness.config.kek else { panic!("the default is a file") };
+        let sealwire_config::KekSource::File(kek) = &harness.config.kek else { panic!("the default is a file") };
         let text = format!(
             "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
              [tls]\ncertificate = {:?}\nkey = {:?}\nclient_ca = {:?}\n[state]\nmode = \"stateless\"\nfile = {:?}\n\
@@ -84,7 +84,7 @@ impl Engine {
     }
 }
 
-async fn client(harness: &Harness, engine: &Engine) -> Client {
+async fn client(harness: &Harness, engine: &FullDiskEngine) -> Client {
     let endpoints = vec![Endpoint::new(&*engine.address, "localhost")];
     let config = ClientConfig { endpoints, connections: 1, attempts_max: 1, ..harness.client_config() };
     Client::connect(config).await.unwrap()
@@ -102,7 +102,7 @@ fn a_full_disk_refuses_calls_or_counts_them_and_both_end_with_a_gap() {
         .await;
         for on_failure in ["reject", "continue"] {
             let folder = harness.config.state.file.parent().unwrap().join(format!("audit-{on_failure}"));
-            let engine = Engine::start(&harness, on_failure, &folder);
+            let engine = FullDiskEngine::start(&harness, on_failure, &folder);
             let client = client(&harness, &engine).await;
             let payload = fields(3);
             let call = || client.encrypt(Encrypt::new(APP, &payload));
