@@ -1,8 +1,8 @@
 //! Moves whole segments to another folder, and leaves a sealed statement of what was moved.
 //!
-//! A trail is complete from record 1 on, or from behind the record that its statement names. So a segment that is gone and in
-//! no statement is missed for good, by `verify` and by each engine that starts. The folder that segments are moved to is a trail
-//! of its own, with a head that names its last record: it verifies, and grows by the next move.
+//! A trail is complete from record 1 on, or from behind the record that its statement names. So a segment that is gone
+//! and in no statement is missed for good, by `verify` and by each engine that starts. The folder that segments are
+//! moved to is a trail of its own, with a head that names its last record: it verifies, and grows by the next move.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -141,7 +141,7 @@ pub enum ArchiveError {
     Elsewhere {
         /// The folder.
         folder: PathBuf,
-        /// What is there.
+        /// A description of the file found there.
         what: String,
     },
     /// A statement or a head cannot be believed.
@@ -160,7 +160,7 @@ pub enum ArchiveError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -170,8 +170,8 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> ArchiveError {
     move |source| ArchiveError::Io { path, source }
 }
 
-/// Moves segments. Killed at any point, it leaves all records in one folder or in both, and is simply run again. `progress` is
-/// told bytes done and bytes in all.
+/// Moves segments. Killed at any point, it leaves all records in one folder or in both, and is simply run again.
+/// `progress` is told bytes done and bytes in all.
 ///
 /// # Errors
 ///
@@ -222,7 +222,8 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
     Ok(Moved { segments: moved.len(), bytes, records: Some((first, last)), findings })
 }
 
-/// Removes what a move that was killed left, where it has a copy, byte for byte. What has none stays: it is nobody's to remove.
+/// Removes what a move that was killed left, where it has a copy, byte for byte. What has none stays: it is nobody's to
+/// remove.
 fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), ArchiveError> {
     let mut copied = Vec::new();
     for segment in done {

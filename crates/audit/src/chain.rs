@@ -1,7 +1,7 @@
 //! The chain: each line holds a hash over the hash before it and its own bytes, and a MAC of that hash.
 //!
-//! `{"seq":N` + body + `,"hash":"` 64 digits `","mac":"` 32 digits `"}` newline. The hash is SHA-256 of the 32 bytes of the
-//! hash before and of everything up to `,"hash"`; before the first record stands a hash of the chain's random name.
+//! `{"seq":N` + body + `,"hash":"` 64 digits `","mac":"` 32 digits `"}` newline. The hash is SHA-256 of the 32 bytes of
+//! the hash before and of everything up to `,"hash"`; before the first record stands a hash of the chain's random name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,12 +29,12 @@ const SEAL_BYTES: usize = HASH.len() + 64 + MAC.len() + 2 * MAC_BYTES + END.len(
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// What stands before the first record of a chain of that name.
+    /// Returns the hash that precedes the first record of a chain of that name.
     pub(crate) fn genesis(chain: &[u8; 16]) -> Self {
         Self(Sha256::new().chain_update(b"sealwire/audit/1").chain_update(chain).finalize().into())
     }
 
-    /// What follows from it with a line, up to its seal.
+    /// Returns the next hash: this one chained with a line up to its seal.
     pub(crate) fn with(&self, sealed: &[u8]) -> Self {
         Self(Sha256::new().chain_update(self.0).chain_update(sealed).finalize().into())
     }
@@ -92,11 +92,11 @@ impl Link {
 pub struct Line<'a> {
     /// The record's number.
     pub seq: u64,
-    /// What the hash is over.
+    /// The bytes that the hash covers.
     pub(crate) sealed: &'a [u8],
     /// Of it, what is behind the number: from a comma on.
     pub(crate) body: &'a [u8],
-    /// What it says its hash is.
+    /// The hash that the line states.
     pub hash: Digest,
     pub(crate) mac: [u8; MAC_BYTES],
 }

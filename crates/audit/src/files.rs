@@ -58,7 +58,7 @@ pub(crate) fn folder_bytes(folder: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// What may still be written into a folder that is to hold so much at most.
+/// Returns the bytes that can still be written into a folder with a largest size.
 pub(crate) fn bytes_left(folder: &Path, folder_bytes_max: Option<u64>) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(folder)?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);

@@ -12,7 +12,8 @@ use crate::chain::Digest;
 /// Bytes of a MAC: HMAC-SHA-256 cut to its first half, as RFC 2104 and RFC 4868 allow.
 pub(crate) const MAC_BYTES: usize = 16;
 
-/// One key for lines, one for heads, one for statements of what was archived, so that none is taken for another. Wiped on drop.
+/// One key for lines, one for heads, one for statements of what was archived, so that none is taken for another. Wiped
+/// on drop.
 #[derive(Clone)]
 pub struct AuditKey {
     line: Box<Hmac<Sha256>>,
@@ -67,7 +68,7 @@ fn cut(key: &Hmac<Sha256>, bytes: &[u8]) -> [u8; MAC_BYTES] {
     cut
 }
 
-/// Whether two MACs are one, in a time that says nothing of where they differ.
+/// Compares two MACs in constant time.
 pub(crate) fn same(one: &[u8; MAC_BYTES], other: &[u8; MAC_BYTES]) -> bool {
     one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

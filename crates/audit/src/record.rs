@@ -1,4 +1,4 @@
-//! What is written of a call, and of what happens to the trail itself.
+//! Records of requests, and of events of the trail itself.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ const CHANGE_BYTES_MAX: usize = 4_096;
 /// Most facts about a change.
 const CHANGES_MAX: usize = 8;
 
-/// One call that was decided. No field holds anything of a payload, a token or a key; names are cut to 128 bytes, reasons to
-/// 256, principals to 2,048, and the facts about a change to 4,096 together.
+/// One call that was decided. No field holds anything of a payload, a token or a key; names are cut to 128 bytes,
+/// reasons to 256, principals to 2,048, and the facts about a change to 4,096 together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record<'a> {
-    /// Who called: the whole name in the certificate.
+    /// The principal: the whole name in the certificate.
     pub principal: &'a str,
     /// Which field of the certificate that is.
     pub kind: &'a str,
-    /// What was called; one word for all that do not exist.
+    /// The method; one word for all methods that do not exist.
     pub method: &'a str,
     /// The app that the call named, where it was understood.
     pub app: Option<&'a str>,
@@ -37,7 +37,7 @@ pub struct Record<'a> {
     pub reason: Option<&'a str>,
     /// The function that its caller saw values through, by its role.
     pub mask: Option<&'a str>,
-    /// What a control call was to change.
+    /// The requested change of a control request.
     pub change: &'a [(&'static str, Change<'a>)],
     /// Fields that the call's answer covers; of calls on tokens, tokens.
     pub fields: u64,
@@ -123,7 +123,7 @@ impl Record<'_> {
     }
 }
 
-/// What happens to the trail itself, and to the engine that keeps it.
+/// Events of the trail itself, and of the engine that keeps it.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// The engine opened the trail.
@@ -143,16 +143,16 @@ pub enum Event<'a> {
         lost: u64,
         /// When the first was.
         since: Moment,
-        /// What the system said last.
+        /// The system's last error.
         error: &'a str,
     },
     /// Requests that were refused were counted, not recorded one by one.
     Refused {
-        /// Who sent them, or `*` for several.
+        /// The principal, or `*` for several.
         principal: &'a str,
         /// Which field of the certificate that is.
         kind: &'a str,
-        /// What was called, or `*` for several.
+        /// The method, or `*` for several.
         method: &'a str,
         /// The code of the answer, or `*` for several.
         outcome: &'a str,
@@ -182,7 +182,7 @@ pub enum Event<'a> {
     },
     /// Something was read again.
     Reload {
-        /// What.
+        /// A name of the changed part.
         what: &'a str,
         /// `ok`, or why not.
         outcome: &'a str,
@@ -240,7 +240,7 @@ impl Event<'_> {
     }
 }
 
-/// What every record begins with, behind its number.
+/// Begins a record, after its number.
 pub(crate) fn begin(out: &mut Vec<u8>, at: Moment, event: &str, instance: &str) {
     json::key(out, "time");
     moment(out, at);

@@ -10,7 +10,7 @@ use crate::chain::{Digest, LINE_BYTES_MAX, Line, Link, SEQ_MAX};
 use crate::json;
 use crate::timestamp::Moment;
 
-/// What the first record of a segment says.
+/// Content of a segment's first record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) chain: [u8; 16],
@@ -57,7 +57,7 @@ impl Header {
         let time = Moment::parse(text.time.as_bytes())?;
         let known = text.event == "segment" && text.format == 1 && text.key.len() == 8;
         let is_begin = previous.seq == 0;
-        // What stands before the first record follows from the chain's name.
+        // The hash before the first record follows from the chain's name.
         let fits = !is_begin || previous.hash == Digest::genesis(&chain);
         let key = text.key.to_owned();
         (known && fits && previous.seq < SEQ_MAX).then_some(Self { chain, key, time, previous, previous_file })

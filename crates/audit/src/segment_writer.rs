@@ -1,7 +1,8 @@
-//! The files, written by one process at a time: segments, the head, and how a trail is found after any end of its engine.
+//! The files, written by one process at a time: segments, the head, and how a trail is found after any end of its
+//! engine.
 //!
-//! What is appended together is there together, or not at all: a write that fails is taken back. Nothing here runs by
-//! itself; [`Trail`](crate::Trail) has the thread.
+//! Records that are appended together are written together or not at all: a failed write is undone. Nothing here runs
+//! by itself; [`Trail`](crate::Trail) has the thread.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write as _};
@@ -20,10 +21,10 @@ use crate::segment::{Header, Lines};
 use crate::timestamp::Moment;
 use crate::verify::TRIES_MAX;
 
-/// What is kept of the buffer of a large group.
+/// Bytes kept of the buffer after a large group.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
 
-/// What the head may add to a folder.
+/// Largest size of the checkpoint file.
 const HEAD_BYTES_MAX: u64 = 1_024;
 
 /// Where a trail is, and when a segment ends.
@@ -35,9 +36,9 @@ pub struct Options {
     pub segment_bytes: u64,
     /// And before the first write so long after its beginning.
     pub segment_age: Duration,
-    /// What all files of the folder may come to; beyond it records cannot be written, as on a full disk. `None`: the disk's size.
+    /// Largest total size of the folder's files. Beyond it writes fail as on a full disk. `None`: the disk's size.
     pub folder_bytes_max: Option<u64>,
-    /// Whether what is written is put on disk (`fdatasync`) before it counts as written; else the system has it (`write`).
+    /// If true, records count as written after `fdatasync`; if false, after `write`.
     pub sync: bool,
     /// Names this run of this engine.
     pub instance: String,
@@ -57,7 +58,7 @@ pub enum JournalError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
     /// No random numbers.
@@ -125,13 +126,13 @@ pub struct Journal {
     /// The segment before.
     previous: Option<String>,
     head: File,
-    /// What the head says, but for its end.
+    /// Content of the checkpoint, without its end.
     note: Head,
     note_buffer: Vec<u8>,
     found: FoundSegment,
     torn_bytes: u64,
     out: Vec<u8>,
-    /// What the files come to, as far as is known without looking: somebody may have moved some away.
+    /// Total size of the files, as far as is known without reading the folder: files can be moved away.
     folder_bytes: u64,
     _lock: File,
 }
@@ -233,7 +234,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// What the system said; the trail is as it was before, and the next call tries to go on.
+    /// The system's error. The trail is as before, and the next call tries again.
     pub fn append<'a>(&mut self, at: Moment, records: impl Iterator<Item = &'a [u8]>) -> io::Result<bool> {
         self.mend()?;
         self.out.clear();
@@ -265,7 +266,7 @@ impl Journal {
                 self.open = Some(target);
                 let mended = self.mend();
                 if self.options.sync && mended.is_ok() {
-                    // What the system keeps of a file whose sync failed is not known.
+                    // After a failed sync the content of the file on disk is unknown.
                     self.open = None;
                     self.reason = "failure";
                 }
@@ -278,7 +279,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// What the system said.
+    /// The system's error.
     pub fn sync(&mut self) -> io::Result<()> {
         if let Some(open) = &self.open {
             open.file.sync_data()?;
@@ -371,7 +372,7 @@ impl Journal {
     }
 }
 
-/// What the last segment holds.
+/// Content of the last segment.
 struct Tail {
     segment: Segment,
     link: Link,
@@ -383,7 +384,7 @@ struct Tail {
     sound: bool,
 }
 
-/// What is gone on with.
+/// The state with which writing continues.
 struct SegmentState {
     found: FoundSegment,
     chain: [u8; 16],
@@ -419,7 +420,7 @@ impl SegmentState {
         }
     }
 
-    /// Of a folder with segments.
+    /// Returns the state of a folder with segments.
     fn behind(found: FoundSegment, head: Option<Head>, tail: Tail) -> Self {
         let Tail { segment, link, header, named, bytes, sound } = tail;
         let chain = header.as_ref().map(|header| header.chain).or(head.as_ref().map(|head| head.chain));
@@ -443,8 +444,8 @@ impl SegmentState {
     }
 }
 
-/// Whether each segment is there from record 1 on, or from behind what was archived. Goes by their first lines: what is missing
-/// within them is `verify`'s to find.
+/// Returns true if every segment exists from record 1, or from after the archived ones. Reads first lines only:
+/// `verify` finds records that are missing within segments.
 fn is_complete(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     for _ in 1..TRIES_MAX {
         match is_complete_now(folder, key) {
@@ -460,7 +461,7 @@ fn is_complete_now(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     let segments = files::segments(folder)?;
     // Behind the list: what is moved in between is in this or gone from there.
     let archived = Archived::read(folder, Some(key)).map_or(0, |archived| archived.link().seq);
-    // What was archived and is here again needs no others.
+    // Archived segments that were copied back need no predecessors.
     let again = segments.windows(2).take_while(|pair| pair[1].first <= archived + 1).count();
     let mut before: Option<Segment> = None;
     for segment in segments.into_iter().skip(again) {

@@ -31,7 +31,7 @@ pub struct Filter {
     pub until: Option<Moment>,
 }
 
-/// What a record says, as far as it does.
+/// A record's content. Absent parts are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Shown {
@@ -39,15 +39,15 @@ pub struct Shown {
     pub seq: u64,
     /// When it was made.
     pub time: String,
-    /// What it records.
+    /// The event.
     pub event: String,
     /// By which run of an engine.
     pub instance: String,
-    /// Who called.
+    /// The principal.
     pub principal: Option<String>,
     /// Which field of the certificate that is.
     pub kind: Option<String>,
-    /// What was called.
+    /// The method.
     pub method: Option<String>,
     /// The app.
     pub app: Option<String>,
@@ -57,7 +57,7 @@ pub struct Shown {
     pub reason: Option<String>,
     /// The function that its caller saw values through.
     pub mask: Option<String>,
-    /// What a control call was to change.
+    /// The requested change of a control request.
     pub change: Option<serde_json::Map<String, serde_json::Value>>,
     /// Fields.
     pub fields: u64,
@@ -81,14 +81,14 @@ pub struct Shown {
     pub first: Option<String>,
     /// When the last of them was.
     pub last: Option<String>,
-    /// What was read again.
+    /// The files that were reloaded.
     pub what: Option<String>,
-    /// What the system said.
+    /// The system's error.
     pub error: Option<String>,
 }
 
 impl Filter {
-    /// What a line says, if it is one of those that are wanted. A line that is no record is none of them.
+    /// Returns the record of a line if it matches. A line that is no record never matches.
     #[must_use]
     pub fn take(&self, line: &[u8]) -> Option<Shown> {
         let shown: Shown = serde_json::from_slice(line).ok()?;
@@ -119,7 +119,7 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Of a folder, from the beginning.
+    /// Follows a folder from the beginning.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, at: None }
@@ -129,7 +129,7 @@ impl Follow {
     ///
     /// # Errors
     ///
-    /// What the system says, or `visit`.
+    /// The error of the system, or of `visit`.
     pub fn poll(&mut self, visit: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let segments = files::segments(&self.folder)?;
         let first = self.at.as_ref().map_or(0, |(segment, _)| segment.first);

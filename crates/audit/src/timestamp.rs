@@ -1,4 +1,5 @@
-//! Points in time as records hold them: UTC, RFC 3339, milliseconds, always 24 characters, so that text sorts as time does.
+//! Points in time as records hold them: UTC, RFC 3339, milliseconds, always 24 characters, so that text sorts as time
+//! does.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +17,7 @@ impl Moment {
         Self::of(SystemTime::now())
     }
 
-    /// The same of another time.
+    /// Returns the timestamp of a given time.
     #[must_use]
     pub fn of(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -69,8 +70,8 @@ impl Moment {
     }
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar: Howard Hinnant, "chrono-compatible low-level date
-/// algorithms", `civil_from_days`.
+/// Year, month and day of a day since 1970, in the Gregorian calendar: Howard Hinnant, "chrono-compatible low-level
+/// date algorithms", `civil_from_days`.
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
@@ -82,7 +83,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// The same the other way round: `days_from_civil`. `None` before 1970 and where no month is meant.
+/// The inverse, `days_from_civil`. `None` before 1970 and for an invalid month.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
         return None;

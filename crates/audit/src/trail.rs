@@ -1,8 +1,9 @@
 //! The handle that calls give their records to, and the thread that writes them.
 //!
-//! A call encodes its record in a buffer of its thread and copies it under a short lock. The writer takes all that is there,
-//! numbers, chains and writes it in one go; what comes meanwhile goes with the next. Memory is bounded in records and
-//! bytes. What is lost is counted, and the count is a record itself as soon as the files can be written again.
+//! A call encodes its record in a buffer of its thread and copies it under a short lock. The writer takes all that is
+//! there, numbers, chains and writes it in one go; what comes meanwhile goes with the next. Memory is bounded in
+//! records and bytes. What is lost is counted, and the count is a record itself as soon as the files can be written
+//! again.
 
 mod queue;
 mod refusals;
@@ -28,7 +29,7 @@ use refusals::Refusals;
 use writer::Writer;
 pub use written::{Gone, Written};
 
-/// What becomes of calls when their records cannot be written.
+/// Handling of requests whose records cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
     /// They fail, too.
@@ -42,7 +43,7 @@ pub enum OnFailure {
 pub struct TrailOptions {
     /// Where they are.
     pub journal: Options,
-    /// What a failure does.
+    /// Effect of a failure.
     pub on_failure: OnFailure,
     /// Most records that wait to be written. As many again may be on their way.
     pub queue_records: usize,
@@ -56,7 +57,7 @@ pub struct TrailOptions {
     pub version: &'static str,
 }
 
-/// What happens to the files. Told from the writer's thread, which waits for it.
+/// An event of the files. Reported on the writer's thread, which waits for the observer.
 #[derive(Debug)]
 pub enum Notice<'a> {
     /// Records were written together.
@@ -75,7 +76,7 @@ pub enum Notice<'a> {
     },
     /// Records cannot be written; tried again each second.
     Failing {
-        /// What the system said.
+        /// The system's error.
         error: &'a std::io::Error,
         /// Records lost since they could.
         lost: u64,
@@ -100,7 +101,7 @@ pub trait Observer: Send + Sync {
     fn notice(&self, notice: &Notice<'_>);
 }
 
-/// What a trail says of itself.
+/// State of a trail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrailState {
     /// The number of the last record that is written.
@@ -133,7 +134,8 @@ struct Room {
 }
 
 impl Room {
-    /// Whether what is left is for permitted requests. A folder that cannot be asked is not short: writing to it says more.
+    /// Returns true if the free space is reserved for permitted requests. If the folder cannot be inspected, returns
+    /// false: writing tells more.
     fn is_short(&self) -> bool {
         // A small folder keeps a tenth.
         let reserve = self.folder_bytes_max.map_or(self.reserve_bytes, |max| self.reserve_bytes.min(max / 10));
@@ -141,7 +143,7 @@ impl Room {
     }
 }
 
-/// What calls and the writer share.
+/// State shared by requests and the writer.
 struct TrailShared {
     queue: Queue,
     instance: String,
@@ -159,8 +161,8 @@ thread_local! {
 }
 
 impl Trail {
-    /// Opens the trail of a folder, or begins one, and records the start. With [`OnFailure::Reject`] that record is written
-    /// before anything else may happen.
+    /// Opens the trail of a folder, or begins one, and records the start. With [`OnFailure::Reject`] that record is
+    /// written before anything else may happen.
     ///
     /// # Errors
     ///
@@ -205,25 +207,26 @@ impl Trail {
         self.torn_bytes
     }
 
-    /// What a failure does to calls.
+    /// Returns the effect of a failure on requests.
     #[must_use]
     pub fn on_failure(&self) -> OnFailure {
         self.on_failure
     }
 
-    /// Whether a call that begins now would fail for its record.
+    /// Returns true if a request that begins now would fail because of its record.
     #[must_use]
     pub fn rejects(&self) -> bool {
         self.on_failure == OnFailure::Reject && self.shared.fails.load(Ordering::Relaxed)
     }
 
-    /// Takes the record of a call. With [`OnFailure::Reject`] what comes back ends when it is written or lost, else at once.
+    /// Takes the record of a call. With [`OnFailure::Reject`] what comes back ends when it is written or lost, else at
+    /// once.
     pub fn record(&self, record: &Record<'_>) -> Written {
         self.push(|body| record.encode(body, Moment::now(), &self.shared.instance))
     }
 
-    /// Takes the record of a request that was refused before any work. Of a flood most are counted, in memory, and recorded
-    /// as counts by [`Trail::settle`]; such a request waits for nothing.
+    /// Takes the record of a request that was refused before any work. Of a flood most are counted, in memory, and
+    /// recorded as counts by [`Trail::settle`]; such a request waits for nothing.
     pub fn refused(&self, record: &Record<'_>) -> Written {
         let is_short = self.shared.is_short.load(Ordering::Relaxed);
         if self.refusals().take(record, is_short, Instant::now(), Moment::now()) {
@@ -232,8 +235,8 @@ impl Trail {
         Written::at_once(Ok(()))
     }
 
-    /// Looks how much room is left, and records what was counted, once it has been counted for a minute. To be called each
-    /// second or so. Counts wait while room is short or the files fail.
+    /// Looks how much room is left, and records what was counted, once it has been counted for a minute. To be called
+    /// each second or so. Counts wait while room is short or the files fail.
     pub fn settle(&self, now: Instant) {
         let is_short = self.room.is_short();
         self.shared.is_short.store(is_short, Ordering::Relaxed);
@@ -264,7 +267,7 @@ impl Trail {
         }
     }
 
-    /// What it says of itself now.
+    /// Returns the present state.
     #[must_use]
     pub fn state(&self) -> TrailState {
         let (seq, hash) = *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);

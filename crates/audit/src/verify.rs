@@ -1,9 +1,9 @@
 //! Finds what was done to a trail after it was written, and says where.
 //!
-//! Line by line, in bounded memory: a file of any size takes that of its longest line. With the key every line is checked to be
-//! an engine's; without it only that each follows from the one before, which whoever rewrites all of them can have so. What
-//! nobody can find in the files alone is that they and their head were put back to an earlier state: that takes an
-//! [`Anchor`] that was kept elsewhere.
+//! Line by line, in bounded memory: a file of any size takes that of its longest line. With the key every line is
+//! checked to be an engine's; without it only that each follows from the one before, which whoever rewrites all of them
+//! can have so. What nobody can find in the files alone is that they and their head were put back to an earlier state:
+//! that takes an [`Anchor`] that was kept elsewhere.
 
 mod check;
 mod finding;
@@ -58,7 +58,7 @@ pub struct Range {
     pub to: Option<u64>,
 }
 
-/// What became of the head.
+/// Result for the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadSeen {
     /// The range ends before it.
@@ -72,10 +72,10 @@ pub enum HeadSeen {
     Bad,
 }
 
-/// What was verified, and what was found.
+/// Extent and findings of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Whether the key was there: without it a forger who rewrites every line is not found.
+    /// True if the key was available: without it, a forger who rewrites every line is not detected.
     pub keyed: bool,
     /// Files that were read.
     pub segments: usize,
@@ -101,7 +101,7 @@ pub struct Report {
     pub torn_bytes: u64,
     /// The head.
     pub head: HeadSeen,
-    /// What is wrong, in the order of the files.
+    /// The findings, in the order of the files.
     pub findings: Vec<Finding>,
     /// More that is wrong and not listed.
     pub findings_omitted: u64,
@@ -123,7 +123,7 @@ pub enum VerifyError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
     /// Neither segments nor a head.
@@ -175,7 +175,7 @@ fn verify_once(
     if all.is_empty() && matches!(head, Err(NoteError::Missing)) {
         return Err(VerifyError::Nothing { folder: folder.to_owned() });
     }
-    // What was archived and is here again was verified there.
+    // Archived segments that were copied back were verified in the archive.
     let floor = archived.as_ref().map_or(0, |archived| archived.last().seq);
     let again = all.windows(2).take_while(|pair| pair[1].first <= floor + 1).count();
     let segments = within(&all[if range.from.is_none() { again } else { 0 }..], range);

@@ -72,7 +72,7 @@ pub fn to_payload<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     rmp_serde::to_vec_named(value).map_err(|error| Error::Value(Arc::new(error)))
 }
 
-/// What a client has done since it was made. Every number only grows.
+/// Counters of a client since its creation. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -87,7 +87,8 @@ pub struct Stats {
     pub ejections: u64,
 }
 
-/// A client of one server, or of several that serve the same apps. Cheap to clone; clones share the connections. Needs a tokio runtime with I/O and time.
+/// A client of one server, or of several that serve the same apps. Cheap to clone; clones share the connections. Needs
+/// a tokio runtime with I/O and time.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<ClientState>,
@@ -108,11 +109,12 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     /// Makes a client and one round trip with a server, so that a wrong address, name or certificate shows here. A
-    /// server that answers, if only with an error of its own such as `overloaded`, is connected; of several, one is enough.
+    /// server that answers, if only with an error of its own such as `overloaded`, is connected; of several, one is
+    /// enough.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call; [`Error::Rpc`] only where the
-    /// server turns this certificate away, with `forbidden` or `unauthenticated`.
+    /// [`Error::Config`] and [`Error::Tls`] before anything is opened, then as for any call; [`Error::Rpc`] only where
+    /// the server turns this certificate away, with `forbidden` or `unauthenticated`.
     pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
         let client = tokio::task::spawn_blocking(|| Self::lazy(config)).await;
         let client = client.map_err(|panicked| Error::Config(panicked.to_string().into()))??;
@@ -175,9 +177,9 @@ impl Client {
         self.document(call, Course::default(), request::rewrap).await
     }
 
-    /// Replaces the leaves of a document by tokens. Unless the call names an idempotency key it gets one, drawn at random, so
-    /// that an attempt after one whose answer was lost gets the tokens that the lost one made. In a collection of kind
-    /// `random` that costs each token an entry in an index of the store; a client whose
+    /// Replaces the leaves of a document by tokens. Unless the call names an idempotency key it gets one, drawn at
+    /// random, so that an attempt after one whose answer was lost gets the tokens that the lost one made. In a
+    /// collection of kind `random` that costs each token an entry in an index of the store; a client whose
     /// [`ClientConfig::repeat_sent`] is off draws none.
     ///
     /// # Errors
@@ -199,8 +201,8 @@ impl Client {
         self.document(call, Course::on_tokens(), request::detokenize).await
     }
 
-    /// Masks the fields of a document by rules. Safe to repeat: equal calls have equal answers, but for functions that draw
-    /// at random.
+    /// Masks the fields of a document by rules. Safe to repeat: equal calls have equal answers, but for functions that
+    /// draw at random.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -268,7 +270,7 @@ impl Client {
         Health::decode(&result).map_err(Error::Protocol)
     }
 
-    /// What this client and its clones have done so far.
+    /// Returns the counters of this client and its clones.
     pub fn stats(&self) -> Stats {
         let ClientState { pool, retries, attempts } = &*self.shared;
         Stats {
@@ -319,7 +321,7 @@ impl Client {
     ) -> Result<Bytes, Setback> {
         let unplaced = |error| Setback { error, endpoint: None, sent: false };
         let Ok(lease) = timeout_at(deadline, self.shared.pool.lease(course.wants())).await else {
-            // What went wrong before says more than that time ran out behind it.
+            // An earlier error says more than the deadline that passed after it.
             return Err(Setback { sent: true, ..unplaced(course.last.take().unwrap_or(Error::Deadline)) });
         };
         let lease = lease.map_err(unplaced)?;
@@ -343,7 +345,7 @@ fn random<const N: usize>() -> Result<[u8; N], Error> {
     Ok(bytes)
 }
 
-/// What is left until `deadline` in whole milliseconds, at least 1 and at most what the wire allows.
+/// Returns the time until `deadline` in whole milliseconds, at least 1 and at most the limit of the wire.
 fn left_ms(deadline: Instant) -> u32 {
     let left = deadline.saturating_duration_since(Instant::now()).as_millis();
     u32::try_from(left).unwrap_or(u32::MAX).clamp(1, DEADLINE_MS_MAX)

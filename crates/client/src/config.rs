@@ -1,6 +1,7 @@
-//! What a client needs to know, checked before anything is opened.
+//! Configuration of a client, checked before anything is opened.
 //!
-//! Every bound has its unit, range and default here. The private key is never printed: [`Pem`] shows where it comes from.
+//! Every bound has its unit, range and default here. The private key is never printed: [`Pem`] shows where it comes
+//! from.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,9 +13,9 @@ use crate::error::Error;
 /// PEM text, or where to find it.
 #[derive(Clone)]
 pub enum Pem {
-    /// A file, read when the client is made and again if it has changed: before each connection, and every ten seconds while
-    /// calls are made. Connections under what was there before are then replaced, each once a new one has proven itself, and
-    /// end with their last call: certificates are renewed under a running client, and no call fails for it.
+    /// A file, read when the client is made and again if it has changed: before each connection, and every ten seconds
+    /// while calls are made. Connections under what was there before are then replaced, each once a new one has proven
+    /// itself, and end with their last call: certificates are renewed under a running client, and no call fails for it.
     File(PathBuf),
     /// The text itself.
     Bytes(Vec<u8>),
@@ -61,8 +62,8 @@ pub struct ClientConfig {
     pub certificate: Pem,
     /// This client's private key.
     pub key: Pem,
-    /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls need them: one connection carries
-    /// many calls at once, more of them spread TLS work over more cores of the server.
+    /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls need them: one
+    /// connection carries many calls at once, more of them spread TLS work over more cores of the server.
     pub connections: usize,
     /// Calls at once on one connection, `1..=65_536`, default 64. More wait here, in order.
     pub in_flight_max: usize,
@@ -70,39 +71,41 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// Deadline of a call that sets none, at least 1 ms and at most one hour, default 30 s.
     pub deadline: Duration,
-    /// Pause after the first failed attempt to connect to an endpoint, at least 1 ms, default 50 ms. It doubles with each
-    /// further failure, and the real pause is between half of it and all of it, so that many clients do not return at once.
+    /// Pause after the first failed attempt to connect to an endpoint, at least 1 ms, default 50 ms. It doubles with
+    /// each further failure, and the real pause is between half of it and all of it, so that many clients do not return
+    /// at once.
     pub backoff_min: Duration,
     /// Longest such pause, at least `backoff_min`, default 2 s.
     pub backoff_max: Duration,
-    /// Times that a call is tried at most, the first included, `1..=100`, default 4; 1 turns retries off. Tried again, within
-    /// its deadline, is a request that was never sent, and one that was answered `overloaded`, `unavailable`, or `conflict`
-    /// with a `retry_after_ms`: at once where another endpoint will have it, else after that time and up to half as much
-    /// again, or where none is named after any part of a pause as under `backoff_min`. If that is beyond the deadline, the
-    /// call ends with the answer it had.
+    /// Times that a call is tried at most, the first included, `1..=100`, default 4; 1 turns retries off. Tried again,
+    /// within its deadline, is a request that was never sent, and one that was answered `overloaded`, `unavailable`, or
+    /// `conflict` with a `retry_after_ms`: at once where another endpoint will have it, else after that time and up to
+    /// half as much again, or where none is named after any part of a pause as under `backoff_min`. If that is beyond
+    /// the deadline, the call ends with the answer it had.
     pub attempts_max: u32,
-    /// Whether a call is also tried again if its connection ended after it was sent, default yes: every data method is safe to
-    /// repeat, and the work that may have been done twice is all it costs. `tokenize` is so by an idempotency key that the
-    /// client draws unless the call names one, or this is off. A change over the control listener is never repeated so.
+    /// If true (the default), a request is also retried if its connection ended after it was sent. Every data method is
+    /// safe to repeat; it costs at most the repeated work. `tokenize` is safe by an idempotency key, which the client
+    /// draws unless the request names one or this is off. Changes over the control listener are never repeated so.
     pub repeat_sent: bool,
-    /// Retries for every hundred calls, `0..=100`, default 10, so that retries never multiply an overload. One a second is
-    /// allowed besides. The budget is the client's, over all endpoints; what is not used is kept, up to as many retries as
-    /// calls fit on one endpoint's connections, at least 10 and at most 1,000. A request that was never sent needs none.
+    /// Retries for every hundred calls, `0..=100`, default 10, so that retries never multiply an overload. One a second
+    /// is allowed besides. The budget is the client's, over all endpoints; what is not used is kept, up to as many
+    /// retries as calls fit on one endpoint's connections, at least 10 and at most 1,000. A request that was never sent
+    /// needs none.
     pub retry_percent: u32,
-    /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are: an attempt to connect
-    /// that fails, a connection that ends under its calls or at once, a call that is answered `unavailable` or `internal`,
-    /// and one whose deadline passes and whose cancel draws no sign of life within a second and a half. `overloaded` is
-    /// none, nor is `unavailable` with a time to come again: then only its store is away, and it gets no calls on tokens
-    /// while there is another. An ejected endpoint gets no calls while there is another; with all of them ejected, all
-    /// are used. The only endpoint is never ejected.
+    /// Failures in a row that eject an endpoint, `1..=1_000`, default 5 as in Envoy. Failures are: an attempt to
+    /// connect that fails, a connection that ends under its calls or at once, a call that is answered `unavailable` or
+    /// `internal`, and one whose deadline passes and whose cancel draws no sign of life within a second and a half.
+    /// `overloaded` is none, nor is `unavailable` with a time to come again: then only its store is away, and it gets
+    /// no calls on tokens while there is another. An ejected endpoint gets no calls while there is another; with all of
+    /// them ejected, all are used. The only endpoint is never ejected.
     pub eject_after: u32,
     /// Length of the first ejection, at least 1 ms, default 1 s. The second in a row is twice as long, the third three
-    /// times; each up to a quarter longer, so that clients do not return together. Then this client makes a `health` call
-    /// of its own: passed, the endpoint is used again, and its next failure ejects it; failed, it is ejected again. Short,
-    /// because the probe costs no caller anything.
+    /// times; each up to a quarter longer, so that clients do not return together. Then this client makes a `health`
+    /// call of its own: passed, the endpoint is used again, and its next failure ejects it; failed, it is ejected
+    /// again. Short, because the probe costs no caller anything.
     pub ejection_min: Duration,
-    /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint that was fit for longer
-    /// begins anew.
+    /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint that was fit for
+    /// longer begins anew.
     pub ejection_max: Duration,
     /// Longest request in bytes, at least 1 KiB, default 64 MiB, which is what servers accept by default. A longer
     /// one would cost the connection and so the calls of others.

@@ -63,7 +63,7 @@ impl Connection {
         Self { state, bounds, farewell, in_flight: AtomicUsize::new(0) }
     }
 
-    /// Whether new calls may be placed on it.
+    /// Returns true if it accepts new requests.
     pub(crate) fn is_usable(&self) -> bool {
         self.state.is_open() && !self.state.is_silent() && !self.state.is_retired()
     }
@@ -77,7 +77,7 @@ impl Connection {
         self.state.why_closed().unwrap_or_else(lives)
     }
 
-    /// Whether it ended under calls that were waiting for it.
+    /// Returns true if requests were waiting when it ended.
     pub(crate) fn lost_calls(&self) -> bool {
         self.state.lost_calls()
     }

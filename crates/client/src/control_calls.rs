@@ -94,7 +94,7 @@ impl Client {
         self.control(Control::Principal(call), Course::once(), PrincipalChanged::decode).await
     }
 
-    /// Whether a principal may do something, and by which role.
+    /// Checks whether a principal is permitted to do something, and by which role.
     ///
     /// # Errors
     /// As above.

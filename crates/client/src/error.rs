@@ -1,4 +1,4 @@
-//! What a call can end with instead of a result.
+//! Errors of requests.
 //!
 //! Every variant says whether the request may have reached a server. An error is what the last attempt ended with; the
 //! client has made those that its configuration, the deadline and the budget allowed.
@@ -21,7 +21,7 @@ pub enum Error {
     /// not have done the work.
     #[error("disconnected: {why}")]
     Disconnected {
-        /// What ended it, for people.
+        /// The reason, for people.
         why: Arc<str>,
     },
     /// No connection could be made. Nothing was sent.

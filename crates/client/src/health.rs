@@ -1,4 +1,4 @@
-//! What the calls of one endpoint say about it: it is fit, it asked for a pause, or it fails and is ejected.
+//! Health of one endpoint, derived from its requests: healthy, paused by request, or failing and ejected.
 //!
 //! Failures in a row eject. Each further ejection lasts longer, after the manner of Envoy's outlier detection; then a
 //! probe decides, and an endpoint that passes it is on probation: its first failure ejects it again. Pure bookkeeping,
@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::state::{Answer, Failure};
 
-/// Longest pause of an endpoint: what a server holds a connection back for after `overloaded`, and then calls of that size
-/// or above alone (`proto/README.md`, Overload). A longer time is for the call that was told it.
+/// Longest pause of an endpoint: what a server holds a connection back for after `overloaded`, and then calls of that
+/// size or above alone (`proto/README.md`, Overload). A longer time is for the call that was told it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// When to eject, and for how long.
@@ -41,7 +41,7 @@ pub(crate) struct Health {
     /// Grows with every ejection and return: what a call says of an earlier term no longer counts.
     term: u32,
     paused_until: Option<Instant>,
-    /// The same for calls on tokens alone.
+    /// End of the pause for token requests alone.
     tokens_paused_until: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl Health {
         matches!(self.standing, Standing::Fit)
     }
 
-    /// Whether calls are better sent elsewhere, or such on tokens.
+    /// Returns true if requests, or token requests, should go to another endpoint.
     pub(crate) fn is_paused(&self, now: Instant, on_tokens: bool) -> bool {
         self.paused_until.is_some_and(|until| until > now)
             || (on_tokens && self.tokens_paused_until.is_some_and(|until| until > now))
@@ -148,7 +148,7 @@ impl Health {
     }
 }
 
-/// What a call's end says of its endpoint.
+/// Outcome of an attempt, as evidence for the health of its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttemptOutcome {
     pub(crate) answered: bool,
@@ -192,8 +192,8 @@ mod tests {
     const POLICY: Policy = Policy { after: Some(3), min: Duration::from_secs(1), max: Duration::from_secs(4) };
 
     /// Every ejection of an endpoint that does what the letters say, a second after each other: `f` fails, `a` answers,
-    /// `o` fails as an older term's call, `p` and `n` are the probe that passes or not, `.` waits ten seconds. In seconds,
-    /// without the jitter.
+    /// `o` fails as an older term's call, `p` and `n` are the probe that passes or not, `.` waits ten seconds. In
+    /// seconds, without the jitter.
     fn ejections(story: &str, policy: &Policy) -> Vec<u64> {
         let mut now = Instant::now();
         let mut health = Health::new(now);

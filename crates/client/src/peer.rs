@@ -6,7 +6,7 @@ use sealwire_wire::{Boundary, Call, Head, Limits, Scan, Scanner, decode_cancel, 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
 
-/// What the peer heard.
+/// A message that the test peer received.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
     /// A call: its msgid, its payload, its deadline.

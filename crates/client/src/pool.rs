@@ -3,8 +3,8 @@
 //! Every endpoint in use is kept connected by the calls that come by; a call goes to one that is, so it waits for a
 //! connection only if there is none at all. An attempt to connect runs in a task of its own, so the caller that started
 //! it may be dropped and the others still get the connection. A call that finds no connection waits for the attempts
-//! under way and shares their failure: it never waits through several. [`EndpointTable`] chooses the endpoint of a call, and
-//! [`Health`] says which are fit.
+//! under way and shares their failure: it never waits through several. [`EndpointTable`] chooses the endpoint of a
+//! call, and [`Health`] says which are fit.
 
 mod renewal;
 
@@ -166,15 +166,15 @@ impl Pool {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Waits for room and for a connection, rather as the call wants it. Cancel-safe: a dropped wait leaves its place in
-    /// the queue and nothing else.
+    /// Waits for room and for a connection, rather as the call wants it. Cancel-safe: a dropped wait leaves its place
+    /// in the queue and nothing else.
     pub(crate) async fn lease(&self, wants: Wants) -> Result<Lease, Error> {
         let inner = &self.inner;
         let room = Arc::clone(&inner.room).acquire_owned().await;
         let room = room.map_err(|_| Error::Config("the pool is closed".into()))?;
         let failed_before = {
             let mut table = inner.table();
-            // What broke while nobody called is no failure of this call's.
+            // Connections that broke while idle are no failure of this request.
             inner.clear_broken(&mut table, Instant::now());
             table.failed
         };
@@ -197,7 +197,7 @@ impl Pool {
         }
     }
 
-    /// Whether an endpoint beyond those to avoid is connected, fit and not paused.
+    /// Returns true if another endpoint, not to be avoided, is connected, healthy and not paused.
     pub(crate) fn has_other(&self, wants: Wants) -> bool {
         let table = self.inner.table();
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Whether a call that failed is tried again, and when.
+//! Decides whether and when a failed request is retried.
 //!
 //! Three bounds hold at once: the call's deadline, its attempts, and the client's budget. A request that no server can
 //! have seen costs no server anything, so it is tried again without the budget; endpoints pace their connecting
@@ -78,7 +78,7 @@ pub(crate) struct Setback {
     pub(crate) sent: bool,
 }
 
-/// What a call has been through.
+/// History of a request's attempts.
 #[derive(Default)]
 pub(crate) struct Course {
     attempts: u32,
@@ -95,12 +95,12 @@ pub(crate) struct Course {
 }
 
 impl Course {
-    /// Of a call that must not happen twice.
+    /// Returns the history of a request that must not happen twice.
     pub(crate) fn once() -> Self {
         Self { once: true, ..Self::default() }
     }
 
-    /// Of a call on tokens.
+    /// Returns the history of a token request.
     pub(crate) fn on_tokens() -> Self {
         Self { tokens: true, ..Self::default() }
     }
@@ -112,7 +112,7 @@ impl Course {
 }
 
 enum RetryKind {
-    /// The same again would end the same way, or may not be sent again.
+    /// A retry would fail alike, or is forbidden.
     Final,
     /// No server can have seen it.
     Unseen,
@@ -144,7 +144,7 @@ impl Retries {
         }
     }
 
-    /// Whether a call may be sent again that a server may have worked on.
+    /// Returns true if a request can be sent again after a server may have worked on it.
     pub(crate) fn repeats_sent(&self) -> bool {
         self.repeat_sent
     }
@@ -155,8 +155,8 @@ impl Retries {
             Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => RetryKind::Final,
             Error::Connect(_) => RetryKind::Unseen,
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
-            // The connection's certificate is not accepted any more; another connection shows the one in the files. It costs
-            // no server work, and attempts have their bound.
+            // The connection's certificate is not accepted any more; another connection shows the one in the files. It
+            // costs no server work, and attempts have their bound.
             Error::Rpc(error) if error.code == ErrorCode::Unauthenticated && self.repeat_sent && !once => {
                 RetryKind::Unseen
             }

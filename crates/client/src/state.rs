@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// Requests are put together up to this many bytes into one write; a longer one is written without a copy.
 const BATCH_BYTES: usize = 64 << 10;
-/// How long a peer may leave a cancel without a sign of life, or take no bytes. A server that has answered `overloaded` may
-/// hold a connection back for a second; the rest is for the way there and back.
+/// How long a peer may leave a cancel without a sign of life, or take no bytes. A server that has answered `overloaded`
+/// may hold a connection back for a second; the rest is for the way there and back.
 pub(crate) const GRACE: Duration = Duration::from_millis(1_500);
 
 /// Why a call got no result from its connection.
@@ -75,7 +75,7 @@ pub(crate) struct State {
     books: Mutex<Books>,
     /// There is something to write.
     pub(crate) work: Notify,
-    /// The same as `closed`, without the lock: every call looks at it on every connection.
+    /// The negation of `closed`, readable without the lock: every request checks it on every connection.
     open: AtomicBool,
     /// Found silent once: takes no new calls.
     silent: AtomicBool,
@@ -135,7 +135,8 @@ impl State {
         }
     }
 
-    /// What to write next, empty if there is nothing: cancels, then requests, marked as sent. What it gave before is written.
+    /// Returns the next bytes to write, empty if none: cancels, then requests, marked as sent. The previous bytes are
+    /// written.
     pub(crate) fn next_write(&self) -> Bytes {
         let mut guard = self.books();
         let books = &mut *guard;
@@ -192,7 +193,8 @@ impl State {
         false
     }
 
-    /// When the peer is silent unless there is a sign of life before; `None` if it owes none. One that closed is not silent.
+    /// When the peer is silent unless there is a sign of life before; `None` if it owes none. One that closed is not
+    /// silent.
     fn silent_at(&self) -> Option<Instant> {
         let books = self.books();
         if books.closed.is_some() && !self.is_silent() {
@@ -201,7 +203,7 @@ impl State {
         [books.cancelled_at, books.stalled_at].into_iter().flatten().min().map(|since| since + GRACE)
     }
 
-    /// Whether the peer was found silent.
+    /// Returns true if the peer was found silent.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
     }
@@ -211,13 +213,13 @@ impl State {
         self.retired.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was given up.
+    /// Returns true if the connection was retired.
     pub(crate) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// Hands a call its answer. A call that is not waiting was given up: its late answer is dropped, and a cancel that is
-    /// not written yet with it, as it would draw none.
+    /// Hands a call its answer. A call that is not waiting was given up: its late answer is dropped, and a cancel that
+    /// is not written yet with it, as it would draw none.
     pub(crate) fn answer(&self, msgid: u32, answer: Answer) {
         let mut books = self.books();
         let waiter = books.waiting.remove(&msgid);
@@ -253,7 +255,7 @@ impl State {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Whether calls were waiting when it closed.
+    /// Returns true if requests were waiting when it closed.
     pub(crate) fn lost_calls(&self) -> bool {
         self.books().lost_calls
     }

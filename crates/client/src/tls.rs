@@ -1,8 +1,8 @@
 //! Makes TLS connections: TLS 1.3 only, the client's certificate always shown, the server's always checked.
 //!
 //! Refuses to fall back on anything of the process: the crypto provider is named here and the trusted certificates are
-//! the configured ones, never the system's. Files that have changed are read again before the next connection; while they do
-//! not load, such as a certificate whose key is yet to come, connections are made with what was there before.
+//! the configured ones, never the system's. Files that have changed are read again before the next connection; while
+//! they do not load, such as a certificate whose key is yet to come, connections are made with what was there before.
 
 use std::fs;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) struct Dialer {
     current: Mutex<Current>,
 }
 
-/// What connections are made with.
+/// The TLS settings of new connections.
 struct Current {
     stamps: [Stamp; 3],
     config: Arc<rustls::ClientConfig>,
@@ -53,7 +53,7 @@ impl Dialer {
         Ok(Self { endpoints, pems, current })
     }
 
-    /// Whether what connections are made with may change.
+    /// Returns true if the TLS settings can change.
     pub(crate) fn may_change(&self) -> bool {
         self.pems.iter().any(|pem| matches!(pem, Pem::File(_)))
     }

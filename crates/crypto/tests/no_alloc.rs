@@ -1,4 +1,4 @@
-//! What a token costs in allocations: its row, and nothing else.
+//! A token allocates its row and nothing else.
 
 use allocation_counter::measure;
 use sealwire_crypto::{

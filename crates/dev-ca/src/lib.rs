@@ -59,7 +59,7 @@ pub enum Usage {
     Client,
 }
 
-/// What a certificate is to say.
+/// Content of a certificate.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     /// The subject's common name, 1 to 64 characters.

@@ -389,8 +389,8 @@ impl AppTable {
     }
 }
 
-/// What roles grant. One that cannot be read grants nothing, and does not keep the rest of a change from being served:
-/// it may be what takes a role away.
+/// Returns the grants of roles. A role that cannot be read grants nothing and does not block the rest of a change:
+/// that change may revoke a role.
 fn roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box<str>, Arc<Role>> {
     let read = |(key, record): (&String, &Vec<u8>)| match Role::from_record(key, record) {
         Ok(role) => Some(role),

@@ -165,8 +165,8 @@ impl Costs {
         Cost::from_nanos(self.estimate(kind, shape).as_nanos().saturating_add(behind))
     }
 
-    /// What `budget` is enough for, in a call whose fields take `field_bytes` each. `begun`: its first slice is over,
-    /// and with it the making of its key.
+    /// Returns the part of a request that `budget` covers, if its fields take `field_bytes` each. `begun`: its first
+    /// slice is over, and with it the making of its key.
     pub fn allowance(&self, kind: OperationKind, budget: Cost, field_bytes: u64, begun: bool) -> Allowance {
         let model = &self.0[kind.index()];
         let head = if begun { 0 } else { model.estimate(kind.done(true, 0, 0, 0)).as_nanos() };

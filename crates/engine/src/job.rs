@@ -25,7 +25,7 @@ use sealwire_telemetry::metrics::{MaskLabel, MethodLabel, Metrics, TokenLabel};
 /// Makes the operation on the fields, in the first slice: key material is never made on a network thread.
 pub type StartFields = Box<dyn FnOnce(FieldContext) -> Result<Fields, CallFailure> + Send>;
 
-/// What an operation on fields is made with.
+/// Inputs of an operation on fields.
 pub struct FieldContext {
     /// Tells when to stop.
     pub cancel: Arc<CancelToken>,
@@ -164,7 +164,7 @@ pub struct JobSpec {
     pub payload: Bytes,
     /// Its fields.
     pub selection: Arc<Selection>,
-    /// Whether a selected container is one field.
+    /// Handling of selected containers.
     pub containers: Containers,
     /// Effect of a path that selects no field.
     pub unmatched: Unmatched,

@@ -1,8 +1,8 @@
 //! Masks: of calls that ask for them, and of roles that may see values through one only.
 //!
-//! What is masked with is derived from the app's token secret, here and nowhere else. A call's rules are read and its
-//! keys derived on a crypto thread, in its first slice. A role's mask is read when the role is set, and made once for
-//! an app and generation.
+//! Mask keys are derived from the app's token secret, here only. The rules of a request are parsed and its keys derived
+//! on a crypto thread, in its first slice. A role's mask is parsed when the role is set, and built once per an app and
+//! generation.
 //!
 //! `disclosure` writes opened values: in the clear, or masked for the principal's role.
 
@@ -70,7 +70,7 @@ impl MaskSpec {
     }
 }
 
-/// What a mask may be whose text says nothing of its length: a hash, an address, an entry of a list that comes along,
+/// Longest result of a mask whose text does not tell its length: a hash, an address, an entry of a built-in list,
 /// with its MessagePack header.
 const MASK_BYTES: usize = 128;
 

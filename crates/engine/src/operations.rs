@@ -107,7 +107,7 @@ impl From<Boundary> for MessageSize {
     }
 }
 
-/// What an operation is planned with.
+/// Inputs of [`Operation::plan`].
 pub struct PlanContext<'a> {
     /// Apps, limits and the token store.
     pub engine: &'a Engine,
@@ -133,7 +133,7 @@ pub struct DocumentPlan {
     pub payload: Bytes,
     /// Its fields.
     pub selection: Arc<Selection>,
-    /// Whether a selected container is one field.
+    /// Handling of selected containers.
     pub containers: Containers,
     /// Effect of a path that selects no field.
     pub unmatched: Unmatched,

@@ -5,8 +5,8 @@
 //! read, a mask selects).
 //!
 //! `unsafe` here because the safe bindings can set a group's generator and multiply by it, but not ask for the table.
-//! What a reader would get wrong: making a table takes about 20 ms, as long as 400 plain agreements, so it is for keys
-//! that are used often and is made away from any request.
+//! Note that making a table takes about 20 ms, as long as 400 plain agreements. It pays for keys
+//! that are used often, and is done outside any request.
 
 use std::fmt;
 

@@ -8,8 +8,9 @@ use thiserror::Error;
 
 /// The head of one MessagePack value, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
-// A discriminant of a whole word keeps the variants' contents aligned alike. With one byte, a copy of a token of unknown
-// variant is overlapping loads of what was just stored, which the processor cannot forward: 27 of 49 ns a field.
+// A discriminant of a whole word keeps the variants' contents aligned alike. With one byte, a copy of a token of
+// unknown variant is overlapping loads of what was just stored, which the processor cannot forward: 27 of 49 ns a
+// field.
 #[repr(u64)]
 pub enum Token<'a> {
     /// nil.
@@ -78,9 +79,9 @@ pub enum Malformed {
     /// A well-formed value of another kind or range.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// What the caller asked for, with its article.
+        /// The expected type, with its article.
         expected: &'static str,
-        /// What was there, with its article.
+        /// The type that was found, with its article.
         found: &'static str,
     },
 }
@@ -111,7 +112,7 @@ impl<'a> TokenReader<'a> {
         self.position
     }
 
-    /// Whether nothing is left to read.
+    /// Returns true if nothing is left to read.
     #[inline]
     pub const fn is_at_end(&self) -> bool {
         self.position >= self.input.len()
@@ -167,8 +168,8 @@ impl<'a> TokenReader<'a> {
     /// A string.
     ///
     /// # Errors
-    /// [`Malformed::NotUtf8`], [`Malformed::Expected`] for any other kind, or as [`TokenReader::token`]; the position is
-    /// unchanged on each.
+    /// [`Malformed::NotUtf8`], [`Malformed::Expected`] for any other kind, or as [`TokenReader::token`]; the position
+    /// is unchanged on each.
     #[inline]
     pub fn str_utf8(&mut self) -> Result<&'a str, Malformed> {
         let mut ahead = *self;

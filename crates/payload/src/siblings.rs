@@ -1,4 +1,4 @@
-//! What stands beside a field, for whoever needs more than the field itself.
+//! Siblings of a field, for transforms that need more than the field itself.
 
 use sealwire_msgpack::{Token, TokenReader};
 

@@ -1,4 +1,4 @@
-//! What the unit tests share: a transform that records, and a run of a whole walk.
+//! Helpers of unit tests: a transform that records, and a run of a whole walk.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
-//! What the walk asks of whoever encrypts, decrypts or masks.
+//! The interface between the walk and transforms that encrypt, decrypt or mask.
 
 use sealwire_msgpack::Token;
 
 use crate::select::States;
 use crate::{Path, Selection};
 
-/// What happens to fields. Called by the walk in document order; monomorphised, since it sits in the hot loop.
+/// A transform of fields. The walk calls it in document order; it is monomorphised, since it sits in the hot loop.
 pub trait Transform {
     /// Why one field could not be replaced.
     type Error;
@@ -17,8 +17,8 @@ pub trait Transform {
     /// Any; it goes to [`Transform::failed`] with the field's path.
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, Self::Error>;
 
-    /// Whether the last field took so long that the walk pauses behind it, whatever is left of its budget. Asked once
-    /// behind each field.
+    /// Returns true if the last field took so long that the walk must pause after it, whatever its budget. Called once
+    /// after each field.
     #[inline]
     fn pauses(&mut self) -> bool {
         false
@@ -45,14 +45,15 @@ pub struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// What of a [ranked](Selection::ranked) selection selected it; `None`: nothing did. 0 under every other selection.
+    /// Returns the rank in a [ranked](Selection::ranked) selection; `None` if nothing selected the field. 0 under other
+    /// selections.
     #[must_use]
     pub fn rank(&self) -> Option<u32> {
         self.selection.rank(self.states)
     }
 }
 
-/// What a [`Transform`] did with a field.
+/// Result of a [`Transform`] for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It appended a replacement.
@@ -61,7 +62,7 @@ pub enum Outcome {
     Keep,
 }
 
-/// What a selected array or map means. Under [`Selection::everything`] and
+/// Handling of a selected array or map. Under [`Selection::everything`] and
 /// [`Selection::ranked`] leaves are fields in either mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containers {

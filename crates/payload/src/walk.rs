@@ -18,7 +18,7 @@ use crate::limits::{Budget, TOKEN_BYTES_MIN, WalkLimits};
 use crate::select::{EVERYTHING, NOTHING, Selection, States};
 use crate::transform::{Containers, Field, Outcome, Transform};
 
-/// Whether the walk is over.
+/// Progress of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The budget is used up; call [`Walk::advance`] again.
@@ -38,7 +38,7 @@ pub enum WalkError<E> {
     Malformed {
         /// Offset in the input of the first byte of the value that is wrong.
         at: usize,
-        /// What is wrong with it.
+        /// The error.
         source: Malformed,
     },
     /// More than [`WalkLimits::depth_max`] containers inside each other.
@@ -81,7 +81,7 @@ pub struct Walk {
     frames: Vec<Frame>,
 }
 
-/// What one call of `advance` borrows.
+/// Borrows of one call of `advance`.
 struct Pass<'a, T> {
     input: &'a [u8],
     out: &'a mut Vec<u8>,
@@ -490,7 +490,7 @@ mod tests {
         let too_deep = |at, depth_max| Err(WalkError::TooDeep { at, depth_max });
         assert!(wrapped(&nested(3), limits).is_ok());
         assert_eq!(wrapped(&nested(4), limits), too_deep(3, 3));
-        // The same inside a key, and inside a container selected whole.
+        // The limit also holds inside a key, and inside a container selected whole.
         assert_eq!(wrapped(&[0x81, 0x91, 0x91, 0x91, 1, 2], limits), too_deep(3, 3));
         let outcome = walk(selection("$"), Containers::Whole, limits, WIDE, &nested(4), &mut Wrap);
         assert_eq!(outcome.map(|(out, _)| out), too_deep(3, 3));
@@ -582,7 +582,7 @@ mod tests {
             let before = walk.position();
             let progress = walk.advance(&input, &mut out, &mut Wrap, budget).expect("walks");
             assert!(walk.position() - before <= 102);
-            // What is kept leaves at once: a reader of the output is never behind by more than a slice.
+            // Kept bytes are written at once: the output is never behind by more than a slice.
             assert_eq!(out.len(), walk.position());
             match progress {
                 Progress::More => slices += 1,

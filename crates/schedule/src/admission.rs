@@ -37,11 +37,11 @@
 //! all    = 1 - R (1 - behind / 1 s) / offered
 //! ```
 //!
-//! What this turns away of the small makes room for the large, until all are refused alike. To refuse the excess alone
-//! would leave what is behind as it is: the small of the first moments of overload would be in the way for seconds.
-//! What could not be done in time even alone counts for nothing here, or one call of an hour would have all refused. And
-//! no class is refused more than 4 times the fraction that is refused in all, or one call that was would have half of the small.
-//! Nobody is refused for this while a worker has nothing to do.
+//! Rejecting small requests makes room for large ones, until all classes are rejected alike. Rejecting the excess alone
+//! would keep the backlog: the small requests of the first moments of overload would be in the way for seconds.
+//! Requests that could not be done in time even alone do not count, or one request of an hour would reject all others. And
+//! no class is rejected more than 4 times the overall fraction, or one rejected request would cost half of the small ones.
+//! Nothing is rejected for this reason while a worker is idle.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

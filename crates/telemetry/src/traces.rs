@@ -135,7 +135,7 @@ impl Rate {
         let now = since.as_secs();
         // Relaxed: it guards no other memory.
         let take = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-            // Who looked at the clock before another and comes after it counts with that one.
+            // A thread that read the clock first and arrives second counts with the later second.
             let (second, taken) = if last >> 32 >= now { (last >> 32, last as u32) } else { (now, 0) };
             (taken < self.per_s).then(|| second << 32 | u64::from(taken + 1))
         });

@@ -1,4 +1,4 @@
-//! What tests and benches need around the code they try: a PostgreSQL of their own, its certificates, free ports, and a
+//! Environment of tests and benches: a PostgreSQL of their own, its certificates, free ports, and a
 //! proxy that breaks connections. Never part of the program.
 //!
 //! Everything here blocks, starts its own threads and processes, and is gone after its owner, however that ends. Linux

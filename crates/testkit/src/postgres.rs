@@ -54,7 +54,7 @@ pub enum Failure {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A program failed.
@@ -62,7 +62,7 @@ pub enum Failure {
     Program {
         /// Its name.
         program: String,
-        /// What it said.
+        /// The program's output.
         said: String,
     },
 }
@@ -76,7 +76,7 @@ impl Failure {
 /// How a server is to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether what is committed is on the disk. Default true; false only where nothing is measured or killed.
+    /// If true (the default), commits are on disk. False only if nothing is measured or killed.
     pub fsync: bool,
     /// Other settings by name, such as `("synchronous_commit", "off")` or `("max_connections", "20")`.
     pub settings: Vec<(String, String)>,
@@ -136,8 +136,8 @@ impl Postgres {
         Self::made(binaries, user, options, password, |folder| user.copy(&template.data, &folder.join("data")))
     }
 
-    /// One server for all tests of a program, each with a database of its own; for tests that neither stop it nor change
-    /// its settings. Removed when the program ends.
+    /// One server for all tests of a program, each with a database of its own; for tests that neither stop it nor
+    /// change its settings. Removed when the program ends.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -366,7 +366,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Whether this server says in the pid file that it takes connections; a killed one's file may still be there.
+/// Returns true if the pid file says that this server accepts connections. The file of a killed server may still exist.
 fn ready(pid_file: &Path, pid: u32) -> bool {
     let Ok(text) = fs::read_to_string(pid_file) else { return false };
     text.lines().next() == Some(&pid.to_string())

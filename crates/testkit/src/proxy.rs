@@ -10,9 +10,9 @@ use std::time::Duration;
 /// Which way bytes pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// What the client sends.
+    /// From client to server.
     ToServer,
-    /// What it gets.
+    /// From server to client.
     ToClient,
 }
 
@@ -84,13 +84,13 @@ impl Proxy {
         self.shared.lock().target = target;
     }
 
-    /// Whether connections that come from now on are closed at once.
+    /// Sets whether new connections are closed at once.
     pub fn refuse(&self, refuse: bool) {
         self.shared.lock().refuse = refuse;
     }
 
-    /// Whether nothing passes: connections stay, new ones are taken, and nothing is answered. What was sent meanwhile
-    /// passes when the hole closes.
+    /// Sets whether nothing passes: connections stay, new ones are accepted, and nothing is answered. Bytes sent
+    /// meanwhile pass afterwards.
     pub fn black_hole(&self, hole: bool) {
         self.shared.lock().hole = hole;
         self.shared.changed.notify_all();
@@ -273,7 +273,7 @@ mod tests {
         stream
     }
 
-    /// What comes back for a piece: `None` when nothing does in time.
+    /// Returns the response to a piece; `None` if none comes in time.
     fn ask(stream: &mut TcpStream, piece: &[u8]) -> Option<Vec<u8>> {
         let mut answer = vec![0; 1024];
         let _ = stream.write_all(piece);

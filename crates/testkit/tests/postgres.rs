@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sealwire_testkit::{Options, Postgres, Stop};
 
-/// Whether anything is left of the server in that folder: files, or processes started for it.
+/// Returns true if files or processes of the server in that folder are left.
 fn left(folder: &Path) -> bool {
     let name = folder.to_str().unwrap();
     let named = |entry: std::fs::DirEntry| {

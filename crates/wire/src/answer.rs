@@ -57,7 +57,7 @@ pub fn decode_protocol_error(message: &[u8]) -> Result<RpcError, Malformed> {
 pub struct FieldError {
     /// Where it is, as a path from `$`; cut at 1,024 bytes.
     pub path: String,
-    /// What went wrong.
+    /// The error code.
     pub code: ErrorCode,
 }
 

@@ -134,8 +134,8 @@ fn name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
     }
 }
 
-/// What the beginning of a request on a document says of the work. Reads up to the payload, or to where the bytes end
-/// or a param is not sound: then the decoder will refuse the call, and what is known till then has to do.
+/// Previews the work of a document request from its beginning. Reads up to the payload, the end of the bytes, or an
+/// invalid param. The decoder will reject the invalid request later; the preview uses the params before it.
 pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Outlook {
     let mut outlook = Outlook { method, deadline_ms: None, curve: None, key_scope: None, format: None, whole: None };
     let _ = name(message)

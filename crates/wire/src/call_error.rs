@@ -54,7 +54,7 @@ pub enum CallError {
     WrongType {
         /// The key.
         key: &'static str,
-        /// What it may be.
+        /// The accepted types.
         types: &'static str,
     },
     /// A value of the right type that breaks the key's rule.
@@ -70,7 +70,7 @@ pub enum CallError {
     Rule {
         /// Which, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// A description of the violation.
         what: &'static str,
     },
     /// A string that is not UTF-8.

@@ -1,7 +1,7 @@
 //! Reads the tables of `proto/README.md` and compares them with the code.
 //!
-//! The page is for people who will never read this crate. A row that is added, removed, renamed or reordered on one side
-//! alone fails here.
+//! The page is for people who will never read this crate. A row that is added, removed, renamed or reordered on one
+//! side alone fails here.
 
 use sealwire_msgpack::{Token, TokenReader};
 
@@ -346,8 +346,8 @@ fn results_of_the_control_methods() {
     assert_eq!(column(&table("Instances result", "of an instance"), 0), entry(&instances));
 }
 
-/// What a server does with a stream that holds one message: the answer and what becomes of the connection, in the page's
-/// own words.
+/// Returns a server's response to a stream with one message and the fate of the connection, in the words of the
+/// contract.
 fn verdict(stream: &[u8]) -> (String, &'static str) {
     let mut scanner = Scanner::for_requests(Limits::default());
     let mut rest = stream;

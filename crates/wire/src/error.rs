@@ -1,4 +1,4 @@
-//! What a failed call is answered with: a code from a closed list, a sentence, and hints.
+//! The error of a failed request: a code from a closed list, a sentence, and hints.
 //!
 //! A message may name a parameter, a limit or a method. It never carries a value from a payload, an app's data or
 //! a reason why an envelope did not open. A code this build does not know decodes as `internal`, so that a newer
@@ -9,7 +9,7 @@ use std::fmt;
 
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 
-/// What kind of failure it is. The whole list; `proto/README.md` says what to do about each.
+/// The kind of a failure. The list is complete; `proto/README.md` says how to handle each code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ErrorCode {
     /// Not a valid call. The caller's bug.
@@ -78,7 +78,7 @@ impl ErrorCode {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// Whether the same call may succeed later without a change; `conflict` only if it says when.
+    /// Returns true if the same request can succeed later without a change; `conflict` only if it says when.
     pub const fn is_retryable(self) -> bool {
         match self {
             Self::Conflict | Self::Overloaded | Self::Unavailable => true,
@@ -235,14 +235,14 @@ impl RpcError {
             .with(Detail::text("missing", missing))
     }
 
-    /// The same with one more detail.
+    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, detail: Detail) -> Self {
         self.details.push(detail);
         self
     }
 
-    /// The same with a pause to keep before the next try, in milliseconds.
+    /// Sets the pause before the next attempt, in milliseconds.
     #[must_use]
     pub fn retry_after_ms(mut self, pause: u32) -> Self {
         self.retry_after_ms = Some(pause);
@@ -275,8 +275,8 @@ impl RpcError {
         }
     }
 
-    /// Formats the error as `code: message`. If it has hints, a tab and a JSON object follow, which holds the other keys
-    /// of the map. The text has no other tab and no other control character.
+    /// Formats the error as `code: message`. If it has hints, a tab and a JSON object follow, which holds the other
+    /// keys of the map. The text has no other tab and no other control character.
     pub fn to_text(&self) -> String {
         let message: String = self.message.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
         let mut text = format!("{}: {message}", self.code);

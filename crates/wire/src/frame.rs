@@ -1,4 +1,4 @@
-//! What a scan gives: a message's head and boundary, or why it is refused and what becomes of the connection.
+//! Results of a scan: a message's head and boundary, or the rejection of a message and the fate of the connection.
 //!
 //! Types only; the scanner that makes them is in `scan.rs`. A refusal names a limit, never a byte of the message.
 
@@ -6,7 +6,7 @@ use crate::error::{Detail, ErrorCode, RpcError};
 use crate::method::{Method, Notice};
 use crate::params::{Curve, Format, KeyScope};
 
-/// What a message is, known before its body has arrived.
+/// The kind of a message, known before its body has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// `[0, msgid, method, [params]]`.
@@ -52,29 +52,29 @@ pub struct Span {
 pub struct Boundary {
     /// Its length: `buffered[..bytes]` is the message, the next one begins behind.
     pub bytes: usize,
-    /// What it is.
+    /// Its kind.
     pub head: Head,
     /// All its values: scalars, map keys and containers, the message included.
     pub elements: u64,
     /// Its scalars and empty containers that are not map keys. An upper bound of the fields in its payload, above
     /// them by the three of the head and the scalars among the params.
     pub leaves: u64,
-    /// Of a request on a document whose params are one map in an array: the value of the first key `payload`. The
-    /// scan has passed over it, so nobody needs to again.
+    /// The value of the first key `payload`, in a document request whose params are one map in an array. The
+    /// scan has skipped it once; later code need not.
     pub payload: Option<Span>,
 }
 
-/// What can be told of a request on a document of which only the beginning has arrived.
+/// A preview of a document request of which only the beginning has arrived.
 ///
 /// A param is `None` while it has not been seen, which may mean that it is absent, that it comes later or that it
 /// breaks its rule. Nothing behind the payload is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    /// What is asked.
+    /// The method.
     pub method: Method,
     /// Time the caller gives, in milliseconds.
     pub deadline_ms: Option<u32>,
-    /// Whose key seals.
+    /// The curve of the sealing key.
     pub curve: Option<Curve>,
     /// How far one ephemeral key reaches.
     pub key_scope: Option<KeyScope>,
@@ -84,9 +84,9 @@ pub struct Outlook {
     pub whole: Option<Estimate>,
 }
 
-/// What a message will come to, if what is still to arrive of its payload is like what has: it knows how many values
-/// each open container holds, and not how large they are. Exact once every header has arrived. Between what must still
-/// come at the least and the limits of the scan.
+/// A prediction of a whole message, if the rest of its payload is like the part that has arrived. The number of values
+/// of each open container is known, their sizes are not. Exact after every header has arrived. The prediction lies
+/// between the least that must still arrive and the limits of the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// [`Boundary::bytes`].
@@ -95,7 +95,7 @@ pub struct Estimate {
     pub leaves: u64,
 }
 
-/// What becomes of the connection after a refusal.
+/// The fate of the connection after a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Keep calling [`crate::Scanner::scan`]: it drops the rest of the message and then reads the next.
@@ -104,7 +104,7 @@ pub enum Fate {
     Close,
 }
 
-/// What one look at the buffer gave. On `Incomplete` read more bytes; on anything else act and scan again.
+/// The result of one scan of the buffer. On `Incomplete` read more bytes; on anything else act and scan again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
     /// Nothing to do before more bytes are appended. [`crate::Scanner::head`] may already know what is coming.
@@ -116,9 +116,9 @@ pub enum Scan {
         /// Given once per message, if it was readable: answer `error` to its [`Head::answer_to`]. `None` in a second
         /// refusal of the same message, which has been answered.
         head: Option<Head>,
-        /// What is wrong.
+        /// The violation.
         error: ScanError,
-        /// What follows.
+        /// The fate of the connection.
         fate: Fate,
     },
     /// Bytes of a refused message, at least one. Drop that many from the front of the buffer.
@@ -179,7 +179,7 @@ impl ScanError {
         }
     }
 
-    /// Whether the message's end is lost whatever its length.
+    /// Returns true if the end of the message cannot be found, whatever its length.
     pub(crate) const fn loses_the_end(self) -> bool {
         matches!(self, Self::Reserved | Self::NotACall | Self::EndTooFar { .. })
     }

@@ -3,18 +3,18 @@
 //! Works on bytes that may stop anywhere, which is why the scanner does not use the msgpack crate's reader: that one
 //! reads complete values only. Knows lengths, not contents: no UTF-8 check, no number is decoded here.
 
-/// What one header announces.
+/// A decoded value header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Bytes from the marker to the body, 1..=5.
     pub(crate) bytes: u64,
     /// Bytes of body that follow and can be skipped unread, 0 for containers.
     pub(crate) body: u64,
-    /// What it is.
+    /// The kind of value.
     pub(crate) shape: Shape,
 }
 
-/// What kind of value a header opens.
+/// The kind of value that a header opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// A value without values inside.

@@ -3,8 +3,8 @@
 //! [`Limits`] are those an operator may turn; the constants are part of the contract and the same everywhere.
 //! Nothing here is about time or about many requests at once: that is admission, and it lives in the server.
 
-/// What a [`crate::Scanner`] accepts. Sizes in bytes, the rest in counts. A breach is refused when it is announced,
-/// not when it has arrived.
+/// Limits of a [`crate::Scanner`]. Sizes in bytes, the rest in counts. A message is rejected when it announces too
+/// much, not after it has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest message, head and all. Default 64 MiB: a document of 2 million fields of 16 bytes with its keys.

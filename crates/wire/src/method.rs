@@ -104,7 +104,7 @@ methods! {
 }
 
 impl Method {
-    /// Whether its params have a `payload`.
+    /// Returns true if its params have a `payload`.
     pub const fn takes_document(self) -> bool {
         matches!(self, Self::Encrypt | Self::Decrypt | Self::Rewrap | Self::Tokenize | Self::Detokenize | Self::Mask)
     }
@@ -140,7 +140,7 @@ impl Methods {
         Method::TokensArchive,
         Method::TokensPrune,
     ]);
-    /// What the control listener serves.
+    /// The methods of the control listener.
     pub const CONTROL: Self = Self::of(&[
         Method::AppsList,
         Method::AppsCreate,
@@ -167,7 +167,7 @@ impl Methods {
         Method::Info,
         Method::Health,
     ]);
-    /// What the data listener of an engine with a token store serves.
+    /// The methods of the data listener of an engine with a token store.
     pub const DATA: Self = Self(Self::ALL.without(Self::CONTROL).0 | Self::of(&[Method::Info, Method::Health]).0);
 
     /// The set of these.
@@ -186,7 +186,7 @@ impl Methods {
         Self(self.0 & !other.0)
     }
 
-    /// Whether it holds that method.
+    /// Returns true if the set contains the method.
     pub const fn contains(self, method: Method) -> bool {
         self.0 & (1 << method as u32) != 0
     }

@@ -1,7 +1,7 @@
 //! The parameters of every method: their types here and below, their names and rules in one table per method.
 //!
-//! The same struct is what a client fills and what a server decodes, so the two sides cannot disagree on a field.
-//! Defaults are part of the contract and filled in on decoding; an absent value and its default are the same call.
+//! Clients fill and servers decode one struct per method, so the two sides cannot disagree on a field.
+//! Defaults are part of the contract and filled in on decoding; an absent value and its default mean the same.
 
 mod control;
 mod masking;
@@ -94,7 +94,7 @@ names! {
 }
 
 names! {
-    /// What one bad field does to its call.
+    /// Effect of one bad field on its request.
     #[derive(Default)]
     OnError {
         /// The call fails. The default.
@@ -106,7 +106,7 @@ names! {
 }
 
 names! {
-    /// What a path of `select` does that matches nothing in the document.
+    /// Effect of a path of `select` that matches nothing in the document.
     #[derive(Default)]
     Unmatched {
         /// It is listed in the reply's `unmatched`. The default.
@@ -118,7 +118,7 @@ names! {
 }
 
 names! {
-    /// What becomes of a value that its format binds to no context, in a `rewrap` that names one.
+    /// Handling of a value that its format binds to no context, in a `rewrap` that names one.
     #[derive(Default)]
     Unbound {
         /// It does not open: whoever can write the document could have taken it from anywhere. The default.
@@ -129,9 +129,9 @@ names! {
     }
 }
 
-/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of envelopes, [`Minting`] of
-/// tokens, [`Within`] which collection tokens are looked up, [`Masking`] by which rules, or `()` for envelopes that are only
-/// read.
+/// The params of a call on a document. `W` is what its method asks for besides: [`Writing`] of envelopes, [`Minting`]
+/// of tokens, [`Within`] which collection tokens are looked up, [`Masking`] by which rules, or `()` for envelopes that
+/// are only read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentCall<'a, W> {
     /// The app whose keys open and seal, or whose tokens they are. `[A-Za-z0-9._-]`, 1 to 64 bytes.
@@ -140,22 +140,23 @@ pub struct DocumentCall<'a, W> {
     pub payload: &'a [u8],
     /// Paths of what to work on; `None` for every leaf, envelope or token. 1 to 64 paths of 1 to 1,024 bytes.
     pub select: Option<Vec<&'a str>>,
-    /// What a path does that matches nothing.
+    /// Effect of a path that matches nothing.
     pub unmatched: Unmatched,
     /// Bytes that envelopes and tokens are bound to, 0 to 4,096; absent and empty are the same.
     pub context: &'a [u8],
-    /// What one bad field does.
+    /// Effect of one bad field.
     pub on_error: OnError,
     /// Stop after this long, in milliseconds, 1 to 3,600,000.
     pub deadline_ms: Option<u32>,
     /// Refuse with `conflict` if the server's generation is older.
     pub min_generation: Option<u64>,
-    /// Why the call is made, for who looks at it later: 1 to 256 bytes without control characters. A role may demand it.
+    /// Why the call is made, for who looks at it later: 1 to 256 bytes without control characters. A role may demand
+    /// it.
     pub reason: Option<&'a str>,
-    /// The caller's span, as a W3C `traceparent` of at most 256 bytes: an engine that keeps traces puts its own beneath. One
-    /// that is not valid is as good as none.
+    /// The caller's span, as a W3C `traceparent` of at most 256 bytes: an engine that keeps traces puts its own
+    /// beneath. One that is not valid is as good as none.
     pub traceparent: Option<&'a str>,
-    /// What is written, and how.
+    /// Parameters of the values that the method writes.
     pub writing: W,
 }
 
@@ -172,7 +173,7 @@ pub struct Writing<'a> {
     pub role: Option<&'a str>,
     /// String or binary envelopes.
     pub encoding: Encoding,
-    /// Of a `rewrap` with a context: whether it takes in what came without one.
+    /// Handling of values without a context, in a `rewrap` that names one.
     pub unbound: Unbound,
 }
 

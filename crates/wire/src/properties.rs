@@ -55,7 +55,7 @@ fn request_of(value: &[u8]) -> Vec<u8> {
     [&b"\x94\x00\x07\xa7encrypt\x91"[..], value].concat()
 }
 
-/// What a connection does with a stream: everything the scanner said, and the most it had to hold.
+/// Results of a stream on one connection: everything that the scanner returned, and its largest buffer.
 #[derive(Debug, PartialEq)]
 struct Heard {
     events: Vec<Event>,

@@ -259,8 +259,8 @@ pub fn health(out: &mut Vec<u8>, msgid: u32) {
     write::map_len(out, 0);
 }
 
-/// Whether `payload` is exactly one MessagePack value. A client must check before it sends: two values, or half a one,
-/// would shift every later message of the connection.
+/// Checks that `payload` is exactly one MessagePack value. A client must check before it sends: two values, or half of
+/// one, would shift every later message of the connection.
 ///
 /// # Errors
 /// [`Malformed`] if it is not.

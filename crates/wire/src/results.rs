@@ -20,7 +20,7 @@ pub use control::{
 pub use tokens::{Counted, Found, Token, Tokens};
 
 names! {
-    /// What an envelope says it holds.
+    /// The datatype that an envelope states.
     #[derive(Default)]
     ValueKind {
         /// A string's UTF-8 bytes.
@@ -50,15 +50,15 @@ pub struct Inspection {
     pub curve: Curve,
     /// The key's id in hexadecimal. Only native envelopes name their key.
     pub key_id: Option<String>,
-    /// What it holds.
+    /// Its datatype.
     pub datatype: ValueKind,
     /// Its place under its ephemeral key. Only native envelopes have one.
     pub sequence: Option<u64>,
-    /// Whether it came as a string or as binary.
+    /// The encoding in which it came.
     pub encoding: Encoding,
     /// Length of what it holds, in bytes; of an Evervault string with its metadata.
     pub plaintext_bytes: u64,
-    /// Whether it was made for Evervault's published debug key, and so never opens. Not for native envelopes.
+    /// True if it was made for Evervault's published debug key, and so never opens. `None` for native envelopes.
     pub debug: Option<bool>,
 }
 
@@ -331,7 +331,7 @@ mod tests {
             let bytes = encoded(|out| inspection.encode(out));
             assert_eq!(Inspection::decode(&bytes), Ok(inspection));
             for key in 1..bytes[0] & 15 {
-                // The same map with fewer pairs: trailing bytes, and each missing key, are noticed.
+                // A map with fewer pairs: trailing bytes and each missing key are rejected.
                 let mut cut = bytes.clone();
                 cut[0] = 0x80 | key;
                 assert!(Inspection::decode(&cut).is_err());

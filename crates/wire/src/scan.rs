@@ -3,7 +3,7 @@
 //! Looks at each header once and at string and binary bodies never, so a 64 MiB message in 1 KiB pieces costs one
 //! pass. It refuses on the announcement: five bytes that claim 4 GiB are answered without waiting for the rest.
 //!
-//! What a reader would get wrong: a refused message usually does not end the connection. Its end can still be found
+//! Note that a rejected message usually does not end the connection. Its end can still be found
 //! with one counter of values to come, so the bytes are dropped as they arrive and the next message is read. Only
 //! when the end cannot be found, or is too far away, is the [`Fate`] to close.
 
@@ -46,7 +46,7 @@ enum Stage {
 /// Containers around each param: the message, its params and their map. What lies deeper is only counted.
 const PARAMS_DEPTH: usize = 3;
 
-/// What has been met of the payload.
+/// Progress of the scan with regard to the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payload {
     /// Not its key yet.
@@ -98,7 +98,7 @@ impl Scanner {
         Self::new(Side::Server, limits)
     }
 
-    /// The same, to which no methods but these exist.
+    /// Limits the scanner to these methods; no others exist for it.
     #[must_use]
     pub fn serving(self, methods: Methods) -> Self {
         Self { methods, ..self }
@@ -143,8 +143,8 @@ impl Scanner {
         }
     }
 
-    /// What the incomplete message is, once that is known and until it is refused. Lets a server refuse a call
-    /// before its body has arrived.
+    /// Returns the head of the incomplete message, after it is known and until it is rejected. Lets a server reject a
+    /// request before its body has arrived.
     pub fn head(&self) -> Option<Head> {
         self.head
     }
@@ -179,7 +179,7 @@ impl Scanner {
         }
     }
 
-    /// Whether the message is complete.
+    /// Returns true if the message is complete.
     fn advance(&mut self, buffered: &[u8]) -> Result<bool, ScanError> {
         let have = buffered.len() as u64;
         if have < self.need {

@@ -1,4 +1,4 @@
-//! What several tests do: scan a message and decode it, and find its payload the slow way.
+//! Helpers of several tests: scan and decode a message, and find its payload the slow way.
 
 use sealwire_msgpack::{Token, TokenReader};
 

@@ -1,4 +1,4 @@
-//! What waits to be written: bodies of records one after the other, and the count of those that there was no room for.
+//! The queue of records to write: their bodies, one after the other, and the number of records that did not fit.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::OnFailure;
 use super::written::WrittenGroup;
 use crate::timestamp::Moment;
 
-/// What is kept of buffers that were large once.
+/// Bytes kept of buffers that were large once.
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
 const BUFFER_RECORDS_KEPT: usize = 4_096;
 
@@ -54,7 +54,7 @@ impl Lost {
     }
 }
 
-/// What became of a record that was brought.
+/// Result of a push.
 pub(super) enum Pushed {
     /// It is in this group.
     TakenRecords(Arc<WrittenGroup>),
@@ -79,7 +79,7 @@ struct Inner {
     closing: bool,
 }
 
-/// What the writer waits for.
+/// The event that the writer waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleep {
     /// Nothing: it writes.
@@ -90,7 +90,7 @@ enum Sleep {
     Gathers,
 }
 
-/// What the writer is to do.
+/// Work for the writer.
 pub(super) struct TakenRecords {
     pub(super) lost: Option<Lost>,
     pub(super) closing: bool,
@@ -155,7 +155,7 @@ impl Queue {
         self.inner().lost_in_all += records;
     }
 
-    /// Whether the files fail.
+    /// Notes whether writing fails.
     pub(super) fn set_fails(&self, fails: bool) {
         self.inner().fails = fails;
     }

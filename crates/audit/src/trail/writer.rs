@@ -53,7 +53,7 @@ impl Writer {
                 break;
             }
         }
-        // What came between the last try and the end.
+        // Records that arrived between the last attempt and the end.
         let TakenRecords { lost, .. } = self.shared.queue.take(&mut batch, Duration::ZERO);
         self.lose(lost);
         if batch.len() > 0 {
@@ -69,7 +69,8 @@ impl Writer {
         self.observer.notice(&Notice::Stopped { head: &shown(self.journal.last()), lost });
     }
 
-    /// Writes a batch, tried until it is written or lost. `true`: the trail is closed and there is no more use in trying.
+    /// Writes a batch, tried until it is written or lost. `true`: the trail is closed and there is no more use in
+    /// trying.
     fn write(&mut self, batch: &mut Batch, mut closing: bool) -> bool {
         loop {
             match self.attempt(batch) {

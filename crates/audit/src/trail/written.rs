@@ -1,4 +1,4 @@
-//! What a call waits for: that the group its record is in is written.
+//! Acknowledgements: a request waits until the group of its record is written.
 
 use std::fmt;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! Line after line against the chain. What does not fit is held against its neighbours, to say what happened and where.
 //!
-//! Each line is judged when the next one is known. One that is wrong is taken for changed where the next one follows from
-//! its hash, for inserted where the next one follows from what was before it, else for what its number says.
+//! Each line is judged when the next one is known. One that is wrong is taken for changed where the next one follows
+//! from its hash, for inserted where the next one follows from what was before it, else for what its number says.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(super) struct Check<'a> {
     spare: Vec<u8>,
     /// The number of the next record.
     expected: u64,
-    /// What its hash may follow from; none: not known.
+    /// Hashes that it can follow; empty if unknown.
     before: Vec<Digest>,
     chain: Option<[u8; 16]>,
     /// Seals of this segment cannot be checked.
@@ -310,7 +310,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What is wrong with a line that stands where it belongs.
+    /// Returns the problem of a line at its right position.
     fn wrong(&self, line: &Line<'_>, verdict: &SegmentVerdict, is_numbered: bool) -> Problem {
         let key = self.key.filter(|_| !self.other_key);
         let vouched = |hash: &Digest| key.is_none_or(|key| same(&key.line_mac(hash), &line.mac));
@@ -349,7 +349,7 @@ impl<'a> Check<'a> {
         self.expected = seq.saturating_add(1);
     }
 
-    /// What a record says of the trail itself.
+    /// Takes in a record about the trail itself.
     fn told(&mut self, line: &Line<'_>, number: u64) {
         #[derive(Deserialize)]
         struct Told {
@@ -445,7 +445,7 @@ impl<'a> Check<'a> {
         Some(self.findings.len() - 1)
     }
 
-    /// What it all comes to.
+    /// Returns the report.
     pub(super) fn report(mut self, head: Result<Head, NoteError>, segments: usize) -> Report {
         let range = self.range;
         let seen = self.head(head);

@@ -1,4 +1,4 @@
-//! What can be wrong with a trail, in words that say where.
+//! Problems of a trail, with their positions.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct Finding {
     pub line: u64,
     /// The record's number, as far as that is known.
     pub seq: Option<u64>,
-    /// What is wrong.
+    /// A problem.
     pub problem: Problem,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What is wrong.
+/// A problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The line is none that an engine writes.
@@ -65,7 +65,7 @@ pub enum Problem {
     /// The statement of what was archived cannot be believed.
     #[error("{0}")]
     Archived(String),
-    /// What was archived was not as it was written.
+    /// The archived segments had findings.
     #[error("what was archived had {0} findings")]
     ArchivedFindings(u64),
     /// The first line does not say what a segment's first line says.
@@ -85,7 +85,7 @@ pub enum Problem {
     CutTail {
         /// The first that is missing.
         from: u64,
-        /// What the head says is the last.
+        /// The last record, according to the checkpoint.
         to: u64,
     },
     /// The head cannot be believed.

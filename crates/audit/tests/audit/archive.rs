@@ -80,7 +80,7 @@ fn what_is_archived_verifies_in_both_places_and_goes_on_there() {
     assert!(left.is_sound() && there.is_sound(), "{left:?} {there:?}");
     assert_eq!((there.first, there.last, there.from_beginning), (1, end, true));
     assert_eq!(left.archived, Some(Anchor { seq: end, hash: there.hash }));
-    // What was known of the end elsewhere still proves both.
+    // An anchor kept elsewhere still verifies both.
     for (at, anchor) in [(&folder, Anchor { seq: whole.last, hash: whole.hash }), (&folder, left.archived.unwrap())] {
         let report = verify(at.path(), Some(&key(1)), Range::default(), &[anchor], &mut |_, _| ()).unwrap();
         assert!(report.is_sound(), "{report:?}");
@@ -132,7 +132,7 @@ fn a_statement_covers_what_was_moved_and_nothing_else() {
     }
     fs::write(&statement, &new).unwrap();
     assert_eq!(problems(folder.path()), []);
-    // What was not moved is missed.
+    // A segment that was not moved is missed.
     trail(folder.path(), 1, RECORDS);
     let next = files(folder.path())[1].clone();
     fs::remove_file(folder.path().join(&files(folder.path())[0])).unwrap();

@@ -1,4 +1,4 @@
-//! What records may take: a folder with a largest size, and room that is kept for permitted requests.
+//! Limits of space: a folder with a largest size, and space reserved for permitted requests.
 
 use std::fs;
 use std::path::Path;
@@ -105,7 +105,7 @@ fn where_room_is_short_only_permitted_requests_have_records_of_their_own() {
             assert!(is_kept(&trail.refused(&record("forbidden"))));
             assert!(is_kept(&trail.record(&record("ok"))));
         }
-        // What is counted waits for room. With none to the end it is recorded at the end.
+        // Aggregated records wait for space. Without any they are written at the end.
         trail.settle(Instant::now() + Duration::from_secs(3_600));
         trail.close();
         assert_eq!(events(folder.path(), "call"), 50 + singles);

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::*;
 
-/// What an engine does with a call.
+/// Behaviour of a test server.
 #[derive(Clone, Debug)]
 pub(super) enum Does {
     /// Answers, after that many milliseconds.
@@ -150,7 +150,7 @@ pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<Tes
     engines_under(config, None)
 }
 
-/// The same, whose certificates may be renewed.
+/// Starts test servers whose certificates can be renewed.
 pub(super) fn engines_under<const N: usize>(
     config: ClientConfig,
     renewals: Option<Renewals>,
@@ -425,7 +425,8 @@ async fn a_probe_decides_when_an_ejection_is_over() {
 async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
     let (client, [back, good]) = engines::<2>(config());
     warm(&client).await;
-    // Its connection is found silent, another is attempted, which hangs, and the calls after the first eject it meanwhile.
+    // Its connection is found silent, another is attempted, which hangs, and the calls after the first eject it
+    // meanwhile.
     back.does(Does::Nothing);
     back.door(None);
     while client.stats().ejections == 0 {

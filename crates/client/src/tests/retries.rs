@@ -141,7 +141,7 @@ async fn retries_never_multiply_an_overload() {
         let begun = Instant::now();
         assert!(!calls(&client, 2_000).await);
         let stats = client.stats();
-        // What the calls paid in, the full bucket at the start, and one a second.
+        // Retries earned by requests, the full bucket at the start, and one per second.
         let most = most + 64 + begun.elapsed().as_secs() + 1;
         assert!((most - 10..=most).contains(&stats.retries), "{percent} %: {stats:?}");
         assert_eq!((stats.attempts, engine.takes() as u64), (2_000 + stats.retries, stats.attempts));
@@ -236,7 +236,7 @@ async fn calls_dropped_in_a_pause_leave_nothing() {
     assert!(calls(&client, 20).await);
 }
 
-/// What a client sends, again and again, to peers that hang up on it.
+/// Returns the requests that a client sends to peers that hang up on it.
 async fn heard_by_peers_that_hang_up(config: &ClientConfig, call: Task) -> Vec<Heard> {
     let (client, mut peers) = client(config, 1 << 16);
     let call = tokio::spawn(async move { call(client).await });

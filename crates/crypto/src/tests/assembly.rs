@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use object::{Object as _, ObjectSymbol as _, SymbolKind};
 
-/// Who links it, and what only its assembly defines.
+/// The crates that link a library, and the symbols that only its assembly defines.
 const ROUTINES: [(&str, &[&str]); 2] = [
     (
         "openssl",

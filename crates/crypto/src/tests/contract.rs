@@ -1,4 +1,4 @@
-//! What callers rely on, for both curves, encodings and scopes.
+//! The crate's contract, for both curves, encodings and scopes.
 
 use std::collections::HashSet;
 use std::sync::Arc;

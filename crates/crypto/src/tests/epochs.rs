@@ -1,4 +1,4 @@
-//! What callers of epoch scope rely on: a shared key, no number twice, and an end in time and in count.
+//! The contract of epoch scope: a shared key, no number twice, and an end in time and in count.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use crate::schedule::lock;
 use crate::{AppId, AppKeys, Clock, Curve, Datatype, Encoding, EpochLifetime, KeyScope, Opener, Sealer};
 
 thread_local! {
-    /// What the clock of this test shows.
+    /// The time of the test's clock.
     static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 

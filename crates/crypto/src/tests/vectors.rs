@@ -88,7 +88,7 @@ fn sealed_as(
     }
 }
 
-/// The same vector with something changed, which must refuse.
+/// Returns a changed vector, which must not open.
 fn spoilt(from: &Vector, how: &str, change: impl FnOnce(&mut Vector)) -> Vector {
     let mut vector = from.clone();
     vector.name = format!("{}: {how}", from.name);

@@ -23,7 +23,7 @@ struct Faulty {
     store: Arc<dyn ControlStore>,
     down: AtomicBool,
     reads: AtomicU64,
-    /// What others change just after the next read: they come in this order.
+    /// Changes that others make just after the next read, in this order.
     after_read: Mutex<Vec<Change>>,
 }
 
@@ -151,7 +151,7 @@ impl Under {
         change_principal(&*self.store, call).await.unwrap();
     }
 
-    /// What is missing for it; `None`: nothing.
+    /// Returns the missing permission, if any.
     async fn missing(&self, app: &str) -> Option<Missing> {
         match self.decider.decide(&relay(), encrypt(app)).await {
             Ok(permit) => {

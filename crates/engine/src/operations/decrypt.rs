@@ -106,7 +106,7 @@ impl OpenFields {
         if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFault::Stopped(reason));
         }
-        // What is given up because the call was stopped did not fail to open.
+        // A field that was given up because of a cancel did not fail to open.
         let cancel = &self.cancel;
         self.reader.open(token).map_err(|refusal| match cancel.stop_reason() {
             Some(reason) => FieldFault::Stopped(reason),

@@ -39,7 +39,7 @@ const ARCHIVED_S_DEFAULT: u64 = 30 * 86_400;
 /// A decoded request of one of these methods.
 pub(super) struct Tokens(Request);
 
-/// What a request asks for. Its texts are parts of the message.
+/// A decoded token request. Its texts are parts of the message.
 #[derive(Debug)]
 enum Request {
     Get(Vec<FrameText>),
@@ -325,7 +325,7 @@ impl<'a> TokensTask<'a> {
         let limit = step.limit;
         let (now, map, dry_run) = (now(), self.collection.map, step.dry_run);
         let older = step.older_s.unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
-        // What happened exactly so long ago counts.
+        // The bound is inclusive.
         let before = (now + 1).saturating_sub(older);
         let ask = move |store: Arc<dyn TokenStore>| async move {
             if archives {

@@ -45,8 +45,8 @@ impl DetokenizeSpec {
 pub struct DetokenizeFields {
     looking: DetokenizeSpec,
     context: TokenContext,
-    /// What rows are sealed under. Of a collection whose tokens are the same for all contexts, rows that an earlier
-    /// version made are under their first caller's.
+    /// The context of rows. In a collection whose tokens are the same for all contexts, rows that an earlier
+    /// version made are sealed under the context of their first request.
     scope: TokenContext,
     /// Of each string that may be a token, in the order of the document: its key.
     slots: Vec<u32>,

@@ -61,7 +61,7 @@ impl Waiting {
             self.next.push_back(app);
             VecDeque::new()
         });
-        // Who asks and leaves, again and again, leaves nothing behind.
+        // Waiters that were dropped are removed, so that they do not accumulate.
         queue.retain(|give| !give.is_closed());
         queue.push_back(give);
         given

@@ -67,7 +67,7 @@ fn walk_whole(payload: &[u8], fields: &mut TokenizeFields) -> Vec<u8> {
     out
 }
 
-/// What a call comes to: the document, the field errors, and how often it was walked.
+/// Result of a request: the document, the field errors, and the number of walks.
 type Ended = Result<(Vec<u8>, Vec<FieldError>, u32), CallFailure>;
 
 async fn tokenize(store: &MemoryStore, minting: TokenizeSpec, on_error: OnError, payload: &[u8]) -> Ended {
@@ -327,7 +327,7 @@ async fn tokens_that_are_not_there_are_refused_and_other_strings_kept() {
     let elsewhere = collection_of_its_own(&collection);
     let (_, errors, _) = detokenize(&store, looking(&elsewhere), OnError::Report, &payload).await.unwrap();
     assert_eq!(errors.len(), 4);
-    // What somebody changed in the store does not open.
+    // A row that was changed in the store does not open.
     let mut row = rows(&store).await.remove(0);
     let mut sealed = row.sealed.to_vec();
     *sealed.last_mut().unwrap() ^= 1;

@@ -41,7 +41,7 @@ pub struct TokenizeSpec {
     pub expires: Option<u64>,
     /// Now.
     pub created: u64,
-    /// What makes the tokens of a repeated call the same. Of no use where equal values have equal tokens anyway.
+    /// Key that makes the tokens of a repeated request the same. Unused if equal values have equal tokens anyway.
     pub idempotency_key: Option<Box<[u8]>>,
     /// Limits of the request.
     pub bounds: Bounds,

@@ -58,7 +58,7 @@ pub enum JsonError {
     Malformed {
         /// Offset of the first byte of the value that is wrong.
         at: usize,
-        /// What is wrong with it.
+        /// The error.
         source: Malformed,
     },
     /// Bytes follow the document.

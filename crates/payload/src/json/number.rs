@@ -74,7 +74,7 @@ impl Decimal {
     }
 }
 
-/// Whether two numbers in JSON's grammar have the same decimal value, by rules of its own rather than [`Decimal`]'s.
+/// Returns true if two JSON numbers have the same decimal value. Implemented independently of [`Decimal`].
 #[cfg(test)]
 pub(super) fn same_decimal(a: &str, b: &str) -> bool {
     // Signed digits scaled to an integer over ten to the power of 1,200, as text: slow, and obviously right.

@@ -68,7 +68,7 @@ pub enum SelectError {
         path: String,
         /// Byte offset in the path.
         at: usize,
-        /// What would have been accepted there.
+        /// The accepted syntax at that position.
         expected: &'static str,
     },
     /// The paths together have too many steps. A path takes one step per segment and one more for itself.
@@ -110,7 +110,7 @@ impl Selection {
         Ok(selection)
     }
 
-    /// Whether no document can have a field: parsed from no paths.
+    /// Returns true if no document can have a field: the selection was parsed from no paths.
     pub const fn is_empty(&self) -> bool {
         self.start == NOTHING
     }
@@ -156,8 +156,9 @@ impl Selection {
         Ok(())
     }
 
-    /// Positions of the paths that no value of a document had, in their order. `met` are the states of all values that were met, and
-    /// `within` those of values whose own values were not looked at one by one, because these were selected as a whole.
+    /// Positions of the paths that no value of a document had, in their order. `met` are the states of all values that
+    /// were met, and `within` those of values whose own values were not looked at one by one, because these were
+    /// selected as a whole.
     pub(crate) fn unmatched(&self, met: States, within: States) -> Vec<u32> {
         let (mut unmatched, mut left, mut first) = (Vec::new(), if self.is_ranked() { 0 } else { self.accept }, 0);
         for position in 0.. {
@@ -182,7 +183,7 @@ impl Selection {
         self.start
     }
 
-    /// Whether a path is complete at a value with these states; not asked for [`EVERYTHING`].
+    /// Returns true if a path is complete at a value with these states; not called for [`EVERYTHING`].
     #[inline]
     pub(crate) const fn accepts(&self, states: States) -> bool {
         states & self.accept != 0

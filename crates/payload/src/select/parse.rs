@@ -9,7 +9,7 @@ use super::SelectError;
 /// One step down the document.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Whether it may skip any count of levels first (`..`).
+    /// True if it can skip any number of levels first (`..`).
     pub(super) descends: bool,
     /// Matches when any of these does; never empty.
     pub(super) selectors: Vec<Selector>,
@@ -64,7 +64,7 @@ impl Cursor<'_> {
         Ok(Segment { descends, selectors })
     }
 
-    /// What may follow a dot: `*` or a bare name.
+    /// Parses the part after a dot: `*` or a bare name.
     fn dotted(&mut self) -> Result<Selector, SelectError> {
         if self.eat('*') {
             return Ok(Selector::Wild);
@@ -212,7 +212,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Whether a key may be written behind a dot, as RFC 9535 defines it.
+/// Returns true if a key can be written after a dot, by RFC 9535.
 pub(crate) fn is_bare_name(key: &str) -> bool {
     key.chars().all(is_name_char) && key.starts_with(|c: char| !c.is_ascii_digit())
 }

@@ -25,7 +25,7 @@ pub enum Ranked<'p> {
     Key(&'p str),
 }
 
-/// What a ranked selection has beside states.
+/// The part of a ranked selection besides its states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ranks {
     /// Of each path, in the order of their states.
@@ -35,8 +35,8 @@ pub(super) struct Ranks {
 }
 
 impl Selection {
-    /// Every leaf of the document is a field, and each is told the first of `ranked`, counted from 0, that selects it or a
-    /// container around it, or that none does.
+    /// Every leaf of the document is a field, and each is told the first of `ranked`, counted from 0, that selects it
+    /// or a container around it, or that none does.
     ///
     /// # Errors
     /// As [`Selection::parse`]. Paths have 110 steps in all; of paths and keys together there are at most 65,535.
@@ -67,7 +67,7 @@ impl Selection {
         Ok(selection)
     }
 
-    /// Whether fields are told what selected them.
+    /// Returns true if fields learn which path selected them.
     #[inline]
     pub(crate) const fn is_ranked(&self) -> bool {
         self.ranks.is_some()

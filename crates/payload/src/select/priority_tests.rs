@@ -39,7 +39,7 @@ fn ranked<'p>(texts: impl IntoIterator<Item = &'p str>) -> Result<Selection, Sel
     )
 }
 
-/// What a path alone selects, with all beneath it, says it too.
+/// The reference: selections of each path alone, with everything beneath.
 fn expected(paths: &[String], input: &[u8]) -> Vec<(String, Option<u32>)> {
     let alone: Vec<Vec<String>> = paths
         .iter()

@@ -1,4 +1,4 @@
-//! What holds for any bytes, any selection and any slicing.
+//! Properties for any bytes, selection and slicing.
 
 use std::sync::Arc;
 

@@ -92,7 +92,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the core's owner knows.
+/// State of the core's owner.
 #[derive(Default)]
 struct Owner {
     now: u64,
@@ -252,7 +252,7 @@ impl Owner {
     }
 }
 
-/// What must hold at any time.
+/// Invariants that hold at any time.
 fn check(core: &TestCore, memory_max: u64) {
     let gauges = core.gauges();
     let mut bytes = HashMap::<Id, u64>::new();
@@ -440,7 +440,7 @@ fn no_worker_waits_for_bodies_that_arrive_slowly_while_a_whole_call_waits() {
     assert_eq!(core.pick(now).unwrap().work, 1);
     assert!(core.pick(now).is_none());
     assert_eq!(promoted(&mut core), [slow[0]]);
-    // What is whole meanwhile need not wait for that one, nor for a worker that sleeps to ask again.
+    // A complete request need not wait for an incomplete one, nor for a sleeping worker.
     core.update_estimate(now, slow[2], micros_of_work(110_000));
     assert_eq!(promoted(&mut core), [slow[2]]);
     core.update_estimate(now, slow[1], micros_of_work(110_000));
@@ -671,7 +671,7 @@ fn a_call_that_can_never_be_done_has_no_other_refused() {
     let hour = refused(3_600_000_000).unwrap();
     assert_eq!(hour.reason, Reason::Deadline);
     assert_eq!(refused(10_000), None);
-    // What could have been done counts, by its part in all.
+    // Feasible requests count by their part in all.
     assert_eq!(refused(990_000).map(|refusal| refusal.reason), Some(Reason::Deadline));
     assert_eq!(refused(10_000).map(|refusal| refusal.reason), Some(Reason::Proportion));
 }

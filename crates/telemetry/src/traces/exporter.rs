@@ -129,7 +129,7 @@ enum ExportFault {
 }
 
 impl ExportFault {
-    /// Whether the same may be taken later, as OTLP says of answers.
+    /// Returns true if OTLP permits a retry after this response.
     fn may_pass(&self) -> bool {
         match self {
             Self::Connect(_) | Self::Broken(_) | Self::Slow => true,
@@ -243,7 +243,7 @@ impl Sender {
         });
         tokio::select! {
             answer = &mut answer => answer,
-            // What it has read is still there.
+            // The bytes that it has read are kept.
             _ = connection => answer.await,
         }
     }

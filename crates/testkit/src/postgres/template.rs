@@ -1,4 +1,5 @@
-//! An initialised data folder, made once per version and kept in Cargo's target folder; servers start from a copy of it.
+//! An initialised data folder, made once per version and kept in Cargo's target folder; servers start from a copy of
+//! it.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +13,7 @@ use super::{Failure, OWNER, checked};
 /// Changes whenever what is below makes another folder.
 const LAYOUT: u32 = 1;
 
-/// Who may come how: each with a password, or the role of the same name with its certificate.
+/// Client authentication: by password, or by certificate for the role of its name.
 const HBA: &str = "\
 local   all         all                     scram-sha-256
 hostssl all         certified 127.0.0.1/32  cert

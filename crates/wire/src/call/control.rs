@@ -12,7 +12,7 @@ use crate::params::{
     PrincipalCall, RoleAsk, RoleCall, RotateKind, Scope, Secret, TokenFormat,
 };
 
-/// What any of these methods may be asked.
+/// The params of all control methods, as they are read.
 #[derive(Default)]
 struct Said<'a> {
     app: Option<&'a str>,

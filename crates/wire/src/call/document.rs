@@ -28,7 +28,7 @@ pub(super) fn document<'a, W: Own<'a>>(params: &mut Params<'a>) -> Result<Docume
     Ok(call)
 }
 
-/// What a method takes besides.
+/// Params that a document method has besides the common ones.
 pub(super) trait Own<'a>: Default {
     /// Reads the value of `param`, which is a row of the method's table.
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError>;

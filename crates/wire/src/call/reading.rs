@@ -110,7 +110,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// The same of a key inside a value; cleaned before.
+    /// Returns the error for an unknown key inside a value. The key was cleaned before.
     pub(super) fn unknown_in(&self, key: String) -> CallError {
         CallError::UnknownKey { method: self.method, key }
     }
@@ -157,7 +157,7 @@ impl<'a> Params<'a> {
         if valid { Ok(role) } else { Err(breaks(param)) }
     }
 
-    /// What goes into records that people read.
+    /// Reads a reason, which goes into records that people read.
     pub(super) fn reason(&mut self, param: &'static Param) -> Result<&'a str, CallError> {
         let reason = self.text(param, REASON_BYTES_MAX)?;
         let valid = !reason.is_empty() && !reason.chars().any(char::is_control);

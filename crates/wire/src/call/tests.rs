@@ -281,7 +281,7 @@ fn rules_of_the_methods_on_tokens() {
         one(method, "reason", &[&[0xda, 1, 0][..], &[b'x'; 256]].concat(), Ok(()));
         one(method, "reason", &[&[0xda, 1, 1][..], &[b'x'; 257]].concat(), reason);
         one(method, "reason", b"\xc4\x01x", Err("reason must be of type string"));
-        // What is no trace context is for whoever keeps traces to pass over, and no reason to refuse a call.
+        // An invalid trace context is ignored by the tracer and does not reject the request.
         one(method, "traceparent", b"\xa8whatever", Ok(()));
         one(method, "traceparent", b"\xa0", Ok(()));
         one(method, "traceparent", &[&[0xda, 1, 0][..], &[b'0'; 256]].concat(), Ok(()));

@@ -9,7 +9,7 @@ use crate::limits::{
 use crate::method::Method;
 use crate::params::{Ask, Listing, Sweep, TokenMap, TokensCall};
 
-/// What any of these methods may be asked.
+/// The params of all token methods, as they are read.
 #[derive(Default)]
 struct Said<'a> {
     map: TokenMap<'a>,

@@ -1,4 +1,4 @@
-//! What the control methods ask for.
+//! Params of the control methods.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::method::Method;
 use crate::params::{Curve, Format};
 
 names! {
-    /// Whether equal values get equal tokens, and whether a token leads back to its value.
+    /// Kinds of token: equal values get equal tokens or not, and tokens lead back to values or not.
     Kind {
         /// Every call makes new tokens.
         Random = "random",
@@ -19,7 +19,7 @@ names! {
 }
 
 names! {
-    /// What tokens look like.
+    /// Format of tokens.
     #[derive(Default)]
     TokenFormat {
         /// `tok_` and 22 letters and digits. The default.
@@ -90,7 +90,7 @@ pub enum Control<'a> {
     App(AppCall<'a>),
     /// `collections.list`.
     Collections {
-        /// Whose.
+        /// The app.
         app: &'a str,
         /// Which part.
         page: Page<'a>,
@@ -135,11 +135,11 @@ impl Control<'_> {
 pub struct AppCall<'a> {
     /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub app: &'a str,
-    /// What becomes of it.
+    /// The change.
     pub ask: AppAsk<'a>,
 }
 
-/// What becomes of an app. A `key` names one key version, `None` the whole app.
+/// A change of an app. A `key` names one key version, `None` the whole app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppAsk<'a> {
     /// It is made, with a key of each kind.
@@ -155,7 +155,7 @@ pub enum AppAsk<'a> {
         curve: Curve,
         /// The key: PEM without a password, or its 32 bytes in hexadecimal or base64.
         private_key: Secret<'a>,
-        /// Whether it seals from then on, or only opens.
+        /// True if the key seals from then on; false if it only opens.
         seals: bool,
     },
     /// It stops.
@@ -182,7 +182,7 @@ pub enum AppAsk<'a> {
     },
     /// Its settings change; what is `None` stays.
     Set {
-        /// What is written for calls that name no format: `native` or `evervault`.
+        /// Format for requests that name none: `native` or `evervault`.
         format: Option<Format>,
         /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds, 0 to 15,000; 0 forbids them.
         epoch_ms: Option<u32>,
@@ -211,18 +211,18 @@ pub struct CollectionCall<'a> {
     pub app: &'a str,
     /// Its name; the same alphabet.
     pub collection: &'a str,
-    /// What becomes of it.
+    /// The change.
     pub ask: CollectionAsk,
 }
 
-/// What becomes of a collection.
+/// A change of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectionAsk {
     /// It is made. Kind, format and scope stay for ever.
     Create {
         /// Which tokens it gives.
         kind: Kind,
-        /// What they look like.
+        /// Format of its tokens.
         format: TokenFormat,
         /// Of `card`: digits kept in front, 0 to 6; `None` is 6.
         first: Option<u8>,
@@ -261,11 +261,11 @@ impl CollectionAsk {
 pub struct RoleCall<'a> {
     /// Its name. `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub role: &'a str,
-    /// What becomes of it.
+    /// The change.
     pub ask: RoleAsk<'a>,
 }
 
-/// What becomes of a role.
+/// A change of a role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoleAsk<'a> {
     /// It grants this and nothing else, whether it was there or not.
@@ -291,11 +291,11 @@ impl RoleAsk<'_> {
 pub struct PrincipalCall<'a> {
     /// A DNS name, a `spiffe://` URI, or `cn:` and a common name. 1 to 2,048 bytes.
     pub principal: &'a str,
-    /// What becomes of it.
+    /// The change.
     pub ask: PrincipalAsk<'a>,
 }
 
-/// What becomes of the roles of a principal.
+/// A change of a principal's roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrincipalAsk<'a> {
     /// It gets one more.
@@ -322,7 +322,7 @@ impl PrincipalAsk<'_> {
 /// A question: may this principal do that?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckCall<'a> {
-    /// Who, as in [`PrincipalCall`].
+    /// The principal, as in [`PrincipalCall`].
     pub principal: &'a str,
     /// The name of an operation, at most 64 bytes.
     pub operation: &'a str,

@@ -1,11 +1,11 @@
-//! What `mask` asks for, around its document.
+//! Params of `mask` besides its document.
 //!
 //! Functions, paths and kinds stay text here: whoever masks knows them, and says what is wrong with one.
 
 use super::names;
 
 names! {
-    /// What becomes of a field that no rule names.
+    /// Handling of fields that no rule names.
     #[derive(Default)]
     UnknownFields {
         /// The call fails, and says which field. The default: what nobody thought of does not pass by silence.
@@ -22,7 +22,7 @@ pub struct Masking<'a> {
     /// Which function masks which fields: the first rule of a path or column that names a field, then the first of a
     /// kind. 1 to 256.
     pub rules: Vec<MaskRule<'a>>,
-    /// What becomes of the others.
+    /// Handling of the other fields.
     pub unknown: UnknownFields,
     /// Own lists for pseudonyms. At most 16, of 10,000 texts and 262,144 bytes in all.
     pub lists: Vec<MaskList<'a>>,
@@ -62,7 +62,7 @@ impl<'a> RuleFields<'a> {
 /// A list that pseudonyms are taken from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaskList<'a> {
-    /// What rules call it: `[A-Za-z0-9._-]`, 1 to 64 bytes.
+    /// The name that rules use: `[A-Za-z0-9._-]`, 1 to 64 bytes.
     pub name: &'a str,
     /// The pseudonyms, 1 to 256 bytes each.
     pub entries: Vec<&'a str>,

@@ -16,9 +16,9 @@ pub struct Param {
     pub name: &'static str,
     /// The MessagePack types it may have.
     pub types: &'static str,
-    /// What an absent key means; `None` if it may not be absent.
+    /// The meaning of an absent key; `None` if the key is required.
     pub default: Option<&'static str>,
-    /// What holds beyond the type; "must be" goes before it.
+    /// The rule beyond the type, which follows the words "must be".
     pub rule: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What the methods on tokens ask for.
+//! Params of the token methods.
 
 use crate::method::Method;
 
@@ -11,7 +11,7 @@ pub struct Minting<'a> {
     pub tags: Vec<&'a str>,
     /// When new tokens expire, in seconds from now, 1 to 3,155,760,000; `None` is the collection's.
     pub expires_s: Option<u64>,
-    /// The same key with the same field and value gives the same token, so that the call may be repeated. 1 to 64 bytes.
+    /// A repeated request with this key, field and value gets the token of the first one. 1 to 64 bytes.
     pub idempotency_key: Option<&'a [u8]>,
 }
 
@@ -25,9 +25,9 @@ pub struct Within<'a> {
 /// A call on the tokens of a collection, without a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokensCall<'a> {
-    /// Whose tokens.
+    /// The app and collection.
     pub map: TokenMap<'a>,
-    /// What about them.
+    /// The operation on them.
     pub ask: Ask<'a>,
 }
 
@@ -70,10 +70,10 @@ impl Ask<'_> {
     }
 }
 
-/// What a [`TokensCall`] asks for. Lists of tokens hold 1 to 1,000 of 1 to 1,024 bytes.
+/// An operation of a [`TokensCall`]. Lists of tokens hold 1 to 1,000 of 1 to 1,024 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask<'a> {
-    /// What is known of these tokens, without their values.
+    /// Returns the metadata of these tokens, without their values.
     Get(Vec<&'a str>),
     /// The token of a value, where equal values have equal tokens.
     Find {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::maps;
 
-/// What is publicly known of an app.
+/// The public description of an app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct App {
     /// Its name.
@@ -15,7 +15,7 @@ pub struct App {
     /// When it will be removed, in seconds since 1970-01-01 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_unix_s: Option<u64>,
-    /// What is written for calls that name no format.
+    /// Format for requests that name none.
     pub format: String,
     /// How long one ephemeral key serves calls of key scope `epoch`, in milliseconds; 0: such calls are refused.
     pub epoch_ms: u32,
@@ -25,7 +25,7 @@ pub struct App {
     pub token_keys: Vec<TokenKey>,
 }
 
-/// What is publicly known of a key version.
+/// The public description of a key version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     /// Names it in envelopes and in calls: 10 hexadecimal digits.
@@ -36,7 +36,7 @@ pub struct Key {
     pub version: u32,
     /// `active`, `disabled` or `deleting`.
     pub state: String,
-    /// Whether it may seal, or only opens.
+    /// True if it can seal; false if it only opens.
     pub seals: bool,
     /// When it was made, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
@@ -45,7 +45,7 @@ pub struct Key {
     pub delete_unix_s: Option<u64>,
 }
 
-/// What is publicly known of a version of an app's token key.
+/// The public description of a version of an app's token key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenKey {
     /// Counts from 1. The newest active one seals.
@@ -81,7 +81,7 @@ pub struct AppChanged {
     pub generation: u64,
 }
 
-/// What is known of a collection.
+/// The description of a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collection {
     /// Its app.
@@ -149,7 +149,7 @@ pub struct Records {
 pub struct Record {
     /// Its key.
     pub key: String,
-    /// What it says, as JSON.
+    /// Its content, as JSON.
     pub record: String,
 }
 
@@ -177,14 +177,14 @@ pub struct Instances {
     pub generation: u64,
 }
 
-/// What a role grants.
+/// A role and its grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Role {
     /// Its name.
     pub role: String,
     /// Each grant as operators write it.
     pub grants: Vec<String>,
-    /// Whether every engine has it, and nobody changes it.
+    /// True if every engine has the role and nobody can change it.
     pub built_in: bool,
 }
 
@@ -244,15 +244,15 @@ pub struct PrincipalChanged {
 /// The result of `principals.check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
-    /// Whether a role grants it.
+    /// True if a role grants it.
     pub permitted: bool,
     /// Which role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// What values are shown through, if that role has a mask.
+    /// The mask of that role, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask: Option<String>,
-    /// What is missing, in the words that the principal itself would hear.
+    /// The missing permission, in the words of the principal's own error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// The generation of the answer.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::maps;
 
-/// What is known of a token, without its value.
+/// The metadata of a token, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     /// The token.
@@ -28,7 +28,7 @@ pub struct Token {
 pub struct Tokens {
     /// In the order asked; `None` where there is no such token.
     pub tokens: Vec<Option<Token>>,
-    /// Of a list: where to go on; `None` at the end.
+    /// Cursor of the next page of a list; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The server's generation when it worked.
@@ -53,7 +53,7 @@ pub struct Counted {
     /// Of named tokens: the positions of those that are not there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<u32>,
-    /// Of a walk: where to go on; `None` at the end.
+    /// Cursor of the next step of a walk; `None` at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The server's generation when it worked.

@@ -33,7 +33,8 @@ impl Scanner {
         Ok(true)
     }
 
-    /// Whether a key of the params is `payload`. Only one of that length is awaited. False if it has not all arrived.
+    /// Returns true if a key of the params is `payload`. Only a key of that length is awaited. False if it has not all
+    /// arrived.
     fn read_key(&mut self, rest: &[u8], header: Header) -> bool {
         let text = matches!(rest.first(), Some(0xa0..=0xbf | 0xd9..=0xdb));
         if !text || header.body != KEY.len() as u64 {

@@ -1,4 +1,4 @@
-//! What a message that is still arriving will come to.
+//! Predicts a message that is still arriving.
 //!
 //! Costs nothing while values go by: the counts that find the message's end also say how much of the payload has been
 //! met. Of an array of 100 records whose 31st is half done, 30.5 % has; what that took, divided by 0.305, is the
@@ -9,8 +9,8 @@ use crate::call;
 use crate::frame::{Estimate, Head, Outlook};
 
 impl Scanner {
-    /// What can be told of the request on a document that is arriving; `None` for any other message, before its
-    /// method has arrived, and once it is whole, refused or given up. `buffered` is what the last scan was given.
+    /// Previews the document request that is arriving; `None` for any other message, before its
+    /// method has arrived, and after it is complete, rejected or discarded. `buffered` is the buffer of the last scan.
     /// Reads no more than the params before the payload, and of them no more than their rules allow.
     pub fn outlook(&self, buffered: &[u8]) -> Option<Outlook> {
         match self.head {
@@ -36,7 +36,7 @@ impl Scanner {
         let behind = self.open.get(PARAMS_DEPTH - 1).map_or(0, |params| params.left);
         let bytes = scaled(self.position - start).saturating_add(start).saturating_add(behind);
         let leaves = scaled(self.leaves - leaves_before).saturating_add(leaves_before).saturating_add(behind / 2);
-        // What is announced is within the limits, or it would have been refused.
+        // The announced size is within the limits, or the message would have been rejected.
         Some(Estimate {
             bytes: bytes.min(self.limits.message_bytes_max).max(least.bytes),
             leaves: leaves.min(self.limits.elements_max).max(least.leaves),

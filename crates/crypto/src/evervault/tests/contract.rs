@@ -1,4 +1,4 @@
-//! What holds of every string.
+//! Properties of every string.
 
 use proptest::prelude::*;
 
@@ -315,7 +315,7 @@ fn kept_keys_spare_other_requests_the_agreement_within_their_bounds() {
     // A client that mixes derivations writes the other tag under the same key.
     let mixed = string(0x22, Kdf::None, Tag::S0ls);
     assert_eq!((opens(&all, &[&mixed]), kept.len()), ((1, 0), 1));
-    // The same point under the other derivation is another key; the one that is kept does not stand for it.
+    // A point under the other derivation is another key; the cached key is not used for it.
     let hashed = string(0x22, Kdf::X963, Tag::S0ls);
     assert_eq!((opens(&all, &[&hashed]), kept.len()), ((1, 3), 2));
     let untagged = string(0x22, Kdf::None, Tag::Untagged);
@@ -354,7 +354,7 @@ fn one_ephemeral_key_under_two_derivations_opens_in_any_order() {
     }
 }
 
-/// The same 33 bytes can be a point of either curve; a string under one must not be tried with the other's keys.
+/// Some 33 bytes are a point on either curve; a string under one curve must not be tried with the other's keys.
 #[test]
 fn one_text_of_a_point_on_two_curves_is_two_keys() {
     let keys = app([0x11; 32]);

@@ -1,4 +1,4 @@
-//! What holds of every file, whole and in pieces.
+//! Properties of every file, whole and in pieces.
 
 use proptest::prelude::*;
 
@@ -178,7 +178,7 @@ fn a_string_without_metadata_is_a_file_too() {
     }
 }
 
-/// What some Android clients write. Content that only resembles it is content.
+/// Some Android clients write this. Content that only resembles it is content.
 #[test]
 fn unmarked_metadata_needs_the_legacy_switch_and_keeps_its_role() {
     let keys = app([0x11; 32]);
@@ -211,7 +211,7 @@ fn unmarked_metadata_needs_the_legacy_switch_and_keeps_its_role() {
                     assert_eq!(pieces(&keys, legacy, &file, piece), expected, "{map:02x?} {piece}");
                 }
             }
-            // What would not open is not written either.
+            // The writer rejects what the reader would not open.
             let recipient = newest(&keys, version.curve());
             let expected = if refused.is_some() { Ok(()) } else { Err(FileError::Ambiguous) };
             let mut sealer = Sealer::new(recipient.clone(), KeyScope::Request, &with_metadata(None)).unwrap();

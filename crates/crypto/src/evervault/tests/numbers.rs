@@ -1,4 +1,4 @@
-//! What number texts of the known clients come to.
+//! Values of the number texts of known clients.
 
 use proptest::prelude::*;
 

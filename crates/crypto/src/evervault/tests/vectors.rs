@@ -20,7 +20,7 @@ struct EvervaultVector {
     kind: String,
     /// The app's private key, the same scalar on both curves.
     private_key: String,
-    /// Whether legacy formats are to be read.
+    /// True if legacy formats are to be read.
     legacy: bool,
     sealed: String,
     /// For `open` only.
@@ -108,7 +108,7 @@ fn file(version: FileVersion, role: Option<&str>, content: &[u8]) -> EvervaultVe
     vector(&name, "file", version.is_legacy(), hex(&sealed), opens_to)
 }
 
-/// The same vector with something changed, which must refuse.
+/// Returns a changed vector, which must not open.
 fn spoilt(from: &EvervaultVector, how: &str, change: impl FnOnce(&mut EvervaultVector)) -> EvervaultVector {
     let mut vector = EvervaultVector { expect: "refuse".into(), opens_to: None, ..from.clone() };
     vector.name = format!("{}: {how}", from.name);
@@ -117,7 +117,7 @@ fn spoilt(from: &EvervaultVector, how: &str, change: impl FnOnce(&mut EvervaultV
     vector
 }
 
-/// The same vector with something changed, which must open to the same.
+/// Returns a changed vector, which must open to the same value.
 fn varied(from: &EvervaultVector, how: &str, change: impl FnOnce(&mut EvervaultVector)) -> EvervaultVector {
     let mut vector = from.clone();
     vector.name = format!("{}: {how}", from.name);

@@ -1,4 +1,4 @@
-//! What callers rely on of token keys and rows.
+//! The contract of token keys and rows.
 
 use std::collections::HashSet;
 

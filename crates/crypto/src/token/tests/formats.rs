@@ -1,4 +1,4 @@
-//! What tokens look like, and that they are drawn without favour.
+//! Formats of tokens, and their uniform distribution.
 
 use proptest::prelude::*;
 

@@ -34,7 +34,7 @@ enum Case {
 enum Expect {
     /// The hash is this one; the row opens; the text has the shape.
     Hold,
-    /// Of a row: the token is told, the value is not.
+    /// A row of which the token is disclosed and the value is not.
     Token,
     Refuse,
 }
@@ -245,7 +245,7 @@ fn sealed_for(
     TokenVector { name: format!("row: {name}"), case: Case::RowVector(case) }
 }
 
-/// The same row with something changed.
+/// Returns a changed row.
 fn spoilt(from: &TokenVector, how: &str, change: impl FnOnce(&mut RowVector)) -> TokenVector {
     let Case::RowVector(mut row) = from.case.clone() else { panic!("not a row") };
     (row.expect, row.opens_to) = (Expect::Refuse, None);

@@ -42,7 +42,7 @@ fn estimate(bytes: &[u8]) -> Option<Estimate> {
     after(&mut Scanner::for_requests(Limits::default()), bytes).and_then(|outlook| outlook.whole)
 }
 
-/// What the call comes to.
+/// Returns the true measures of the request.
 fn truth(message: &[u8]) -> Estimate {
     match Scanner::for_requests(Limits::default()).scan(message) {
         Scan::Message(whole) => Estimate { bytes: whole.bytes as u64, leaves: whole.leaves },
@@ -195,7 +195,7 @@ fn params_are_told_as_they_are_seen() {
     for other in passed {
         assert_eq!(told(&[other, curve, body], 1), (None, k1, None, None), "{other:02x?}");
     }
-    // What the decoder will refuse ends what is told.
+    // The preview ends at a param that the decoder will reject.
     let odd: [&[u8]; 8] = [
         b"\xa5curve\xa2k1",
         b"\xa6colour\x01",
