@@ -1,8 +1,8 @@
 //! `sealwire-access`: a decision from the cache, beside one that asks PostgreSQL each time.
 //!
-//! `hit` is a look at the cache and the clock; `decide` is that and the decision; `without` reads the principal's record
-//! from a throw-away server over its socket, one call at a time, and decides. The ratio is printed at the end: how many
-//! hits there are in one round trip.
+//! `hit` is a look at the cache and the clock; `decide` is that and the decision; `without` reads the principal's
+//! record from a throw-away server over its socket, one call at a time, and decides. The ratio is printed at the end:
+//! how many hits there are in one round trip.
 
 #![allow(clippy::print_stdout, reason = "it prints a ratio")]
 
@@ -30,7 +30,7 @@ const BOUNDS: CacheBounds = CacheBounds {
     load_time: Duration::from_secs(30),
 };
 
-/// What a principal has is one record; what its role grants is in memory, as in an engine.
+/// A principal's roles are one record; the grants of its role are in memory, as in an engine.
 #[derive(Clone)]
 struct Records {
     store: Arc<PostgresStore>,

@@ -147,7 +147,7 @@ fn token_keys() -> TokenKeys {
     TokenKeys::new(1, vec![TokenKeyVersion { number: 1, state: KeyState::Active, secret }]).expect("version 1")
 }
 
-/// What a token of 16 bytes costs beside its store: a name, a fingerprint, and its row sealed or opened.
+/// Cost of a token of 16 bytes without the store: a name, a fingerprint, and its row sealed or opened.
 fn token(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("crypto/token");
     let keys = token_keys();

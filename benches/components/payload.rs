@@ -1,5 +1,5 @@
-//! `sealwire-payload`: the walk alone, and the walk with the engine's own transforms around the crypto: all that a crypto
-//! thread does for a call.
+//! `sealwire-payload`: the walk alone, and the walk with the engine's own transforms around the crypto: all that a
+//! crypto thread does for a call.
 
 use std::cell::LazyCell;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use sealwire_wire::OnError;
 const FIELDS: [usize; 4] = [30, 100, 2_000, 60_000];
 /// As the engine slices its work.
 const FIELDS_PER_LOOK: usize = 32;
-/// What each field grows by at most: envelope and header.
+/// Largest growth of a field: envelope and header.
 const GROWTH_BYTES: usize = 192;
 
 pub(crate) fn benches(criterion: &mut Criterion) {
@@ -124,7 +124,7 @@ fn walk(criterion: &mut Criterion) {
     }
 }
 
-/// What a call may write.
+/// Formats that a request can write.
 #[derive(Clone, Copy)]
 enum EnvelopeForm {
     Native(Encoding),

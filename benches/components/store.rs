@@ -1,9 +1,9 @@
 //! `sealwire-store`: token maps written and read, per store, beside what their database does by itself.
 //!
 //! Every write is synced before it returns, except in `memory`, which is the floor of the rules alone. `postgres` is a
-//! throw-away server over its socket, one call at a time. `fjall` is the
-//! embedded store's database: the same bytes in one synced batch, and looked up, on the caller's thread. Sizes are rows of
-//! one call; a store holds a million before (`SEALWIRE_BENCH_ROWS`; a smoke run: a thousand).
+//! throw-away server over its socket, one call at a time. `fjall` is the embedded store's database: the same bytes in
+//! one synced batch, and looked up, on the caller's thread. Sizes are rows of one call; a store holds a million before
+//! (`SEALWIRE_BENCH_ROWS`; a smoke run: a thousand).
 
 use std::cell::{Cell, LazyCell, OnceCell};
 use std::path::Path;
@@ -176,7 +176,7 @@ fn keys(at: &mut u64, size: u64, count: u64) -> Vec<(MapId, TokenId)> {
     (0..size).map(|_| key()).collect()
 }
 
-/// What the embedded store's database does without it.
+/// The embedded store's database, used directly.
 struct Raw {
     database: fjall::Database,
     rows: Keyspace,

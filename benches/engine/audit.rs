@@ -1,8 +1,8 @@
-//! What the audit trail costs: throughput of an engine with it over that of one without, over mutual TLS, and CPU time of
+//! Cost of the audit trail: throughput of an engine with it over that of one without, over mutual TLS, and CPU time of
 //! each call; then one record by itself, and the verification of many.
 //!
-//! Engines with and without stand in one process and have their turns in pairs, every second time in the other order; a ratio is
-//! the median over pairs with the bootstrap's 90 % interval. Only the engine whose turn it is has calls.
+//! Engines with and without stand in one process and have their turns in pairs, every second time in the other order; a
+//! ratio is the median over pairs with the bootstrap's 90 % interval. Only the engine whose turn it is has calls.
 //!
 //! `cargo bench -p sealwire-benches --bench engine -- audit`; `--help` prints the options.
 

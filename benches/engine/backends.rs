@@ -49,7 +49,7 @@ struct Options {
     out: PathBuf,
 }
 
-/// What one turn of a store came to.
+/// Result of one round of a store.
 #[derive(Clone, Copy)]
 struct Turn {
     per_s: f64,

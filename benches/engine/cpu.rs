@@ -1,12 +1,12 @@
-//! What the engine's own CPU time buys over mutual TLS, against the budgets of the design.
+//! The engine's CPU time per field over mutual TLS, against the budgets of the design.
 //!
-//! Not a Criterion bench: wall time on shared cores mixes the engine with its callers. Here the engine's threads are told
-//! apart by name and their CPU time is read from the scheduler (Linux). The floors are measured in the same run, by
-//! CPU time as well, before and after the load; their mean is the unit that the budgets are ratios of.
+//! Not a Criterion bench: wall time on shared cores mixes the engine with its callers. Here the engine's threads are
+//! told apart by name and their CPU time is read from the scheduler (Linux). The floors are measured in the same run,
+//! by CPU time as well, before and after the load; their mean is the unit that the budgets are ratios of.
 //!
-//! `cargo bench -p sealwire-benches --bench engine -- cpu`; `--help` prints the options.
-//! The app is warm, with its table and ready keys made, unless `--cold` switches those off; it allows epochs.
-//! Closed loop: each caller sends its next request when it has the reply to the last.
+//! `cargo bench -p sealwire-benches --bench engine -- cpu`; `--help` prints the options. The app is warm, with its
+//! table and ready keys made, unless `--cold` switches those off; it allows epochs. Closed loop: each caller sends its
+//! next request when it has the reply to the last.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -110,7 +110,7 @@ const LOADS: [CpuLoad; 16] = [
     CpuLoad { operation: BenchOperation::DecryptText, fields: 2_000, callers: 4 },
 ];
 
-/// What one load took.
+/// Measurement of one load.
 struct Measured {
     load: CpuLoad,
     requests: u64,

@@ -2,8 +2,8 @@
 //! database does in the same run with many rows to a statement; and what writers feel of a slowed database, with the
 //! throttle and without.
 //!
-//! Not a Criterion bench: callers wait for each other. Windows of the two alternate, and a ratio is the median of pairs of
-//! neighbours. `--help` says what there is.
+//! Not a Criterion bench: callers wait for each other. Windows of the two alternate, and a ratio is the median of pairs
+//! of neighbours. `--help` says what there is.
 
 mod load;
 mod place;
@@ -48,13 +48,13 @@ Callers, engine and database share the machine. Leave it alone meanwhile.
 /// Callers that write one token at a time, and that look one up.
 const WRITERS: usize = 256;
 const READERS: usize = 64;
-/// Of the rate with many rows to a statement.
+/// Smallest fraction of the rate with many rows per statement.
 const WRITES_MIN: f64 = 0.6;
 const READS_MIN: f64 = 0.5;
-/// Of the rate with the least rows there.
+/// Smallest fraction of the rate with the fewest rows stored.
 const ROWS_MIN: f64 = 0.8;
 
-/// What callers do, and of which rate.
+/// Operations of the clients, and the required fraction of the reference rate.
 const WHAT: [(&str, f64); 3] = [("random", WRITES_MIN), ("deterministic", WRITES_MIN), ("look-up", READS_MIN)];
 
 const EXPERIMENTS: [&str; 2] = ["callers", "throttle"];
@@ -71,7 +71,7 @@ struct Options {
     out: PathBuf,
 }
 
-/// What happened in one window.
+/// Measurements of one window.
 pub(crate) struct Window {
     /// Rows or keys a second.
     pub(crate) rate: f64,

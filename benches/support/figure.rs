@@ -24,10 +24,11 @@ pub const COLOURS: [RGBColor; 4] =
 
 /// Where a panel is drawn.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Whether it was.
+/// Result of drawing a figure.
 pub type Drawn = Result<(), Box<dyn Error>>;
 
-/// A page with a title and the meaning of its colours above, and panels of one height below each other, which `fill` fills.
+/// A page with a title and the meaning of its colours above, and panels of one height below each other, which `fill`
+/// fills.
 ///
 /// # Errors
 /// When the file cannot be written.

@@ -1,4 +1,4 @@
-//! What the work costs without any of our code around it: the same primitives, straight from aws-lc-rs.
+//! The cost of the primitives alone, used directly from aws-lc-rs.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::agreement::{self, ECDH_P256, ParsedPublicKey, PrivateKey, UnparsedPublicKey};
@@ -68,7 +68,7 @@ fn nonce(number: u32) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// What one request cannot do without on P-256: a key pair with its public half, and one Diffie-Hellman.
+/// The least work of a request on P-256: a key pair with its public half, and one Diffie-Hellman.
 #[derive(Debug)]
 pub struct KeygenAndEcdh {
     recipient: ParsedPublicKey,

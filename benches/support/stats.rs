@@ -7,7 +7,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The same seed gives the same numbers.
+    /// Equal seeds give equal numbers.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// What a set of samples comes to, in their unit. All 0 without samples.
+/// Summary of samples, in their unit. All 0 without samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
     /// How many.
@@ -84,7 +84,7 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
 pub struct Interval {
     /// 5 % lie below.
     pub low: f64,
-    /// Of the samples as they are.
+    /// The value of the given samples.
     pub value: f64,
     /// 5 % lie above.
     pub high: f64,
@@ -93,8 +93,8 @@ pub struct Interval {
 /// How often a bootstrap draws.
 const RESAMPLES: usize = 400;
 
-/// The bootstrap's 90 % interval of a statistic over `count` units, such as pairs of windows. `statistic` gets the units
-/// that were drawn, by number; what is not finite is left out.
+/// The bootstrap's 90 % interval of a statistic over `count` units, such as pairs of windows. `statistic` gets the
+/// units that were drawn, by number; what is not finite is left out.
 pub fn bootstrap(count: usize, statistic: impl Fn(&[usize]) -> f64) -> Interval {
     let all: Vec<usize> = (0..count).collect();
     let value = statistic(&all);
@@ -134,7 +134,7 @@ impl Verdict {
         }
     }
 
-    /// Of a value that should be `gate` or less.
+    /// Judges a value that should be at most `gate`.
     #[must_use]
     pub fn at_most(interval: Interval, gate: f64) -> Self {
         match interval {
@@ -144,14 +144,14 @@ impl Verdict {
         }
     }
 
-    /// Of a value that should be `gate` or more.
+    /// Judges a value that should be at least `gate`.
     #[must_use]
     pub fn at_least(interval: Interval, gate: f64) -> Self {
         let Interval { low, value, high } = interval;
         Self::at_most(Interval { low: -high, value: -value, high: -low }, -gate)
     }
 
-    /// Of a value without an interval.
+    /// Judges a value without an interval.
     #[must_use]
     pub const fn of(holds: bool) -> Self {
         if holds { Self::Pass } else { Self::Fail }

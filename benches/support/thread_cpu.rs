@@ -27,7 +27,7 @@ pub fn of_threads(prefix: &str) -> io::Result<Duration> {
     of_tasks(Path::new("/proc/self"), prefix)
 }
 
-/// The same of another process.
+/// Returns the CPU time of threads of another process.
 ///
 /// # Errors
 /// If there is no such process.

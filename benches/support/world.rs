@@ -50,7 +50,7 @@ impl World {
         })
     }
 
-    /// The same with a configuration that is changed first; it is told the folder with everything.
+    /// Starts an engine with a changed configuration; `change` also gets the folder.
     ///
     /// # Panics
     /// If anything on the way fails.
@@ -124,8 +124,8 @@ pub fn engine_runtime(network_threads: usize) -> Runtime {
     runtime
 }
 
-/// Writes certificates, the key-encryption key and one app into `folder`: all that an engine needs to start there, at the
-/// places that [`Config::defaults`] names. Each of `clients` is an identity of its own, in `<name>.pem` and
+/// Writes certificates, the key-encryption key and one app into `folder`: all that an engine needs to start there, at
+/// the places that [`Config::defaults`] names. Each of `clients` is an identity of its own, in `<name>.pem` and
 /// `<name>.key`; the authority is in `ca.pem`. The addresses are of loopback, with ports that the system chooses.
 ///
 /// # Panics

@@ -43,7 +43,7 @@ pub(crate) fn measure(criterion: &mut Comparison) {
     }
 }
 
-/// What the engine seals opens by the parts that are timed above: they are the same construction (`proto/envelope.md`).
+/// Checks that the timed parts open the engine's envelopes: they are one construction (`proto/envelope.md`).
 fn check_schedule(curve: Curve, scalar: &[u8; 32], recipient: &Point, sealed: &[u8]) {
     let (header, body) = sealed[3..].split_at(39);
     let engine_curve = EngineCurve::from_suite(header[0]).expect("a suite");

@@ -1,6 +1,6 @@
 //! Time on the CPU in place of time on the wall: work of others on the same cores then does not count.
 //!
-//! What is measured here neither waits nor starts threads. Reading this clock is a system call, a part in ten thousand
+//! The measured code neither waits nor starts threads. Reading this clock is a system call, a part in ten thousand
 //! of a sample; caches that others fill and hosts that take the CPU away are not taken out.
 
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! How implementations of the same primitives are compared: what each must offer, and what is measured of it.
 //!
-//! A library is one file in `rivals/` that implements [`Agreement`], [`Hkdf`] or [`Aead`]. [`measure`] first compares its
-//! results with those of [`openssl`], so that nothing wrong is ever timed. Nothing here is for use outside of benches.
+//! A library is one file in `rivals/` that implements [`Agreement`], [`Hkdf`] or [`Aead`]. [`measure`] first compares
+//! its results with those of [`openssl`], so that nothing wrong is ever timed. Nothing here is for use outside of
+//! benches.
 
 pub use cpu_time::CpuTime;
 use criterion::Criterion;
@@ -86,5 +87,5 @@ pub trait Aead {
     fn open(&mut self, nonce: &Nonce, aad: &[u8], sealed: &mut [u8]) -> bool;
 }
 
-/// What primitives are compared by: CPU time.
+/// Compares primitives by CPU time.
 pub type Comparison = Criterion<CpuTime>;

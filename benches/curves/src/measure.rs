@@ -1,4 +1,4 @@
-//! What is measured of a library. Addresses are `curves/subject/operation/implementation[/size]`.
+//! Measurements of a library. Addresses are `curves/subject/operation/implementation[/size]`.
 //!
 //! Whatever is measured is first held against OpenSSL, in smoke runs too.
 

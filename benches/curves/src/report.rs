@@ -1,7 +1,7 @@
 //! Tables and plots of the `curves` bench, from the estimates that Criterion keeps under `target/criterion`.
 //!
 //! Markdown on standard output, to be pasted; the same as one HTML page with plots, and as JSON, in `target/curves`.
-//! What is there is shown: results of an earlier run stay until they are measured again, and old ones are named.
+//! Shows all results that exist. Results of an earlier run stay until they are measured again, and are marked as old.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ mod plot;
 /// Columns of a table without sizes, in this order.
 const OPERATIONS: [&str; 7] = ["keygen", "ecdh", "derive", "seal", "open", "extract", "expand"];
 
-/// What the engine uses: subject, operation, implementation. Where there are two, by table and without.
+/// The engine's choices: subject, operation, implementation. Two entries mean with and without a table.
 const ENGINE: [(&str, &str, &str); 18] = [
     ("p256", "keygen", "aws_lc_rs"),
     ("p256", "ecdh", "aws_lc_rs"),

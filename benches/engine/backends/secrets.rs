@@ -9,7 +9,7 @@ pub(crate) const MAP: MapId = MapId { app: 1, collection: 1 };
 const VALUES_MAX: usize = 4;
 /// Bytes of a value.
 const BYTES: std::ops::RangeInclusive<usize> = 16..=256;
-/// What sealing adds to a value, with the token that rests beside it.
+/// Bytes that sealing adds to a value, with its token.
 const SEALING_BYTES: usize = 84;
 
 /// Makes secrets that no other is like.

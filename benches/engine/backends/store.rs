@@ -42,15 +42,15 @@ pub(crate) const KINDS: [StoreKind; 4] = [
 /// As the engine has them for each store; memory, which it has for no tokens, like the embedded one.
 const LANES: Lanes = Lanes { writers: 1, readers: 2 };
 
-/// The store asks for commits that wait for the disk, whatever the server's default. A trigger takes that back within each
-/// transaction, so that the store, its statements and its connections are the same.
+/// The store asks for commits that wait for the disk, whatever the server's default. A trigger takes that back within
+/// each transaction, so that the store, its statements and its connections are the same.
 const ASYNCHRONOUS: &str = "
     CREATE FUNCTION sealwire.asynchronous() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN PERFORM set_config('synchronous_commit', 'off', true); RETURN NULL; END $$;
     CREATE TRIGGER asynchronous BEFORE INSERT ON sealwire.tokens
         FOR EACH STATEMENT EXECUTE FUNCTION sealwire.asynchronous();";
 
-/// What a transaction that inserts commits by.
+/// Commit settings of inserting transactions.
 const COMMITS: &str = "
     BEGIN;
     INSERT INTO sealwire.tokens SELECT * FROM sealwire.tokens WHERE false;
@@ -75,7 +75,7 @@ enum Kept {
     Postgres(Database<'static>),
 }
 
-/// What other crates' errors are here.
+/// Converts an error of another crate.
 pub(crate) fn failed(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }

@@ -1,7 +1,7 @@
 //! The engine as a process of its own, so that its memory, CPU time and threads are its own.
 //!
-//! This program runs itself again with the name of the bench, [`SERVE`] and the folder of a configuration. The child says where it listens on
-//! standard output and ends when its standard input does, so it never outlives the run.
+//! This program runs itself again with the name of the bench, [`SERVE`] and the folder of a configuration. The child
+//! says where it listens on standard output and ends when its standard input does, so it never outlives the run.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -47,7 +47,7 @@ impl Folder {
     }
 }
 
-/// What an engine is told besides its folder: a configuration key, as `section.name`, and its value.
+/// A setting of an engine: a configuration key, as `section.name`, and its value.
 pub(crate) type Setting = (&'static str, &'static str);
 
 /// A running engine.
@@ -84,7 +84,7 @@ impl EngineChild {
         }
     }
 
-    /// Whether it runs.
+    /// Returns true while it runs.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }
@@ -142,7 +142,7 @@ impl Metrics {
         Self(text.lines().filter(|line| line.starts_with("sealwire_")).filter_map(series).collect())
     }
 
-    /// What has been added since an earlier reading, of every series of a name that has grown: its labels and by how much.
+    /// Returns the growth of every series of a name since an earlier reading, with its labels.
     pub(crate) fn grown<'a>(&'a self, since: &'a Self, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
         let before = |series: &str| since.0.iter().find(|(name, _)| name == series).map_or(0.0, |(_, value)| *value);
         self.0.iter().filter_map(move |(series, value)| {

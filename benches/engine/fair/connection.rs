@@ -1,7 +1,7 @@
 //! One connection of the generator: mutual TLS on a socket that never blocks, whole replies out.
 //!
-//! Frames are encoded once and only their msgid is written anew, so that a call costs the generator little more than its
-//! encryption by TLS.
+//! Frames are encoded once and only their msgid is written anew, so that a call costs the generator little more than
+//! its encryption by TLS.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -15,7 +15,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sealwire_benches::document::{APP, document};
 use sealwire_wire::{Encrypt, Head, KeyScope, Limits, Scan, Scanner, Writing, request};
 
-/// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head, the type and its marker.
+/// A msgid of five bytes, so that any other of 32 bits fits in its place: behind the array's head, the type and its
+/// marker.
 const MSGID: u32 = 0x8000_0000;
 const MSGID_AT: std::ops::Range<usize> = 3..7;
 /// Values of a reply around its payload: the array, type, msgid and nil, the map, its two keys and the generation.
@@ -28,7 +29,7 @@ pub(crate) const READ_BYTES: usize = 256 << 10;
 pub(crate) struct Frame {
     /// Fields in it.
     pub(crate) fields: usize,
-    /// What it seals.
+    /// The payload.
     pub(crate) payload: Vec<u8>,
     /// Values in a good reply.
     pub(crate) values: u64,
@@ -81,7 +82,7 @@ pub(crate) struct BenchConnection {
     pub(crate) pace: Option<Pace>,
     /// Nothing is read before this time.
     pub(crate) read_from: u64,
-    /// Whether the server has not closed it.
+    /// True until the server closes it.
     pub(crate) open: bool,
     socket: TcpStream,
     tls: ClientConnection,
@@ -90,7 +91,7 @@ pub(crate) struct BenchConnection {
     msgid: u32,
 }
 
-/// What identifies a tenant: the TLS set-up with its certificate.
+/// Returns a tenant's identity: the TLS settings with its certificate.
 pub(crate) fn identity(folder: &Path, name: &str) -> io::Result<Arc<ClientConfig>> {
     let file = |name: String| folder.join(name);
     let mut roots = RootCertStore::empty();
@@ -135,12 +136,12 @@ impl BenchConnection {
         })
     }
 
-    /// What to wait on.
+    /// Returns the socket to wait on.
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// Whether bytes wait for the socket.
+    /// Returns true if bytes wait for the socket.
     pub(crate) fn wants_write(&self) -> bool {
         self.open && self.tls.wants_write()
     }

@@ -23,7 +23,7 @@ pub(crate) mod picture;
 
 /// The mix: fields of a call, and how often it comes.
 pub(crate) const MIX: [(usize, f64); 3] = [(30, 0.80), (150, 0.18), (2_000, 0.02)];
-/// What its classes are called.
+/// Names of its size classes.
 pub(crate) const CLASSES: [&str; 3] = ["S, 30 fields", "M, 150 fields", "L, 2,000 fields"];
 /// Its callers give up after this.
 pub(crate) const PATIENCE_MS: u32 = 1_000;
@@ -149,7 +149,7 @@ pub(crate) fn latencies<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<f6
     samples.map(Sample::latency_ms).collect()
 }
 
-/// The same, summed up.
+/// Returns the summary of these samples.
 pub(crate) fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Summary {
     Summary::of(latencies(samples))
 }

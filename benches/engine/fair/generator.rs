@@ -1,9 +1,9 @@
 //! Offers load and takes the times: one thread, one `poll`, connections that never block.
 //!
 //! Open loops send at times that were fixed beforehand, and a latency counts from there: a late send makes the figure
-//! worse, never better. How late the sends were is kept beside it, so that a figure which is the generator's and not the
-//! server's can be told. Closed loops send again when they have their answer. A caller that is told to wait does so, and
-//! what an open loop would have sent meanwhile counts as offered and not served.
+//! worse, never better. How late the sends were is kept beside it, so that a figure which is the generator's and not
+//! the server's can be told. Closed loops send again when they have their answer. A caller that is told to wait does
+//! so, and what an open loop would have sent meanwhile counts as offered and not served.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ const SETTLE_TIME_MAX: Duration = Duration::from_secs(60);
 pub(crate) enum Drive {
     /// Whatever the answers do: so many calls a second, evenly with half an interval of jitter.
     Even(f64),
-    /// The same, at random (a Poisson process).
+    /// Requests at random times (a Poisson process).
     Random(f64),
     /// So many calls under way on each connection.
     Closed(usize),
@@ -44,7 +44,7 @@ pub(crate) struct Load {
     pub(crate) drive: Drive,
 }
 
-/// What became of a call.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Sealed.
@@ -74,7 +74,7 @@ pub(crate) struct Sample {
     pub(crate) sent: u64,
     /// When its answer was there.
     pub(crate) done: u64,
-    /// What became of it.
+    /// Its outcome.
     pub(crate) outcome: Outcome,
 }
 
@@ -84,7 +84,7 @@ impl Sample {
         self.done.saturating_sub(self.intended) as f64 / 1e6
     }
 
-    /// Whether it was served, within a limit if there is one.
+    /// Returns true if it was served, within a limit if there is one.
     pub(crate) fn is_served(&self, within_ms: f64) -> bool {
         self.outcome == Outcome::Ok && self.latency_ms() <= within_ms
     }
@@ -101,7 +101,7 @@ struct GeneratorState {
     next_connection: usize,
 }
 
-/// What the generator took itself.
+/// Resources that the generator used itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     /// Answers.
@@ -192,7 +192,7 @@ impl Generator {
         state.due = first;
         if let Drive::Closed(calls) = state.load.drive {
             for connection in state.load.connections.clone() {
-                // What is still under way from before takes its place again.
+                // Requests in flight from before count as in flight again.
                 let busy = self.connections[connection].pending.values().filter(|call| call.load == load).count();
                 state.waiting.extend((busy..calls).map(|nth| ((now, connection * calls + nth), connection)));
             }
@@ -445,7 +445,7 @@ impl Generator {
     }
 }
 
-/// What an answer says.
+/// Classification of a response.
 enum Verdict {
     Good,
     /// Refused: why, and for how many nanoseconds the caller is to wait.

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// One answer, or none.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
-    /// What ran meanwhile.
+    /// The experiment that ran meanwhile.
     pub(crate) during: String,
     /// From when it should have been asked to the whole answer; `None`: no good answer.
     pub(crate) ms: Option<f64>,
@@ -28,7 +28,7 @@ struct LiveState {
     stop: AtomicBool,
 }
 
-/// Who asks, on a thread of its own.
+/// Polls `/live` on a thread of its own.
 #[derive(Debug)]
 pub(crate) struct Prober {
     shared: Arc<LiveState>,

@@ -1,4 +1,4 @@
-//! What an experiment says: tables, gates and notes, as Markdown and as JSON.
+//! Report of an experiment: tables, gates and notes, as Markdown and as JSON.
 
 use std::fmt::Write as _;
 
@@ -41,29 +41,29 @@ impl Table {
     }
 }
 
-/// What was promised and how it stands.
+/// A promise and its result.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     /// The promise.
     pub(crate) what: String,
-    /// What was measured.
+    /// The measured value.
     pub(crate) measured: String,
     /// How it stands.
     pub(crate) verdict: Verdict,
-    /// Whether it is about time, which others on the machine take away.
+    /// True if it depends on time, which other processes on the machine take away.
     timed: bool,
 }
 
 /// One experiment's part of the report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Section {
-    /// What it shows.
+    /// Its title.
     pub(crate) title: String,
     /// Figures.
     pub(crate) tables: Vec<Table>,
     /// Promises.
     pub(crate) gates: Vec<Gate>,
-    /// What a reader must know.
+    /// Notes for the reader.
     pub(crate) notes: Vec<String>,
     /// Every sample, for other programs.
     pub(crate) raw: Value,
@@ -132,7 +132,7 @@ impl Section {
 /// Others may take this share of the machine.
 const FOREIGN_MAX: f64 = 0.05;
 
-/// Whether a figure may be judged.
+/// Tells whether a figure can be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judged {
     /// It may.
@@ -161,7 +161,7 @@ const LAG_SHARE_MAX: f64 = 0.25;
 /// Nothing is spoiled by sends as late as this, in milliseconds: what a thread takes to wake.
 const LAG_MS_MIN: f64 = 0.2;
 
-/// Whether the generator kept up with figures of that many milliseconds, and a note of what it took.
+/// Judges whether the generator kept up with figures of that many milliseconds, with a note on its own cost.
 pub(crate) fn kept_up(cost: Cost, of_ms: f64, what: &str) -> (Judged, String) {
     let kept = cost.lag_ms.p99 <= (LAG_SHARE_MAX * of_ms).max(LAG_MS_MIN);
     let note = format!(

@@ -39,7 +39,7 @@ enum Kept {
     Embedded(Arc<EmbeddedStore>, #[expect(dead_code, reason = "its drop removes it")] TempDir),
 }
 
-/// What other crates' errors are here.
+/// Converts an error of another crate.
 pub(crate) fn failed(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! What the database does by itself: many rows to a statement, many keys to a look-up, and nothing else.
+//! The database by itself: many rows per statement, many keys per lookup, and nothing else.
 
 use std::io;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! `throttle`: what writers feel of a slowed database, by what stands before it.
 //!
-//! PostgreSQL with fsync on, behind a proxy that holds up each piece of an exchange. Four doors take turns: the engine's
-//! throttle; none; a bound without the curve, whose callers wait in order; the same bound, whose callers are refused. They
-//! get two loads: `steady`, that of the simulation in `crates/store/src/throttle/sim.rs`, and `bursts`, in which rows
-//! come whatever became of those before. Two times are measured: until a row was let in, which the door makes, and until
-//! it was durable, which has the whole queue in it.
+//! PostgreSQL with fsync on, behind a proxy that holds up each piece of an exchange. Four doors take turns: the
+//! engine's throttle; none; a bound without the curve, whose callers wait in order; the same bound, whose callers are
+//! refused. They get two loads: `steady`, that of the simulation in `crates/store/src/throttle/sim.rs`, and `bursts`,
+//! in which rows come whatever became of those before. Two times are measured: until a row was let in, which the door
+//! makes, and until it was durable, which has the whole queue in it.
 
 mod writers;
 
@@ -33,7 +33,7 @@ use writers::{Desk, Door, Load, Sample};
 /// Doors, in the order of the report; the first is the engine's.
 const DOORS: [&str; 4] = ["throttle", "no bound", "bound, in order", "bound, refused"];
 const LOADS: [&str; 2] = ["steady", "bursts"];
-/// Of the capacity: what is offered, and between bursts.
+/// Offered load as a fraction of the capacity.
 const OVER: f64 = 1.25;
 const UNDER: f64 = 0.5;
 /// Rows in a second with the throttle over those without.
@@ -48,11 +48,11 @@ struct Setup {
     writers: usize,
     /// Callers that find the capacity: more than two full writes.
     closed: usize,
-    /// Of the search for the capacity: until it counts, and until it ends.
+    /// Seconds of the search for the capacity: until it counts, and until it ends.
     capacity: (f64, f64),
     /// Of `steady`: the same. The first is at least what the bound takes to fill.
     steady: (f64, f64),
-    /// Of one turn of `bursts`; there are two.
+    /// Seconds of one phase of `bursts`; there are two.
     phase: f64,
     rounds: usize,
 }
@@ -121,7 +121,7 @@ impl Slow<'_> {
     }
 }
 
-/// What the closed loop found: rows a second, and rows and seconds of the write that a row is in, at its mean.
+/// Result of the closed loop: rows per second, and mean rows and seconds of the write that a row is in.
 struct Capacity {
     rate: f64,
     rows: f64,
@@ -131,7 +131,7 @@ struct Capacity {
 /// One of a row's times, in seconds.
 type Time = fn(&Sample) -> f64;
 
-/// What one door gave under one load.
+/// Measurements of one variant under one load.
 struct ThrottleMeasurement {
     load: &'static str,
     door: &'static str,
@@ -205,7 +205,7 @@ impl ThrottleMeasurement {
         let gap = |part: f64| setup.writers as f64 / (part * capacity.rate);
         let (load, from, to) = if self.load == "steady" {
             let (settled, time) = setup.steady;
-            // What is offered above the capacity fills the bound, and then half of that again.
+            // Load above the capacity fills the bound, and then half of it again.
             let fill = setup.bounds.rows_max as f64 / ((OVER - 1.0) * capacity.rate);
             let settled = settled.max((1.5 * fill).min(3.0 * settled));
             (Load::Steady(gap(OVER)), settled, settled + time)
@@ -227,7 +227,7 @@ impl ThrottleMeasurement {
         Summary::of(self.samples.iter().map(|sample| of(sample) * 1e3).collect())
     }
 
-    /// What is shorter counts as 0.1 ms.
+    /// Shorter times count as 0.1 ms.
     fn histogram(&self, of: Time) -> LogHistogram {
         LogHistogram::of(self.samples.iter().map(|sample| of(sample).max(1e-4)))
     }
@@ -295,7 +295,7 @@ fn door(name: &str, bounds: ThrottleBounds) -> Door {
 /// A promise, what was measured, and how it stands.
 type Gate = (String, String, Verdict);
 
-/// What must hold of the throttle under the steady load.
+/// Returns the promises of the throttle under steady load.
 fn gates(setup: &Setup, measured: &[ThrottleMeasurement]) -> Vec<Gate> {
     let (with, without) = (&measured[0], &measured[1]);
     let modes = [with.histogram(|one| one.door).modes(), with.histogram(|one| one.durable).modes()];

@@ -1,4 +1,4 @@
-//! What came of calls, counted: histograms, codes, and how it went over time. Parts of several processes add up.
+//! Counts of responses: histograms, codes, and their course over time. Parts of several processes add up.
 //!
 //! Times are nanoseconds here. A histogram is exact to 1 in 1,000, one of an interval to 1 in 100.
 
@@ -121,7 +121,7 @@ fn tenth(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// What came of the calls of one kind.
+/// Counts for the requests of one kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Tally {
     /// Calls that were due in the time that counts.
@@ -136,11 +136,11 @@ pub(crate) struct Tally {
     pub(crate) latency: Spread,
     /// From when it was.
     pub(crate) service: Spread,
-    /// What came in each part of the time that counts, whenever it was sent.
+    /// Responses per interval of the measurement window, whenever their requests were sent.
     pub(crate) intervals: Vec<Interval>,
 }
 
-/// What came in a part of the time.
+/// Responses within one interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Interval {
     pub(crate) ok: u64,

@@ -5,7 +5,7 @@
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The same seed gives the same numbers.
+    /// Equal seeds give equal numbers.
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }

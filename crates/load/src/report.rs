@@ -1,5 +1,5 @@
-//! `report`: files of figures become one page that a person looks at, and that needs nothing else: no network, no script,
-//! no font.
+//! `report`: files of figures become one page that a person looks at, and that needs nothing else: no network, no
+//! script, no font.
 //!
 //! Every string of a file is escaped, and the page forbids itself to run or to fetch anything ([`html`], `page`).
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// The page; one that is there is replaced
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
-    /// What stands above it
+    /// Title of the report
     #[arg(long, default_value = "Sealwire load report")]
     title: String,
 }

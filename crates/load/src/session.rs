@@ -1,4 +1,4 @@
-//! What has to be there before the first call that counts: connections that work, and calls ready to be sent.
+//! Preparation of a load: working connections, and requests ready to be sent.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -25,7 +25,7 @@ pub(crate) struct Pending {
     pub(crate) kind: u32,
     /// Which of its frames.
     pub(crate) frame: u32,
-    /// Whether it only opens an answer again, to compare it.
+    /// True if it only opens an earlier result, to compare it.
     pub(crate) is_check: bool,
     /// When it should have been sent.
     pub(crate) due: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Pending {
     pub(crate) sent: u64,
 }
 
-/// What the engine has asked a caller to keep back on a connection.
+/// A pause that the engine has requested on a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pause {
     /// Until when.

@@ -14,7 +14,7 @@ use sealwire_wire::{Boundary, Limits, Scan, ScanError, Scanner};
 
 /// One read of a socket. The scratch buffer of [`Stream::receive`] has this length.
 pub(crate) const READ_BYTES: usize = 256 << 10;
-/// What is encrypted at a time: a few records, so that little waits in TLS where it cannot be counted.
+/// Bytes encrypted at a time: a few records, so that little waits in TLS, where it cannot be counted.
 const SEAL_BYTES: usize = 64 << 10;
 
 /// A connection after its handshake.
@@ -25,7 +25,7 @@ pub(crate) struct Stream {
     scanner: Scanner,
     /// Bytes of messages that are not whole yet.
     input: Vec<u8>,
-    /// Whether some of them came with the end of the handshake, and nobody has looked at them.
+    /// True if some of them arrived with the end of the handshake and were not processed yet.
     is_early: bool,
     /// Messages to send; what is before `sealed` has gone to TLS.
     out: Vec<u8>,
@@ -102,7 +102,7 @@ impl Stream {
         self.out.len() - self.sealed
     }
 
-    /// Whether a flush would have something to do.
+    /// Returns true if a flush would have something to write.
     pub(crate) fn wants_write(&self) -> bool {
         self.ended.is_none() && (self.backlog() > 0 || self.tls.wants_write())
     }
@@ -141,8 +141,8 @@ impl Stream {
         }
     }
 
-    /// Takes what the socket has, and gives each whole message to `each`. `scratch` has [`READ_BYTES`]. Does nothing where
-    /// nothing has come. Who accepts a connection calls this once before waiting for the socket.
+    /// Takes what the socket has, and gives each whole message to `each`. `scratch` has [`READ_BYTES`]. Does nothing
+    /// where nothing has come. Who accepts a connection calls this once before waiting for the socket.
     pub(crate) fn receive(&mut self, scratch: &mut [u8], mut each: impl FnMut(&mut Self, &Boundary, &[u8])) {
         if std::mem::take(&mut self.is_early) {
             self.messages(&mut each);

@@ -1,9 +1,9 @@
 //! Loads of rising rates, until more load gives no more answers or late ones: the knee.
 //!
-//! A rate is served well if 95 % of what was offered is answered in time, 99 of 100 calls of each kind take at most ten times
-//! as long as under the lightest load, and the generator could do its part. A rate that was not is tried once more. Between
-//! the last rate that was and the first that was not the knee is sought by halves. Where the generator was what failed, what
-//! is found is no knee of the engine, and none is given.
+//! A rate is served well if 95 % of what was offered is answered in time, 99 of 100 calls of each kind take at most ten
+//! times as long as under the lightest load, and the generator could do its part. A rate that was not is tried once
+//! more. Between the last rate that was and the first that was not the knee is sought by halves. Where the generator
+//! was what failed, what is found is no knee of the engine, and none is given.
 
 use crate::fault::Fault;
 use crate::load::{Drive, Load};
@@ -30,11 +30,11 @@ pub(crate) struct Steps {
     pub(crate) rates_max: u32,
     /// Rates that are tried around it.
     pub(crate) around: u32,
-    /// Whether the knee may be the generator's own.
+    /// True if the knee may be the generator's own.
     pub(crate) allow_bottleneck: bool,
 }
 
-/// What was found, and why it is less than was asked for, if it is.
+/// The result, and the reason if it is incomplete.
 #[derive(Debug)]
 pub(crate) struct Swept {
     pub(crate) sweep: Sweep,
@@ -45,8 +45,8 @@ pub(crate) struct Swept {
 /// Sweeps. `measure` runs a load; `told` hears of each run that is kept.
 ///
 /// # Errors
-/// What `measure` gives before any rate was served well, or a wrong answer at any time; later faults end the sweep, and stand
-/// beside what was found. [`Fault::Failed`] if the load is no open loop.
+/// The fault of `measure` before any rate was served well, or a wrong response at any time. Later faults end the sweep
+/// and are reported with its result. [`Fault::Failed`] if the load is no open loop.
 pub(crate) fn sweep(
     load: &Load,
     steps: Steps,
@@ -93,7 +93,7 @@ struct Tried {
 /// Why a rate was not served well.
 struct Bad {
     why: String,
-    /// Whether the generator is why.
+    /// True if the generator is the reason.
     is_own: bool,
 }
 
@@ -116,7 +116,7 @@ impl Search {
         Self { steps, runs: Vec::new(), lightest: Vec::new(), good: 0.0, bad: None, rising_left, around_left }
     }
 
-    /// What a load came to. That it brought no figures says something of its rate only where lighter ones brought some.
+    /// Judges a load. A load without figures says something about its rate only if lighter loads had figures.
     fn judge(&self, outcome: Result<Run, Fault>) -> Result<Tried, Fault> {
         match outcome {
             Ok(run) => Ok(Tried { bad: self.fault_of(&run), run: Some(run) }),
@@ -200,8 +200,8 @@ impl Search {
     }
 }
 
-/// The share of calls that were answered, and as fast as they came: the lesser of the answers to the calls of the time that
-/// counts and the answers that came in it. At random more or fewer come than were planned.
+/// The share of calls that were answered, and as fast as they came: the lesser of the answers to the calls of the time
+/// that counts and the answers that came in it. At random more or fewer come than were planned.
 pub(crate) fn answered(run: &Run) -> f64 {
     let sum = |of: fn(&Class) -> u64| run.classes.iter().map(of).sum::<u64>() as f64;
     let due = sum(|class| class.sent).max(1.0);
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn lighter_loads_are_tried_while_they_have_calls_enough() {
-        // Of a second each.
+        // Each takes one second.
         for (from_per_s, tried) in [(170.0, [21.25, 42.5, 85.0, 170.0].as_slice()), (39.0, &[39.0])] {
             let found = check(Steps { from_per_s, ..STEPS }, |load| Ok(served(load, 0.0)), None);
             assert_eq!(found.sweep.runs.iter().map(|run| run.totals.offered_per_s).collect::<Vec<_>>(), tried);
@@ -294,7 +294,7 @@ mod tests {
         }
         let allowed = Steps { allow_bottleneck: true, ..STEPS };
         check(allowed, |load| Ok(served(load, 400.0)), Some((350.0..400.0, "the generator was the bottleneck")));
-        // What fails before the generator does is the engine's.
+        // Failures at rates that the generator still sends on time are the engine's.
         check(STEPS, |load| Ok(served(load, 1_500.0)), Some((650.0..700.1, "1 of 100 calls")));
     }
 

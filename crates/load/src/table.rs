@@ -46,7 +46,7 @@ pub(crate) fn run(run: &Run) -> String {
     text
 }
 
-/// What it is, and what its figures depend on.
+/// Returns the heading of a run, with the conditions of its figures.
 fn head(run: &Run) -> String {
     let conditions = &run.conditions;
     let engine = &conditions.engine;

@@ -73,7 +73,7 @@ impl Connect {
         let file = |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or_else(|| self.folder.join(name));
         Ok(Target {
             server_name,
-            // Of an engine that is called elsewhere the folder knows nothing.
+            // The folder has no state of an engine elsewhere.
             state: if self.connect.is_none() { state } else { None },
             ca: file(&self.ca, "ca.pem"),
             cert: file(&self.cert, "client.pem"),

@@ -233,7 +233,7 @@ mod tests {
         assert_eq!((totals.offered_per_s, totals.sent_per_s, totals.ok_per_s, totals.errors), (50.0, 47.0, 40.0, 10));
         assert_eq!((totals.fields_per_s, totals.bytes_in_per_s), (1_200.0, 4_000.0));
         assert_eq!(run.server_cpu, Some(ServerCpu { us_per_field: 500.0, cores: 0.6 }));
-        // What is opened again for a check is the engine's work too.
+        // Results that are opened for a check are the engine's work too.
         let checked = figures(&load(OPEN), "name", 1, &part(|part| part.tallies[0].checked = 40)).unwrap();
         assert_eq!(checked.server_cpu.map(|cpu| cpu.us_per_field.round()), Some(333.0));
         assert_eq!((run.generator.cpu_cores, run.classes[0].weight), (0.25, 1.0));

@@ -8,15 +8,15 @@
 //!
 //! ```
 //! use std::num::NonZeroU32;
-//! use sealwire_schedule::{Call, Core, Knobs, Slice, Time, Verdict, Cost};
+//! use sealwire_schedule::{AdmissionDecision, Core, Cost, Knobs, OfferedRequest, Slice, Time};
 //!
 //! let mut core = Core::<&str, (), &str>::new(Knobs::new(NonZeroU32::MIN));
 //! let now = Time::from_nanos(0);
-//! // From a call's head, before its body is read.
+//! // From a request's header, before its body is read.
 //! let cost = Cost::from_nanos(150_000);
 //! let (since, deadline) = (now, Time::NEVER);
-//! let call = Call { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, whole: false };
-//! let Verdict::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing else is there") };
+//! let request = OfferedRequest { tenant: &"relay-1", weight: 1, cost, bytes: 4_096, since, deadline, whole: false };
+//! let AdmissionDecision::Admitted { id, .. } = core.offer(now, &request, || ()) else { panic!("no other request") };
 //! // With its body, which may tell better what it costs. Then any worker takes slices until the work ends.
 //! core.submit(id, cost, "work").unwrap();
 //! let Some(Slice { id, work, budget }) = core.pick(now) else { panic!("there is one") };
@@ -28,18 +28,6 @@
 //! core.close(now, id);
 //! assert_eq!(core.gauges().bytes, 0);
 //! ```
-//!
-//! | file | its one concern |
-//! | --- | --- |
-//! | `core.rs`, `call.rs` | calls from their offer to their end; what goes in and comes out |
-//! | `cost.rs` | what a call costs |
-//! | `class.rs` | size classes by what is left |
-//! | `fair.rs` | whose turn it is: classes first, tenant fairness as a gate |
-//! | `admission.rs` | what may begin, what waits, what is refused |
-//! | `share.rs` | bytes, with a share per tenant |
-//! | `speed.rs`, `fading.rs` | how fast work gets done; rates of work |
-//! | `tenant.rs`, `heap.rs`, `arena.rs` | what a tenant has; order with removal; names |
-//! | `knobs.rs` | what an operator may turn |
 
 mod admission;
 mod arena;

@@ -43,7 +43,7 @@ pub struct Peer {
     pub pace: Arc<Pace>,
 }
 
-/// What becomes of a connection whose caller has a name.
+/// Serves connections of authenticated clients.
 pub(crate) trait Serve: Clone + Send + Sync + 'static {
     /// Serves it to its end.
     fn serve<S>(self, peer: Peer, stream: S, ending: Shutdown) -> impl Future<Output = ()> + Send
@@ -63,10 +63,10 @@ impl Serve for Arc<Engine> {
 /// Takes connections in and hands them on.
 pub(crate) struct Acceptor<T> {
     pub(crate) listener: TcpListener,
-    /// What handshakes are made under, and who has come in.
+    /// The settings of handshakes, and the registry of connections.
     pub(crate) gate: Arc<ConnectionRegistry>,
     pub(crate) engine: Arc<Engine>,
-    /// Who serves them.
+    /// The service.
     pub(crate) service: T,
     /// A permit for each connection there may be.
     pub(crate) connections: Arc<Semaphore>,

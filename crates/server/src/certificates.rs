@@ -58,7 +58,7 @@ pub(crate) struct Certificates {
     admin: Arc<Telemetry>,
     in_service: [u8; 32],
     held: Vec<CertificateInfo>,
-    /// What the log knows of ends.
+    /// Expiry stages that were logged.
     said: HashMap<(CertificateLabel, [u8; 32]), ExpiryStage>,
     /// The files that did not load, and why.
     refused: Option<([u8; 32], String)>,
@@ -70,7 +70,7 @@ impl Certificates {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// The error of the files.
     pub(crate) fn load(config: &Config, admin: &Arc<Telemetry>) -> Result<(Self, Reload), TlsError> {
         let (tls, control) = (config.tls.clone(), config.control.clone());
         let files = Files::look(&tls, control.as_ref());
@@ -302,7 +302,7 @@ impl Reload {
     ///
     /// # Errors
     ///
-    /// What is wrong with them; nothing has changed then.
+    /// The error of the files, in which case nothing has changed.
     pub(crate) async fn ask(&self, tls: Tls, control: Option<ControlListen>) -> Result<(), TlsError> {
         let (done, answer) = oneshot::channel();
         let gone = |()| TlsError::Library("the engine shuts down".into());

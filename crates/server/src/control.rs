@@ -36,7 +36,7 @@ use sealwire_telemetry::LogThrottle;
 
 /// Connections to the control listener at most.
 const CONNECTIONS_MAX: usize = 64;
-/// Of one principal.
+/// Largest number of connections of one principal.
 const CONNECTIONS_PER_PRINCIPAL_MAX: usize = 16;
 /// Handshakes at once.
 const HANDSHAKES_MAX: usize = 8;
@@ -120,12 +120,12 @@ impl ControlServer {
     }
 }
 
-/// What control connections share.
+/// State that control connections share.
 #[derive(Debug)]
 pub(crate) struct ControlService {
-    /// What serves the apps, keys and collections.
+    /// The engine that holds apps, keys and collections.
     engine: Arc<Engine>,
-    /// Who may call; empty: whoever the authority has given a certificate.
+    /// The permitted clients; empty: everyone with a certificate of the authority.
     callers: Vec<Caller>,
     /// A permit for each call at once.
     calls: Arc<Semaphore>,
@@ -136,7 +136,7 @@ pub(crate) struct ControlService {
 }
 
 impl ControlService {
-    /// Of an engine, for those callers; empty: for whoever the authority has given a certificate.
+    /// Serves an engine to these clients; empty: to everyone with a certificate of the authority.
     pub(crate) fn new(engine: Arc<Engine>, callers: Vec<Caller>) -> Self {
         let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
         Self { engine, callers, calls, strangers, stranger: LogThrottle::default() }
@@ -267,7 +267,7 @@ impl Serve for Arc<ControlService> {
     }
 }
 
-/// What those hear that `control.principals` does not list.
+/// Returns the error for principals that `control.principals` does not list.
 fn not_listed() -> RpcError {
     RpcError::new(
         ErrorCode::Forbidden,

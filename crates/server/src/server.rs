@@ -69,7 +69,7 @@ pub enum StartError {
         key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The health and metrics listener.
@@ -117,8 +117,8 @@ impl Server {
         Ok(server)
     }
 
-    /// The same, but connections for calls wait in the system's queue until [`Server::open`]: for who has to make apps
-    /// or roles first, over the control listener.
+    /// Starts the server, but data connections wait in the system's queue until [`Server::open`]. For programs that
+    /// must create apps or roles first, over the control listener.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Server {
         tracing::info!(address, control, %admin, generation, "ready");
     }
 
-    /// The same over stores that are open already.
+    /// Starts the server over stores that are already open.
     ///
     /// # Errors
     ///
@@ -292,7 +292,7 @@ impl Server {
         self.control.as_ref().map(ControlServer::address)
     }
 
-    /// What the connections share, for what only an observer inside can see.
+    /// Returns the state that connections share, for observers inside the process.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -303,10 +303,11 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// What is wrong with the files; nothing has changed then.
+    /// The error of the files, in which case nothing has changed.
     pub async fn reload(&self, config: &Config) -> Result<Vec<&'static str>, TlsError> {
         let control = self.config.control.clone().map(|own| match &config.control {
-            // Who is named there takes a restart, and decides whether the authority may be that of all callers.
+            // Changes of the named principals need a restart, since they decide whether the authority can be that of
+            // all clients.
             Some(new) => ControlListen { client_ca: new.client_ca.clone(), client_crl: new.client_crl.clone(), ..own },
             None => own,
         });

@@ -47,7 +47,7 @@ impl Shutdown {
         }
     }
 
-    /// What the peer is told at the end, where it is not a drain.
+    /// Returns the error for the peer at the end, unless the engine drains.
     pub fn farewell(&self) -> Option<RpcError> {
         let why = match (*self.expelled.borrow())? {
             ExpulsionLabel::Revoked => "the client certificate is revoked",
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(begun.await, StopReason::Drain);
     }
 
-    /// What a future gives without waiting.
+    /// Polls a future once.
     async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         tokio::select! {
             biased;

@@ -13,7 +13,7 @@ const FIELDS_MAX: u32 = 1_000_000;
 /// Characters of an envelope's header in text, behind the prefix.
 const HEADER_CHARS: usize = 52;
 
-/// What the payload of a reply should be.
+/// The expected payload of a response.
 #[napi(object)]
 pub struct Expected {
     /// "envelopes", "tokens" or "values".
@@ -68,7 +68,7 @@ fn letters(out: &mut Vec<u8>, count: usize, of: u64) {
     }
 }
 
-/// What is wrong with `payload`, if anything. `Err` where `expected` itself makes no sense.
+/// Returns the mismatch of `payload`, if any. `Err` if `expected` itself is invalid.
 pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String>, String> {
     let wrong = match expected.holds.as_str() {
         "values" => values(payload, expected)?,
@@ -125,7 +125,8 @@ fn envelope(
     }
 }
 
-/// Whether `payload` is a map with the keys of a document, each to a string that `right` accepts, shown with the one before.
+/// Checks that `payload` is a map with the keys of a document, each to a string that `right` accepts, given the one
+/// before.
 fn each<'a>(
     payload: &'a [u8],
     fields: u32,

@@ -18,7 +18,7 @@ pub use replies::{Replies, Reply};
 #[napi(object)]
 #[derive(Default)]
 pub struct Call {
-    /// Whose keys or tokens.
+    /// The app.
     pub app: String,
     /// One MessagePack value.
     pub payload: Option<Buffer>,
@@ -30,7 +30,7 @@ pub struct Call {
     pub seed: Option<u32>,
     /// Paths of what to work on.
     pub select: Option<Vec<String>>,
-    /// What envelopes and tokens are bound to.
+    /// The context of envelopes and tokens.
     pub context: Option<Buffer>,
     /// Milliseconds that the engine has.
     pub deadline_ms: Option<u32>,
@@ -50,7 +50,7 @@ pub struct Call {
     pub expires_s: Option<f64>,
 }
 
-/// What an engine says of itself.
+/// Description of an engine.
 #[napi(object)]
 pub struct Info {
     /// The program's name.
@@ -133,7 +133,7 @@ pub fn document(fields: u32, field_bytes: u32, seed: Option<u32>) -> Result<Buff
     document::make(fields, field_bytes, seed.unwrap_or(0)).map(Buffer::from).map_err(refused)
 }
 
-/// What is wrong with the payload of a reply, as a sentence; `null` if it is what the call should have given.
+/// Returns the mismatch of a response's payload as a sentence; `null` if it is as expected.
 #[napi(catch_unwind)]
 pub fn check(payload: Buffer, expected: Expected) -> Result<Option<String>> {
     document::check(&payload, &expected).map_err(refused)

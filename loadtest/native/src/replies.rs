@@ -14,7 +14,7 @@ const REPLY_BYTES_MAX: u64 = 256 << 20;
 pub struct Reply {
     /// The call it answers; absent where no call is to blame.
     pub msgid: Option<u32>,
-    /// Whether there is a result.
+    /// True if there is a result.
     pub ok: bool,
     /// Bytes of the whole message.
     pub bytes: u32,

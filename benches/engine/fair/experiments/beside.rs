@@ -1,7 +1,7 @@
 //! `beside`: what a caller of 100 fields feels of two tenants that stream batches of 10,000.
 //!
-//! One engine; windows of its arms follow each other within one run, and each second round goes backwards, so that drift
-//! of the machine falls on all arms alike. The first-come arm is a second engine, whose windows lie between.
+//! One engine; windows of its arms follow each other within one run, and each second round goes backwards, so that
+//! drift of the machine falls on all arms alike. The first-come arm is a second engine, whose windows lie between.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -56,7 +56,7 @@ impl Case {
     }
 }
 
-/// Who sends in a window.
+/// The senders of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     /// The caller, on a machine that is idle beside it.
@@ -191,7 +191,7 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     Ok(section)
 }
 
-/// What one case gave.
+/// Measurements of one case.
 struct Measurements {
     loads: Loads,
     windows: Vec<MeasuredWindow>,
@@ -390,7 +390,7 @@ impl Measurements {
         )
     }
 
-    /// The same as the engine sees it, without network and TLS.
+    /// Adds the engine's own queue times, without network and TLS.
     fn queue_rows(&self, name: &str, table: &mut Table) {
         for ((arm, labels), (calls, seconds)) in &self.queued {
             let arm = format!("{arm:?}").to_lowercase();
@@ -399,7 +399,7 @@ impl Measurements {
     }
 }
 
-/// The same with first come, first served: batches before the caller, and every answer waited for.
+/// Runs a window with FIFO order: batches before the client, and every response awaited.
 fn arrival_window(bench: &Bench, side: &mut Side, loads: &Loads, case: Case) -> io::Result<()> {
     side.enter(bench, loads, Arm::Beside)?;
     // Latencies reach seconds with a key per field, and then a second of calls is enough to wait for.

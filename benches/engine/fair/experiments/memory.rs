@@ -18,7 +18,7 @@ use crate::fair::report::{self, Judged, Section, Table, digits, kept_up, percent
 
 /// The budget.
 const MEMORY_MIB: f64 = 64.0;
-/// What a process takes beyond its budget: buffers of sockets and TLS, and what the allocator keeps.
+/// Memory of a process beyond its budget: buffers of sockets and TLS, and free memory in the allocator.
 const BEYOND_MIB: f64 = 64.0;
 /// The longest call and its reply must fit into a half of the budget.
 const SETTINGS: [Setting; 5] = [

@@ -41,7 +41,7 @@ const OFFERED: f64 = 1.5;
 /// Sends may be late by a quarter of this.
 const LAG_OF_MS: f64 = 20.0;
 
-/// What one variant gave.
+/// Measurements of one variant.
 struct Drawn {
     name: &'static str,
     /// Fields a second by bin, for each of [`SHOWN`].
@@ -154,7 +154,7 @@ fn latencies(bench: &Bench, mixed: &mut Mixed, capacity: f64) -> io::Result<Vec<
     Ok(within(&samples, &window).cloned().collect())
 }
 
-/// Of the served calls of a class.
+/// Returns the histogram of the served requests of a class.
 fn histogram(samples: &[Sample], class: usize) -> LogHistogram {
     let of = |sample: &&Sample| sample.fields == MIX[class].0 && sample.is_served(f64::from(PATIENCE_MS));
     LogHistogram::of(samples.iter().filter(of).map(|sample| sample.latency_ms() / 1e3))

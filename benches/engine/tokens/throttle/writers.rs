@@ -34,12 +34,12 @@ pub(crate) enum Load {
     Closed,
     /// The next of a writer an exponential time after the last was let in, by the mean in seconds.
     Steady(f64),
-    /// An exponential time after the one before was due, whatever became of it: `over` the capacity and `under` it, mean
-    /// seconds of a writer, in turns of `phase`.
+    /// An exponential time after the one before was due, whatever became of it: `over` the capacity and `under` it,
+    /// mean seconds of a writer, in turns of `phase`.
     Bursts { over: f64, under: f64, phase: Duration },
 }
 
-/// What became of one row, in seconds.
+/// Times of one row, in seconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     /// When it was due, from the beginning.
@@ -53,7 +53,7 @@ pub(crate) struct Sample {
     pub(crate) refused: u32,
 }
 
-/// What the writers of one run share.
+/// State shared by the writers of one run.
 pub(crate) struct Desk {
     door: Door,
     coalescer: Coalescer,
@@ -81,7 +81,8 @@ impl Desk {
         self.promised_max.load(Ordering::Relaxed)
     }
 
-    /// Rows that are due in a time, of so many writers; returns when all are durable. The same seed gives the same gaps.
+    /// Rows that are due in a time, of so many writers; returns when all are durable. The same seed gives the same
+    /// gaps.
     pub(crate) async fn run(
         self: &Arc<Self>,
         writers: usize,

@@ -114,7 +114,7 @@ struct SettingArgs {
     /// A call of few fields then costs a fraction; whoever learns that key reads all fields sealed under it. 0 forbids it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(EpochLifetime::MS_MAX)))]
     epoch_ms: Option<u32>,
-    /// What is written for calls that name no format: native or evervault
+    /// Format for requests that name none: native or evervault
     #[arg(long, value_parser = format)]
     format: Option<Format>,
 }

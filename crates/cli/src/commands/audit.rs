@@ -75,7 +75,7 @@ enum AuditCommand {
     },
     /// Move complete segments to another folder, so that what is missing in the trail is told from what was archived
     ///
-    /// What is moved is verified first. A statement under the key stays behind; the other folder is a trail of its own, which verifies by itself
+    /// Segments are verified before they are moved. An authenticated statement stays behind. The other folder is a trail of its own: it verifies by itself
     /// and takes what is moved later. The engine may run. Killed at any point, it loses nothing: run it again.
     Archive {
         #[command(flatten)]
@@ -159,7 +159,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         AuditCommand::Show { place, wanted, tail, follow, json } => {
             let (folder, _) = place.find(false)?;
             match show(folder, &wanted.filter(), *tail, *follow, *json) {
-                // Who reads has had enough.
+                // The reader has closed the pipe.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
                 shown => Ok(shown?),
             }

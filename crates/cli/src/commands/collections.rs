@@ -63,7 +63,7 @@ struct Rules {
     /// values are equal. one-way: the same, and no token leads back
     #[arg(long, value_enum)]
     kind: KindName,
-    /// What tokens look like: tok_ and 22 letters and digits, a UUID, as many digits as the value, a card number with the
+    /// Format of tokens: tok_ and 22 letters and digits, a UUID, as many digits as the value, a card number with the
     /// value's ends, an address that gets no mail
     #[arg(long, value_enum, default_value = "opaque")]
     format: TokenFormatName,
@@ -73,7 +73,7 @@ struct Rules {
     /// Digits of a card number that its token keeps at the end, 0 to 4 [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=4))]
     last: Option<u8>,
-    /// Whether equal values have equal tokens in the whole collection or under one context
+    /// Scope in which equal values have equal tokens: the whole collection, or one context
     #[arg(long, value_enum, default_value = "collection")]
     scope: ScopeName,
     /// Seconds after which tokens expire whose call names no time [default: never]

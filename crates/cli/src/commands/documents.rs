@@ -16,7 +16,7 @@ use sealwire_payload::{WalkLimits, json};
 use super::connect::Connect;
 use super::{Failure, folder};
 
-/// What each command takes.
+/// Arguments of every document command.
 #[derive(Debug, clap::Args)]
 pub(super) struct Common {
     /// JSON file; `-` reads standard input
@@ -59,7 +59,7 @@ pub(super) struct EncryptArgs {
     /// `sealwire apps set APP --epoch-ms N` allows
     #[arg(long, value_enum, default_value = "request")]
     key_scope: ScopeName,
-    /// What to write; evervault-bare is without metadata, so that nothing authenticates what kind of value it is
+    /// Format of envelopes; evervault-bare has no metadata, so that nothing authenticates the type of a value
     #[arg(long, value_enum)]
     format: Option<FormatName>,
     /// Data role that evervault strings carry: 1 to 20 of a-z 0-9 -
@@ -85,7 +85,7 @@ pub(super) struct RewrapArgs {
     /// Curve of the key to move to; r1 is P-256, k1 is secp256k1
     #[arg(long, value_enum, default_value = "r1")]
     curve: CurveName,
-    /// What to write, whatever it was
+    /// Format of the new envelopes
     #[arg(long, value_enum)]
     format: Option<FormatName>,
     /// With --context: open Evervault values too, which are bound to no place, and bind them to it from now on. For

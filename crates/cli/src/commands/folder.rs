@@ -23,7 +23,7 @@ pub(super) const APP: &str = "demo";
 pub(super) const CLIENT: &str = "client";
 /// The certificate in it that may change apps, keys and collections.
 pub(super) const OPERATOR: &str = "operator";
-/// Who the two are.
+/// Names of the two certificates.
 pub(super) const CLIENT_NAME: &str = "dev-client";
 pub(super) const OPERATOR_NAME: &str = "dev-operator";
 /// The role of the client.

@@ -78,13 +78,13 @@ struct RulesFile {
     rules: PathBuf,
 }
 
-/// What a file holds.
+/// Format of a file.
 #[derive(Debug, clap::Args)]
 struct Holds {
-    /// What the file holds [default: by its name's ending]
+    /// Format of the file [default: by its name's ending]
     #[arg(long, value_enum)]
     format: Option<FormatName>,
-    /// What separates the fields of CSV, one character of ASCII [default: a comma, or a tab in .tsv]
+    /// Separator of CSV fields, one ASCII character [default: a comma, or a tab in .tsv]
     #[arg(long, value_name = "CHAR")]
     delimiter: Option<char>,
 }
@@ -99,7 +99,7 @@ enum FormatName {
     Csv,
 }
 
-/// Whose keys mask, and where the engine is.
+/// The app whose keys mask, and the engine.
 #[derive(Debug, clap::Args)]
 struct RpcEngine {
     /// App whose keys mask: the same value masks alike wherever it is the same
@@ -207,7 +207,7 @@ enum Verified {
         /// File that was masked
         #[arg(value_name = "FILE")]
         original: PathBuf,
-        /// What came out
+        /// The masked file or database
         #[arg(value_name = "MASKED")]
         masked: PathBuf,
         #[command(flatten)]
@@ -259,7 +259,7 @@ impl RulesFile {
     }
 }
 
-/// Whether the rules' own lists fit in one call, as they must when its batch needs all of them.
+/// Checks that the rules' own lists fit in one request, since a batch may need all of them.
 fn lists_fit(rules: &Rules) -> Result<(), String> {
     let used = |name: &str| rules.iter().any(|rule| rule.function.list() == Some(name));
     let lists: Vec<Vec<&str>> =
@@ -326,7 +326,7 @@ impl Databases {
     }
 }
 
-/// What a job did, and what was found behind it.
+/// Results of a job and of its leak check.
 #[derive(serde::Serialize)]
 struct Done {
     #[serde(flatten)]
@@ -421,7 +421,7 @@ async fn stopped() {
             _ = terminate.recv() => Ok(()),
         }
     };
-    // Who cannot hear of signals is ended by them.
+    // Without signal handlers a signal ends the process.
     if told.await.is_err() {
         std::future::pending::<()>().await;
     }

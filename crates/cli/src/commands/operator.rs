@@ -117,7 +117,7 @@ impl Desk {
     }
 }
 
-/// Who may do what.
+/// Roles and principals.
 impl Desk {
     /// Every role.
     pub(super) async fn roles(&self) -> Result<Vec<sealwire_wire::control::Role>, Failure> {
@@ -159,7 +159,7 @@ impl Desk {
         })
     }
 
-    /// Whether a principal may do something.
+    /// Checks whether a principal is permitted to do something.
     pub(super) async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Failure> {
         Ok(match self {
             Self::Engine(client) => client.check(call).await?,

@@ -42,7 +42,7 @@ enum PrincipalsCommand {
     Check {
         /// The name in its certificate
         principal: String,
-        /// What is to be done, such as encrypt or tokens.list
+        /// Operation, such as encrypt or tokens.list
         operation: String,
         /// On which app [default: all]
         app: Option<String>,

@@ -101,7 +101,7 @@ impl Deployment {
     }
 }
 
-/// What the machine that runs the tests may lack, and the deployment does not.
+/// Findings that depend on the machine of the tests.
 const OF_THE_MACHINE: [&str; 5] = ["processor", "swap", "disk", "memory", "file descriptors"];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ fn sealwire(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sealwire")).current_dir(folder).args(arguments).output().unwrap()
 }
 
-/// The same, running, with pipes.
+/// Starts the command with pipes.
 fn spawn(folder: &Path, arguments: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
     command.current_dir(folder).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -135,7 +135,7 @@ impl Dev {
         self.end();
     }
 
-    /// The same, and what it leaves.
+    /// Ends the engine and returns its folder.
     fn end(mut self) -> TempDir {
         Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         assert!(self.child.wait().unwrap().success());
@@ -651,7 +651,7 @@ fn a_file_of_apps_is_written_by_an_engine_and_changed_without_one() {
     in_file(&["apps", "rotate", "other", "--curve", "r1"]);
     in_file(&["collections", "create", "other", "c", "--kind", "random"]);
     assert!(in_file(&list).contains("other") && in_file(&["collections", "list", "other"]).contains("random"));
-    // What is past its time goes with the next change.
+    // Apps past their deletion time are removed with the next change.
     in_file(&["apps", "delete", "other", "--delay-s", "0"]);
     assert!(!in_file(&list).contains("other"));
     assert_eq!(dev.operate(&list), before, "the engine's are its own");
@@ -760,7 +760,7 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     dev.ok(&["encrypt", "mine.json", "--reason", "ticket 7"]);
     dev.refused(&["decrypt", "mine.json", "--reason", "ticket 7"], "no role of this principal grants decrypt");
 
-    // The same on a file, which brings roles and principals along.
+    // Also on a file, which includes roles and principals.
     dev.operate(&["apps", "export", "apps.json"]);
     let in_file = |arguments: &[&str]| ok(dev.path(), &[arguments, &["--file", "apps.json"]].concat());
     for list in [["roles", "list"], ["principals", "list"]] {

@@ -10,7 +10,7 @@ use crate::target::Connect;
 /// Options of a load.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct LoadArgs {
-    /// What each call asks for
+    /// Method of each request
     #[arg(long, value_enum, default_value_t = Method::Encrypt, help_heading = "Calls")]
     method: Method,
     /// Fields of a call [default: 30; of `prove` 1]
@@ -19,9 +19,9 @@ pub(super) struct LoadArgs {
     /// Bytes of a field
     #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Calls")]
     field_bytes: u32,
-    /// Calls of several kinds instead: `founding` (80 % of 30 fields, 18 % of 150, 2 % of 2,000), or a JSON file: an array of
-    /// {weight, name, method, fields, field_bytes, curve, scope, collection, deadline_ms, cancel_after_ms}, of which all but
-    /// weight may be left out
+    /// Calls of several kinds instead: `founding` (80 % of 30 fields, 18 % of 150, 2 % of 2,000), or a JSON file: an
+    /// array of {weight, name, method, fields, field_bytes, curve, scope, collection, deadline_ms, cancel_after_ms}, of
+    /// which all but weight may be left out
     #[arg(long, value_name = "founding|FILE", help_heading = "Calls")]
     mix: Option<String>,
     /// App whose keys seal
@@ -45,8 +45,8 @@ pub(super) struct LoadArgs {
     /// Documents of each kind, which take turns
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Calls")]
     distinct: u32,
-    /// Results to compare with what was sent, opened again where they are sealed: `1/N`, `all` or `none`. The first of each
-    /// kind is among them
+    /// Results to compare with what was sent, opened again where they are sealed: `1/N`, `all` or `none`. The first of
+    /// each kind is among them
     #[arg(long, value_name = "1/N", default_value = "1/100", value_parser = check, help_heading = "Calls")]
     check: u32,
 
@@ -78,7 +78,8 @@ pub(super) struct LoadArgs {
     /// calls/s on]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=100_000), help_heading = "Load")]
     tick_us: Option<u32>,
-    /// Give figures also when the generator was the bottleneck, and mark them; of `sweep` its knee. `prove` does so anyway
+    /// Give figures also when the generator was the bottleneck, and mark them; of `sweep` its knee. `prove` does so
+    /// anyway
     #[arg(long, help_heading = "Load")]
     pub(super) allow_bottleneck: bool,
     /// Print a line each second to standard error [default: `run`, if that is a terminal]

@@ -17,15 +17,15 @@ use crate::validation;
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("drive").required(true).args(["rate", "callers"])))]
 pub(super) struct RunArgs {
-    /// Open loop: so many calls a second, by a clock, whatever the answers do. Latency counts from when a call was due, so
-    /// what waits in the generator counts too
+    /// Open loop: so many calls a second, by a clock, whatever the answers do. Latency counts from when a call was due,
+    /// so what waits in the generator counts too
     #[arg(long, value_name = "PER_S")]
     rate: Option<f64>,
     /// Closed loop: so many callers, each of which sends when it has its answer. Says how much an engine can do; its
     /// latencies leave out the calls that a slow engine kept from being sent
     #[arg(long, value_name = "N")]
     callers: Option<u32>,
-    /// What the load is called in tables and plots
+    /// Name of the load in tables and plots
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
     #[command(flatten)]

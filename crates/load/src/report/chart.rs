@@ -1,7 +1,7 @@
 //! One plot as SVG: two axes, and marks between them.
 //!
-//! Colours come from the page's style sheet by class, so that they follow the reader's light or dark setting. What stands
-//! for measured values is in a group `series` and is the only thing with colour; axes and notes are grey.
+//! Colours come from the page's style sheet by class, so that they follow the reader's light or dark setting. What
+//! stands for measured values is in a group `series` and is the only thing with colour; axes and notes are grey.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ const DOTS_LARGE: usize = 14;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) scale: Scale,
-    /// What is on it, with its unit.
+    /// The quantity of the axis, with its unit.
     pub(crate) title: &'static str,
     /// How its values are written.
     pub(crate) label: fn(f64) -> String,
@@ -84,8 +84,8 @@ pub(crate) fn class(name: &str, series: usize) -> String {
     format!("{name} s{}", series % COLOURS)
 }
 
-/// Lines upwards from the lower axis, and what is written below them: of all, if there is room, else of powers of ten, as
-/// far as none runs into another.
+/// Lines upwards from the lower axis, and what is written below them: of all, if there is room, else of powers of ten,
+/// as far as none runs into another.
 pub(crate) fn lower_axis(
     svg: &mut Html,
     scale: Scale,

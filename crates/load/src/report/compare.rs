@@ -121,7 +121,7 @@ fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     Some(html)
 }
 
-/// What the colours of a plot mean.
+/// Returns the legend of a plot's colours.
 pub(crate) fn legend(names: impl Iterator<Item = String>) -> Html {
     let mut html = Html::default();
     html.open("ul", &[("class", &"legend")]);
@@ -177,7 +177,7 @@ pub(crate) fn store_plots(backends: &Backends, number: usize) -> Vec<StorePlot> 
     ]
 }
 
-/// The same as part of a page.
+/// Returns the comparison as part of a page.
 pub(crate) fn backends(backends: &Backends, number: usize) -> Html {
     let mut html = Html::default();
     html.open("div", &[("class", &"plots")]);

@@ -1,8 +1,8 @@
 //! Markup that is made of words of ours and text of anybody's.
 //!
 //! Names of elements, classes and attributes are literals; everything else, whether text or the value of an attribute,
-//! goes through [`Html::text`] or an attribute and is escaped. There is no other way in, so a name in a file cannot become
-//! markup.
+//! goes through [`Html::text`] or an attribute and is escaped. There is no other way in, so a name in a file cannot
+//! become markup.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -27,7 +27,7 @@ impl Html {
         self
     }
 
-    /// What was made elsewhere.
+    /// Appends HTML that was made elsewhere.
     pub(crate) fn add(&mut self, other: &Self) -> &mut Self {
         self.0.push_str(&other.0);
         self
@@ -67,8 +67,8 @@ impl Html {
         }
     }
 
-    /// JSON for a `script` block that no browser runs. Within JSON these characters are in strings only, where an escape of
-    /// JSON means the same.
+    /// JSON for a `script` block that no browser runs. Within JSON these characters are in strings only, where an
+    /// escape of JSON means the same.
     pub(crate) fn json(&mut self, json: &str) -> &mut Self {
         for character in json.chars() {
             match character {
@@ -81,7 +81,7 @@ impl Html {
         self
     }
 
-    /// Whether there is anything.
+    /// Returns true if there is no content.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

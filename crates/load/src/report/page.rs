@@ -13,7 +13,7 @@ const STYLE: &str = include_str!("page.css");
 /// Nothing is fetched and nothing runs, whatever a file holds.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
-/// What the files hold, by kind, each in the order of the files.
+/// Content of the files by kind, each in the order of the files.
 struct Content<'a> {
     runs: Vec<&'a Run>,
     sweeps: Vec<&'a Sweep>,

@@ -82,7 +82,7 @@ fn shared_speed(runs: &[&Run]) -> Option<Scale> {
 }
 
 impl Axes {
-    /// Whether speeds have the same axis.
+    /// Returns true if all throughput plots share one axis.
     pub(crate) fn share_speed(&self) -> bool {
         self.speed.is_some()
     }
@@ -98,7 +98,7 @@ pub(crate) fn figure(title: &'static str, how: &'static str, chart: Option<Html>
     html
 }
 
-/// What a plot needs of its load: the load, its number on the page, and what it shares with others.
+/// Input of a plot: the load, its number on the page, and the axes that it shares with others.
 pub(crate) struct Subject<'a> {
     pub(crate) run: &'a Run,
     pub(crate) number: usize,

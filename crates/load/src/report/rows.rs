@@ -23,7 +23,7 @@ pub(crate) struct ResultRow {
     pub(crate) value: f64,
     /// A second value above the first, as p99 is above p50.
     pub(crate) upper: Option<f64>,
-    /// What is written behind it.
+    /// The text after the value.
     pub(crate) said: String,
 }
 
@@ -39,7 +39,8 @@ pub(crate) fn height(rows: usize) -> f64 {
     TOP + ROW * rows as f64 + BOTTOM
 }
 
-/// Draws the rows, in their order. From zero where that tells them apart, else by factors. Empty without a value to show.
+/// Draws the rows, in their order. From zero where that tells them apart, else by factors. Empty without a value to
+/// show.
 pub(crate) fn draw(
     id: &str,
     said: &str,

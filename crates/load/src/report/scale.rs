@@ -13,9 +13,9 @@ pub(crate) enum Scale {
     Tail { decades: f64 },
 }
 
-/// What has a place on a logarithmic axis: beyond, a file is wrong, and an axis would have no end.
+/// Range of a logarithmic axis. Values beyond it mean a wrong file and would make the axis endless.
 pub(crate) const TIMES: RangeInclusive<f64> = 1e-6..=1e15;
-/// The same of a linear axis.
+/// Range of a linear axis.
 const VALUES: RangeInclusive<f64> = 1e-9..=1e18;
 
 /// Steps of a linear axis, and values of a logarithmic one, within a power of ten.
@@ -61,7 +61,7 @@ impl Scale {
         Self::Tail { decades: (2.0 * count).max(10.0).log10() }
     }
 
-    /// Whether a tick is a power of ten, if that counts on this axis: those are labelled where there is no room for all.
+    /// Returns true if a tick is a power of ten on a logarithmic axis. Those are labelled if there is no room for all.
     pub(crate) fn is_major(self, tick: f64) -> bool {
         let power = tick.log10();
         !matches!(self, Self::Log { .. }) || (power - power.round()).abs() < 1e-6
@@ -74,11 +74,11 @@ impl Scale {
             Self::Log { from, to } => (value / from).ln() / (to / from).ln(),
             Self::Tail { decades } => -(1.0 - value).log10() / decades,
         };
-        // What is at an end by how numbers are kept is within.
+        // Values at an end count as within, despite rounding.
         (-1e-6..=1.0 + 1e-6).contains(&at).then(|| at.clamp(0.0, 1.0))
     }
 
-    /// What is written beside it, rising.
+    /// Returns the labelled values of the axis, ascending.
     pub(crate) fn ticks(self) -> Vec<f64> {
         match self {
             Self::Linear { from, to } => {

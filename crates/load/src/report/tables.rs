@@ -1,4 +1,4 @@
-//! What is said in words and tables: warnings, conditions, and the figures behind the plots.
+//! The text and tables of the report: warnings, conditions, and the figures behind the plots.
 
 use super::compare::name;
 use super::html::Html;
@@ -14,7 +14,7 @@ pub(crate) struct Group<'a> {
 /// Values of one condition that are listed before only their count is.
 const VALUES_MAX: usize = 3;
 
-/// What a reader must know before any figure.
+/// Returns the warnings that a reader must know before any figure.
 /// Failed calls are told of single loads only: a sweep goes on until calls fail.
 pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
     let mut html = Html::default();
@@ -51,7 +51,7 @@ pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
     html
 }
 
-/// Of a sweep in one warning: it may be so at many of its rates.
+/// Writes one warning for a sweep, even if many of its rates cause it.
 fn bottleneck_of(html: &mut Html, sweep: &Sweep) {
     let rate = |run: &&Run| run.totals.offered_per_s;
     let limited = || sweep.runs.iter().filter(|run| run.generator.was_bottleneck);
@@ -64,7 +64,7 @@ fn bottleneck_of(html: &mut Html, sweep: &Sweep) {
     warning(html, "warning bad", "The generator was the bottleneck", &said);
 }
 
-/// What the names of a sweep's loads have in common, which differ in their rates.
+/// Returns the common part of the names of a sweep's loads, which differ in their rates.
 pub(crate) fn common_name(sweep: &Sweep) -> String {
     let Some(first) = sweep.runs.first() else { return String::new() };
     let is_same = |at: usize, of: char| sweep.runs.iter().all(|run| run.name.chars().nth(at) == Some(of));
@@ -259,7 +259,7 @@ fn known(fact: Option<String>) -> String {
     fact.unwrap_or_else(|| "not known".into())
 }
 
-/// Who decided when calls were sent, and how many.
+/// Describes the clock and number of requests of a load.
 pub(crate) fn load(run: &Run) -> String {
     let conditions = &run.conditions;
     match (conditions.mode, conditions.offered_per_s, conditions.callers) {
@@ -270,7 +270,7 @@ pub(crate) fn load(run: &Run) -> String {
     }
 }
 
-/// What the loads were made under, a column for each group.
+/// Returns a table of the loads' conditions, with a column per group.
 pub(crate) fn conditions(groups: &[Group<'_>]) -> Html {
     let titles: Vec<&str> = groups.iter().map(|group| group.title.as_str()).collect();
     let rows = CONDITIONS.map(|(name, of)| (name.to_owned(), groups.iter().map(|group| joined(group, of)).collect()));

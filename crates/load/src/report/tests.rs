@@ -15,7 +15,7 @@ fn sweep(runs: &[Value]) -> Value {
     json!({"schema": "sealwire.sweep/1", "runs": runs, "knee": {"offered_per_s": 1000, "ok_per_s": 999, "why": "late"}})
 }
 
-/// The same with every string replaced, but those that a reader tells kinds by.
+/// Returns the value with every string replaced, except those that tell kinds apart.
 fn hostile(value: &Value) -> Value {
     match value {
         Value::String(text) if text.starts_with("sealwire.") || text == "open" => value.clone(),

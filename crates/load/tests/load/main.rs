@@ -29,15 +29,16 @@ fn adds_up(run: &Run) {
     assert!(run.generator.us_per_call > 0.0 && run.totals.bytes_in_per_s > 0.0);
 }
 
-/// The figures of the first load of which `is_enough` holds, of loads that each last longer than the one before: how much a
-/// machine does in a time is not what these tests are about.
+/// The figures of the first load of which `is_enough` holds, of loads that each last longer than the one before: how
+/// much a machine does in a time is not what these tests are about.
 fn until(callee: &impl Callee, options: &str, is_enough: impl Fn(&Run) -> bool) -> Run {
     let mut last = String::new();
     for duration in ["0.3", "2", "10", "60"] {
         let output = callee.run(&format!("{options} --warm-up 0.1 --duration {duration} --json --allow-bottleneck"));
         if !output.status.success() {
             last = said(&output);
-            assert!(last.contains("no call succeeded"), "{options}: {last}");
+            // On a machine that stands still for as long, no request may even be due.
+            assert!(last.contains("no call succeeded") || last.contains("no call was due"), "{options}: {last}");
             continue;
         }
         let Ok(Figures::Run(run)) = Figures::parse(&String::from_utf8(output.stdout).unwrap()) else { panic!() };
@@ -79,7 +80,7 @@ fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
         });
         adds_up(&run);
         assert_eq!(run.classes.len(), classes, "{options}");
-        // What a machine that is busy with other tests may cause, and nothing else.
+        // The only codes that a machine busy with other tests may cause.
         let busy = ["overloaded", "paused", "deadline_exceeded", "unanswered", "unsent"];
         let mut codes = run.classes.iter().flat_map(|class| class.errors.keys());
         assert!(codes.all(|code| busy.contains(&code.as_str())), "{options}: {:?}", run.classes);
@@ -191,7 +192,7 @@ fn sweep_and_prove_give_one_file_of_runs() {
 
     let prove = |options: &str| program().arg("prove").args(options.split_whitespace()).output().unwrap();
     let output = prove("--from 300 --target 1 --warm-up 0 --duration 0.1");
-    // Whether any rate is sent on time is the machine's doing.
+    // It depends on the machine whether any rate is sent on time.
     let end = match output.status.code() {
         Some(0) => "frames/s of 1 field sent on time",
         Some(5) => "no rate was sent on time and answered",
@@ -210,7 +211,7 @@ fn a_sweep_that_the_generator_ends_has_no_knee() {
         let output = null.command("sweep", &format!("{options} {allow}")).output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{}", said(&output));
         assert_eq!(said(&output).contains("no knee of the engine"), status == 5, "{}", said(&output));
-        // What was measured is given all the same, and marked.
+        // Measured values are printed anyway, and marked.
         let Ok(Figures::Sweep(sweep)) = Figures::parse(&String::from_utf8(output.stdout).unwrap()) else { panic!() };
         assert!(sweep.runs.len() == 1 && sweep.runs[0].generator.was_bottleneck && sweep.knee.is_none());
     }

@@ -19,7 +19,7 @@ pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_sealwire-load"))
 }
 
-/// What it said on standard error.
+/// Returns its standard error.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -12,7 +12,7 @@ use sealwire_telemetry::metrics::ExpulsionLabel;
 
 /// In seconds. Paused time passes at once, but for the time that work takes.
 const WATCH_S: u64 = 5;
-/// What ARCHITECTURE.md and SECURITY.md promise, with a moment for the judging.
+/// The bound that SECURITY.md promises, with a moment for the check itself.
 const BOUND: Duration = Duration::from_millis(WATCH_S * 1_000 + 1_000 + 200);
 
 /// An engine's certificates, kept.

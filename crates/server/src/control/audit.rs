@@ -1,4 +1,4 @@
-//! What of a control call goes into the audit trail: who asked for what, and never a private key.
+//! Audit records of control requests: the principal and the change, never a private key.
 
 use sealwire_audit::{Change, Record};
 use sealwire_wire::control::{AppAsk, CollectionAsk, Control, PrincipalAsk, RoleAsk};
@@ -11,7 +11,7 @@ use sealwire_engine::access::RequestTarget;
 use sealwire_engine::audit::{Recording, kind};
 use sealwire_telemetry::metrics::{CallCode, MethodLabel};
 
-/// What a call came to.
+/// Result of a control request.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     /// The generation of the answer.
@@ -61,13 +61,13 @@ impl ControlService {
             generation: done.map_or_else(|_| self.engine.apps.generation(), |done| done.generation),
             took: heard.arrived.elapsed(),
         };
-        // What is not understood or not permitted anybody can send without end.
+        // Anybody can send invalid and denied requests without limit.
         let is_refused = done.is_err_and(|code| heard.call.is_none() || code == ErrorCode::Forbidden);
         if is_refused { self.engine.audit.refused(&record) } else { self.engine.audit.record(&record) }
     }
 }
 
-/// What a caller hears when the record of its call is lost.
+/// Returns the error for a request whose record was lost.
 pub(super) fn unrecorded() -> RpcError {
     // Without a time to come again: a change is not to be repeated blindly.
     RpcError::new(ErrorCode::Unavailable, "the audit trail cannot be written; the change may have been made")

@@ -30,7 +30,7 @@ pub(super) struct Connection<S> {
     principal: Principal,
     stream: S,
     scanner: Scanner,
-    /// What has come and is not read yet. Wiped: a private key may be in it.
+    /// Bytes that were received and not yet processed. Wiped, since they can hold a private key.
     buffer: Zeroizing<Vec<u8>>,
     message_began: Option<Instant>,
     /// The form of errors that the client asked for.
@@ -142,7 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Some(began) => began + Duration::from_millis(limits.message_ms_max),
             None => Instant::now() + Duration::from_millis(limits.idle_ms_max),
         };
-        // What the buffer has no room for moves it, which only a message without a key is long enough for.
+        // A full buffer is reallocated. Only a message without a key is long enough for that.
         match timeout_at(deadline, self.stream.read_buf(&mut *self.buffer)).await {
             Ok(Ok(1..)) => Ok(()),
             _ => Err(Over),

@@ -60,8 +60,8 @@ impl Files {
         Self { found, digest: hash.finalize().into() }
     }
 
-    /// The same as that of another look at the same configuration if that found the same. Not to be shown: a private
-    /// key is in it.
+    /// Returns a digest of the files' content, to detect changes. Must not be shown: it covers a private
+    /// key.
     pub(crate) fn digest(&self) -> [u8; 32] {
         self.digest
     }

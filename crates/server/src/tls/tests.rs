@@ -351,7 +351,7 @@ fn a_second_load_picks_up_new_files() {
 fn an_authority_of_operators_without_a_list_is_not_that_of_all_callers() {
     let files = Files::new();
     let own = Authority::create("operators", Validity::days(10)).unwrap();
-    // What signs for callers is itself signed by `own`: a caller that sends both passes under it.
+    // The authority of clients is itself signed by `own`: a client that sends both certificates is accepted under it.
     let below = {
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

@@ -32,7 +32,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What the rules do to the sample.
+/// Effect of the rules on the sample.
 #[derive(Debug, Serialize)]
 struct Explained {
     /// By path or column, in the order they were met.
@@ -51,7 +51,7 @@ struct Field {
     /// Which rule, counted from 1; absent if none names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<usize>,
-    /// What that rule names: `path $.a`, `column a` or `kind card`.
+    /// The target of that rule: `path $.a`, `column a` or `kind card`.
     #[serde(skip_serializing_if = "Option::is_none")]
     names: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ struct Unfit {
     rule: usize,
     mask: String,
     values: u64,
-    /// Of the first of them.
+    /// The reason for the first of them.
     why: String,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     verdict(&explained)
 }
 
-/// The same rules, under which what none of them names stays: so that all of it is listed.
+/// Returns the rules with unknown fields kept, so that every field is listed.
 fn keeping(rules: &Rules) -> Result<Rules, Failure> {
     let text = |rule: &sealwire_mask::Rule| RuleText { target: rule.target.clone(), mask: rule.function.to_string() };
     let list = |(name, entries): (&str, _)| (name.to_owned(), Iterator::map(entries, str::to_owned).collect());
@@ -155,7 +155,7 @@ fn print(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a job would go through.
+/// Checks whether a job would succeed.
 fn verdict(explained: &Explained) -> Result<(), Failure> {
     let refused = explained.fields.iter().filter(|field| field.becomes == "refused").count();
     let unfit: u64 = explained.unfit.iter().map(|unfit| unfit.values).sum();

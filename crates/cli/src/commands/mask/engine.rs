@@ -33,7 +33,7 @@ pub(super) struct Remote {
     functions: Vec<String>,
     /// How long a batch waits for an engine that is overloaded, drains or does not answer.
     patience: Duration,
-    /// Who looks at the job was told that it waits.
+    /// True if the wait was already reported.
     is_told: AtomicBool,
     bar: ProgressBar,
 }

@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// A moving line on a terminal; nothing elsewhere.
 pub(super) struct Bar {
     bar: ProgressBar,
-    /// What the job writes how far it is.
+    /// Progress that the job updates.
     pub(super) progress: Arc<Progress>,
 }
 
@@ -50,7 +50,7 @@ impl Bar {
         }
     }
 
-    /// The same for a job that takes a thread.
+    /// Shows progress during a blocking job.
     pub(super) fn during<T: Send>(&self, job: impl FnOnce(&Progress) -> T + Send) -> T {
         std::thread::scope(|scope| {
             let job = scope.spawn(|| job(&self.progress));
@@ -112,7 +112,7 @@ pub(super) fn print_table(head: &[&str], rows: &[Vec<String>]) -> Result<(), Fai
     Ok(table(&mut std::io::stdout().lock(), head, rows)?)
 }
 
-/// What a job did. To standard error where the masked document is on standard output.
+/// Prints the results of a job; to standard error if the masked document is on standard output.
 pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Failure> {
     let (mut stdout, mut stderr) = (std::io::stdout().lock(), std::io::stderr().lock());
     let out: &mut dyn Write = if to_stderr { &mut stderr } else { &mut stdout };
@@ -150,7 +150,7 @@ fn of_field(field: &FieldReport) -> Vec<String> {
     [vec![field.field.clone(), mask], counts.to_vec()].concat()
 }
 
-/// What was found of originals.
+/// Prints the originals that were found.
 pub(super) fn leaks(report: &LeakReport, as_json: bool) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     if as_json {

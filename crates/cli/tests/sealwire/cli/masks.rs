@@ -95,7 +95,7 @@ fn a_sample_is_explained_field_by_field_without_an_engine() {
     assert_eq!((&email["becomes"], &email["rule"], &email["values"]), (&"masked".into(), &1.into(), &8.into()));
     assert_eq!((&explained["unused"], status), (&Value::from(vec![6]), 0));
 
-    // What no rule names, and what a function does not take: a job would fail, and so does this.
+    // Fields without a rule and values that a function rejects: a job would fail, and so does the check.
     write("sample.json", r#"[{"id": 1, "email": "no address", "born": "1990-01-01"}]"#);
     let (table, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "sample.json"]);
     let born = table.lines().find(|line| line.contains("born")).unwrap();

@@ -1,4 +1,5 @@
-//! A stolen dump, the database's log and the engine's log: no value in any of them, and nothing that says which are equal.
+//! A stolen dump, the database's log and the engine's log: no value in any of them, and nothing that says which are
+//! equal.
 
 use std::collections::HashMap;
 
@@ -53,7 +54,7 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
         let call = Detokenize { writing: Within { collection: "pans" }, ..Detokenize::new(APP, &payload) };
         let back: Vec<String> = client.detokenize(call).await.unwrap().to_value().unwrap();
         assert_eq!(back, [CARD; 20]);
-        // What fails is logged too.
+        // Failures are logged too.
         assert!(tokenize("no-such-collection", &[NAME]).await.is_err());
         assert!(tokenize("pans", &[NAME]).await.is_err());
         let payload = to_payload(&[NAME, CARD]).unwrap();

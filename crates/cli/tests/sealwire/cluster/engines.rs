@@ -23,7 +23,7 @@ pub(crate) const DETERMINISTIC: &str = "cards";
 /// Seconds after which a wait for an event has failed. A guard against hangs: no promise of speed.
 pub(crate) const HANG_S: u64 = 300;
 
-/// What engines on one database share.
+/// State shared by engines on one database.
 pub(crate) struct Cluster<'a> {
     pub(crate) database: Database<'a>,
     authority: Authority,
@@ -152,7 +152,7 @@ impl<'a> Cluster<'a> {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", |_| ())
     }
 
-    /// The same, changed.
+    /// Returns a client with a changed configuration.
     pub(crate) fn client_with(&self, engines: &[&EngineProcess], change: impl FnOnce(&mut ClientConfig)) -> Client {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", change)
     }

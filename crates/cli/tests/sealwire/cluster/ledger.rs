@@ -15,7 +15,7 @@ const SHARED_VALUES: u64 = 500;
 /// Tokens looked up in one call at the end.
 const VERIFIED_AT_ONCE: usize = 500;
 
-/// What was acknowledged.
+/// Records acknowledged requests.
 pub(crate) struct Ledger {
     /// Tells the calls of one ledger from those of another in the same database.
     name: u64,
@@ -175,7 +175,7 @@ impl Ledger {
     }
 }
 
-/// What a caller saw, without what differs from call to call.
+/// Returns the kind of an error, without details that differ per request.
 fn kind(error: &Error) -> String {
     match error {
         Error::Rpc(error) => error.code.name().to_owned(),

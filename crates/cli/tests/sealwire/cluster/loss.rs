@@ -119,7 +119,7 @@ fn writes_go_on_at_the_address_that_takes_them() {
     run(async {
         let cluster = Cluster::new(&first);
         let standby = first.standby().unwrap();
-        // What is acknowledged is on both: else the standby may lack the last writes of the first.
+        // Acknowledged writes are on both: otherwise the standby may lack the last writes of the first.
         cluster.database.sql("ALTER SYSTEM SET synchronous_standby_names = '*'").unwrap();
         cluster.database.sql("SELECT pg_reload_conf()").unwrap();
         let url = cluster.database.url(&[first.port(), standby.port()]);

@@ -1,4 +1,4 @@
-//! Who may do what, seen from outside: every operation under every kind of certificate and role, and the end of a role.
+//! Permissions seen from outside: every operation under every kind of certificate and role, and the end of a role.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ fn message(operation: Operation) -> Vec<u8> {
     out
 }
 
-/// What a call ends with whose caller may make it, where that is not a result: what it is about is not there, or is.
+/// Returns the error of a permitted request whose subject is missing, or exists already; `None` for a result.
 fn permitted(operation: Operation) -> Option<ErrorCode> {
     match operation {
         Operation::AppsCreate => Some(ErrorCode::Conflict),

@@ -1,5 +1,5 @@
-//! The audit trail over real calls: one record each, with the right numbers and nothing of what they carry; and what callers
-//! see when it cannot be written.
+//! The audit trail over real calls: one record each, with the right numbers and nothing of what they carry; and what
+//! callers see when it cannot be written.
 
 mod full;
 
@@ -24,7 +24,7 @@ use sealwire_wire::{Listing, Minting, Sweep, TokenMap, Within};
 use crate::e2e::harness::{APP, Harness, code, fields, run};
 use crate::e2e::raw::{Heard, Raw, cancel, health, heavy};
 
-/// What must never be found in a file.
+/// A value that no file may contain.
 const CANARY: &str = "canary-7f3a9d";
 
 fn audited(config: &mut Config) {

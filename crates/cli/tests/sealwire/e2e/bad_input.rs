@@ -1,4 +1,4 @@
-//! What bad bytes get: the typed answer and the connection's fate that `proto/README.md` promises.
+//! Invalid bytes get the typed error and the fate of the connection that `proto/README.md` promises.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::e2e::raw::{Heard, health};
 /// The msgid of every bad call.
 const MSGID: u32 = 7;
 
-/// What a peer hears of it.
+/// The expected response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExpectedReply {
     /// The call is answered with this, and the next call is served.
@@ -205,8 +205,8 @@ fn what_was_said_reaches_a_peer_that_goes_on_sending() {
             let mut raw = harness.raw().await;
             raw.send(&crate::e2e::raw::encrypt(1, &Encrypt::new(APP, &document))).await;
             raw.hear_part(1).await;
-            // To close on these bytes unread would make the system reset the connection and drop what waits to be sent. They
-            // are more than buffers hold, and so is the answer, which is read after them.
+            // To close on these bytes unread would make the system reset the connection and drop what waits to be sent.
+            // They are more than buffers hold, and so is the answer, which is read after them.
             let _ = raw.try_send(&[vec![0xc1], vec![0x55; 16 << 20]].concat()).await;
             sleep(Duration::from_millis(50)).await;
             raw.answer(1).await.expect("the answer is lost");

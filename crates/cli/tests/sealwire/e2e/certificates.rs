@@ -1,4 +1,5 @@
-//! Certificates, authorities and revocation lists change while calls run: who may stay loses nothing, who may not is told.
+//! Certificates, authorities and revocation lists change while calls run: who may stay loses nothing, who may not is
+//! told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,7 +67,7 @@ struct BackgroundLoad {
 }
 
 impl BackgroundLoad {
-    /// Whose every call is tried once, so that none that fails is hidden.
+    /// Starts a load without retries, so that no failure is hidden.
     async fn start(harness: &Harness, identity: &Issued) -> Self {
         let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
         let (certificate, key) = (bytes(&identity.cert_pem), bytes(identity.key_pem.expose()));
@@ -284,7 +285,8 @@ fn a_certificate_that_ends_while_it_is_connected_ends_the_connection() {
     run(async {
         let harness = Harness::with(|config| config.tls.watch_s = 1).await;
         let mut other = harness.raw().await;
-        // The certificate must be good until its connection is heard once; a machine that stands still tries a longer one.
+        // The certificate must be good until its connection is heard once; a machine that stands still tries a longer
+        // one.
         let (mut raw, validity) = 'served: {
             for seconds in [2, 8, 32, 128] {
                 let now = OffsetDateTime::now_utc();

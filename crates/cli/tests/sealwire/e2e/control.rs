@@ -213,7 +213,7 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
             assert!(!error.message.contains("s3cr3t") && error.retry_after_ms.is_none(), "{error}");
         }
         assert_eq!(code(operator.collections("nobody", Page::default()).await), ErrorCode::NotFound);
-        // What is deleted may be deleted again, and is not enabled.
+        // A deleted app can be deleted again, and cannot be enabled.
         let delete = AppAsk::Delete { key: None, delay_s: Some(3_600) };
         let deleted = operator.change_app(app(APP, delete)).await.unwrap().app.unwrap();
         assert!(deleted.delete_unix_s.is_some());

@@ -1,4 +1,4 @@
-//! What goes in comes out: every type, curve, scope and encoding, and nothing of it in between.
+//! Round trips: every type, curve, scope and encoding, with no plaintext in between.
 
 use sealwire_client::{Client, Document, Envelope, Error, Inspect};
 use sealwire_msgpack::{TokenReader, write};
@@ -158,7 +158,7 @@ fn select_seals_what_it_names_and_containers_whole() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
-        // What is selected, the markers that go, the markers that stay.
+        // The selection, the markers that are replaced, the markers that stay.
         for (select, gone, stays) in [
             (vec!["$.card.number"], vec!["-4111"], vec!["-alice", "-bob", "-eve", "-bin"]),
             (vec!["$.card"], vec!["-4111", "-alice", "-ext"], vec!["-bob", "-eve", "-bin"]),
@@ -182,7 +182,7 @@ fn select_seals_what_it_names_and_containers_whole() {
                     );
                 }
                 assert_eq!(open(&client, &sealed, b"").await.unwrap().payload, document, "{select:?}");
-                // The same paths find the envelopes again; other paths leave them sealed.
+                // Equal paths find the envelopes again; other paths leave them sealed.
                 let again = Decrypt { select: Some(select.clone()), ..Decrypt::new(APP, &sealed) };
                 assert_eq!(client.decrypt(again).await.unwrap().payload, document, "{select:?}");
                 let other = Decrypt { select: Some(vec!["$.nowhere"]), ..Decrypt::new(APP, &sealed) };
@@ -219,7 +219,8 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
                 false => assert_eq!(code(opened), ErrorCode::CannotOpen, "{sealed_in:?} {opened_in:?}"),
             }
         }
-        // A context is the same as string and as binary of the same bytes: the client sends one of them, this the other.
+        // A context is the same as string and as binary of the same bytes: the client sends one of them, this the
+        // other.
         let sealed = sealed(b"row 1").await;
         for context in [b"\xa5row 1".to_vec(), b"\xc4\x05row 1".to_vec()] {
             let call =

@@ -29,7 +29,7 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
         assert_eq!(idle.ends().await, None, "an idle connection is closed");
         assert_eq!(http_get(harness.admin, "/ready").await.0, 503);
         assert_eq!(http_get(harness.admin, "/live").await.0, 200);
-        // What arrives now is answered, not worked on.
+        // Requests that arrive now are rejected.
         busy.send(&[encrypt(2, &Encrypt::new(APP, &fields(1))), health(3)].concat()).await;
         for msgid in [2, 3] {
             assert_eq!(busy.answer(msgid).await.unwrap_err().code, ErrorCode::Unavailable);

@@ -166,7 +166,7 @@ fn no_number_repeats_when_calls_are_cancelled_in_the_middle() {
         harness.set_epoch(EPOCH_MS as u32).await;
         let mut raw = harness.raw().await;
         let (mut all, stopped) = seal_and_cancel(&harness, &mut raw, &mut Dice::new(200), ROUNDS).await;
-        // What is sealed later counts on behind what was stopped.
+        // Later sequence numbers continue after those of stopped requests.
         harness.set_epoch(15_000).await;
         let client = harness.client().await;
         for _ in 0..ROUNDS {
@@ -175,7 +175,7 @@ fn no_number_repeats_when_calls_are_cancelled_in_the_middle() {
         harness.settles().await;
         let distinct: HashSet<&Place> = all.iter().collect();
         assert_eq!(distinct.len(), all.len(), "every key and number once");
-        // What each key sealed, and its highest number.
+        // Per key, the number of fields and the highest sequence number.
         let mut keys: HashMap<&[u8], (u64, u64)> = HashMap::new();
         for (key, number) in &all {
             let (sealed, highest) = keys.entry(key).or_default();

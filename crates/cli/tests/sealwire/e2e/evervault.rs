@@ -1,4 +1,5 @@
-//! Evervault strings and files through a server: what others made opens, typed; roles are kept shut; nothing else moves.
+//! Evervault strings and files through a server: what others made opens, typed; roles are kept shut; nothing else
+//! moves.
 
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap, ValueKind};
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
@@ -435,7 +436,7 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
         for curve in Curve::ALL {
             let writing = Writing { curve: *curve, format: Some(Format::Evervault), ..Writing::default() };
             let theirs = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &document) }).await.unwrap().payload;
-            // What is bound to no place does not open where one is named, unless that is asked for: then it is bound from now on.
+            // A value without a context does not open under one, unless the request binds it to that context.
             let call = Rewrap { context: b"row 7", on_error: OnError::Report, ..Rewrap::new(APP, &theirs) };
             let left = client.rewrap(call).await.unwrap();
             let claiming: Vec<usize> = (0..values(&theirs).len()).collect();
@@ -639,7 +640,7 @@ fn an_apps_format_holds_where_a_call_names_none() {
             let moved = client.rewrap(Rewrap::new(APP, &sealed)).await.unwrap().payload;
             assert!(begins(&moved, "ev:QkTC:"), "{format:?}");
         }
-        // What the app's format cannot do is refused by the param that asks for it.
+        // A parameter that the app's format does not support is rejected by name.
         let error = rpc_error(client.encrypt(Encrypt { context: b"row 7", ..call(None, None) }).await);
         assert_eq!(&*error.message, "context must be empty: the Evervault format binds none");
         client.encrypt(Encrypt { context: b"row 7", ..call(Some(Format::Native), None) }).await.unwrap();

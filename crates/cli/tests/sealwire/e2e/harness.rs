@@ -40,7 +40,7 @@ pub(crate) fn run(body: impl Future<Output = ()>) {
     run_unlocked(body);
 }
 
-/// The same for a test that measures the memory of this process, so that no other test of this suite takes any.
+/// Runs a test that measures the memory of this process, alone, so that no other test allocates any.
 pub(crate) fn run_measuring_memory(body: impl Future<Output = ()>) {
     let _memory = MEMORY.write().unwrap_or_else(PoisonError::into_inner);
     run_unlocked(body);
@@ -86,7 +86,7 @@ impl Harness {
         Self::prepared(change, async |_| ()).await
     }
 
-    /// The same, whose store is changed too, once its app is there.
+    /// Starts a server whose store is changed too, after its app was created.
     pub(crate) async fn prepared(change: impl FnOnce(&mut Config), prepare: impl AsyncFnOnce(&Control)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("e2e", Validity::days(10)).unwrap();
@@ -94,7 +94,7 @@ impl Harness {
         config.listen.address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.admin.address = SocketAddr::from(([127, 0, 0, 1], 0));
         config.crypto.threads = 2;
-        // Who may do what is the concern of `access.rs`.
+        // Permissions are tested in `access.rs`.
         config.access.mode = AccessMode::Off;
         // A table of multiples for each key takes longer to make than most tests take; `documents` has tables.
         config.crypto.precomputed_tables = 0;
@@ -144,7 +144,7 @@ impl Harness {
         self.control().await.create(&AppId::new(name).unwrap(), &Curve::ALL).await.unwrap();
     }
 
-    /// The same, and waits until the engine serves it.
+    /// Creates an app and waits until the engine serves it.
     pub(crate) async fn serve_app(&self, name: &str) {
         let app = AppId::new(name).unwrap();
         self.change(async |control, _| control.create(&app, &Curve::ALL).await.unwrap()).await;
@@ -200,7 +200,7 @@ impl Harness {
         self.server.as_ref().unwrap().reload(&self.config).await.unwrap();
     }
 
-    /// What the server's connections share.
+    /// Returns the state that the server's connections share.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         self.server.as_ref().unwrap().engine()
     }
@@ -231,7 +231,7 @@ impl Harness {
         Client::connect(config).await.unwrap()
     }
 
-    /// What a relay would link.
+    /// Returns the configuration of a client.
     pub(crate) fn client_config(&self) -> ClientConfig {
         let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
         ClientConfig::new(
@@ -248,7 +248,7 @@ impl Harness {
         self.raw_as(Some(&self.client)).await.unwrap()
     }
 
-    /// The same under another certificate, or none.
+    /// Connects with another certificate, or none.
     pub(crate) async fn raw_as(&self, identity: Option<&Issued>) -> std::io::Result<Raw> {
         Raw::connect(self.address, self.authority.cert_pem(), identity).await
     }

@@ -106,7 +106,7 @@ fn engines_are_replaced_one_by_one_without_a_failed_call() {
                 .map(|server| Endpoint::new(server.address().unwrap().to_string(), "localhost"))
                 .collect::<Vec<_>>()
         };
-        // The same addresses again, so that the client finds the new ones.
+        // The addresses do not change, so that the client finds the new engines.
         let config = ClientConfig { endpoints: endpoints(&servers), ..harness.client_config() };
         let client = Client::connect(config).await.unwrap();
         let (stop, stopped) = tokio::sync::watch::channel(false);

@@ -79,7 +79,7 @@ fn a_flood_that_is_never_read_is_bounded_and_cut() {
         let flooding = tokio::spawn(async move {
             let call = encrypt(1, &Encrypt::new(APP, &fields(500)));
             for sent in 0_u32.. {
-                // The same call under ever new msgids, which have five bytes each.
+                // Each request has a new msgid, of five bytes.
                 let fresh = [&call[..2], &[0xce], &(sent + (1 << 20)).to_be_bytes(), &call[3..]].concat();
                 if flood.try_send(&fresh).await.is_err() {
                     return sent;
@@ -148,7 +148,7 @@ fn a_message_that_dribbles_in_ends_the_connection() {
         assert_eq!(raw.hear().await, Heard::End);
         harness.settles().await;
 
-        // The same bound holds for the rest of a message that is refused.
+        // The bound also holds for the rest of a rejected message.
         let mut raw = harness.raw().await;
         raw.send(&[&b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k"[..], &[0x91; 100]].concat()).await;
         assert_eq!(raw.answer(7).await.unwrap_err().code, ErrorCode::TooLarge);

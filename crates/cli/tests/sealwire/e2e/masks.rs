@@ -225,7 +225,7 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
     });
 }
 
-/// What must never be in a reply to somebody under a mask.
+/// A value that no response to a masked principal may contain.
 const CANARY: &str = "canary";
 const NUMBER: u64 = 0x1122_3344_5566_7788;
 const FLOAT: f64 = 1_234_567.890_123;
@@ -305,7 +305,7 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
         ] {
             let call = Encrypt { select: select.clone(), writing, ..Encrypt::new(APP, payload) };
             let document = relay.encrypt(call).await.unwrap().payload;
-            // What was not selected is the caller's own: it is looked at apart.
+            // Fields that were not selected are the client's own and are checked apart.
             let document = match select {
                 Some(paths) if paths.len() == 2 => {
                     relay
@@ -399,7 +399,7 @@ fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
                 }
             }
         }
-        // Who may see values still gets them typed.
+        // A principal without a mask still gets typed values.
         let writing = Writing { format: Some(Format::EvervaultBare), ..Writing::default() };
         let sealed = relay.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }).await.unwrap();
         assert_eq!(relay.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap().payload, payload);

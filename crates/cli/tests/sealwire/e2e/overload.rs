@@ -1,4 +1,4 @@
-//! What more work than there is time for does: to whom it belongs, and to others.
+//! Effects of overload on the tenant that causes it, and on others.
 
 use std::collections::HashSet;
 

@@ -37,7 +37,7 @@ impl std::fmt::Debug for Value {
     }
 }
 
-/// What a peer hears.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// The answer to a call.
@@ -144,7 +144,7 @@ impl Raw {
         self.answer(u32::MAX).await.unwrap();
     }
 
-    /// Whether it ends without a word: under TLS 1.3 a peer learns only so that its certificate was refused.
+    /// Returns true if the connection ends without data: under TLS 1.3 a rejected certificate shows only so.
     pub(crate) async fn refuses_to_speak(&mut self) -> bool {
         let mut out = Vec::new();
         request::health(&mut out, 0);
@@ -172,15 +172,15 @@ pub(crate) fn heavy(msgid: u32, count: u32) -> Vec<u8> {
     heavy_within(msgid, count, None)
 }
 
-/// The same with a deadline.
+/// Returns a heavy request with a deadline.
 pub(crate) fn heavy_within(msgid: u32, count: u32, deadline_ms: Option<u32>) -> Vec<u8> {
     let payload = fields(count);
     let writing = Writing { key_scope: KeyScope::Field, ..Writing::default() };
     encrypt(msgid, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) })
 }
 
-/// Five requests for a connection that can have three in flight. The last two wait for a permit: they are too long to be
-/// read before they have one, and short enough for the buffers of any socket, since nobody reads replies yet.
+/// Five requests for a connection that can have three in flight. The last two wait for a permit: they are too long to
+/// be read before they have one, and short enough for the buffers of any socket, since nobody reads replies yet.
 pub(crate) fn three_and_two_waiting() -> Vec<u8> {
     (1..=5).flat_map(|msgid| heavy(msgid, if msgid <= 3 { 100 } else { 3_000 })).collect()
 }

@@ -1,4 +1,4 @@
-//! What a relay sees of engines that refuse, die and come back: nothing, where its client can help it.
+//! Engines that reject, die and come back: a client hides it where it can.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;

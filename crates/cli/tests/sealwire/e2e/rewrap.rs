@@ -24,7 +24,7 @@ async fn first_key(harness: &Harness, curve: crypto::Curve) -> KeyId {
     app.keys.iter().find(|key| key.curve == curve).unwrap().id
 }
 
-/// What every envelope of a document says about itself, in order.
+/// Returns the metadata of every envelope in a document, in order.
 async fn inspections(client: &Client, document: &[u8]) -> Vec<Inspection> {
     let mut reader = TokenReader::new(document);
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Who gets in: callers with a certificate of the right authority, in time, over TLS 1.3.
+//! Admission to the listener: a valid certificate of the right authority, over TLS 1.3.
 
 use sealwire_dev_ca::{Authority, Usage, Validity};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -44,7 +44,7 @@ async fn bare() -> [Harness; 2] {
     [Harness::start().await, on_postgres]
 }
 
-/// The same, with a collection of each kind of opaque tokens, named after the kind.
+/// Starts engines with a collection of each kind of opaque tokens, named after the kind.
 async fn engines() -> [Harness; 2] {
     let harnesses = bare().await;
     for harness in &harnesses {
@@ -145,7 +145,7 @@ fn every_value_comes_back_exactly() {
                 client.tokenize(Tokenize { select: select.clone(), ..to_tokens("random", &payload) }).await.unwrap();
             let back = client.detokenize(Detokenize { select, ..to_values("random", &whole.payload) }).await.unwrap();
             assert_eq!(back.payload, payload);
-            // What is no token comes back byte for byte, padded headers too.
+            // Values that are no tokens come back byte for byte, padded headers included.
             binary.splice(0..1, [0xdc, 0, 2]);
             assert_eq!(client.detokenize(to_values("random", &binary)).await.unwrap().payload, binary);
             harness.settles().await;
@@ -675,7 +675,7 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
         while count(&client, "random").await == 6 {
             sleep(Duration::from_millis(5)).await;
         }
-        // What was sent is done, what waited is not.
+        // The request that was sent is done; the waiting one is not.
         assert_eq!(client.tokens_delete(TokenMap::new(APP, "random"), &[&tokens[5]]).await.unwrap().count, 1);
         assert_eq!(count(&client, "random").await, 4);
         harness.settles().await;

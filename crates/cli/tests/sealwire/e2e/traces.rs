@@ -1,5 +1,5 @@
-//! Spans over real calls, at a collector that reads them: beneath the caller's, with the right numbers and nothing of what calls
-//! carry; and what callers see when it does not take them, which is nothing.
+//! Spans over real calls, at a collector that reads them: beneath the caller's, with the right numbers and nothing of
+//! what calls carry; and what callers see when it does not take them, which is nothing.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::e2e::harness::{APP, Harness, code, fields, run};
 use crate::e2e::raw::health;
 
-/// What must never be found in what is sent.
+/// A value that no span may contain.
 const CANARY: &str = "canary-5d81c6";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
@@ -33,7 +33,7 @@ struct Collector {
     count: watch::Receiver<usize>,
 }
 
-/// What a collector answers; `None`: nothing, ever.
+/// Responses of a collector; `None`: it never responds.
 type Answers = Vec<Option<(&'static str, &'static str)>>;
 
 impl Collector {
@@ -317,7 +317,7 @@ fn chance_begins_traces_where_the_caller_names_none_and_the_stop_sends_what_is_l
         for traceparent in [None, Some("00-what-is-this"), Some(UNSAMPLED), Some(SAMPLED)] {
             relay.encrypt(Encrypt { traceparent, ..Encrypt::new(APP, &payload) }).await.unwrap();
         }
-        // What has no data call in it has no span either.
+        // Requests without data have no span.
         relay.health().await.unwrap();
         let mut raw = harness.raw().await;
         raw.send(&health(1)).await;

@@ -1,9 +1,9 @@
 //! Every block of commands in the operator's guide, in order, in one shell, with the built program.
 //!
-//! The commands are the guide's own but for three things: ports are free ones, folders of the system lie in a folder of the
-//! test, and the database is one of the test's. What needs a machine of its own is stood in for: `systemctl` by a script
-//! that starts and stops what the unit names and judges its exit status, `useradd` and `chown` by ones that look at their
-//! arguments.
+//! The commands are the guide's own but for three things: ports are free ones, folders of the system lie in a folder of
+//! the test, and the database is one of the test's. What needs a machine of its own is stood in for: `systemctl` by a
+//! script that starts and stops what the unit names and judges its exit status, `useradd` and `chown` by ones that look
+//! at their arguments.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -46,7 +46,7 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Whether output is what is shown: `...` stands for anything in a line, and alone for any lines.
+/// Compares output with the guide: `...` stands for any text in a line, and alone for any lines.
 fn fits(shown: &[&str], output: &[&str]) -> bool {
     match shown.split_first() {
         None => output.is_empty(),
@@ -147,7 +147,7 @@ fn every_command_of_the_guide_does_what_it_says() {
     let mut script = String::from("set -euo pipefail\n");
     for (at, block) in blocks.iter().enumerate() {
         if block.commands.contains("postgres-password") {
-            // What an operator brings: the database's password and authority.
+            // Files of the operator: the database's password and authority.
             let etc = root.join("etc/sealwire");
             let _ = writeln!(
                 script,

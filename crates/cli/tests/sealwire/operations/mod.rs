@@ -1,4 +1,4 @@
-//! What operators are given beside the program, held to the program: the guide, the dashboard, the alerts, the unit and
+//! Checks the operators' files against the program: the guide, the dashboard, the alerts, the unit and
 //! the container file.
 
 mod container;

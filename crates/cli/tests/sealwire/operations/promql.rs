@@ -1,7 +1,7 @@
 //! Finds what an expression of Prometheus asks for, and holds it to the metrics of the program.
 //!
-//! No parser of the whole language: it knows names, their selectors and the labels that are grouped by. What it does not
-//! know (a name that is neither a function nor a metric) is refused, so a mistake cannot hide in what it skips.
+//! No parser of the whole language: it knows names, their selectors and the labels that are grouped by. What it does
+//! not know (a name that is neither a function nor a metric) is refused, so a mistake cannot hide in what it skips.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -25,12 +25,12 @@ enum PromqlToken {
     Sign(char),
 }
 
-/// What the program offers, and whether an expression asks for more.
+/// Checks expressions against the metrics of the program.
 pub(crate) struct Checker {
     families: BTreeMap<String, Family>,
 }
 
-/// What an expression asks for.
+/// Metrics and labels of an expression.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) metrics: BTreeSet<String>,
@@ -43,7 +43,7 @@ impl Checker {
         Self { families: parse(&Metrics::new().encode()) }
     }
 
-    /// What an expression asks for, or why the program cannot answer it.
+    /// Returns the metrics of an expression, or the reason for which the program cannot answer it.
     pub(crate) fn check(&self, expression: &str) -> Result<Asked, String> {
         let mut tokens = tokens(expression)?.into_iter().peekable();
         let (mut asked, mut grouped) = (Asked::default(), Vec::new());

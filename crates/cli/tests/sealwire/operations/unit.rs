@@ -1,4 +1,5 @@
-//! The unit names flags, paths and times that the program has, and the program tells a manager what the unit says it will.
+//! The unit names flags, paths and times that the program has, and the program tells a manager what the unit says it
+//! will.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -27,7 +28,7 @@ fn value(unit: &str, key: &str) -> String {
     value.clone()
 }
 
-/// Whether the program takes these arguments, which name a subcommand and options of it.
+/// Checks that the program accepts these arguments, which name a subcommand and its options.
 pub(crate) fn takes(arguments: &[&str]) {
     let help = Command::new(PROGRAM).args([arguments[0], "--help"]).output().unwrap();
     assert!(help.status.success(), "there is no `sealwire {}`", arguments[0]);
@@ -57,7 +58,7 @@ fn the_unit_names_what_the_program_has() {
     assert!(seconds("LimitNOFILE") >= limits.connections_max as u64 + 256);
     assert_eq!((value(&unit, "Type"), seconds("LimitCORE")), ("notify".to_owned(), 0));
     assert!(seconds("WatchdogSec") >= 10);
-    // What `serve` takes as the word to reload.
+    // The signal that makes `serve` reload.
     assert_eq!(value(&unit, "ExecReload"), "/bin/kill -HUP $MAINPID");
 }
 
@@ -83,7 +84,7 @@ fn systemd_takes_the_unit() {
     let verify = Command::new("systemd-analyze").arg("verify").arg(&file).output().unwrap();
     let said = String::from_utf8_lossy(&verify.stderr).into_owned();
     assert!(verify.status.success() && !said.contains("sealwire.service"), "{said}");
-    // What it leaves open, from 0 to 10, in tenths.
+    // The exposure, from 0 to 10, in tenths.
     let security = Command::new("systemd-analyze")
         .args(["security", "--offline=true", "--threshold=20"])
         .arg(repository(UNIT))
@@ -97,7 +98,7 @@ fn a_manager_is_told_of_readiness_life_and_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
-    // What is said while the socket's queue is full, with ten words, is lost: all is read at once, and signs of life come
+    // Messages are lost while the socket's queue of ten is full. All are read at once, and signs of life come
     // slowly enough for a pause in that.
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
@@ -156,7 +157,7 @@ fn a_manager_is_told_of_readiness_life_and_the_end() {
     assert!(engine.wait().unwrap().success());
 }
 
-/// What the engine's health listener answers, without the head.
+/// Returns the response of the engine's health listener, without the header.
 fn get(admin: &str, path: &str) -> Option<String> {
     let mut socket = TcpStream::connect(format!("127.0.0.1:{admin}")).ok()?;
     write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;

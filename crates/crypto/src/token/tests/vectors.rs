@@ -25,8 +25,8 @@ struct TokenVector {
 #[serde(rename_all = "lowercase", tag = "kind")]
 enum Case {
     Hash(Hash),
-    RowVector(RowVector),
-    VectorShape(VectorShape),
+    Row(RowVector),
+    Shape(VectorShape),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -242,15 +242,15 @@ fn sealed_for(
         expect: Expect::Hold,
         opens_to: Some(opens_to),
     };
-    TokenVector { name: format!("row: {name}"), case: Case::RowVector(case) }
+    TokenVector { name: format!("row: {name}"), case: Case::Row(case) }
 }
 
 /// Returns a changed row.
 fn spoilt(from: &TokenVector, how: &str, change: impl FnOnce(&mut RowVector)) -> TokenVector {
-    let Case::RowVector(mut row) = from.case.clone() else { panic!("not a row") };
+    let Case::Row(mut row) = from.case.clone() else { panic!("not a row") };
     (row.expect, row.opens_to) = (Expect::Refuse, None);
     change(&mut row);
-    TokenVector { name: format!("{}, {how}", from.name), case: Case::RowVector(row) }
+    TokenVector { name: format!("{}, {how}", from.name), case: Case::Row(row) }
 }
 
 fn rewrite(row: &mut RowVector, change: impl FnOnce(&mut Vec<u8>)) {
@@ -302,7 +302,7 @@ fn rows(all: &mut Vec<TokenVector>) {
         all.push(spoilt(base, "another id", |row| row.id.replace_range(..2, "00")));
         all.push(spoilt(base, "another secret", |row| row.keys.last_mut().unwrap().secret = secret("somebody else")));
         all.push(spoilt(base, "version disabled", |row| row.keys.last_mut().unwrap().active = false));
-        let Case::RowVector(row) = &base.case else { panic!("not a row") };
+        let Case::Row(row) = &base.case else { panic!("not a row") };
         let token = row.opens_to.as_ref().map(|to| OpensTo { datatype: None, value: None, ..to.clone() });
         all.push(spoilt(base, "another context", |row| {
             (row.expect, row.opens_to, row.context) = (Expect::Token, token, hex(b"cards.pan.2"));
@@ -329,7 +329,7 @@ fn malformed(all: &mut Vec<TokenVector>, base: &TokenVector) {
         ("no token length", good[..17].to_vec()),
         ("empty", Vec::new()),
     ] {
-        let Case::RowVector(RowVector { collection, id, .. }) = &base.case else { panic!("not a row") };
+        let Case::Row(RowVector { collection, id, .. }) = &base.case else { panic!("not a row") };
         let id = unhex(id).try_into().unwrap();
         let row = row(&keys, name, 1, *collection, &id, &plaintext);
         all.push(spoilt(base, name, |spoilt| spoilt.row = hex(&row)));
@@ -374,7 +374,7 @@ fn shapes(all: &mut Vec<TokenVector>) {
         ("email", "tok-0123456789abcdefghijklmn@tokens.invalid", Refuse),
         ("email", "tok-0123456789abcdefghijklmno@tokens.example", Refuse),
     ] {
-        let case = Case::VectorShape(VectorShape { format: format.into(), text: text.into(), expect });
+        let case = Case::Shape(VectorShape { format: format.into(), text: text.into(), expect });
         all.push(TokenVector { name: format!("shape: {format} {text:?}"), case });
     }
 }
@@ -416,8 +416,8 @@ fn every_vector_gets_the_verdict_it_names() {
     for TokenVector { name, case } in &vectors {
         let (expect, found) = match case {
             Case::Hash(hash) => (hash.expect.unwrap(), hex(&computed(hash)) == hash.hash),
-            Case::VectorShape(shape) => (shape.expect, format(&shape.format).has_shape(&shape.text)),
-            Case::RowVector(row) => {
+            Case::Shape(shape) => (shape.expect, format(&shape.format).has_shape(&shape.text)),
+            Case::Row(row) => {
                 assert_eq!(verdict(row), (row.expect, row.opens_to.clone()), "{name}");
                 (row.expect, row.expect == Expect::Hold)
             }

@@ -1,7 +1,7 @@
 //! A disk that is full and then is not: what callers see, and that no loss is silent.
 //!
-//! The engine is a process of its own, whose files may not grow any more; that is the error a full disk gives, and needs
-//! no rights.
+//! The engine is a process of its own, whose files may not grow any more; that is the error a full disk gives, and
+//! needs no rights.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -59,7 +59,7 @@ impl FullDiskEngine {
                 break said["fields"].clone();
             }
         };
-        // What it says later must not fill the pipe.
+        // Later output must not fill the pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         let text = |name: &str| ready[name].as_str().unwrap().to_owned();
         Self { child, address: text("address"), admin: text("admin").parse().unwrap() }
@@ -112,7 +112,7 @@ fn a_full_disk_refuses_calls_or_counts_them_and_both_end_with_a_gap() {
             engine.limit_files(Some(segment + 10));
             let (mut good, mut refused) = (1, 0);
             if on_failure == "reject" {
-                // What was done when its record was lost is not told; what comes behind is not done at all.
+                // A request whose record was lost is not answered with its result; later requests are not begun.
                 for _ in 0..5 {
                     assert_eq!(code(call().await), ErrorCode::Unavailable);
                     refused += 1;

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sealwire_store::{Filter, Fingerprint, Group, MapId, Page, Row, StoreError, Sweep, TokenId, TokenStore, Written};
 use tokio::sync::watch;
 
-/// What it is told.
+/// A token store that delays and fails on command.
 pub(crate) struct Balky {
     store: Arc<dyn TokenStore>,
     lost: AtomicBool,
