@@ -43,7 +43,7 @@ impl FromStr for Anchor {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = "must be SEQ:HASH, as `sealwire audit head` prints it";
+        let wrong = "must be SEQ:HASH, as `sealwire audit checkpoint` prints it";
         let (seq, hash) = text.split_once(':').ok_or(wrong)?;
         Ok(Self { seq: seq.parse().map_err(|_| wrong)?, hash: hash.parse().map_err(|_| wrong)? })
     }

@@ -12,6 +12,7 @@ mod audit;
 mod calls;
 mod certs;
 mod collections;
+mod config;
 mod connect;
 mod dev;
 mod doctor;
@@ -21,7 +22,6 @@ mod instances;
 mod mask;
 mod operator;
 mod principals;
-mod reference;
 mod roles;
 mod serve;
 mod store;
@@ -88,16 +88,14 @@ enum Command {
     Roles(roles::Args),
     /// Say who has which role, and ask what somebody may do
     Principals(principals::Args),
-    /// Copy everything of one store to another, and compare them
+    /// Migrate everything of one store to another, and compare them
     Store(store::Args),
     /// Verify the audit trail, and show what is in it
     Audit(audit::Args),
-    /// Check a configuration file, and say every problem in it at once
-    CheckConfig(serve::Args),
+    /// Check a configuration file, or print one with every key
+    Config(config::Args),
     /// Say what is wrong with a deployment and what to do: files, certificates, state, database, limits, ports
     Doctor(doctor::Args),
-    /// Print a configuration file with every key, its unit, range and default
-    Reference(reference::Args),
 }
 
 /// Any failure of a command, said as `a: b: c`.
@@ -126,9 +124,8 @@ pub fn run() -> ExitCode {
         Command::Mask(args) => mask::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Audit(args) => audit::run(&args),
-        Command::CheckConfig(args) => serve::check(&args),
+        Command::Config(args) => config::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
-        Command::Reference(args) => reference::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -156,7 +153,7 @@ fn chain(failure: &(dyn Error + 'static)) -> String {
 /// The configuration a command works with.
 #[derive(Debug, clap::Args)]
 struct ConfigArgs {
-    /// Configuration file; `sealwire reference` prints one with every key
+    /// Configuration file; `sealwire config template` prints one with every key
     #[arg(long, short, value_name = "FILE", default_value_os_t = default_config())]
     config: PathBuf,
 }

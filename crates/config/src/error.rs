@@ -52,7 +52,7 @@ pub enum Problem {
         problem: String,
     },
     /// A section that does not exist.
-    #[error("[{section}]: unknown section (line {line}); see `sealwire reference`")]
+    #[error("[{section}]: unknown section (line {line}); see `sealwire config template`")]
     UnknownSection {
         /// Its name.
         section: String,
@@ -68,7 +68,7 @@ pub enum Problem {
         line: usize,
     },
     /// A key that does not exist.
-    #[error("{key}: unknown key (line {line}); see `sealwire reference`")]
+    #[error("{key}: unknown key (line {line}); see `sealwire config template`")]
     UnknownKey {
         /// `section.name`.
         key: String,
@@ -76,7 +76,7 @@ pub enum Problem {
         line: usize,
     },
     /// A variable that looks like an override and is none.
-    #[error("{variable}: unknown environment variable; see `sealwire reference`")]
+    #[error("{variable}: unknown environment variable; see `sealwire config template`")]
     UnknownVariable {
         /// Its name.
         variable: String,

@@ -64,6 +64,8 @@ pub enum ValueKind {
     Principals,
     /// A list of kinds of names; in the environment separated by commas.
     Identity,
+    /// A fraction from 0 to 1, kept in millionths.
+    Fraction,
     /// One of a closed list.
     Choice(&'static [&'static str]),
     /// A whole number in a range, both ends included.
@@ -344,8 +346,8 @@ pub(crate) const SECTIONS: &[Section] = &[
         keys: keys!("traces":
             "endpoint", ValueKind::OptionalUrl, Literal::Text(""),
                 "Where the collector takes traces, in plain HTTP: one beside the engine, such as\nhttp://127.0.0.1:4318/v1/traces. Empty: no spans are made.";
-            "ratio_ppm", ValueKind::Number { unit: "calls of a million", min: 0, max: 1_000_000 }, Literal::Number(0),
-                "How many calls are traced of those that name no trace context. One that does is traced if its `traceparent` says\nsampled, and else not.";
+            "sample_ratio", ValueKind::Fraction, Literal::Number(0),
+                "Fraction of the requests without a trace context that are traced. A request with a trace context is traced if its\n`traceparent` says sampled.";
             "spans_per_s_max", ValueKind::Number { unit: "spans", min: 1, max: 10_000 }, Literal::Number(100),
                 "Most spans in a second, whoever asks for them. Calls beyond that are not traced, and counted.";
             "queue_spans", ValueKind::Number { unit: "spans", min: 1, max: 1 << 16 }, Literal::Number(2_048),
@@ -428,6 +430,8 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
         (ValueKind::Number { min, max, .. }, Value::Number(number)) if (min..=max).contains(number) => Ok(()),
         (ValueKind::Number { unit, min, max }, Value::Number(_)) => Err(format!("must be in {min}..={max} {unit}")),
         (ValueKind::Number { .. }, _) => Err("must be a whole number".into()),
+        (ValueKind::Fraction, Value::Number(millionths)) if *millionths <= MILLION => Ok(()),
+        (ValueKind::Fraction, _) => Err("must be a number from 0 to 1".into()),
         (ValueKind::Flag, _) => Err("must be true or false".into()),
         (_, Value::Flag(_) | Value::Number(_) | Value::List(_)) => Err("must be text in quotes".into()),
     }
@@ -437,6 +441,7 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
 pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
     match key.kind {
         ValueKind::Flag => text.parse().map(Value::Flag).map_err(|_| "must be true or false".into()),
+        ValueKind::Fraction => fraction(text).ok_or_else(|| "must be a number from 0 to 1".into()),
         ValueKind::Number { .. } => {
             text.replace('_', "").parse().map(Value::Number).map_err(|_| "must be a whole number".into())
         }
@@ -448,6 +453,15 @@ pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
         }
         _ => Ok(Value::Text(text.to_owned())),
     }
+}
+
+/// Parts in which fractions are kept.
+const MILLION: u64 = 1_000_000;
+
+/// Reads a fraction from 0 to 1, to the nearest millionth.
+pub(crate) fn fraction(text: &str) -> Option<Value> {
+    let fraction: f64 = text.parse().ok()?;
+    (0.0..=1.0).contains(&fraction).then(|| Value::Number((fraction * MILLION as f64).round() as u64))
 }
 
 /// Longest role in the configuration. The published clients write at most 20 characters.

@@ -370,7 +370,7 @@ pub struct Traces {
     /// The collector that takes them; `None`: no spans are made.
     pub endpoint: Option<Endpoint>,
     /// How many of a million calls without a trace context are traced.
-    pub ratio_ppm: u32,
+    pub sample_ppm: u32,
     /// Most spans made in a second.
     pub spans_per_s_max: u32,
     /// Most spans that wait to be sent.
@@ -387,7 +387,7 @@ impl Traces {
     fn take(values: &mut Values) -> Self {
         Self {
             endpoint: Endpoint::parse(&values.text("traces", "endpoint")),
-            ratio_ppm: values.number("traces", "ratio_ppm") as u32,
+            sample_ppm: values.number("traces", "sample_ratio") as u32,
             spans_per_s_max: values.number("traces", "spans_per_s_max") as u32,
             queue_spans: values.number("traces", "queue_spans") as usize,
             batch_spans: values.number("traces", "batch_spans") as usize,
@@ -505,12 +505,12 @@ impl Config {
         Ok(config)
     }
 
-    /// A commented file with every key at its default: what `sealwire reference` prints.
+    /// A commented file with every key at its default: what `sealwire config template` prints.
     pub fn reference() -> String {
         template::text()
     }
 
-    /// Returns the reference as Markdown, as `sealwire reference --markdown` prints it and `docs/configuration.md` has it.
+    /// Returns the reference as Markdown, as `sealwire config template --markdown` prints it and `docs/configuration.md` has it.
     pub fn reference_markdown() -> String {
         template::markdown()
     }
@@ -704,6 +704,12 @@ fn read_file(text: &str, values: &mut Values, problems: &mut Vec<Problem>) -> Re
 
 fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
     match value.get_ref() {
+        DeValue::Float(float) if matches!(key.kind, keys::ValueKind::Fraction) => {
+            keys::fraction(float.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
+        }
+        DeValue::Integer(integer) if matches!(key.kind, keys::ValueKind::Fraction) => {
+            keys::fraction(integer.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
+        }
         DeValue::String(text) => Ok(Value::Text(text.to_string())),
         DeValue::Boolean(flag) => Ok(Value::Flag(*flag)),
         DeValue::Integer(integer) => match u64::from_str_radix(integer.as_str(), integer.radix()) {

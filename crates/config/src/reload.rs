@@ -80,7 +80,7 @@ mod tests {
             (|c| c.access.stale_s = 60, &["access"]),
             (|c| c.listen.address = None, &["listen"]),
             (|c| c.audit.sync = true, &["audit"]),
-            (|c| c.traces.ratio_ppm = 1, &["traces"]),
+            (|c| c.traces.sample_ppm = 1, &["traces"]),
             (|c| (c.limits.depth_max, c.crypto.threads) = (9, 9), &["crypto", "limits"]),
         ];
         for (change, names) in cases {

@@ -30,10 +30,10 @@ const MARKDOWN_HEAD: &str = "\
 # Configuration
 
 One TOML file, given by `--config`; it needs only the keys that differ from their defaults. Relative paths are taken from its
-folder. The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. `sealwire check-config` says everything that is
-wrong with a file at once, by key and line; nothing else is accepted. `sealwire reference` prints this as a file to start from.
+folder. The environment variable `SEALWIRE_<SECTION>_<KEY>` overrides a key. `sealwire config check` says everything that is
+wrong with a file at once, by key and line; nothing else is accepted. `sealwire config template` prints this as a file to start from.
 
-Written by `sealwire reference --markdown`; a test compares it with the program.
+Written by `sealwire config template --markdown`; a test compares it with the program.
 ";
 
 /// Returns the reference as Markdown, a table per section.
@@ -87,6 +87,7 @@ fn takes(kind: ValueKind) -> String {
         ValueKind::Variable => "Takes the name of an environment variable.".into(),
         ValueKind::Text => "Takes text.".into(),
         ValueKind::Flag => "Takes true or false.".into(),
+        ValueKind::Fraction => "Takes a number from 0 to 1.".into(),
         ValueKind::Roles | ValueKind::Principals | ValueKind::Identity => {
             "Takes a list of texts; in the environment, separated by commas.".into()
         }
@@ -122,6 +123,6 @@ mod tests {
 
     #[test]
     fn the_configuration_document_is_the_table_of_keys() {
-        sealwire_testkit::check_document("docs/configuration.md", &markdown(), "reference --markdown");
+        sealwire_testkit::check_document("docs/configuration.md", &markdown(), "config template --markdown");
     }
 }

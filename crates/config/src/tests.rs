@@ -58,6 +58,7 @@ fn the_environment_overrides_every_key() {
     for key in keys::all() {
         let (text, expected) = match key.kind {
             ValueKind::Flag => ("true".to_owned(), Value::Flag(true)),
+            ValueKind::Fraction => ("0.25".to_owned(), Value::Number(250_000)),
             ValueKind::Number { min, .. } => (min.to_string(), Value::Number(min)),
             ValueKind::Choice(choices) => {
                 let last = choices.last().unwrap();
@@ -204,7 +205,9 @@ fn wrong_files_are_refused_by_key_and_line() {
         ("[traces]\nendpoint = \"http://collector:0/\"", "traces.endpoint: must be a URL in plain HTTP"),
         ("[traces]\nendpoint = \"http://collector:70000/\"", "traces.endpoint: must be a URL in plain HTTP"),
         ("[traces]\nendpoint = \"/v1/traces\"", "traces.endpoint: must be a URL in plain HTTP"),
-        ("[traces]\nratio_ppm = 1000001", "traces.ratio_ppm: must be in 0..=1000000 calls of a million"),
+        ("[traces]\nsample_ratio = 1.5", "traces.sample_ratio: must be a number from 0 to 1"),
+        ("[traces]\nsample_ratio = -1", "traces.sample_ratio: must be a number from 0 to 1"),
+        ("[traces]\nsample_ratio = \"all\"", "traces.sample_ratio: must be a number from 0 to 1"),
         ("[tls]\n\ntls12 = \"yes\"", "tls.tls12: must be true or false (line 3)"),
         ("[tls]\nkey = \"\"", "tls.key: must not be empty (line 2)"),
         ("[tls]\nkey = \"a\\u0000b\"", "tls.key: must not contain a NUL (line 2)"),
@@ -266,7 +269,11 @@ fn variables_of_others_are_left_alone() {
 fn no_refusal_repeats_a_value() {
     const SECRET: &str = "hunter2hunter2";
     for key in keys::all() {
-        let value = if matches!(key.kind, ValueKind::Number { .. } | ValueKind::Flag) { "1" } else { "\"" };
+        let value = if matches!(key.kind, ValueKind::Number { .. } | ValueKind::Flag | ValueKind::Fraction) {
+            "1"
+        } else {
+            "\""
+        };
         for text in [
             format!("[{}]\n{} = \"\\u0000 {SECRET}\"", key.section, key.name),
             format!("[{}]\n{} = {SECRET}", key.section, key.name),

@@ -7,8 +7,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod load;
-mod null;
 mod run;
+mod sink;
 mod sweep;
 
 use std::error::Error;
@@ -42,9 +42,9 @@ enum Command {
     /// Put loads of rising rates on an engine until more load gives no more answers, or late ones
     Sweep(Box<sweep::SweepArgs>),
     /// Show what the generator can do itself, against a responder that does no work
-    Prove(Box<sweep::ProveArgs>),
+    SelfTest(Box<sweep::SelfTestArgs>),
     /// Serve as a responder that does no work
-    Null(null::NullArgs),
+    Sink(sink::SinkArgs),
     /// Print files of figures as tables
     Show(ShowArgs),
     /// Make one page of files of figures: plots, tables and conditions, without network or script
@@ -70,8 +70,8 @@ pub fn run() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Sweep(args) => sweep::run(&args),
-        Command::Prove(args) => sweep::prove(&args),
-        Command::Null(args) => null::run(&args),
+        Command::SelfTest(args) => sweep::self_test(&args),
+        Command::Sink(args) => sink::run(&args),
         Command::Show(args) => show(&args),
         Command::Report(args) => report::run(&args).map(|page| println!("{}", page.display())).map_err(Failure::from),
         Command::Part => processes::child().map_err(Failure::from),

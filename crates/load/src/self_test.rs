@@ -23,7 +23,7 @@ impl Responder {
     /// Starts one with the certificates of a folder.
     pub(crate) fn start(folder: &Path) -> Result<Self, Fault> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["null", "--listen", "127.0.0.1:0", "--until-input-ends", "--folder"])
+            .args(["sink", "--listen", "127.0.0.1:0", "--until-input-ends", "--folder"])
             .arg(folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

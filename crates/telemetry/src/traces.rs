@@ -24,7 +24,7 @@ use exporter::Exporter;
 pub use span::Ended;
 use span::Span;
 
-/// A million, of which `traces.ratio_ppm` is a part.
+/// A million, of which `traces.sample_ratio` is a part.
 const MILLION: u64 = 1_000_000;
 
 /// The traces, if there are any.
@@ -36,7 +36,7 @@ pub struct Traces(Option<Arc<Tracer>>);
 pub struct Traced(Option<TraceContext>);
 
 struct Tracer {
-    ratio_ppm: u32,
+    sample_ppm: u32,
     rate: Rate,
     exporter: Exporter,
     metrics: Arc<Metrics>,
@@ -52,7 +52,7 @@ impl Traces {
         let Some(endpoint) = config.endpoint.clone() else { return Ok(Self(None)) };
         tracing::info!(collector = %endpoint.authority, "spans of calls are sent");
         Ok(Self(Some(Arc::new(Tracer {
-            ratio_ppm: config.ratio_ppm,
+            sample_ppm: config.sample_ppm,
             rate: Rate::new(config.spans_per_s_max),
             exporter: Exporter::start(config, endpoint, instance, Arc::clone(metrics))?,
             metrics: Arc::clone(metrics),
@@ -90,7 +90,7 @@ impl Tracer {
         let caller = traceparent.and_then(TraceContext::parse);
         let wanted = match &caller {
             Some(caller) => caller.sampled,
-            None => self.ratio_ppm > 0 && chance() % MILLION < u64::from(self.ratio_ppm),
+            None => self.sample_ppm > 0 && chance() % MILLION < u64::from(self.sample_ppm),
         };
         if !wanted {
             return None;
@@ -105,7 +105,7 @@ impl Tracer {
 
 impl fmt::Debug for Tracer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tracer").field("ratio_ppm", &self.ratio_ppm).finish_non_exhaustive()
+        f.debug_struct("Tracer").field("sample_ppm", &self.sample_ppm).finish_non_exhaustive()
     }
 }
 
@@ -153,11 +153,11 @@ mod tests {
     const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-    fn tracer(ratio_ppm: u32) -> Traces {
+    fn tracer(sample_ppm: u32) -> Traces {
         let mut config = Config::defaults(Path::new("")).traces;
         // Nothing listens there, and nothing is sent.
         config.endpoint = Endpoint::parse("http://127.0.0.1:1/v1/traces");
-        (config.ratio_ppm, config.spans_per_s_max) = (ratio_ppm, 10_000);
+        (config.sample_ppm, config.spans_per_s_max) = (sample_ppm, 10_000);
         Traces::start(&config, "test".into(), &Arc::default()).unwrap()
     }
 

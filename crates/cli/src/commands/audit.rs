@@ -47,7 +47,7 @@ enum AuditCommand {
         /// Last record to verify; then the end of the trail is not asked
         #[arg(long, value_name = "SEQ")]
         to: Option<u64>,
-        /// A record that must be there, as `audit head` or a log line named it; may be given again
+        /// A record that must be there, as `audit checkpoint` or a log line named it; may be given again
         #[arg(long, value_name = "SEQ:HASH")]
         expect: Vec<Anchor>,
         /// Do not use the key: only check that each record follows from the one before
@@ -94,10 +94,10 @@ enum AuditCommand {
         json: bool,
     },
     /// Print the last record's number and hash, as `audit verify --expect` takes them: keep it where nobody can change it
-    Head {
+    Checkpoint {
         #[command(flatten)]
         place: AuditSource,
-        /// Say all that the head says, in JSON
+        /// Print the whole checkpoint, in JSON
         #[arg(long)]
         json: bool,
     },
@@ -170,7 +170,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let (to, despite_findings) = (to.clone(), *despite_findings);
             archived(&Move { folder, to, before: *before, despite_findings }, &key, *json)
         }
-        AuditCommand::Head { place, json } => {
+        AuditCommand::Checkpoint { place, json } => {
             let (folder, key) = place.find(true)?;
             head(&folder, key.as_ref(), *json)
         }
@@ -296,7 +296,7 @@ fn say(folder: &Path, report: &Report) {
     match report.head {
         HeadSeen::NotAsked => println!("the end of the trail was not asked"),
         HeadSeen::Named { behind } if behind > 0 => {
-            println!("{behind} records behind the head: written since, or by a kill")
+            println!("{behind} records after the checkpoint: written since, or by a kill")
         }
         HeadSeen::Named { .. } | HeadSeen::Bad => (),
     }

@@ -97,7 +97,7 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
     }
     if missing(CONFIG) {
         let text = format!(
-            "# Made by `sealwire dev`. `sealwire reference` prints every key with its unit, range and default.\n\
+            "# Made by `sealwire dev`. `sealwire config template` prints every key with its unit, range and default.\n\
              [listen]\naddress = \"{listen}\"\n\n[admin]\naddress = \"{admin}\"\n\n\
              [control]\naddress = \"{control}\"\nprincipals = [\"{OPERATOR_NAME}\"]\n\n\
              [access]\nadministrators = [\"{OPERATOR_NAME}\"]\n\n\

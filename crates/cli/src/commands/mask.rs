@@ -110,7 +110,7 @@ struct RpcEngine {
     reason: Option<String>,
     /// How long a batch waits for an engine that is overloaded, restarts or cannot be reached
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86_400))]
-    patience: u64,
+    retry_timeout: u64,
     #[command(flatten)]
     connect: Connect,
 }

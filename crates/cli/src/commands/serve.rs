@@ -1,4 +1,4 @@
-//! `serve` and `check-config`: the engine from a configuration file.
+//! `serve` and `config check`: the engine from a configuration file.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -23,7 +23,7 @@ use sealwire_telemetry::panics;
 /// Threads beside the crypto threads that may block: file reads, name look-ups.
 const SPARE_BLOCKING_THREADS: usize = 8;
 
-/// Arguments of `serve` and `check-config`.
+/// Arguments of `serve` and `config check`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -84,7 +84,7 @@ async fn reload(args: &Args, server: &Server, log: &LogFilter) {
         Ok(left) => {
             tracing::warn!(takes_a_restart = left.join(", "), "configuration reloaded but for what takes a restart");
         }
-        Err(why) => tracing::warn!(why, "nothing is reloaded; `sealwire check-config` says when it is mended"),
+        Err(why) => tracing::warn!(why, "nothing is reloaded; `sealwire config check` says when it is mended"),
     }
 }
 

@@ -26,7 +26,7 @@ enum StoreCommand {
     ///
     /// Stop the engines of both first. A copy that was cut short goes on when it is started again. The keys stay under
     /// the key-encryption key that they are under: give the engines on the copy the same.
-    Copy {
+    Migrate {
         /// Configuration file of the store to copy
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
@@ -40,7 +40,7 @@ enum StoreCommand {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let StoreCommand::Copy { from, to, json } = &args.command;
+    let StoreCommand::Migrate { from, to, json } = &args.command;
     let load = |path: &PathBuf| Config::load(path, &Environment::of_process());
     let (from, to) = (load(from)?, load(to)?);
     // One runtime for the lanes of PostgreSQL and the waits of all.

@@ -258,16 +258,16 @@ fn configuration_is_checked_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     std::fs::write(path.join("bad.toml"), "[listen]\nadress = \"127.0.0.1:1\"\n[limits]\ndepth_max = 3\n").unwrap();
-    for command in ["serve", "check-config"] {
-        refused(path, &[command, "--config", "bad.toml"], 64, "adress");
-        refused(path, &[command, "--config", "bad.toml"], 64, "depth_max");
-        refused(path, &[command, "--config", "absent.toml"], 64, "absent.toml");
+    for command in [&["serve"][..], &["config", "check"]] {
+        refused(path, &[command, &["--config", "bad.toml"]].concat(), 64, "adress");
+        refused(path, &[command, &["--config", "bad.toml"]].concat(), 64, "depth_max");
+        refused(path, &[command, &["--config", "absent.toml"]].concat(), 64, "absent.toml");
     }
     ok(path, &[&DEV[..], &["--demo-only"]].concat());
-    assert!(ok(path, &["check-config"]).contains("is good: 1 apps"));
-    std::fs::write(path.join("reference.toml"), ok(path, &["reference"])).unwrap();
+    assert!(ok(path, &["config", "check"]).contains("is good: 1 apps"));
+    std::fs::write(path.join("reference.toml"), ok(path, &["config", "template"])).unwrap();
     // Every default is accepted; only the files it names are not there.
-    refused(path, &["check-config", "--config", "reference.toml"], 1, "No such file");
+    refused(path, &["config", "check", "--config", "reference.toml"], 1, "No such file");
     std::fs::write(path.join("sealwire-dev/kek"), "not a key").unwrap();
     refused(path, &["serve"], 1, "key-encryption key is 32 bytes");
 }
@@ -509,7 +509,7 @@ fn rotations_that_are_killed_lose_no_key() {
         });
     }
     let folder = dev.end();
-    assert!(ok(folder.path(), &["check-config"]).contains("is good: 1 apps"), "every key unwraps");
+    assert!(ok(folder.path(), &["config", "check"]).contains("is good: 1 apps"), "every key unwraps");
 }
 
 #[test]
@@ -683,7 +683,7 @@ fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
     assert!(shown.contains("ok dev-client encrypt demo, 1 field, "), "{shown}");
     assert!(!shown.contains("4242"));
     assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
-    let anchor = ok(&at, &["audit", "head"]).trim().to_owned();
+    let anchor = ok(&at, &["audit", "checkpoint"]).trim().to_owned();
     let json = ok(&at, &["audit", "show", "--json", "--event", "call", "--since", "1h", "--principal", "dev-operator"]);
     let methods: Vec<String> = json
         .lines()
@@ -705,7 +705,7 @@ fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
     assert!(nothing.contains("nothing to move; the segment that is written always stays"), "{nothing}");
     refused(&at, &["audit", "archive", "sealwire-dev/audit", "--to", "moved"], 1, "--config names");
     refused(&at, &["audit", "verify", "--expect", "1:ab"], 2, "SEQ:HASH");
-    refused(&at, &["audit", "head", "nowhere"], 1, "head.json is missing");
+    refused(&at, &["audit", "checkpoint", "nowhere"], 1, "head.json is missing");
     let file = at.join("sealwire-dev/audit/audit-0000000000000001.jsonl");
     let text = std::fs::read_to_string(&file).unwrap();
     let line = 1 + text.lines().position(|line| line.contains("\"encrypt\"")).unwrap();

@@ -135,7 +135,7 @@ fn a_call_that_is_not_traced_allocates_nothing_for_that() {
     let off = traces(&config);
     config.endpoint = Endpoint::parse("http://127.0.0.1:1/v1/traces");
     let on = traces(&config);
-    config.ratio_ppm = 1;
+    config.sample_ppm = 1;
     let by_chance = traces(&config);
     for (name, traces, traceparent) in [
         ("off", &off, None),

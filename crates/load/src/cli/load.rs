@@ -13,7 +13,7 @@ pub(super) struct LoadArgs {
     /// Method of each request
     #[arg(long, value_enum, default_value_t = Method::Encrypt, help_heading = "Calls")]
     method: Method,
-    /// Fields of a call [default: 30; of `prove` 1]
+    /// Fields of a call [default: 30; of `self-test` 1]
     #[arg(long, value_name = "N", help_heading = "Calls")]
     pub(super) fields: Option<u32>,
     /// Bytes of a field
@@ -78,7 +78,7 @@ pub(super) struct LoadArgs {
     /// calls/s on]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=100_000), help_heading = "Load")]
     tick_us: Option<u32>,
-    /// Give figures also when the generator was the bottleneck, and mark them; of `sweep` its knee. `prove` does so
+    /// Give figures also when the generator was the bottleneck, and mark them; of `sweep` its knee. `self-test` does so
     /// anyway
     #[arg(long, help_heading = "Load")]
     pub(super) allow_bottleneck: bool,

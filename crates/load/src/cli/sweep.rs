@@ -1,4 +1,4 @@
-//! The `sweep` and `prove` commands: loads of rising rates, against an engine or against the `null` responder.
+//! The `sweep` and `self-test` commands: loads of rising rates, against an engine or against the `sink` responder.
 
 use super::Failure;
 use super::load::LoadArgs;
@@ -40,9 +40,9 @@ pub(super) struct SweepArgs {
     load: LoadArgs,
 }
 
-/// Arguments of `prove`.
+/// Arguments of `self-test`.
 #[derive(Debug, clap::Args)]
-pub(super) struct ProveArgs {
+pub(super) struct SelfTestArgs {
     /// Fail if less can be sent on time
     #[arg(long, value_name = "PER_S", default_value_t = 100_000.0)]
     target: f64,
@@ -99,7 +99,7 @@ fn measured(load: &Load, steps: Steps, args: &LoadArgs) -> Result<Swept, Fault> 
     sweep(load, steps, measure, told)
 }
 
-pub(super) fn prove(args: &ProveArgs) -> Result<(), Failure> {
+pub(super) fn self_test(args: &SelfTestArgs) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     certs::fill(folder.path())?;
     let responder = Responder::start(folder.path())?;

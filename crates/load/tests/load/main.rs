@@ -190,7 +190,7 @@ fn sweep_and_prove_give_one_file_of_runs() {
     let shown = program().arg("show").arg(&file).output().unwrap();
     assert!(shown.status.success() && shown.stdout == output.stdout && !shown.stdout.is_empty());
 
-    let prove = |options: &str| program().arg("prove").args(options.split_whitespace()).output().unwrap();
+    let prove = |options: &str| program().arg("self-test").args(options.split_whitespace()).output().unwrap();
     let output = prove("--from 300 --target 1 --warm-up 0 --duration 0.1");
     // It depends on the machine whether any rate is sent on time.
     let end = match output.status.code() {

@@ -65,7 +65,7 @@ impl Null {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
         let mut process = program()
-            .args(["null", "--listen", "127.0.0.1:0", "--wrong-every", &wrong_every.to_string(), "--folder"])
+            .args(["sink", "--listen", "127.0.0.1:0", "--wrong-every", &wrong_every.to_string(), "--folder"])
             .arg(folder.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,4 +1,4 @@
-//! Certificates for logs, metrics and `sealwire check-config`: names, fingerprints and expiry. Nothing secret.
+//! Certificates for logs, metrics and `sealwire config check`: names, fingerprints and expiry. Nothing secret.
 
 use std::fmt;
 
@@ -111,7 +111,7 @@ impl CertificateInfo {
 }
 
 impl fmt::Display for CertificateInfo {
-    /// One line, as `check-config` prints it.
+    /// One line, as `config check` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.key(), self.names)?;
         if let Some(revoked) = self.revoked {

@@ -13,7 +13,7 @@ const HEAD: &str = "\
 fixed at start, and all of them are there from the start. `ops/grafana/sealwire.json` is a dashboard of them and
 `ops/prometheus/sealwire.rules.yml` has alerts; `docs/operations.md` says what to do about each.
 
-Written by `sealwire reference --metrics`; a test compares it with the program.
+Written by `sealwire config template --metrics`; a test compares it with the program.
 
 | metric | type | unit | labels | meaning |
 | --- | --- | --- | --- | --- |
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_metrics_document_is_what_is_scraped() {
-        sealwire_testkit::check_document("docs/metrics.md", &reference(), "reference --metrics");
+        sealwire_testkit::check_document("docs/metrics.md", &reference(), "config template --metrics");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) struct Remote {
     /// Of each rule, its function as text.
     functions: Vec<String>,
     /// How long a batch waits for an engine that is overloaded, drains or does not answer.
-    patience: Duration,
+    retry_timeout: Duration,
     /// True if the wait was already reported.
     is_told: AtomicBool,
     bar: ProgressBar,
@@ -47,7 +47,7 @@ impl Remote {
             reason: args.reason.clone(),
             functions: rules.iter().map(|rule| rule.function.to_string()).collect(),
             rules: Arc::clone(rules),
-            patience: Duration::from_secs(args.patience),
+            retry_timeout: Duration::from_secs(args.retry_timeout),
             is_told: AtomicBool::new(false),
             bar: bar.line(),
         })
@@ -80,14 +80,14 @@ impl Remote {
                 Err(error) => error,
             };
             let waited = began.elapsed();
-            let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.patience) else {
+            let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
                 return Err(failed(&error));
             };
             // Once a batch: while some pass and some wait, they would tell each other's news at every try.
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
-                let seconds = self.patience.as_secs();
+                let seconds = self.retry_timeout.as_secs();
                 self.tell(true, || {
-                    format!("waiting for the engine, each batch up to {seconds} s (--patience): {}", chain(&error))
+                    format!("waiting for the engine, each batch up to {seconds} s (--retry-timeout): {}", chain(&error))
                 });
             }
             sleep(pause).await;

@@ -208,7 +208,7 @@ fn a_job_outlives_an_engine_that_is_killed_and_comes_back() {
     dev.ok(&["mask", "file", "orders.ndjson", "--rules", "rules.toml", "--out", "expected.ndjson"]);
     let piped = |out: &str, patience: &str| {
         let job = ["mask", "file", "-", "--format", "ndjson", "--rules", "rules.toml", "--out", out];
-        let job = dev.arguments(&[&job[..], &["--patience", patience]].concat());
+        let job = dev.arguments(&[&job[..], &["--retry-timeout", patience]].concat());
         let mut job = spawn(dev.path(), &job);
         (job.stdin.take().unwrap(), job)
     };

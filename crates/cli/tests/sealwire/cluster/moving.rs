@@ -10,7 +10,7 @@ use crate::cluster::ledger::Ledger;
 
 fn copy(from: &Path, to: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-    command.args(["store", "copy", "--json", "--from"]).arg(from).arg("--to").arg(to).output().unwrap()
+    command.args(["store", "migrate", "--json", "--from"]).arg(from).arg("--to").arg(to).output().unwrap()
 }
 
 fn refused(output: &Output, says: &str) {

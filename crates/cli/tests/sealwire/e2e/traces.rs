@@ -310,7 +310,7 @@ fn chance_begins_traces_where_the_caller_names_none_and_the_stop_sends_what_is_l
         let mut harness = Harness::with(|config| {
             to(collector.address)(config);
             // Nothing is sent before the stop.
-            (config.traces.ratio_ppm, config.traces.batch) = (1_000_000, Duration::from_secs(60));
+            (config.traces.sample_ppm, config.traces.batch) = (1_000_000, Duration::from_secs(60));
         })
         .await;
         let (relay, payload) = (harness.client().await, fields(1));

@@ -1,4 +1,4 @@
-//! The `null` command: serves as a responder that does no work, until it is stopped.
+//! The `sink` command: serves as a responder that does no work, until it is stopped.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -9,9 +9,9 @@ use super::Failure;
 use crate::certs;
 use crate::null_server::Null;
 
-/// Arguments of `null`.
+/// Arguments of `sink`.
 #[derive(Debug, clap::Args)]
-pub(super) struct NullArgs {
+pub(super) struct SinkArgs {
     /// Where to take calls; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7543")]
     listen: String,
@@ -27,7 +27,7 @@ pub(super) struct NullArgs {
     until_input_ends: bool,
 }
 
-pub(super) fn run(args: &NullArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &SinkArgs) -> Result<(), Failure> {
     certs::make(&args.folder).map_err(|error| format!("{}: {error}", args.folder.display()))?;
     let mut null = Null::new(&args.folder, args.wrong_every)?;
     let listener = TcpListener::bind(&args.listen).map_err(|error| format!("{}: {error}", args.listen))?;
