@@ -2,15 +2,11 @@
 //!
 //! Calibrated at start by doing some of each kind, then corrected by what slices take. Units are nanoseconds of CPU.
 
-mod calibrate;
-
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use sealwire_schedule::{Cost, CostModel, Shape};
 use sealwire_wire::{Curve, KeyScope, Method, Methods};
-
-pub use calibrate::calibrate;
 
 /// Scalars of a request that are no fields of its document: message type, msgid, method and app.
 const HEAD_LEAVES: u64 = 4;
@@ -25,13 +21,13 @@ pub fn fields_max(leaves: u64) -> u64 {
 /// A kind of work on fields. Each kind has its own coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationKind {
-    operation: WorkKind,
-    curve: Curve,
+    pub(crate) operation: WorkKind,
+    pub(crate) curve: Curve,
     scope: KeyScope,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WorkKind {
+pub(crate) enum WorkKind {
     Seal,
     Open,
     Rewrap,
@@ -152,6 +148,14 @@ impl Allowance {
 /// The prices.
 #[derive(Clone, Debug)]
 pub struct Costs([CostModel; OperationKind::COUNT]);
+
+impl Costs {
+    /// Creates the cost models, one for each kind of work.
+    pub(crate) fn new(model: impl FnMut(OperationKind) -> CostModel) -> Self {
+        let models: Vec<_> = OperationKind::all().map(model).collect();
+        Self(models.try_into().unwrap_or_else(|_| unreachable!("as many as kinds")))
+    }
+}
 
 impl Costs {
     /// The work in `shape`.

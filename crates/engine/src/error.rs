@@ -282,6 +282,19 @@ fn millis(span: Duration) -> u32 {
     u32::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
+impl From<field_errors::FieldFault> for CallFailure {
+    fn from(fault: field_errors::FieldFault) -> Self {
+        match fault {
+            field_errors::FieldFault::Refused(refusal) => Self::Field { refusal, path: String::new() },
+            field_errors::FieldFault::RefusedAt(refusal, path) => Self::Field { refusal, path },
+            field_errors::FieldFault::Library => Self::Internal("the crypto library failed"),
+            field_errors::FieldFault::Stopped(reason) => Self::Stopped(reason),
+            field_errors::FieldFault::TooManyFields(max) => Self::TooManyTokens { max },
+            field_errors::FieldFault::Exhausted => Self::Exhausted,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,6 @@ use sealwire_payload::Path;
 use sealwire_wire::{ErrorCode, FieldError, OnError};
 
 use crate::cancel_token::StopReason;
-use crate::error::CallFailure;
 
 /// Why one field was refused. `on_error` decides what becomes of its call. None carries anything of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,19 +80,6 @@ pub enum FieldFault {
     /// No token of the collection's format was found that is free.
     #[error("no token of this format is free")]
     Exhausted,
-}
-
-impl From<FieldFault> for CallFailure {
-    fn from(fault: FieldFault) -> Self {
-        match fault {
-            FieldFault::Refused(refusal) => Self::Field { refusal, path: String::new() },
-            FieldFault::RefusedAt(refusal, path) => Self::Field { refusal, path },
-            FieldFault::Library => Self::Internal("the crypto library failed"),
-            FieldFault::Stopped(reason) => Self::Stopped(reason),
-            FieldFault::TooManyFields(max) => Self::TooManyTokens { max },
-            FieldFault::Exhausted => Self::Exhausted,
-        }
-    }
 }
 
 /// Field errors of one call, under `on_error`.

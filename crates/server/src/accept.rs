@@ -1,4 +1,4 @@
-//! Takes connections in: TCP, TLS, a name, and the bounds on how many there are. What they are for is another's.
+//! Accepts connections: TCP, TLS, the client's name, and limits on their number. A [`Serve`] handles the requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::ConnectionRegistry;
-use crate::connection::{self, Pace};
+use crate::connection::{self, Pace, Peer};
 use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
 use sealwire_engine::engine::Engine;
@@ -33,14 +33,6 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
-}
-
-/// The client of an open connection.
-pub struct Peer {
-    /// Its authenticated name.
-    pub principal: Principal,
-    /// Shared by all connections of the principal.
-    pub pace: Arc<Pace>,
 }
 
 /// Serves connections of authenticated clients.

@@ -30,7 +30,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
-use crate::accept::Peer;
 use crate::shutdown::Shutdown;
 use audit::RejectedRequest;
 pub use pace::Pace;
@@ -43,6 +42,14 @@ use sealwire_engine::engine::Engine;
 use sealwire_engine::error::CallFailure;
 use sealwire_engine::failures::log_failure;
 use sealwire_telemetry::metrics::CallReport;
+
+/// The client of an open connection.
+pub struct Peer {
+    /// Its authenticated name.
+    pub principal: Principal,
+    /// Shared by all connections of the principal.
+    pub pace: Arc<Pace>,
+}
 
 /// State that the requests of one connection share.
 struct Connection {

@@ -24,9 +24,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::accept::{Acceptor, Peer, Principals, Serve, listen};
+use crate::accept::{Acceptor, Principals, Serve, listen};
 use crate::certificates::ConnectionRegistry;
-use crate::server::StartError;
+use crate::connection::Peer;
+use crate::error::StartError;
 use crate::shutdown::Shutdown;
 use sealwire_access::Principal;
 use sealwire_config::{Caller, ControlListen};

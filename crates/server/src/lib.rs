@@ -7,6 +7,7 @@ pub mod admin;
 mod certificates;
 pub mod connection;
 mod control;
+mod error;
 pub mod server;
 pub mod shutdown;
 pub mod tls;

@@ -3,36 +3,34 @@
 //! Everything that can be wrong is found before a port is bound: configuration, key-encryption key, apps,
 //! certificates. Call [`Server::start`] on a multi-threaded runtime.
 
-use std::io;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_audit::{AuditKey, JournalError};
+use sealwire_audit::AuditKey;
 use sealwire_crypto::{Kek, OpenedSchedules};
-use sealwire_store::{Control, StoreError};
+use sealwire_store::Control;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::accept::{Acceptor, Principals, listen};
+pub use crate::error::StartError;
 use sealwire_engine::access::Authorizer;
 use sealwire_engine::control::first_start;
-use sealwire_engine::kek::{KekError, read_kek};
+use sealwire_engine::kek::read_kek;
 use sealwire_telemetry::{Phase, Telemetry};
 
-use crate::admin::{AdminError, AdminServer};
+use crate::admin::AdminServer;
 use crate::certificates::{Certificates, Reload};
 use crate::control::{ControlServer, ControlService};
 use crate::tls::TlsError;
 use sealwire_config::{Config, ControlListen};
 use sealwire_engine::apps::Apps;
 use sealwire_engine::audit::Audit;
-use sealwire_engine::cost;
 use sealwire_engine::engine::Engine;
-use sealwire_engine::error::CallFailure;
 use sealwire_engine::key_warmer::KeyWarmer;
 use sealwire_engine::scheduler::Scheduler;
 use sealwire_engine::stores::{Access, Stores};
@@ -40,42 +38,6 @@ use sealwire_engine::sweeper::Sweeper;
 use sealwire_engine::tokens::now;
 use sealwire_telemetry::metrics::Served;
 use sealwire_telemetry::traces::Traces;
-
-/// Why the engine did not start. Each names what to mend.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The key-encryption key cannot be read.
-    #[error(transparent)]
-    Kek(#[from] KekError),
-    /// The apps cannot be loaded.
-    #[error("state: {0}")]
-    Store(#[from] StoreError),
-    /// The crypto library failed.
-    #[error("cryptography does not work here: {0}")]
-    Crypto(#[from] CallFailure),
-    /// The audit trail cannot be kept.
-    #[error("audit.folder: {0}")]
-    Audit(#[from] JournalError),
-    /// No thread for spans.
-    #[error("the thread that sends traces cannot start: {0}")]
-    Traces(#[source] io::Error),
-    /// Certificates or keys.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The address is taken, not ours, or below 1024.
-    #[error("{key}: cannot listen on {address}: {source}")]
-    Bind {
-        /// The configuration key.
-        key: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The health and metrics listener.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
-}
 
 /// The data listener.
 #[derive(Debug)]
@@ -201,7 +163,7 @@ impl Server {
         let scheduler = Scheduler::start(
             threads.unwrap_or(NonZeroU32::MIN),
             &config.schedule,
-            cost::calibrate()?,
+            sealwire_engine::calibrate::calibrate()?,
             Arc::new(move || spare.make_ready()),
         );
         metrics.watch_scheduler(scheduler.probe());

@@ -9,7 +9,6 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, OnError};
 
-use super::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use crate::cancel_token::CancelToken;
 use crate::cost::OperationKind;
 use crate::engine::Engine;
@@ -18,6 +17,7 @@ use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_opener::{Evervault, FieldOpener, OpenedField};
 use crate::job::{FieldContext, FieldWork, Fields, walk_on};
 use crate::masks::disclosure::Disclosure;
+use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 
 /// A decoded `decrypt`.
 pub(super) struct Decrypt {
@@ -40,7 +40,7 @@ impl Operation for Decrypt {
         let shown = app.shown(context.permit)?;
         let (mask, growth) = (shown.mask().cloned(), shown.growth(context.fields_max(), context.size.bytes));
         // A value that its format binds to no context does not open for a request that names one.
-        let mut open = self.document.opening(context.engine, &app.keys, !self.document.context.is_empty());
+        let mut open = OpenSpec::new(context.engine, &app.keys, &self.document, !self.document.context.is_empty());
         if mask.is_some() {
             open.reader.ignore_unauthenticated_types();
         }
@@ -64,20 +64,21 @@ pub struct OpenSpec {
 }
 
 impl OpenSpec {
+    /// Opens a document's envelopes with an app's keys. `native_only`: a value that its format binds to no context does not
+    /// open.
     pub(super) fn new(
         engine: &Engine,
         keys: &Arc<crypto::AppKeys>,
-        context: &[u8],
+        document: &RequestDocument,
         native_only: bool,
-        on_error: OnError,
     ) -> Self {
         let cache = engine.apps.opened();
-        let native = crypto::Opener::new(Arc::clone(keys), context).keeping(cache.cloned());
+        let native = crypto::Opener::new(Arc::clone(keys), &document.context).keeping(cache.cloned());
         let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
             .keeping(cache.cloned())
             .refusing(native_only);
         let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
-        Self { reader: Box::new(reader), on_error }
+        Self { reader: Box::new(reader), on_error: document.on_error }
     }
 
     /// Begins to open the fields of a document.

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use sealwire_payload::Containers;
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Within};
 
-use super::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument};
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
 use crate::job::{Fields, TokenFields};
+use crate::operation::{DocumentPlan, Operation, Plan, PlanContext, RequestDocument};
 use crate::tokens::Bounds;
 use crate::tokens::detokenize::{DetokenizeFields, DetokenizeSpec};
 

@@ -9,13 +9,13 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk
 use sealwire_wire::{DocumentCall, Format, Method, Writing};
 
 use super::sealing::{SealOptions, document_bytes_in, times};
-use super::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use crate::cancel_token::CancelToken;
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_sealer::FieldSealer;
 use crate::job::{FieldWork, Fields, walk_on};
+use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_config::Limits;
 
 /// A decoded `encrypt`.

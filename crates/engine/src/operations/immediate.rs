@@ -5,9 +5,10 @@ use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
 use sealwire_wire::{self as wire, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
 
-use super::{FrameText, part};
 use crate::engine::Engine;
 use crate::error::CallFailure;
+use crate::frame_text::FrameText;
+use crate::operation::part;
 
 /// A request that is answered without a permission and admission. Never rejected for load.
 pub enum Immediate {

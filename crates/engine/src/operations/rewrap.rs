@@ -4,15 +4,15 @@ use bytes::Bytes;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk};
 use sealwire_wire::{DocumentCall, Format, Method, Unbound, Writing};
 
-use super::decrypt::OpenFields;
+use super::decrypt::{OpenFields, OpenSpec};
 use super::sealing::{SealOptions, document_bytes_in, times};
-use super::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
 use crate::field_errors::{FieldErrors, FieldFault};
 use crate::field_opener::FieldOpener;
 use crate::field_sealer::FieldSealer;
 use crate::job::{FieldWork, Fields, walk_on};
+use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
 use sealwire_config::Limits;
 
 /// A decoded `rewrap`.
@@ -44,7 +44,7 @@ impl Operation for Rewrap {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
         let native_only = !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
-        let open = self.document.opening(context.engine, &app.keys, native_only);
+        let open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only);
         let make = self.options.sealer(&app, &self.document.context, format)?;
         let plan = self.document.plan(
             Containers::Descend,

@@ -8,9 +8,9 @@ use sealwire_crypto::{self as crypto, evervault};
 use sealwire_store::{self as store, App};
 use sealwire_wire::{Curve, Encoding, Format, KeyScope, Unbound, Writing};
 
-use super::FrameText;
 use crate::error::CallFailure;
 use crate::field_sealer::FieldSealer;
+use crate::frame_text::FrameText;
 
 /// Bytes by which an Evervault string may be longer than an envelope of the same value: longer keys and metadata, and
 /// numbers as text. Held by a test.
@@ -141,13 +141,13 @@ mod tests {
     use sealwire_msgpack::TokenReader;
     use sealwire_wire::Format;
 
-    use super::super::MessageSize;
     use super::super::encrypt::sealed_bytes;
     use super::super::rewrap::rewrapped_bytes;
     use super::{Arc, crypto, evervault};
     use crate::field_errors::Refusal;
     use crate::field_opener::{Evervault, FieldOpener};
     use crate::field_sealer::FieldSealer;
+    use crate::operation::MessageSize;
 
     fn keys() -> Arc<AppKeys> {
         let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::generate(curve).unwrap());

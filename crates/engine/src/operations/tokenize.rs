@@ -6,12 +6,13 @@ use bytes::Bytes;
 use sealwire_payload::Containers;
 use sealwire_wire::{Curve, DocumentCall, KeyScope, Method, Minting};
 
-use super::{
-    DocumentPlan, FrameText, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
-};
 use crate::cost::OperationKind;
 use crate::error::CallFailure;
+use crate::frame_text::FrameText;
 use crate::job::{Fields, TokenFields};
+use crate::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, part, response_bytes,
+};
 use crate::tokens::tokenize::{TOKEN_BYTES, TokenizeFields, TokenizeSpec};
 use crate::tokens::{self, Collection};
 use sealwire_config::Limits;

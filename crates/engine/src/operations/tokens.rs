@@ -14,12 +14,13 @@ use sealwire_wire::{Ask, Counted, Found, Token};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::{FrameText, MessageSize, Operation, Plan, PlanContext, part};
 use crate::cancel_token::CancelToken;
 use crate::cost::OperationKind;
-use crate::engine::{Engine, Located};
+use crate::engine::Located;
 use crate::error::CallFailure;
 use crate::field_errors::Refusal;
+use crate::frame_text::FrameText;
+use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part};
 use crate::scheduler::AdmissionPermit;
 use crate::tokens::batch::each;
 use crate::tokens::store_io;
@@ -117,20 +118,32 @@ impl Operation for Tokens {
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let response_bytes = self.tokens_max().saturating_mul(TOKEN_ANSWER_BYTES);
-        Ok(Plan::Tokens(TokensPlan { located: context.collection()?, request: self.0, response_bytes }))
+        Ok(Plan::Store(Box::new(TokensPlan { located: context.collection()?, request: self.0, response_bytes })))
     }
 }
 
 /// A request of one of these methods, resolved against the apps.
-pub struct TokensPlan {
+struct TokensPlan {
     located: Located,
     request: Request,
-    /// Upper bound of the response's bytes.
-    pub response_bytes: usize,
+    response_bytes: usize,
+}
+
+impl StorePlan for TokensPlan {
+    fn response_bytes(&self) -> usize {
+        self.response_bytes
+    }
+
+    fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a> {
+        let Self { located: Located { generation, collection, .. }, request, .. } = *self;
+        let StoreContext { tokens, admission, cancel, deadline, out } = context;
+        let task = TokensTask { tokens, admission, cancel, collection, generation, deadline };
+        Box::pin(task.answer(request, out))
+    }
 }
 
 /// Runs one request.
-pub struct TokensTask<'a> {
+struct TokensTask<'a> {
     tokens: &'a store_io::Tokens,
     admission: &'a mut AdmissionPermit,
     /// Tells when to stop.
@@ -140,26 +153,7 @@ pub struct TokensTask<'a> {
     deadline: Instant,
 }
 
-impl<'a> TokensTask<'a> {
-    /// Runs a request that is admitted, and appends its result.
-    ///
-    /// # Errors
-    ///
-    /// The store's error, a cursor that this engine did not make, or a method that the collection's kind does not
-    /// support.
-    pub async fn run(
-        engine: &'a Engine,
-        plan: TokensPlan,
-        admission: &'a mut AdmissionPermit,
-        cancel: &'a Arc<CancelToken>,
-        deadline: Instant,
-        out: &mut Vec<u8>,
-    ) -> Result<(), CallFailure> {
-        let Located { generation, collection, .. } = plan.located;
-        let task = Self { tokens: engine.tokens()?, admission, cancel, collection, generation, deadline };
-        task.answer(plan.request, out).await
-    }
-
+impl TokensTask<'_> {
     async fn answer(mut self, request: Request, out: &mut Vec<u8>) -> Result<(), CallFailure> {
         let (generation, cancel) = (self.generation, Arc::clone(self.cancel));
         cancel.plan_under(generation);

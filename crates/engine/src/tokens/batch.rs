@@ -87,9 +87,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::calibrate::calibrate;
     use crate::cancel_token::StopReason;
     use crate::connection_memory::ConnectionMemory;
-    use crate::cost::calibrate;
     use crate::scheduler::{AdmissionRequest, Scheduler};
     use sealwire_access::Principal;
     use sealwire_config::Config;

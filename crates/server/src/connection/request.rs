@@ -25,8 +25,8 @@ use sealwire_engine::engine::Engine;
 use sealwire_engine::error::CallFailure;
 use sealwire_engine::failures::log_failure;
 use sealwire_engine::job::{Finished, Job, JobSpec, Outcome};
-use sealwire_engine::operations::{
-    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, TokensPlan, TokensTask,
+use sealwire_engine::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan,
 };
 use sealwire_engine::scheduler::{AdmissionPermit, AdmissionRequest};
 use sealwire_engine::tokens::store_io::Resumed;
@@ -72,7 +72,7 @@ pub(super) enum Task {
     /// A walk over its document.
     Document(Box<Job>, oneshot::Receiver<Finished>),
     /// Requests to the token store.
-    Tokens(TokensPlan),
+    Store(Box<dyn StorePlan>),
     /// The permissions of its principal have to be looked up first.
     Unauthorized(Box<dyn Operation>),
 }
@@ -146,12 +146,12 @@ fn plan(
     let (engine, size) = (&*connection.engine, request.size);
     engine.decider.spend(&connection.principal, permit, operation.fields_max(size))?;
     match operation.plan(&PlanContext { engine, permit, options: &request.options, size })? {
-        Plan::Tokens(plan) => {
+        Plan::Store(plan) => {
             // The tokens twice: as they came, and on their way to the crypto threads.
-            if !admission.resize(plan.response_bytes.saturating_add(2 * size.bytes)) {
+            if !admission.resize(plan.response_bytes().saturating_add(2 * size.bytes)) {
                 return Err(CallFailure::no_memory());
             }
-            Ok(Task::Tokens(plan))
+            Ok(Task::Store(plan))
         }
         Plan::Document(plan) => {
             let response_bytes = plan.response_bytes.min(engine.limits.reply_bytes_max);
@@ -279,10 +279,11 @@ async fn run(
             Task::Document(job, finished) => {
                 run_job(engine, cancel, (job, finished), &mut admission, deadline, &mut ran).await
             }
-            Task::Tokens(plan) => {
+            Task::Store(plan) => {
                 let mut out = Vec::new();
                 reply::begin(&mut out, request.msgid);
-                let done = TokensTask::run(engine, plan, &mut admission, cancel, deadline, &mut out).await;
+                let (tokens, admission) = (engine.tokens()?, &mut admission);
+                let done = plan.run(StoreContext { tokens, admission, cancel, deadline, out: &mut out }).await;
                 done.map(|()| out)
             }
         };

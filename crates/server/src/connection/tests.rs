@@ -16,8 +16,8 @@ use sealwire_config::Config;
 use sealwire_engine::access::Authorizer;
 use sealwire_engine::apps::Apps;
 use sealwire_engine::audit::Audit;
-use sealwire_engine::cost;
-use sealwire_engine::operations::{self, Decoded, Operation};
+use sealwire_engine::operation::Operation;
+use sealwire_engine::operations::{self, Decoded};
 use sealwire_engine::scheduler::Scheduler;
 use sealwire_telemetry::Telemetry;
 use sealwire_telemetry::traces::Traces;
@@ -49,7 +49,12 @@ async fn connection() -> Arc<Connection> {
     let metrics = Arc::clone(&state.metrics);
     let engine = Engine {
         decider: Authorizer::new(&config.access, &apps, &metrics),
-        scheduler: Scheduler::start(NonZeroU32::MIN, &config.schedule, cost::calibrate().unwrap(), Arc::new(|| false)),
+        scheduler: Scheduler::start(
+            NonZeroU32::MIN,
+            &config.schedule,
+            sealwire_engine::calibrate::calibrate().unwrap(),
+            Arc::new(|| false),
+        ),
         tokens: None,
         io_fairness: sealwire_engine::io_fairness::IoFairness::new(1),
         audit: Audit::open(&config.audit, key, apps.instance(), &state).unwrap(),

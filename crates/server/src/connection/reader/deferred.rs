@@ -11,7 +11,7 @@ use super::super::request::Request;
 use super::Reader;
 use sealwire_engine::cancel_token::StopReason;
 use sealwire_engine::error::CallFailure;
-use sealwire_engine::operations::Operation;
+use sealwire_engine::operation::Operation;
 use sealwire_telemetry::metrics::ClassLabel;
 
 /// Longest pause that a rejection causes.

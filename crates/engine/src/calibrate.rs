@@ -14,7 +14,7 @@ use sealwire_store::{MapId, Written};
 use sealwire_wire::{Curve, Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Unmatched};
 use tokio::sync::oneshot::Receiver;
 
-use super::{Allowance, Costs, OperationKind, WorkKind, thread_cpu};
+use crate::cost::{Allowance, Costs, OperationKind, WorkKind, thread_cpu};
 use crate::error::CallFailure;
 use crate::field_opener::{Evervault, FieldOpener};
 use crate::field_sealer::FieldSealer;
@@ -76,8 +76,7 @@ fn measure() -> Result<Costs, CallFailure> {
             },
         })
     };
-    let models: Vec<_> = OperationKind::all().map(model).collect();
-    Ok(Costs(models.try_into().unwrap_or_else(|_| unreachable!("as many as kinds"))))
+    Ok(Costs::new(model))
 }
 
 /// Measures sealing and opening on one curve.
