@@ -1,4 +1,5 @@
-//! `sealwire-access`: a decision from the cache, beside one that asks PostgreSQL each time.
+//! `sealwire-access`: an authorization decision from the cache, compared with a decision that queries PostgreSQL each
+//! time.
 //!
 //! `hit` is a look at the cache and the clock; `decide` is that and the decision; `without` reads the principal's
 //! record from a throw-away server over its socket, one call at a time, and decides. The ratio is printed at the end:
@@ -52,13 +53,13 @@ fn name(number: usize) -> Principal {
     Principal::from_text(&format!("spiffe://example.org/relays/eu-1/relay-{number:05}")).expect("a SPIFFE ID")
 }
 
-/// A store with a record of each principal, a cache with one of them, and a cache with all.
+/// A store with a record of each principal, a cache that holds one of them, and a cache that holds all.
 struct Setting {
     one: Arc<Cache<Principal, Grants, Records>>,
     all: Arc<Cache<Principal, Grants, Records>>,
     records: Records,
     names: Vec<Principal>,
-    /// Dropped after the store, which is connected to it.
+    /// Dropped after the store, which has connections to it.
     _database: Database<'static>,
     runtime: Runtime,
 }
@@ -108,7 +109,7 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     let principals = if is_smoke_run() { 100 } else { 10_000 };
     let setting = OnceCell::new();
     let setting_of = || setting.get_or_init(|| Setting::start(principals));
-    // A stride that meets every name, so that no cache line is warm by chance.
+    // A stride that visits every name, so that no cache line is warm by chance.
     let next = |at: usize, of: usize| (at + 7_919) % of;
 
     let mut group = criterion.benchmark_group("access/hit");
@@ -144,7 +145,7 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     }
 }
 
-/// Takes decisions both ways, by turns, and prints the ratio. A smoke run prints nothing.
+/// Alternates decisions with and without the cache, and prints the ratio. A smoke run prints nothing.
 fn ratio(principals: usize, setting: &Setting) {
     let rounds = if is_smoke_run() { 10 } else { 2_000 };
     let (mut with, mut without) = (Duration::ZERO, Duration::ZERO);

@@ -1,7 +1,7 @@
-//! `sealwire-crypto`: keys, sealing and opening of single fields, beside the bare primitives.
+//! `sealwire-crypto`: keys, and sealing and opening of single fields, compared with the bare primitives.
 //!
-//! `seal` and `open` in request scope are what every field after a request's first costs; `first_field` and anything in
-//! field scope carry a key generation (sealing) or a Diffie-Hellman (opening).
+//! `seal` and `open` in request scope show the cost of every field after a request's first. `first_field` and field
+//! scope include a key generation (sealing) or a Diffie-Hellman (opening).
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -60,14 +60,15 @@ fn sealer(keys: &AppKeys, curve: Curve, scope: KeyScope, encoding: Encoding) -> 
     Sealer::new(keys.app(), newest, scope, encoding, b"").expect("makes a sealer")
 }
 
-/// One that shares the key of the app's epoch.
+/// Makes a sealer that shares the key of the app's epoch.
 fn sharing(keys: &AppKeys, curve: Curve) -> Sealer {
     let newest = Arc::clone(keys.newest(curve).expect("there is a key"));
     let lifetime = EpochLifetime::from_ms(EpochLifetime::MS_MAX).expect("in range");
     Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, Encoding::Text, b"").expect("makes a sealer")
 }
 
-/// A request of one field: key generation, Diffie-Hellman, key schedule, and the field. In an epoch only the field.
+/// Measures a request of one field: key generation, Diffie-Hellman, key schedule, and the field. In an epoch, only the
+/// field.
 fn first_field(criterion: &mut Criterion, keys: &AppKeys) {
     let mut group = criterion.benchmark_group("crypto/first_field");
     for curve in Curve::ALL {
@@ -93,7 +94,7 @@ fn seal(criterion: &mut Criterion, keys: &AppKeys) {
         let data = vec![b'x'; bytes];
         let mut out = Vec::with_capacity(4_096);
         group.bench_function(BenchmarkId::new(variant, size), |b| {
-            // One sealer per sample, so that no run comes near the end of its sequence numbers.
+            // One sealer per sample, so that no run exhausts the sequence numbers.
             let mut sealer = sealer(keys, curve, scope, encoding);
             b.iter(|| {
                 out.clear();
@@ -103,7 +104,7 @@ fn seal(criterion: &mut Criterion, keys: &AppKeys) {
     }
 }
 
-/// Under a shared key: a look at the clock and an atomic addition on top of request scope.
+/// Measures sealing under a shared key. Reading the clock and an atomic addition come on top of request scope.
 fn seal_in_epoch(criterion: &mut Criterion, keys: &AppKeys) {
     let mut group = criterion.benchmark_group("crypto/seal");
     group.throughput(Throughput::Bytes(16));
@@ -116,7 +117,7 @@ fn seal_in_epoch(criterion: &mut Criterion, keys: &AppKeys) {
     });
 }
 
-/// In request scope the key is met before; in field scope every field brings a new one.
+/// Measures opening. In request scope, the key is already cached; in field scope, every field brings a new key.
 fn open(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
     let mut group = criterion.benchmark_group("crypto/open");
     for (curve, (scope, scope_name), (encoding, encoding_name), (bytes, size)) in variants() {
@@ -176,7 +177,7 @@ fn token(criterion: &mut Criterion) {
     });
 }
 
-/// Drawing tokens, beside one request to the random source of the size that they make.
+/// Measures drawing tokens, compared with one request to the random source for as many bytes.
 fn formats(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("crypto/token_format");
     let mut bytes = [0; 32];

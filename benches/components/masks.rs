@@ -1,5 +1,5 @@
-//! `sealwire-mask`: each function on one value, and rules in a walk over a document: masking it, and only telling what
-//! would be masked, which is what a job does.
+//! `sealwire-mask`: each function on one value, and rules applied to a document. Masking is compared with only
+//! reporting which values would be masked, as a job does.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -11,10 +11,10 @@ use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Progress, Transform, Walk, WalkLimits};
 use zeroize::Zeroizing;
 
-/// As the engine slices its work.
+/// Fields per slice, as in the engine.
 const FIELDS_PER_LOOK: usize = 32;
 const ROWS: u32 = 1_000;
-/// Of which each row has one.
+/// Key and value of each column of a row.
 const COLUMNS: [(&str, &str); 8] = [
     ("id", "customer-000017"),
     ("name", "Ann Example"),
@@ -38,7 +38,7 @@ rule = [
 ]
 "#;
 
-/// Nothing is known by its name: every string is looked at.
+/// Rules without names, so that every string is inspected.
 const KINDS: &str = r#"
 unknown = "keep"
 rule = [
@@ -104,7 +104,7 @@ fn run<T: Transform>(rules: &Rules, input: &[u8], out: &mut Vec<u8>, transform: 
     }
 }
 
-/// `Throughput` counts the document's bytes.
+/// Runs a bench whose `Throughput` counts the document's bytes.
 fn documents(criterion: &mut Criterion) {
     let mut input = Vec::new();
     write::array_len(&mut input, ROWS);

@@ -21,7 +21,7 @@ use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selec
 use sealwire_wire::OnError;
 
 const FIELDS: [usize; 4] = [30, 100, 2_000, 60_000];
-/// As the engine slices its work.
+/// Fields per slice, as in the engine.
 const FIELDS_PER_LOOK: usize = 32;
 /// Largest growth of a field: envelope and header.
 const GROWTH_BYTES: usize = 192;
@@ -33,7 +33,7 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     decrypt(criterion, &keys);
 }
 
-/// Keeps every field.
+/// A transform that keeps every field.
 struct Keep;
 
 impl Transform for Keep {
@@ -49,7 +49,7 @@ impl Transform for Keep {
     }
 }
 
-/// Replaces every field by another of its size.
+/// A transform that replaces every field by another of equal size.
 struct Replace;
 
 impl Transform for Replace {
@@ -78,7 +78,7 @@ fn run<T: Transform>(selection: &Arc<Selection>, containers: Containers, input: 
     }
 }
 
-/// `Throughput` counts the document's fields, whether or not they are selected.
+/// Measures the walk. `Throughput` counts all of the document's fields, selected or not.
 fn walk(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("payload/walk");
     let parse = |paths: &[&str]| Arc::new(Selection::parse(paths.iter().copied()).expect("parses"));
@@ -131,7 +131,7 @@ enum EnvelopeForm {
     Evervault,
 }
 
-/// The forms that are measured, by the names of their rows.
+/// The measured formats, by the names of their rows.
 const FORMS: [(&str, EnvelopeForm); 3] = [
     ("r1_text", EnvelopeForm::Native(Encoding::Text)),
     ("r1_binary", EnvelopeForm::Native(Encoding::Binary)),
@@ -152,7 +152,8 @@ fn sealing(keys: &AppKeys, form: EnvelopeForm) -> SealFields {
     SealFields { writer: writer.expect("makes a sealer"), cancel: Arc::default(), faults }
 }
 
-/// The rows of [`FORMS`] begin with the request's key; `warm` has it at hand, so it is the cost of the fields alone.
+/// Measures encryption. The rows of [`FORMS`] include making the request's key. `warm` has the key already, so it shows
+/// the cost of the fields alone.
 fn encrypt(criterion: &mut Criterion, keys: &AppKeys) {
     let everything = Arc::new(Selection::everything());
     let mut group = criterion.benchmark_group("payload/encrypt");

@@ -1,4 +1,4 @@
-//! `sealwire-schedule`: what the workers do under the lock, and what a call costs beside its work.
+//! `sealwire-schedule`: the workers' operations under the lock, and the overhead of a request.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion};
 use sealwire_schedule::{AdmissionDecision, Core, Cost, Knobs, OfferedRequest, Slice, Time};
 
-/// Tenants, and calls of each.
+/// Numbers of tenants, and of requests of each tenant.
 const LOADS: [(u32, u32); 3] = [(1, 1), (20, 10), (1_000, 3)];
 const SLICE: Cost = Cost::from_nanos(50_000);
 
@@ -26,7 +26,7 @@ fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Cost) {
     core.submit(id, cost, tenant).expect("just admitted");
 }
 
-/// Each tenant with its calls of an hour.
+/// Makes a scheduler in which each tenant has requests of one hour each.
 fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
     let mut core = core();
     for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
@@ -35,7 +35,7 @@ fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
     core
 }
 
-/// A pick and its end.
+/// Measures picking a slice and finishing it.
 fn slices(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("schedule/slice");
     for (tenants, calls) in LOADS {
@@ -50,7 +50,7 @@ fn slices(criterion: &mut Criterion) {
     }
 }
 
-/// A call of one slice, from its offer to its close, of each tenant in turn, beside such loads.
+/// Measures a request of one slice from offer to close, by each tenant in turn, under such loads.
 fn calls(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("schedule/call");
     for (tenants, calls) in LOADS {
@@ -59,7 +59,7 @@ fn calls(criterion: &mut Criterion) {
             let mut turns = (0..tenants).cycle();
             b.iter(|| {
                 begin(&mut core, now, turns.next().expect("without end"), SLICE);
-                // Now and then it is the guard's turn.
+                // Repeats until the small request was picked. Now and then the guard picks another one.
                 loop {
                     let Slice { id, work, budget } = core.pick(now).expect("it is ready");
                     now = now + Duration::from_micros(51);

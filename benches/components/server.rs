@@ -1,5 +1,5 @@
-//! End to end: a whole engine on loopback over mutual TLS, called through `sealwire-client`. Wall time, both ends on the
-//! same cores; the CPU time of the server alone is in `engine -- cpu`.
+//! End to end: a whole engine on loopback over mutual TLS, with `sealwire-client`. Measures wall time, with both ends
+//! on one set of cores. `engine -- cpu` measures the server's CPU time alone.
 
 use std::cell::{LazyCell, OnceCell};
 
@@ -8,10 +8,10 @@ use sealwire_benches::document::{APP, document};
 use sealwire_benches::world::World;
 use sealwire_client::{Client, Decrypt, Encrypt};
 
-/// Callers that share connections without waiting for one another.
+/// Clients that share connections without waiting for each other.
 const PIPELINED: usize = 64;
 
-/// The engine and one client with two connections, from the first bench that needs them to the last.
+/// The engine and one client with two connections. They live from the first bench that needs them to the last.
 #[derive(Default)]
 struct Running(OnceCell<(World, Client)>);
 
@@ -49,7 +49,7 @@ fn encrypt(criterion: &mut Criterion, running: &Running) {
     pipelined(&mut group, running);
 }
 
-/// One iteration is one call of each caller.
+/// Measures one request per client and iteration.
 fn pipelined(group: &mut BenchmarkGroup<'_, WallTime>, running: &Running) {
     let payload = document(1);
     group.throughput(Throughput::Elements(PIPELINED as u64));

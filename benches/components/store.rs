@@ -1,4 +1,4 @@
-//! `sealwire-store`: token maps written and read, per store, beside what their database does by itself.
+//! `sealwire-store`: writes and reads of token maps per store, compared with the underlying database alone.
 //!
 //! Every write is synced before it returns, except in `memory`, which is the floor of the rules alone. `postgres` is a
 //! throw-away server over its socket, one call at a time. `fjall` is the embedded store's database: the same bytes in
@@ -25,7 +25,7 @@ const READS: [u64; 2] = [1, 100];
 const HITS_PERCENT: [u64; 3] = [0, 50, 100];
 /// Rows of a deterministic write.
 const DETERMINISTIC: u64 = 100;
-/// A 16-byte value and a token, sealed.
+/// A sealed row with a 16-byte value and a token.
 const SEALED_BYTES: usize = 100;
 
 pub(crate) fn benches(criterion: &mut Criterion) {
@@ -50,7 +50,7 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     raw(criterion, rows);
 }
 
-/// Makes rows that no other is like.
+/// Makes unique rows.
 #[derive(Default)]
 struct Rows {
     next: Cell<u64>,
@@ -58,7 +58,7 @@ struct Rows {
 
 impl Rows {
     fn row(number: u64, has_fingerprint: bool) -> Row {
-        // Spread over the keys, as keyed hashes are; odd factors keep them apart.
+        // Spreads the keys evenly, like keyed hashes. Odd factors keep them distinct.
         let spread = |factor: u128| u128::from(number).wrapping_mul(factor).to_be_bytes();
         Row {
             id: TokenId(spread(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)),
@@ -77,7 +77,7 @@ impl Rows {
         (first..first + count).map(|number| Self::row(number, has_fingerprint)).collect()
     }
 
-    /// Writes `count` rows, by pages.
+    /// Writes rows in pages until there are `count`.
     fn fill(&self, count: u64, write: impl Fn(Vec<Row>)) {
         while self.next.get() < count {
             write(self.fresh(1_000.min(count), true));
@@ -85,12 +85,12 @@ impl Rows {
     }
 }
 
-/// As group commit sends them: each row of another call.
+/// Makes one group per row, as in a group commit where each row is from another request.
 fn groups(rows: Vec<Row>) -> Vec<Group> {
     rows.into_iter().map(|row| Group { map: MAP, rows: vec![row] }).collect()
 }
 
-/// Benches a store, which the first bench that passes the filter opens and fills. Returns the store if there was one.
+/// Benches a store. The first bench that passes the filter opens and fills it. Returns the store if it was opened.
 fn measure<S: TokenStore>(
     criterion: &mut Criterion,
     runtime: &Runtime,
@@ -167,7 +167,7 @@ fn id(name: &str, size: impl std::fmt::Display) -> BenchmarkId {
     BenchmarkId::new(name, size)
 }
 
-/// Of rows that were there before, all over the map.
+/// Returns existing rows from all over the map.
 fn keys(at: &mut u64, size: u64, count: u64) -> Vec<(MapId, TokenId)> {
     let mut key = || {
         *at = (*at + 7_919) % count;

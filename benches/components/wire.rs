@@ -1,4 +1,4 @@
-//! `sealwire-wire`: all that a network thread computes for a call, besides TLS.
+//! `sealwire-wire`: all computation of a network thread for a request, except TLS.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use sealwire_benches::document::{APP, document};
 use sealwire_wire::{Call, Encrypt, Limits, Reply, Scan, Scanner, reply, request};
 
 const FIELDS: [usize; 4] = [1, 30, 2_000, 60_000];
-/// Bytes per read when a message arrives in pieces.
+/// Bytes per read if a message arrives in pieces.
 const PIECE_BYTES: usize = 1 << 10;
 
 pub(crate) fn benches(criterion: &mut Criterion) {
@@ -61,7 +61,8 @@ fn calls(criterion: &mut Criterion) {
     }
 }
 
-/// A reply is written around its payload; here the payload is copied in, where the engine lets the walk write it.
+/// Measures writing a response around its payload. The payload is copied here, while in the engine the walk writes it
+/// in place.
 fn replies(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("wire/reply");
     for fields in FIELDS {

@@ -1,7 +1,7 @@
-//! The system's OpenSSL under the same benches as the vendored one, which cannot be in one program with it.
+//! Benches of the system's OpenSSL, which cannot be linked into one program with the vendored one.
 //!
-//! `cargo bench -p sealwire-curves --no-default-features`, which the `curves` bench runs too. Needs libssl-dev and
-//! pkg-config.
+//! Run with `cargo bench -p sealwire-curves --no-default-features`; the `curves` bench runs this too. Needs libssl-dev
+//! and pkg-config.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use sealwire_curves::openssl::{OneShot, OpenSsl, ReusedContext};
 use sealwire_curves::{CpuTime, Curve, measure};
 
 fn main() -> io::Result<()> {
-    // Built with the feature `rivals`, or together with the engine, this program has the vendored one.
+    // With the feature `rivals`, or if built together with the engine, this program has the vendored OpenSSL.
     if !std::fs::read_to_string("/proc/self/maps")?.contains("libcrypto.so") {
         return writeln!(io::stdout(), "the system's OpenSSL: not measured, this program is not linked with it");
     }

@@ -34,11 +34,11 @@ What the audit trail costs a request and an engine, and how fast it is verified.
     --help         This.
 ";
 
-/// The thread that writes.
+/// Name prefix of the audit writer thread.
 const WRITER: &str = "sealwire-audit";
-/// Longer than the engine takes to find an app busy and make its table.
+/// Warm-up time, longer than the engine needs to find an app busy and compute its table.
 const WARM_UP: Duration = Duration::from_millis(2_500);
-/// With the trail on, throughput is to be at least so much of what it is without.
+/// Lowest accepted ratio of throughput with the trail to throughput without.
 const RATIO_MIN: f64 = 0.9;
 
 struct Setting {
@@ -49,12 +49,12 @@ struct Setting {
     records: u64,
 }
 
-/// One turn of an engine.
+/// One measurement of an engine.
 #[derive(Clone, Copy)]
 struct Turn {
     calls: f64,
     seconds: f64,
-    /// CPU seconds of all its threads, and of the writer's.
+    /// CPU seconds of all its threads, and of the audit writer.
     cpu: f64,
     writer: f64,
 }
@@ -165,21 +165,21 @@ fn turn(world: &World, client: &Client, setting: &Setting, time: Duration) -> io
     let begin = Instant::now();
     let calls = world.callers().block_on(closed_loop(client, setting.callers, &payload, time));
     let seconds = begin.elapsed().as_secs_f64();
-    // Until the threads sleep, their time is not booked to the end.
+    // The CPU time of threads is complete only after they sleep.
     std::thread::sleep(Duration::from_millis(20));
     let (after, writer_after) = cpu()?;
     let writer = writer_after.saturating_sub(writer_before).as_secs_f64();
-    // A thread that was idle for long has ended, and its time with it.
+    // A thread that was idle for long can have ended, and its CPU time is then missing.
     let cpu = after.saturating_sub(before).as_secs_f64() + writer;
     Ok(Turn { calls: calls as f64, seconds, cpu, writer })
 }
 
 fn writer_cpu() -> io::Result<Duration> {
-    // Without a trail there is no such thread.
+    // Without a trail, the writer thread does not exist.
     Ok(thread_cpu::of_threads(WRITER).unwrap_or_default())
 }
 
-/// Requests answered; each caller makes at least one.
+/// Counts the responses. Each client sends at least one request.
 async fn closed_loop(client: &Client, callers: usize, payload: &[u8], time: Duration) -> u64 {
     let end = Instant::now() + time;
     let mut tasks = tokio::task::JoinSet::new();
@@ -218,7 +218,7 @@ impl Observer for Silent {
     fn notice(&self, _: &Notice<'_>) {}
 }
 
-/// One record from a call to the queue, and from there to the file.
+/// Measures one record from a request to the queue, and from the queue to the file.
 fn record(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let options = TrailOptions {

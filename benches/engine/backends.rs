@@ -1,8 +1,8 @@
-//! Stores beside each other: random secrets written and read by several callers, through the engine's own throttle and
-//! coalescer; in memory, embedded, and in PostgreSQL, which also runs with commits that are not waited for.
+//! Compares stores: several clients write and read random secrets through the engine's own throttle and coalescer. The
+//! stores are in memory, embedded, and PostgreSQL, which also runs with asynchronous commits.
 //!
-//! Not a Criterion bench: callers wait for each other. Every store has its turn in every round, in the other order each
-//! second time, and a figure is the median of the rounds. `--help` says what there is.
+//! Not a Criterion bench, because clients wait for each other. Every round measures every store, in reverse order every
+//! second time, and a result is the median of the rounds. `--help` lists the options.
 
 mod callers;
 mod secrets;
@@ -123,7 +123,7 @@ async fn compare(options: &Options) -> io::Result<Backends> {
     Ok(Backends { schema: BACKENDS.into(), rows, conditions })
 }
 
-/// Writes and reads of each store, by round.
+/// Write and read results of each store, by round.
 async fn rounds(
     options: &Options,
     places: &[StorePlace],
@@ -132,7 +132,7 @@ async fn rounds(
     callers: usize,
 ) -> io::Result<Vec<Vec<(Turn, Turn)>>> {
     let mut turns = vec![Vec::new(); places.len()];
-    // The first round warms up.
+    // The first round is a warm-up.
     for round in 0..=options.rounds {
         let mut order: Vec<usize> = (0..places.len()).collect();
         if round % 2 == 1 {

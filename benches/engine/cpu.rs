@@ -31,23 +31,23 @@ CPU time of the engine per field over mutual TLS, against its budgets.
     --help         This.
 ";
 
-/// OpenBao transit, CPU nanoseconds per field by batch size, measured on the reference machine.
+/// OpenBao transit: CPU nanoseconds per field by batch size, measured on the reference machine.
 const OPENBAO_NS: [(usize, f64); 4] = [(1, 600_000.0), (30, 26_000.0), (100, 11_000.0), (2_000, 4_900.0)];
-/// A field in a request of 2,000 may cost this many bare AES-256-GCM seals.
+/// Budget for a field in a request of 2,000, as a multiple of a bare AES-256-GCM seal.
 const SEALS_MAX: f64 = 4.0;
-/// Fields that a core of server time must manage, in requests of 2,000.
+/// Least throughput in fields per core of server time, in requests of 2,000.
 const FIELDS_PER_CPU_SECOND_MIN: f64 = 1_500_000.0;
-/// As many times the fields of OpenBao per CPU-second.
+/// Least throughput in fields per CPU-second, as a multiple of OpenBao's.
 const OPENBAO_FACTOR_MIN: f64 = 10.0;
-/// A request of one field may cost this many bare key generations with a Diffie-Hellman, cold.
+/// Budget for a cold request of one field, as a multiple of a bare key generation with a Diffie-Hellman.
 const KEYGENS_MAX: f64 = 1.5;
-/// And this much of that, warm or in an epoch.
+/// Budget for a request of one field if warm or in an epoch, in that unit.
 const WARM_SHARE_MAX: f64 = 0.5;
-/// A field on secp256k1 may cost this many times what it costs on P-256.
+/// Budget for a field on secp256k1, as a multiple of its cost on P-256.
 const K1_FACTOR_MAX: f64 = 2.0;
-/// Opening a field of a request may cost this many times what sealing it does.
+/// Budget for opening a field of a request, as a multiple of sealing it.
 const DECRYPT_FACTOR_MAX: f64 = 1.3;
-/// Longer than the engine takes to find an app busy and make its table.
+/// Warm-up time, longer than the engine needs to find an app busy and compute its table.
 const WARM_UP: Duration = Duration::from_millis(2_500);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,11 +55,11 @@ enum BenchOperation {
     EncryptText,
     /// On secp256k1.
     EncryptK1,
-    /// Under the key of the app's epoch.
+    /// With the key of the app's epoch.
     EncryptEpoch,
     EncryptBinary,
     DecryptText,
-    /// Every field under a key of its own, as if each came from another request.
+    /// Every field has a key of its own, as if each came from another request.
     DecryptKeyed,
 }
 
@@ -76,7 +76,7 @@ impl BenchOperation {
     }
 }
 
-/// One kind of load.
+/// One kind of load: operation, fields per request, and clients.
 #[derive(Clone, Copy)]
 struct CpuLoad {
     operation: BenchOperation,
@@ -85,7 +85,7 @@ struct CpuLoad {
 }
 
 impl CpuLoad {
-    /// Its address: `operation/callers/fields`.
+    /// Returns the load's name: `operation/callers/fields`.
     fn name(self) -> String {
         format!("{}/c{}/{}", self.operation.name(), self.callers, self.fields)
     }
@@ -141,7 +141,7 @@ impl Measured {
     }
 }
 
-/// Nanoseconds of CPU time.
+/// CPU time in nanoseconds.
 #[derive(Clone, Copy)]
 struct Floors {
     seal: f64,
@@ -152,7 +152,7 @@ struct Options {
     json: bool,
     cold: bool,
     seconds: f64,
-    /// Only loads whose name contains this.
+    /// Run only loads whose name contains this text.
     only: String,
 }
 
@@ -212,7 +212,7 @@ fn floors(time: Duration) -> io::Result<Floors> {
     Ok(Floors { seal, keygen_ecdh })
 }
 
-/// Nanoseconds of this thread's CPU time per run, looking at the clock every `batch` runs.
+/// Measures this thread's CPU time per run in nanoseconds. Reads the clock every `batch` runs.
 fn cpu_per_run(time: Duration, batch: u32, mut run: impl FnMut()) -> io::Result<f64> {
     (0..batch).for_each(|_| run());
     let (begin, end, mut runs) = (thread_cpu::current()?, Instant::now() + time, 0.0);
@@ -223,7 +223,7 @@ fn cpu_per_run(time: Duration, batch: u32, mut run: impl FnMut()) -> io::Result<
     Ok((thread_cpu::current()? - begin).as_nanos() as f64 / runs)
 }
 
-/// Runs a load, a tenth of the time to warm up and then in earnest.
+/// Runs a load: a warm-up of a tenth of the time, and then the measurement.
 fn measure(world: &World, load: CpuLoad, time: Duration) -> io::Result<Measured> {
     let client = world.client(2);
     let payload = document(load.fields);
@@ -245,19 +245,19 @@ fn measure(world: &World, load: CpuLoad, time: Duration) -> io::Result<Measured>
     let begin = Instant::now();
     let requests = world.callers().block_on(closed_loop(&client, load, &payload, time));
     let wall = begin.elapsed();
-    // Until the threads sleep, their time is not booked to the end.
+    // The CPU time of threads is complete only after they sleep.
     std::thread::sleep(Duration::from_millis(20));
     Ok(Measured {
         load,
         requests,
         wall,
-        // A thread that was idle for long has ended, and its time with it.
+        // A thread that was idle for long can have ended, and its CPU time is then missing.
         crypto: thread_cpu::of_threads(CRYPTO)?.saturating_sub(crypto),
         network: thread_cpu::of_threads(NETWORK)?.saturating_sub(network),
     })
 }
 
-/// Requests answered; each caller makes at least one.
+/// Counts the responses. Each client sends at least one request.
 async fn closed_loop(client: &Client, load: CpuLoad, payload: &[u8], time: Duration) -> u64 {
     let end = Instant::now() + time;
     let mut callers = tokio::task::JoinSet::new();
@@ -295,7 +295,7 @@ async fn call(client: &Client, operation: BenchOperation, payload: &[u8]) {
     reply.expect("is answered");
 }
 
-/// One budget and how it stands.
+/// One budget, its measured value and its verdict.
 struct FloorVerdict {
     budget: String,
     measured: String,

@@ -51,10 +51,10 @@ others took of it is printed too. Gates are pass, FAIL or inconclusive: the inte
 side, on the bad side, or on both.
 ";
 
-/// Tenants: each has a certificate of its own. The checker opens replies at the end.
+/// Tenants, each with a certificate of its own. The checker opens responses at the end.
 const TENANTS: [&str; 10] =
     ["caller", "batch-a", "batch-b", "one", "hog", "victim-a", "victim-b", "victim-c", "other", "checker"];
-/// `/live` answers within this, in milliseconds, at p99.
+/// Limit for the p99 response time of `/live`, in milliseconds.
 const LIVE_MS_MAX: f64 = 10.0;
 
 type Experiment = (&'static str, fn(&Bench) -> io::Result<Section>);
@@ -67,19 +67,19 @@ const EXPERIMENTS: [Experiment; 5] = [
     ("picture", experiments::picture::run),
 ];
 
-/// How long a run is.
+/// Length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// To be believed.
+    /// Long enough for reliable results.
     Full,
-    /// For a look.
+    /// Short, for a first impression.
     Quick,
-    /// Everything once, nothing judged.
+    /// Runs everything once, without verdicts.
     Smoke,
 }
 
 impl Length {
-    /// One of three.
+    /// Picks the value for this length.
     pub(crate) fn pick<T>(self, full: T, quick: T, smoke: T) -> T {
         match self {
             Self::Full => full,
@@ -92,34 +92,34 @@ impl Length {
 /// State shared by experiments.
 #[derive(Debug)]
 pub(crate) struct Bench {
-    /// How long.
+    /// Length of the run.
     pub(crate) length: Length,
-    /// Certificates and keys.
+    /// Folder with certificates and keys.
     pub(crate) folder: Folder,
-    /// Asks `/live`.
+    /// Probes `/live`.
     pub(crate) prober: Prober,
-    /// Keeps clocks up.
+    /// Keeps CPU clocks up.
     pub(crate) warmth: Warmth,
-    /// Where figures go.
+    /// Folder for results.
     pub(crate) out: PathBuf,
     pairs: Option<usize>,
     begun: Instant,
 }
 
 impl Bench {
-    /// A line of progress.
+    /// Prints a line of progress.
     pub(crate) fn say(&self, line: &str) {
         let _ = writeln!(io::stderr(), "fair: {:>4} s  {line}", self.begun.elapsed().as_secs());
     }
 
-    /// Starts an engine, which `/live` is then asked of.
+    /// Starts an engine, and directs the `/live` probe to it.
     pub(crate) fn engine(&self, name: &str, settings: &[Setting]) -> io::Result<EngineChild> {
         let engine = EngineChild::start(&self.folder, settings)?;
         self.prober.ask(Some((engine.admin, name)));
         Ok(engine)
     }
 
-    /// Rounds of two pairs of windows.
+    /// Returns the number of rounds. A round has two pairs of windows.
     pub(crate) fn rounds(&self, full: usize, quick: usize, smoke: usize) -> usize {
         self.pairs.map_or(self.length.pick(full, quick, smoke), |pairs| pairs.div_ceil(2))
     }
@@ -146,7 +146,7 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     run_experiments(&options)
 }
 
-/// A word without dashes is a filter on names, as in the other benches.
+/// Parses the arguments. A word without dashes is a filter on names, as in the other benches.
 fn options(arguments: &[String]) -> Result<Options, String> {
     let length = if sealwire_benches::is_smoke_run() { Length::Smoke } else { Length::Full };
     let mut options = Options { length, only: Vec::new(), json: false, out: None, pairs: None };
@@ -159,7 +159,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--pairs" => options.pairs = Some(value()?.parse().map_err(|_| "--pairs is a number".to_owned())?),
             "--json" => options.json = true,
             "--out" => options.out = Some(value()?.into()),
-            // A smoke run is as short as can be.
+            // A smoke run is as short as possible.
             "--quick" => (),
             other if other.starts_with('-') => return Err(format!("{other} is not an option")),
             filter => options.only.push(filter.to_owned()),
@@ -170,7 +170,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
 
 fn run_experiments(options: &Options) -> io::Result<()> {
     let folder = Folder::make(&TENANTS)?;
-    // A smoke run leaves the figures of a real one alone.
+    // A smoke run does not overwrite the results of a real run.
     let of_smoke = (options.length == Length::Smoke).then(|| folder.path().join("fair"));
     let out = options.out.clone().or(of_smoke).unwrap_or_else(|| target().join("fair"));
     fs::create_dir_all(&out)?;
@@ -205,7 +205,7 @@ fn run_experiments(options: &Options) -> io::Result<()> {
     finish(bench, sections, foreign, options.json)
 }
 
-/// Adds what `/live` was asked, and leaves everything in the folder.
+/// Adds the results of the `/live` probe, and writes all results to the folder.
 fn finish(bench: Bench, mut sections: Vec<(&'static str, Section)>, foreign: f64, as_json: bool) -> io::Result<()> {
     if sections.is_empty() {
         return Ok(());

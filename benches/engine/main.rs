@@ -1,7 +1,8 @@
-//! Benches of the engine that Criterion does not fit, because clients and engine run side by side: one subcommand each.
+//! Engine benches that do not fit Criterion, because clients and engine run side by side. Each is a subcommand.
 //!
 //! `cargo bench -p sealwire-benches --bench engine -- NAME [OPTIONS]` runs one. `cargo test -p sealwire-benches --bench
-//! engine` is a smoke run: it runs all of them briefly, checks that every reply is right, and says nothing about speed.
+//! engine` is a smoke run: it runs all of them briefly and checks that every response is correct, without measuring
+//! speed.
 
 mod audit;
 mod backends;
@@ -30,7 +31,7 @@ Benches of the engine that Criterion does not fit.
 
 type Run = fn(&[String]) -> io::Result<()>;
 
-/// In the order of a smoke run. `fair` raises the priority of this process, so it is the last.
+/// The benches, in the order of a smoke run. `fair` is the last, because it raises the priority of this process.
 const BENCHES: [(&str, Run); 5] = [
     ("audit", audit::run),
     ("backends", backends::run),
@@ -39,7 +40,7 @@ const BENCHES: [(&str, Run); 5] = [
     ("fair", fair::run),
 ];
 
-/// Options that Cargo adds, or that its users pass to every test program.
+/// Options that Cargo adds, or that users pass to all test programs.
 const OPTIONS_OF_CARGO: [&str; 4] = ["--bench", "--test", "--nocapture", "--quiet"];
 
 fn main() -> io::Result<ExitCode> {

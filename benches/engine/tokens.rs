@@ -1,6 +1,6 @@
-//! Token maps under many callers: single writes and look-ups through throttle and coalescer, beside what the same
-//! database does in the same run with many rows to a statement; and what writers feel of a slowed database, with the
-//! throttle and without.
+//! Token maps with many clients: single writes and look-ups through throttle and coalescer. The baseline in the same
+//! run is the database alone at many rows per statement. Also measures the effect of a slowed database on writers, with
+//! and without the throttle.
 //!
 //! Not a Criterion bench: callers wait for each other. Windows of the two alternate, and a ratio is the median of pairs
 //! of neighbours. `--help` says what there is.
@@ -45,7 +45,7 @@ and what writers feel of a slowed database.
 Callers, engine and database share the machine. Leave it alone meanwhile.
 ";
 
-/// Callers that write one token at a time, and that look one up.
+/// Numbers of clients that write one token at a time, and that look one up.
 const WRITERS: usize = 256;
 const READERS: usize = 64;
 /// Smallest fraction of the rate with many rows per statement.
@@ -73,9 +73,9 @@ struct Options {
 
 /// Measurements of one window.
 pub(crate) struct Window {
-    /// Rows or keys a second.
+    /// Rows or keys per second.
     pub(crate) rate: f64,
-    /// Of calls, in seconds.
+    /// Latencies of requests, in seconds.
     pub(crate) latencies: Vec<f64>,
 }
 
@@ -152,7 +152,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// One line of the table: what callers got, what the database did alone, and the ratio.
+/// One line of the table: the clients' rate, the rate of the database alone, and the ratio.
 struct Measured {
     store: String,
     rows: u64,
@@ -168,7 +168,7 @@ async fn measure(options: &Options, place: &Arc<Place>, rows: u64) -> io::Result
     let mut measured = Vec::new();
     for (what, gate) in WHAT.into_iter().filter(|(name, _)| options.what.iter().any(|what| what == name)) {
         let (mut callers, mut alone, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
-        // The first pair warms both up.
+        // The first pair is a warm-up.
         for pair in 0..=options.pairs {
             let (with, raw) = match what {
                 "look-up" => {

@@ -1,4 +1,4 @@
-//! Documents of a given number of fields, 16 bytes each, in rows of ten as a batch job would send them.
+//! Documents of a given number of fields, 16 bytes each, in rows of ten as in a batch job.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub const FIELD_BYTES: usize = 16;
 /// The keys of a row, in order.
 const COLUMNS: [&str; 10] = ["id", "number", "name", "street", "city", "postcode", "country", "email", "phone", "note"];
 
-/// `{"rows": [{"id": .., "number": .., ..}, ..]}` with `fields` strings in all.
+/// Makes `{"rows": [{"id": .., "number": .., ..}, ..]}` with `fields` strings in total.
 ///
 /// # Panics
 /// If `fields` does not fit 32 bits.
@@ -34,7 +34,7 @@ pub fn document(fields: usize) -> Vec<u8> {
     out
 }
 
-/// Keys of [`APP`], one version on each curve.
+/// Makes keys of [`APP`], one version on each curve.
 ///
 /// # Panics
 /// If the random source fails.

@@ -1,4 +1,4 @@
-//! Figures as SVG: pages of panels below each other, and the panel that shows how latencies are spread.
+//! SVG figures: pages of stacked panels, and a panel that shows the distribution of latencies.
 
 use std::error::Error;
 use std::io;
@@ -12,17 +12,17 @@ use crate::stats::LogHistogram;
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 760;
 const TITLE_HEIGHT: u32 = 70;
-/// Of all text.
+/// The font of all text.
 pub const FONT: &str = "sans-serif";
-/// Text and axes.
+/// The colour of text and axes.
 pub const INK: RGBColor = RGBColor(45, 52, 64);
-/// Lines of the mesh.
+/// The colour of mesh lines.
 pub const FAINT: RGBColor = RGBColor(226, 229, 234);
-/// Told apart by people who see fewer colours too (Okabe and Ito).
+/// Line colours that colour-blind readers can tell apart (Okabe and Ito).
 pub const COLOURS: [RGBColor; 4] =
     [RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(0, 114, 178), RGBColor(204, 121, 167)];
 
-/// Where a panel is drawn.
+/// The drawing area of a panel.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Result of drawing a figure.
 pub type Drawn = Result<(), Box<dyn Error>>;
@@ -31,7 +31,7 @@ pub type Drawn = Result<(), Box<dyn Error>>;
 /// fills.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn draw(
     file: &Path,
     title: &str,
@@ -49,7 +49,7 @@ pub fn draw(
         for (name, colour) in keys {
             head.draw(&Rectangle::new([(left, 48), (left + 18, 56)], *colour))?;
             head.draw(&Text::new((*name).to_owned(), (left + 25, 46), (FONT, 14).into_font().color(&INK)))?;
-            // The backend knows no widths; a letter is about half as wide as it is high.
+            // The backend does not measure text. A letter is about half as wide as it is high.
             left += 60 + 7 * i32::try_from(name.len())?;
         }
         fill(&body.split_evenly((panels, 1)))?;
@@ -59,11 +59,11 @@ pub fn draw(
     drawn().map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Shares by latency, 0.1 ms to 10 s, a line with its count of modes for each histogram. `what` they are shares of;
-/// `below` is what the times are, under the last panel of a page.
+/// Draws the share of samples by latency, from 0.1 ms to 10 s, with one line and its count of modes per histogram.
+/// `what` names the counted items. `below` names the times under the last panel of a page.
 ///
 /// # Errors
-/// When it cannot be drawn.
+/// If the panel cannot be drawn.
 pub fn latency_panel(
     area: &Area<'_>,
     name: &str,

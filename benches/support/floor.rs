@@ -21,7 +21,7 @@ impl Default for Aes {
 }
 
 impl Aes {
-    /// Seals under a fresh nonce, all of `data` but its last [`TAG_BYTES`], where the tag goes.
+    /// Seals `data` in place under a fresh nonce. The tag goes to the last [`TAG_BYTES`] of `data`.
     ///
     /// # Panics
     /// If the library fails, if there is no room for the tag, or after 2^32 seals.
@@ -33,7 +33,7 @@ impl Aes {
         self.key.seal_in_place_scatter(nonce(number), Aad::from([0]), data, &[], tag).expect("seals");
     }
 
-    /// Seals `data` as number 0, to be opened by [`Aes::open`].
+    /// Seals `data` under nonce 0, for [`Aes::open`].
     ///
     /// # Panics
     /// If the library fails.
@@ -44,10 +44,10 @@ impl Aes {
         sealed
     }
 
-    /// Opens what [`Aes::sealed`] made, in a copy.
+    /// Opens the output of [`Aes::sealed`] in a copy.
     ///
     /// # Panics
-    /// If it does not open.
+    /// If `sealed` does not open.
     #[inline]
     pub fn open<'a>(&self, sealed: &[u8], copy: &'a mut [u8]) -> &'a [u8] {
         copy.copy_from_slice(sealed);
@@ -85,7 +85,7 @@ impl Default for KeygenAndEcdh {
 }
 
 impl KeygenAndEcdh {
-    /// Does both once.
+    /// Generates one key pair and runs one Diffie-Hellman.
     ///
     /// # Panics
     /// If the library fails.

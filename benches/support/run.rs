@@ -1,5 +1,5 @@
-//! How a bench is run and where its results go. `sealwire-curves` compiles this file too: it must not depend on this
-//! package, which brings the whole engine.
+//! Settings of a bench run and the location of its results. `sealwire-curves` compiles this file too, so the file must
+//! not depend on this package, which includes the whole engine.
 
 use std::env;
 use std::io::{self, Write as _};
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use criterion::Criterion;
 
-/// Criterion for this workspace: shorter than its defaults, since there are many benches and ratios are what is read.
+/// Configures Criterion for this workspace. Runs are shorter than its defaults, because there are many benches and only
+/// ratios matter.
 #[must_use]
 pub fn criterion() -> Criterion {
     Criterion::default()
@@ -19,7 +20,8 @@ pub fn criterion() -> Criterion {
         .configure_from_args()
 }
 
-/// Returns whether this is a smoke run: `cargo bench` passes `--bench`, `cargo test` does not. Criterion decides the same.
+/// Returns whether this is a smoke run: `cargo bench` passes `--bench`, `cargo test` does not. Criterion applies this
+/// rule too.
 #[must_use]
 pub fn is_smoke_run() -> bool {
     let mut bench = false;

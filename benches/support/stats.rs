@@ -1,8 +1,8 @@
-//! Order statistics, bootstrap intervals, and how many modes a histogram of latencies has.
+//! Order statistics, bootstrap intervals, and the number of modes in a histogram of latencies.
 //!
-//! Samples are kept and sorted, not binned: a run has a few hundred thousand at most, and a percentile is then exact.
+//! Samples are kept and sorted, not binned. A run has at most a few hundred thousand, and percentiles are exact.
 
-/// A small generator of random numbers, seeded, so that a run can be repeated (splitmix64).
+/// A small seeded random number generator (splitmix64), so that a run can be repeated.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -13,7 +13,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Any 64 bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -22,17 +22,17 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// From 0 up to but not 1.
+    /// Returns a number from 0 (included) to 1 (excluded).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// From 0 up to but not `end`, which is not 0.
+    /// Returns a number from 0 (included) to `end` (excluded). `end` must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.unit() * end as f64) as usize
     }
 
-    /// The time to the next arrival of a Poisson process with that mean time between two.
+    /// Returns the time to the next arrival of a Poisson process with that mean interval.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
@@ -41,18 +41,18 @@ impl Random {
 /// Summary of samples, in their unit. All 0 without samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// How many.
+    /// The number of samples.
     pub count: usize,
     /// The median.
     pub p50: f64,
-    /// 99 of 100 are at most this.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Summary {
-    /// Sorts and reads.
+    /// Sorts the samples and computes the statistics.
     #[must_use]
     pub fn of(mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
@@ -61,14 +61,14 @@ impl Summary {
     }
 }
 
-/// The nearest rank of sorted samples: the least one that a share of `q` is not above. 0 without samples.
+/// Returns the quantile `q` of sorted samples by the nearest-rank method. 0 without samples.
 #[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (q * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)
 }
 
-/// The median, also of few. NaN without samples.
+/// Returns the median. NaN without samples.
 #[must_use]
 pub fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
@@ -79,18 +79,18 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
     }
 }
 
-/// A value and where nine tenths of its resamples lie.
+/// A value and the 90 % interval of its resamples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// 5 % lie below.
+    /// The 5th percentile of the resamples.
     pub low: f64,
     /// The value of the given samples.
     pub value: f64,
-    /// 5 % lie above.
+    /// The 95th percentile of the resamples.
     pub high: f64,
 }
 
-/// How often a bootstrap draws.
+/// Number of bootstrap resamples.
 const RESAMPLES: usize = 400;
 
 /// The bootstrap's 90 % interval of a statistic over `count` units, such as pairs of windows. `statistic` gets the
@@ -112,7 +112,7 @@ pub fn bootstrap(count: usize, statistic: impl Fn(&[usize]) -> f64) -> Interval 
     Interval { low: quantile(&drawn, 0.05), value, high: quantile(&drawn, 0.95) }
 }
 
-/// How a measurement stands to its gate.
+/// The result of comparing a measurement with its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The whole interval is on the good side.
@@ -124,7 +124,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Its word in a report.
+    /// Returns the verdict's word in a report.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -158,15 +158,15 @@ impl Verdict {
     }
 }
 
-/// Bins of a [`LogHistogram`] in a decade.
+/// Bins of a [`LogHistogram`] per decade.
 const BINS_PER_DECADE: f64 = 8.0;
-/// The least time that has a bin of its own: 10 us, as a power of ten of seconds.
+/// The shortest time with a bin of its own: 10 us, as a power of ten of seconds.
 const DECADE_FIRST: f64 = -5.0;
-/// Bins up to 100 s.
+/// Number of bins, up to 100 s.
 const BINS: usize = 56;
 /// A peak below this share of all samples is noise.
 const PEAK_MIN: f64 = 0.01;
-/// Two peaks are two modes when the valley between them is below this share of the lower one.
+/// Two peaks are two modes if the valley between them is below this share of the lower peak.
 const VALLEY_MAX: f64 = 0.5;
 
 /// Shares of samples by the logarithm of their time, smoothed twice with `[1 2 1] / 4`.
@@ -174,7 +174,7 @@ const VALLEY_MAX: f64 = 0.5;
 pub struct LogHistogram(Vec<f64>);
 
 impl LogHistogram {
-    /// Of times in seconds. What lies outside 10 us to 100 s counts in the outermost bins.
+    /// Makes a histogram of times in seconds. Times outside 10 us to 100 s count in the outermost bins.
     #[must_use]
     pub fn of(seconds: impl IntoIterator<Item = f64>) -> Self {
         let (mut counts, mut all) = (vec![0.0; BINS], 0.0);
@@ -187,13 +187,13 @@ impl LogHistogram {
         Self(smooth(&smooth(&counts)))
     }
 
-    /// The bins from left to right: where each begins and ends, in seconds, and its share.
+    /// Returns the bins from left to right: start and end in seconds, and share.
     pub fn bins(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
         let edge = |bin: usize| 10_f64.powf(DECADE_FIRST + bin as f64 / BINS_PER_DECADE);
         self.0.iter().enumerate().map(move |(bin, share)| (edge(bin), edge(bin + 1), *share))
     }
 
-    /// Peaks that are no noise and have a valley between them.
+    /// Counts the peaks that are above the noise and are separated by a valley.
     #[must_use]
     pub fn modes(&self) -> usize {
         let shares = &self.0;
@@ -218,7 +218,7 @@ impl LogHistogram {
     }
 }
 
-/// One pass of `[1 2 1] / 4`. What would leave at an end stays there.
+/// Smooths once with `[1 2 1] / 4`. At the ends, the outer neighbour is replaced by the end value itself.
 #[must_use]
 pub fn smooth(shares: &[f64]) -> Vec<f64> {
     let last = shares.len().saturating_sub(1);
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn modes_are_peaks_with_a_valley_between() {
-        /// Times around a middle, half a bin wide.
+        /// Makes `count` times around a middle, in a range 0.3 of a decade wide.
         fn around(middle: f64, count: usize) -> impl Iterator<Item = f64> {
             let mut random = Random::new(middle.to_bits());
             (0..count).map(move |_| middle * 10_f64.powf((random.unit() - 0.5) * 0.3))

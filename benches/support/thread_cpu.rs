@@ -1,28 +1,28 @@
-//! CPU time by thread, from `/proc` (Linux only). Nanoseconds as the scheduler counts them, system calls included.
+//! CPU time by thread, from `/proc` (Linux only), in nanoseconds as the scheduler counts them, including system calls.
 //!
-//! Packets that a sender pushes through the loopback device are handled on the sender's thread, so a server's share
-//! holds the delivery of its replies and not that of its requests, as it would with a network card of its own.
+//! The kernel processes packets sent over loopback on the sender's thread. So a server's CPU time includes the delivery
+//! of its responses, but not of its requests. With a real network card, it is the reverse.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// CPU time of the calling thread so far.
+/// Returns the CPU time of the calling thread so far.
 ///
 /// # Errors
-/// If `/proc` is not there.
+/// If `/proc` is not available.
 pub fn current() -> io::Result<Duration> {
-    // Giving way once makes the scheduler book what this thread has used; else it may be a tick behind.
+    // Yielding once makes the scheduler update this thread's CPU time. Otherwise the time can be a tick behind.
     std::thread::yield_now();
     used(Path::new("/proc/thread-self"))
 }
 
-/// CPU time so far of this process's threads whose name begins with `prefix`. Threads that have ended do not count.
-/// A thread that runs at this moment may be up to a tick behind: ask when the work is done.
+/// Returns the CPU time so far of this process's threads whose name begins with `prefix`. Ended threads do not count.
+/// The time of a running thread can be a tick behind, so measure when the work is done.
 ///
 /// # Errors
-/// If `/proc` is not there.
+/// If `/proc` is not available.
 pub fn of_threads(prefix: &str) -> io::Result<Duration> {
     of_tasks(Path::new("/proc/self"), prefix)
 }
@@ -42,7 +42,7 @@ fn of_tasks(process: &Path, prefix: &str) -> io::Result<Duration> {
         match fs::read_to_string(task.join("comm")) {
             Ok(name) if name.starts_with(prefix) => sum += used(&task)?,
             Ok(_) => (),
-            // Ended since it was listed.
+            // The thread has ended since the listing.
             Err(_) => (),
         }
     }

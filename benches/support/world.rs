@@ -1,7 +1,7 @@
-//! A whole engine on loopback, in this process, with callers beside it: mutual TLS, a store in a folder, one app.
+//! A whole engine on loopback, in this process, with clients beside it: mutual TLS, a store in a folder, one app.
 //!
-//! Engine and callers have runtimes of their own, with threads named after what they do, so that CPU time can be
-//! told apart: [`NETWORK`] and [`CRYPTO`] are the engine's, `caller` is not.
+//! Engine and clients have separate runtimes with named threads, so that their CPU times can be told apart. Names that
+//! begin with [`NETWORK`] and [`CRYPTO`] are the engine's; `caller` is the clients'.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,12 +19,12 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::document::APP;
 
-/// Begins the names of the engine's network threads.
+/// Prefix of the names of the engine's network threads.
 pub const NETWORK: &str = "eng-net";
-/// Begins the names of the engine's crypto threads, and of the one that now and then looks at the store.
+/// Prefix of the names of the engine's crypto threads, and of the thread that polls the store.
 pub const CRYPTO: &str = "eng-crypto";
 
-/// A running engine and what callers need to reach it.
+/// A running engine and the settings that clients need to connect.
 pub struct World {
     callers: Runtime,
     engine: Runtime,
@@ -34,8 +34,8 @@ pub struct World {
 }
 
 impl World {
-    /// Starts an engine with its defaults on ports that the system chooses. `cold`: without tables, ready keys and
-    /// opened keys, so every call makes its own.
+    /// Starts an engine with default settings on ports that the system chooses. If `cold`, precomputed tables, ready
+    /// keys and the open-key cache are off, so that every request makes its own.
     ///
     /// # Panics
     /// If anything on the way fails.
@@ -71,13 +71,13 @@ impl World {
         Self { callers: callers.expect("a runtime"), engine, server, config: client, _folder: folder }
     }
 
-    /// The callers' runtime.
+    /// Returns the clients' runtime.
     #[must_use]
     pub fn callers(&self) -> &Runtime {
         &self.callers
     }
 
-    /// A client with this many connections, the first of them open.
+    /// Makes a client with this many connections, of which the first is open.
     ///
     /// # Panics
     /// If the engine cannot be reached.
@@ -87,7 +87,7 @@ impl World {
         self.callers.block_on(Client::connect(config)).expect("connects")
     }
 
-    /// Takes everything down in order.
+    /// Stops the clients and then the engine.
     pub fn stop(self) {
         drop(self.callers);
         self.engine.block_on(self.server.shutdown());
@@ -100,12 +100,12 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// A runtime whose threads are named after what they do. Tokio names a thread when it starts it, network threads first;
-/// but any of them may take any task that waits for a thread, so nothing else may be asked for before every network
-/// thread is at its work.
+/// Makes a runtime whose threads are named after their work. Tokio names a thread when it starts, and starts network
+/// threads first. But any thread can take any waiting task, so no other task may be spawned before every network thread
+/// runs.
 ///
 /// # Panics
-/// If the system gives no threads.
+/// If the system cannot start threads.
 #[must_use]
 pub fn engine_runtime(network_threads: usize) -> Runtime {
     let started = AtomicUsize::new(0);
@@ -129,7 +129,7 @@ pub fn engine_runtime(network_threads: usize) -> Runtime {
 /// `<name>.key`; the authority is in `ca.pem`. The addresses are of loopback, with ports that the system chooses.
 ///
 /// # Panics
-/// If anything on the way fails.
+/// If a step fails.
 #[must_use]
 pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
     let mut config = Config::defaults(folder);
@@ -158,9 +158,10 @@ pub fn prepare(folder: &Path, clients: &[&str]) -> Config {
     let kek = Kek::generate_hex().expect("random source");
     let sealwire_config::KekSource::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
     write(kek_file, &kek);
-    // Nothing beside the engine's own threads: these benches keep no tokens. Every call passes a decision.
+    // Stateless, so that only the engine's own threads run: these benches use no tokens. Every request is still
+    // authorized.
     config.state.mode = Mode::Stateless;
-    // On a thread of its own, for it may be called from within a runtime.
+    // On a separate thread, because the caller can be inside a runtime.
     std::thread::scope(|scope| scope.spawn(|| make_app(&config, clients)).join().expect("an app"));
     config
 }

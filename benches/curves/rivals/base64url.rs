@@ -1,4 +1,4 @@
-//! Encoders of base64url without padding, into memory that is there already.
+//! Encoders of base64url without padding, into existing memory.
 
 use std::hint::black_box;
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use data_encoding::BASE64URL_NOPAD;
 use sealwire_curves::Comparison;
 use sealwire_curves::measure::one;
 
-/// The body of a 16-byte field, and two larger.
+/// The body of a 16-byte field, and two larger sizes.
 const SIZES: [(usize, &str); 3] = [(37, "37B"), (1 << 10, "1KiB"), (64 << 10, "64KiB")];
 
 static VECTOR: LazyLock<Simd> = LazyLock::new(|| Simd::url_safe(NO_PAD));
@@ -22,7 +22,7 @@ struct Encoder {
     decode: fn(&[u8], &mut [u8]) -> bool,
 }
 
-/// The first is what the engine uses.
+/// Implementations; the first is the engine's.
 const ENCODERS: [Encoder; 4] = [
     Encoder {
         name: "base64",
@@ -66,7 +66,7 @@ pub(crate) fn measure(criterion: &mut Comparison) {
     }
 }
 
-/// An envelope has one text only: a decoder that takes trailing bits or padding is no alternative.
+/// Checks that decoding is strict: an envelope has only one text form, so trailing bits and padding must be rejected.
 fn check(encoder: &Encoder, data: &[u8], text: &[u8]) {
     let (mut encoded, mut decoded) = (vec![0; text.len()], vec![0; data.len()]);
     (encoder.encode)(data, &mut encoded);

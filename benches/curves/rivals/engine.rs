@@ -1,4 +1,4 @@
-//! The engine's own way to the same message, envelope and all, and its table of one P-256 point.
+//! The engine's own implementation, complete with envelope, and its precomputed table of one P-256 point.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn check_schedule(curve: Curve, scalar: &[u8; 32], recipient: &Point, sealed: &[
     assert!(AesGcm::new(&key).open(&nonce, &datatype, &mut field) && field.starts_with(&[b'x'; 16]), "opens by parts");
 }
 
-/// A request of one field: key generation, Diffie-Hellman, key schedule, and the field.
+/// Measures a request of one field: key generation, Diffie-Hellman, key schedule, and the field.
 fn seal(keys: &AppKeys, newest: &Arc<KeyVersion>) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     Sealer::new(keys.app(), Arc::clone(newest), KeyScope::Request, Encoding::Binary, b"")
@@ -72,7 +72,7 @@ fn seal(keys: &AppKeys, newest: &Arc<KeyVersion>) -> Vec<u8> {
     out
 }
 
-/// Diffie-Hellman by table, held against the same without.
+/// Measures Diffie-Hellman with a table, and checks the result against that without a table.
 fn table(criterion: &mut Comparison) {
     let (private, recipient) = AwsLc.generate();
     let table = FixedBase::new(&recipient).expect("a point");

@@ -1,13 +1,13 @@
 //! libsecp256k1 through its Rust binding.
 //!
-//! The binding blinds its context anew after every multiplication of the generator, which costs as much again; the
-//! engine's own call (`crates/fixed-base`) does that once in 64. Either is in constant time. `PublicKey::mul_tweak` is
-//! not, and is not measured.
+//! The binding blinds its context anew after every multiplication of the generator, which doubles the cost. The
+//! engine's own function (`crates/fixed-base`) blinds once per 64 multiplications. Both run in constant time.
+//! `PublicKey::mul_tweak` does not, and is not measured.
 
 use sealwire_curves::{Agreement, Point};
 use secp256k1::{PublicKey, SecretKey};
 
-/// With either way to multiply the generator.
+/// Measures both ways to multiply the generator.
 pub(crate) struct LibSecp256k1 {
     public: fn(&SecretKey) -> Point,
 }

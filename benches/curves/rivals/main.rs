@@ -1,7 +1,7 @@
-//! The cryptography that the engine stands on, by every maintained implementation at hand, one file for each.
+//! Compares the maintained implementations of the engine's cryptography, with one file per implementation.
 //!
-//! `cargo bench -p sealwire-curves --bench curves` measures, prints tables and draws them; `-- FILTER` measures some
-//! again, and a filter that fits nothing only prints. `benches/README.md` says how to read them.
+//! `cargo bench -p sealwire-curves --bench curves` measures, prints tables and draws plots. `-- FILTER` measures only
+//! matching benches again, and a filter without matches only prints. `benches/README.md` explains the output.
 
 mod base64url;
 mod engine;
@@ -44,7 +44,7 @@ fn main() -> io::Result<()> {
     report::print()
 }
 
-/// A whole message on each curve. What a library has none of, it is lent by those that the engine uses.
+/// Measures a whole message on each curve. Primitives that a library lacks are taken from the engine's libraries.
 fn messages(criterion: &mut Comparison) {
     for curve in [Curve::P256, Curve::Secp256k1] {
         measure::message::<_, OpenSsl, ReusedContext>(criterion, curve, "openssl", &OpenSsl::new(curve));
@@ -61,10 +61,10 @@ fn messages(criterion: &mut Comparison) {
     }
 }
 
-/// Runs the bench of the system's OpenSSL, which cannot be in this program because the vendored one is.
+/// Runs the bench of the system's OpenSSL, which cannot be linked into this program together with the vendored one.
 fn system_openssl() -> io::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Cargo gives its own `--bench` to both.
+    // Cargo passes its own `--bench` to both.
     let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--bench");
     let status = Command::new(cargo)
         .args(["bench", "--package", "sealwire-curves", "--no-default-features", "--bench", "system_openssl", "--"])
@@ -76,7 +76,7 @@ fn system_openssl() -> io::Result<()> {
     Ok(())
 }
 
-/// From the source that the engine uses.
+/// Returns random bytes from the engine's random source.
 fn random() -> [u8; 32] {
     let mut bytes = [0; 32];
     aws_lc_rs::rand::fill(&mut bytes).expect("random source");

@@ -1,4 +1,4 @@
-//! aws-lc-rs and ring: two libraries with one API for HKDF and AES-GCM, which is written against once.
+//! aws-lc-rs and ring, which share one API for HKDF and AES-GCM. One macro implements the benches for both.
 
 use sealwire_curves::{Agreement, Point};
 
@@ -8,7 +8,8 @@ macro_rules! hkdf_and_aead {
 
         impl sealwire_curves::Hkdf for $agreement {
             fn extract(salt: &[u8], ikm: &[u8]) -> [u8; 32] {
-                // Their HKDF keeps a PRK to itself, and HPKE needs some as bytes; it is HMAC (RFC 5869, section 2.2).
+                // Their HKDF does not expose a PRK, and HPKE needs some as bytes, so this uses HMAC (RFC 5869, section
+                // 2.2).
                 use $library::hmac;
                 let prk = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, salt), ikm);
                 prk.as_ref().try_into().expect("one hash")
@@ -50,7 +51,7 @@ macro_rules! hkdf_and_aead {
     };
 }
 
-// As the engine does: a tag by value costs it four copies.
+// The tag is written in place, as in the engine. Returning the tag by value costs four copies.
 hkdf_and_aead!(aws_lc_rs, AwsLc, AwsLcAead, |key, nonce, aad, data, tag| {
     key.seal_in_place_scatter(nonce, aad, data, &[], tag).expect("seals");
 });
@@ -80,7 +81,7 @@ impl Agreement for AwsLc {
 
 impl Agreement for Ring {
     type Private = ring::agreement::EphemeralPrivateKey;
-    /// Read at every agreement.
+    /// The point is parsed at every agreement.
     type Peer = ring::agreement::UnparsedPublicKey<Point>;
 
     fn generate(&self) -> (Self::Private, Point) {

@@ -1,4 +1,4 @@
-//! RustCrypto: `p256`, `k256`, `hkdf` (what the engine uses for HKDF), `aes-gcm`.
+//! RustCrypto: `p256`, `k256`, `hkdf` (the engine's HKDF), `aes-gcm`.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use p256::elliptic_curve::{AffinePoint, CurveArithmetic, FieldBytesSize, PublicK
 use sealwire_curves::{Aead, Agreement, Hkdf, Key, Nonce, Point, split_tag};
 use sha2::Sha256;
 
-/// One of its curves, with its table of the generator.
+/// A RustCrypto curve, with its table of the generator.
 pub(crate) struct RustCrypto<C>(PhantomData<C>);
 
 impl<C> RustCrypto<C> {
@@ -43,7 +43,7 @@ where
     }
 }
 
-/// HKDF is of no curve.
+/// HKDF does not depend on the curve.
 pub(crate) struct RustCryptoHkdf;
 
 impl Hkdf for RustCryptoHkdf {

@@ -1,4 +1,4 @@
-//! Time on the CPU in place of time on the wall: work of others on the same cores then does not count.
+//! Measures CPU time instead of wall time, so that other work on the cores does not count.
 //!
 //! The measured code neither waits nor starts threads. Reading this clock is a system call, a part in ten thousand
 //! of a sample; caches that others fill and hosts that take the CPU away are not taken out.
@@ -8,7 +8,7 @@ use std::time::Duration;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of the calling thread.
+/// A Criterion measurement by the CPU time of the calling thread.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTime;
 

@@ -1,12 +1,12 @@
 //! The key schedule of HPKE base mode (RFC 9180) over any library's HKDF, to time a whole message in one library.
 //!
-//! Joins its inputs in memory, since not every library takes them in parts; that is some 2 % of it.
+//! Joins the inputs in memory, because not every library accepts them in parts. This costs about 2 % of the time.
 
 use crate::{Curve, Hkdf, Key, Nonce, Point};
 
 const VERSION: &[u8] = b"HPKE-v1";
 
-/// Sections 4.1 and 5.1: the key and the base nonce of the one who sends `enc` to `recipient`.
+/// RFC 9180, sections 4.1 and 5.1: the key and the base nonce for a message from the sender of `enc` to `recipient`.
 #[must_use]
 pub fn schedule<K: Hkdf>(curve: Curve, dh: &[u8; 32], enc: &Point, recipient: &Point, info: &[u8]) -> (Key, Nonce) {
     // KEM ids: section 7.1, and draft-wahby-cfrg-hpke-kem-secp256k1.

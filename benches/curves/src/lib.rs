@@ -1,4 +1,4 @@
-//! How implementations of the same primitives are compared: what each must offer, and what is measured of it.
+//! Compares implementations of cryptographic primitives: the traits that each implements, and the measurements.
 //!
 //! A library is one file in `rivals/` that implements [`Agreement`], [`Hkdf`] or [`Aead`]. [`measure`] first compares
 //! its results with those of [`openssl`], so that nothing wrong is ever timed. Nothing here is for use outside of
@@ -25,7 +25,7 @@ pub type Nonce = [u8; 12];
 /// Bytes of an AES-GCM tag.
 pub const TAG_BYTES: usize = 16;
 
-/// A message's bytes and its tag.
+/// Splits a message into its bytes and its tag.
 ///
 /// # Panics
 /// If it is shorter than a tag.
@@ -34,7 +34,7 @@ pub fn split_tag(message: &mut [u8]) -> (&mut [u8], &mut [u8; TAG_BYTES]) {
     message.split_last_chunk_mut().expect("holds a tag")
 }
 
-/// The two curves of the envelope.
+/// The two curves of envelopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
     /// NIST P-256.
@@ -44,7 +44,7 @@ pub enum Curve {
 }
 
 impl Curve {
-    /// Its part of a bench's address.
+    /// Returns the curve's part of a bench's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,26 +54,27 @@ impl Curve {
     }
 }
 
-/// Diffie-Hellman on one curve. Every library failure is a panic: a bench has nobody to tell.
+/// Diffie-Hellman on one curve. Implementations panic on any library failure.
 pub trait Agreement {
-    /// The private half of a key pair.
+    /// The private key of a key pair.
     type Private;
-    /// A peer's point, read and checked as far as the library can do that ahead.
+    /// A peer's public point, parsed and checked as far as the library can do in advance.
     type Peer;
 
-    /// A fresh key pair, its point written down.
+    /// Generates a key pair and encodes its public point.
     fn generate(&self) -> (Self::Private, Point);
-    /// Reads a peer's point.
+    /// Parses a peer's public point.
     fn peer(&self, point: &Point) -> Self::Peer;
-    /// The shared x coordinate. Takes the private half, which some libraries use up; so its wiping is measured too.
+    /// Computes the shared x coordinate. Takes the private key by value, because some libraries consume it, so wiping
+    /// is measured too.
     fn agree(&self, private: Self::Private, peer: &Self::Peer) -> [u8; 32];
 }
 
 /// HKDF-SHA256, RFC 5869.
 pub trait Hkdf {
-    /// Section 2.2.
+    /// HKDF-Extract, section 2.2.
     fn extract(salt: &[u8], ikm: &[u8]) -> [u8; 32];
-    /// Section 2.3, at most one hash long.
+    /// HKDF-Expand, section 2.3, for at most one hash length.
     fn expand(prk: &[u8; 32], info: &[u8], okm: &mut [u8]);
 }
 
@@ -81,9 +82,10 @@ pub trait Hkdf {
 pub trait Aead {
     /// Expands a key.
     fn new(key: &Key) -> Self;
-    /// Encrypts all but the last 16 bytes of `message` where they lie; those become the tag.
+    /// Encrypts all but the last 16 bytes of `message` in place, and writes the tag to these.
     fn seal(&mut self, nonce: &Nonce, aad: &[u8], message: &mut [u8]);
-    /// Decrypts `sealed`, ciphertext and tag, where it lies; the plaintext is then its beginning. `false`: forged.
+    /// Decrypts `sealed` (ciphertext and tag) in place; the plaintext is then at its start. Returns `false` if the tag
+    /// does not match.
     fn open(&mut self, nonce: &Nonce, aad: &[u8], sealed: &mut [u8]) -> bool;
 }
 

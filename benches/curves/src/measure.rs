@@ -1,6 +1,6 @@
 //! Measurements of a library. Addresses are `curves/subject/operation/implementation[/size]`.
 //!
-//! Whatever is measured is first held against OpenSSL, in smoke runs too.
+//! Every implementation is first checked against OpenSSL, in smoke runs too.
 
 use std::hint::black_box;
 
@@ -12,17 +12,17 @@ use crate::{Aead, Agreement, Comparison, CpuTime, Curve, Hkdf, Key, Nonce, Point
 /// Sizes of AES-GCM messages.
 const SIZES: [(usize, &str); 5] =
     [(16, "16B"), (64, "64B"), (1 << 10, "1KiB"), (16 << 10, "16KiB"), (64 << 10, "64KiB")];
-/// A field of this many bytes is the message of `seal` and `open`.
+/// Size of the field in the message of `seal` and `open`.
 const FIELD_BYTES: usize = 16;
-/// As an envelope's, for a short app name.
+/// HPKE info of an envelope with a short app name.
 const INFO: &[u8] = b"sealwire/1bench";
-/// Stands for the result of a Diffie-Hellman.
+/// A stand-in for the result of a Diffie-Hellman.
 const SHARED: [u8; 32] = [3; 32];
 const NONCE: Nonce = [7; 12];
-/// One byte, as an envelope has.
+/// One byte of additional data, as in an envelope.
 const AAD: &[u8] = &[1];
 
-/// Times one operation of one implementation, with the size of its data where it has one.
+/// Times one operation of one implementation, with the size of its data if it has one.
 pub fn one(
     criterion: &mut Comparison,
     (subject, operation, implementation): (&str, &str, &str),
@@ -38,9 +38,9 @@ pub fn one(
     };
 }
 
-/// A library's way to one sealed field on one curve: key generation, Diffie-Hellman, key schedule, and all of it.
+/// Measures a sealed field on one curve in one library: key generation, Diffie-Hellman, key schedule, and all together.
 ///
-/// `seal` makes a key pair and seals one field to a recipient whose point is read already; `open` reads the sender's
+/// `seal` makes a key pair and seals one field to a recipient whose point is already parsed. `open` parses the sender's
 /// point and opens that field.
 pub fn message<A: Agreement, K: Hkdf, E: Aead>(criterion: &mut Comparison, curve: Curve, name: &str, library: &A) {
     check_agreement(curve, library);
@@ -95,7 +95,7 @@ fn seal<A: Agreement, K: Hkdf, E: Aead>(
     (enc, sealed)
 }
 
-/// AES-256-GCM under one key, by size. `open` first copies the message, as every opening in place spoils it.
+/// Measures AES-256-GCM under one key, by size. `open` first copies the message, because opening in place destroys it.
 pub fn aead<E: Aead>(criterion: &mut Comparison, name: &str) {
     let key: Key = [9; 32];
     let mut aead = E::new(&key);
@@ -119,7 +119,7 @@ pub fn aead<E: Aead>(criterion: &mut Comparison, name: &str) {
     }
 }
 
-/// HKDF-SHA256 from 32 bytes to 32 bytes.
+/// Measures HKDF-SHA256 from 32 bytes to 32 bytes.
 pub fn hkdf<K: Hkdf>(criterion: &mut Comparison, name: &str) {
     check_hkdf::<K>();
     one(criterion, ("hkdf_sha256", "extract", name), None, |b| {
@@ -134,7 +134,7 @@ pub fn hkdf<K: Hkdf>(criterion: &mut Comparison, name: &str) {
     });
 }
 
-/// A nonce that differs from message to message, as an envelope's does.
+/// Returns a nonce that differs per message, as in an envelope.
 fn numbered(number: u32) -> Nonce {
     let mut nonce = NONCE;
     nonce[8..].copy_from_slice(&number.to_be_bytes());
@@ -155,7 +155,7 @@ fn sealed(aead: &mut impl Aead, data: &[u8]) -> Vec<u8> {
     message
 }
 
-/// The sealed message, which must be OpenSSL's, open again, and be refused when a bit of it is flipped.
+/// Checks that the sealed message equals OpenSSL's, that it opens, and that it does not open after a bit is flipped.
 fn checked(key: &Key, aead: &mut impl Aead, data: &[u8]) -> Vec<u8> {
     let message = sealed(aead, data);
     assert_eq!(message, sealed(&mut OneShot::new(key), data), "seals as OpenSSL");

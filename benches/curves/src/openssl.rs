@@ -1,4 +1,5 @@
-//! OpenSSL: the vendored one, or the system's, by how this package is built. Also what the others are held against.
+//! OpenSSL: the vendored one or the system's, depending on how this package is built. Also the reference for
+//! correctness.
 
 use openssl::bn::{BigNum, BigNumContext};
 use openssl::cipher::Cipher;
@@ -12,15 +13,15 @@ use openssl::symm;
 
 use crate::{Aead, Agreement, Curve, Hkdf, Key, Nonce, Point, split_tag};
 
-/// Its elliptic curves, through `EC_KEY` and `EC_POINT`: an `EVP_PKEY` of a fresh key is first copied to a provider,
-/// which costs more. Constant time: both are one multiplication of one point.
+/// OpenSSL's elliptic curves, through `EC_KEY` and `EC_POINT`. An `EVP_PKEY` of a fresh key is first copied to a
+/// provider, which costs more. Constant time: both operations are one multiplication of one point.
 pub struct OpenSsl(EcGroup);
 
 impl OpenSsl {
-    /// On one curve.
+    /// Makes an implementation for one curve.
     ///
     /// # Panics
-    /// If this build has no such curve.
+    /// If this build does not have the curve.
     #[must_use]
     pub fn new(curve: Curve) -> Self {
         let name = match curve {
@@ -75,7 +76,7 @@ impl Hkdf for OpenSsl {
     }
 }
 
-/// A new cipher context for every message, as `EVP_CIPHER_CTX_new` invites to.
+/// AES-256-GCM with a new cipher context for every message, as `EVP_CIPHER_CTX_new` suggests.
 #[derive(Debug)]
 pub struct OneShot(Key);
 
@@ -98,7 +99,7 @@ impl Aead for OneShot {
     }
 }
 
-/// One cipher context for each direction, with the key in it; a message only sets its nonce.
+/// AES-256-GCM with one cipher context per direction, which holds the key. A message only sets its nonce.
 pub struct ReusedContext {
     sealing: CipherCtx,
     opening: CipherCtx,

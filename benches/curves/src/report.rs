@@ -16,7 +16,7 @@ use crate::run::{say, target};
 
 mod plot;
 
-/// Columns of a table without sizes, in this order.
+/// Column order of a table without sizes.
 const OPERATIONS: [&str; 7] = ["keygen", "ecdh", "derive", "seal", "open", "extract", "expand"];
 
 /// The engine's choices: subject, operation, implementation. Two entries mean with and without a table.
@@ -41,21 +41,21 @@ const ENGINE: [(&str, &str, &str); 18] = [
     ("base64url", "decode", "base64"),
 ];
 
-/// Up to this ratio two times are a tie: runs differ by as much.
+/// Largest ratio at which two times are a tie, because runs differ by as much.
 const TIE_MAX: f64 = 1.05;
 
-/// Results further apart than this are not of one run.
+/// Largest age difference between results of one run.
 const RUN_MAX: Duration = Duration::from_secs(3_600);
 
-/// One bench, by the parts of its address.
+/// The result of one bench, by the parts of its name.
 #[derive(Clone, Debug)]
 struct Measured {
     subject: String,
     operation: String,
     implementation: String,
-    /// Bytes, and how they are written.
+    /// Size in bytes, and its text.
     size: Option<(u64, String)>,
-    /// Median.
+    /// The median time.
     ns: f64,
     at: SystemTime,
 }
@@ -66,18 +66,18 @@ impl Measured {
     }
 }
 
-/// Implementations in rows, operations or sizes in columns.
+/// A table with implementations in rows, and operations or sizes in columns.
 struct Table {
     title: String,
     columns: Vec<String>,
-    /// A time, and whether it is the engine's.
+    /// A time, and true if the engine uses this implementation.
     rows: BTreeMap<String, Vec<Option<(f64, bool)>>>,
 }
 
-/// Prints what has been measured and draws it.
+/// Prints the results and draws them.
 ///
 /// # Errors
-/// When the results cannot be read or the page cannot be written.
+/// If the results cannot be read or the page cannot be written.
 pub fn print() -> io::Result<()> {
     let target = target();
     let mut measured = Vec::new();
@@ -99,7 +99,7 @@ pub fn print() -> io::Result<()> {
     say(&format!("Plots: {0}/index.html; the same as data: {0}/curves.json", out.display()))
 }
 
-/// Collects every finished bench of `curves` under `folder`: each has a folder `new` with its name and its estimates.
+/// Reads every finished bench of `curves` under `folder`. Each has a folder `new` with its name and its estimates.
 fn read(folder: &Path, into: &mut Vec<Measured>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -117,7 +117,7 @@ fn read(folder: &Path, into: &mut Vec<Measured>) -> io::Result<()> {
     Ok(())
 }
 
-/// One bench from its name and its estimates; `None` if it is not one of `curves`.
+/// Parses one bench from its name and its estimates. Returns `None` if it is not a bench of `curves`.
 fn parse(name: &Value, estimates: &Value, at: SystemTime) -> Option<Measured> {
     let (subject, operation) = name["group_id"].as_str()?.strip_prefix("curves/")?.split_once('/')?;
     let size = name["throughput"]["Bytes"].as_u64().zip(name["value_str"].as_str().map(String::from));
@@ -132,7 +132,7 @@ fn parse(name: &Value, estimates: &Value, at: SystemTime) -> Option<Measured> {
 }
 
 fn tables(measured: &[Measured]) -> Vec<Table> {
-    // By title; a column sorts by its size or by its operation's place.
+    // Groups by title. Columns are sorted by size, or by the position of their operation.
     let mut groups: BTreeMap<String, BTreeMap<(u64, &str), Vec<&Measured>>> = BTreeMap::new();
     for result in measured {
         let (title, column) = match &result.size {
@@ -159,13 +159,13 @@ impl Table {
         Self { title, columns: columns.keys().map(|(_, name)| (*name).into()).collect(), rows }
     }
 
-    /// The least time of each column.
+    /// Returns the shortest time of each column.
     fn winners(&self) -> Vec<f64> {
         let least = |at: usize| self.rows.values().filter_map(|row| row[at]).map(|(ns, _)| ns).fold(f64::MAX, f64::min);
         (0..self.columns.len()).map(least).collect()
     }
 
-    /// A time with its ratio to the winner, who is bold; † is what the engine uses.
+    /// Formats the table. A cell is a time with its ratio to the fastest, which is bold; † marks the engine's choice.
     fn markdown(&self) -> String {
         let winners = self.winners();
         let cell = |(ns, is_engine): (f64, bool), winner: f64| {
@@ -186,7 +186,7 @@ impl Table {
     }
 }
 
-/// Where the engine does not use the winner, and what is not of this run.
+/// Lists the cases in which the engine does not use the fastest implementation, and counts old results.
 fn verdict(measured: &[Measured]) -> String {
     let mut out = String::from("† is what the engine uses. It wins or ties everywhere but:\n");
     for table in tables(measured) {
@@ -223,7 +223,7 @@ fn json(measured: &[Measured]) -> Value {
     measured.iter().map(one).collect()
 }
 
-/// Three digits and a unit.
+/// Formats a time with three digits and a unit.
 fn human(ns: f64) -> String {
     let (value, unit) = match ns {
         _ if ns < 1e3 => (ns, "ns"),
@@ -319,7 +319,7 @@ mod tests {
         ];
         let svg = plot::svg(&tables(&measured)[0]).unwrap();
         assert!(["p256", "keygen", "ecdh", "ring", "openssl"].iter().all(|name| svg.contains(name)), "{svg}");
-        // The page, three bars, the box of names and a colour for each of the two.
+        // The page, three bars, the box of names, and one colour sample for each of the two rows.
         assert_eq!(svg.matches("<rect").count(), 1 + 3 + 1 + 2);
     }
 }

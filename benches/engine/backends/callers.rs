@@ -1,4 +1,4 @@
-//! Callers that each take the next secret, write it or read it, and take another when they have their answer.
+//! Clients that each take the next secret, write or read it, and continue when they have the response.
 
 use std::io;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::backends::Turn;
 use crate::backends::secrets::MAP;
 use crate::backends::store::{StorePlace, failed};
 
-/// Reads go through the secrets by steps of this, so that they do not follow the order of writing. It is prime, and so
-/// meets each one once, if it does not divide their count.
+/// Step between the secrets of consecutive reads, so that reads do not follow the order of writes. The step is prime,
+/// so reads visit each secret once if the prime does not divide their count.
 const STEP: usize = 7_919;
 
-/// Room, group, commit: what the engine does for a call.
+/// Performs the engine's steps for a write: acquire a permit, form a group, commit.
 pub(crate) async fn write(place: &StorePlace, secrets: &[Group], callers: usize) -> io::Result<Turn> {
     let (coalescer, throttle) = (Arc::clone(&place.coalescer), Arc::clone(&place.throttle));
     run(secrets.to_vec(), callers, move |secret| {
@@ -34,7 +34,7 @@ pub(crate) async fn write(place: &StorePlace, secrets: &[Group], callers: usize)
     .await
 }
 
-/// All values of a secret in one look-up, compared with what was written.
+/// Reads all values of a secret in one look-up, and compares them with the written values.
 pub(crate) async fn read(place: &StorePlace, secrets: &[Group], callers: usize) -> io::Result<Turn> {
     let count = secrets.len();
     let step = if count.is_multiple_of(STEP) { 1 } else { STEP };

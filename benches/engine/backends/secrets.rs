@@ -1,18 +1,18 @@
-//! Random secrets, as the engine hands them to a store: rows of sealed values, in one group each.
+//! Random secrets, in the form in which the engine sends them to a store: rows of sealed values, in one group each.
 
 use sealwire_benches::stats::Random;
 use sealwire_store::{Group, MapId, Row, TokenId};
 
 pub(crate) const MAP: MapId = MapId { app: 1, collection: 1 };
 
-/// Values of a secret, at most.
+/// Most values of a secret.
 const VALUES_MAX: usize = 4;
 /// Bytes of a value.
 const BYTES: std::ops::RangeInclusive<usize> = 16..=256;
 /// Bytes that sealing adds to a value, with its token.
 const SEALING_BYTES: usize = 84;
 
-/// Makes secrets that no other is like.
+/// Makes unique secrets.
 pub(crate) struct Secrets {
     random: Random,
 }
@@ -22,7 +22,7 @@ impl Secrets {
         Self { random: Random::new(6) }
     }
 
-    /// So many.
+    /// Makes `count` secrets.
     pub(crate) fn make(&mut self, count: usize) -> Vec<Group> {
         (0..count).map(|_| self.secret()).collect()
     }

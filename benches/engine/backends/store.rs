@@ -1,4 +1,4 @@
-//! The stores, what is in front of them, and what their figures depend on.
+//! The measured stores with their coalescers and throttles, and the conditions of the measurement.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,10 +16,10 @@ use sealwire_testkit::{Database, Postgres};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// A store with one kind of durability.
+/// A store with one level of durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreKind {
-    /// Of `--store`.
+    /// Name for `--store`.
     pub(crate) name: &'static str,
     pub(crate) store: &'static str,
     pub(crate) durability: &'static str,
@@ -39,7 +39,8 @@ pub(crate) const KINDS: [StoreKind; 4] = [
     },
 ];
 
-/// As the engine has them for each store; memory, which it has for no tokens, like the embedded one.
+/// The engine's numbers of workers for each store. The memory store, which the engine does not use for tokens, gets
+/// those of the embedded store.
 const LANES: Lanes = Lanes { writers: 1, readers: 2 };
 
 /// The store asks for commits that wait for the disk, whatever the server's default. A trigger takes that back within
@@ -57,11 +58,11 @@ const COMMITS: &str = "
     SHOW synchronous_commit;
     ROLLBACK;";
 
-/// Bytes and count of the writes that tell how long the disk takes.
+/// Bytes and number of the writes that measure the disk's sync time.
 const SYNC_BYTES: usize = 4_096;
 const SYNCS: usize = 50;
 
-/// A store and what the engine has before it.
+/// A store with its coalescer and throttle.
 pub(crate) struct StorePlace {
     pub(crate) kind: StoreKind,
     pub(crate) coalescer: Arc<Coalescer>,
@@ -94,7 +95,7 @@ impl StorePlace {
     }
 
     async fn postgres(kind: StoreKind) -> io::Result<Self> {
-        // A server of its own: what one kind has written and not synced is not another's to sync.
+        // A separate server per kind, so that none has to sync the unsynced writes of another.
         let settings = sealwire_testkit::Options::default().set("shared_buffers", "256MB").set("max_wal_size", "4GB");
         let server: &'static Postgres = Box::leak(Box::new(Postgres::start(settings).map_err(failed)?));
         let database = server.database().map_err(failed)?;
@@ -119,7 +120,7 @@ impl StorePlace {
         Self { kind, coalescer, throttle, kept }
     }
 
-    /// Brings what was written to rest, so that whoever is next does not pay for it.
+    /// Flushes pending writes to disk, so that the next measurement does not pay for them.
     pub(crate) fn settle(&self) -> io::Result<()> {
         match &self.kept {
             Kept::Postgres(database) => database.sql("CHECKPOINT").map(drop).map_err(failed),
@@ -135,7 +136,7 @@ impl StorePlace {
     }
 }
 
-/// The machine, its disk, and the versions and lanes of the stores.
+/// Returns the machine, its disk, and the versions and worker counts of the stores.
 pub(crate) fn conditions(places: &[StorePlace]) -> io::Result<Map<String, Value>> {
     let mut conditions = Map::new();
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -160,7 +161,7 @@ pub(crate) fn conditions(places: &[StorePlace]) -> io::Result<Map<String, Value>
     Ok(conditions)
 }
 
-/// How long the disk of temporary files takes, the median.
+/// Measures the sync time of the disk with temporary files, as a median.
 fn sync_us() -> io::Result<f64> {
     let folder = tempfile::tempdir()?;
     let mut file = File::create(folder.path().join("sync"))?;

@@ -1,4 +1,4 @@
-//! The engine as a process of its own, so that its memory, CPU time and threads are its own.
+//! The engine as a separate process, so that its memory, CPU time and threads can be measured alone.
 //!
 //! This program runs itself again with the name of the bench, [`SERVE`] and the folder of a configuration. The child
 //! says where it listens on standard output and ends when its standard input does, so it never outlives the run.
@@ -22,10 +22,10 @@ use crate::fair::machine;
 pub(crate) const SERVE: &str = "--serve";
 /// The configuration file in that folder.
 const FILE: &str = "sealwire.toml";
-/// Ports that the system chooses; everything else is at its default.
+/// The configuration: ports that the system chooses, and defaults for everything else.
 const TEXT: &str = "[listen]\naddress = \"127.0.0.1:0\"\n\n[admin]\naddress = \"127.0.0.1:0\"\n";
 const MIB: f64 = 1_048_576.0;
-/// Turns a hang of `/metrics` into an error, on the slowest machine.
+/// Timeout for `/metrics`, which turns a hang into an error even on a slow machine.
 const METRICS_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Certificates, keys and one app, for all engines of a run. Each client is a tenant.
@@ -33,7 +33,7 @@ const METRICS_TIME_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Folder(TempDir);
 
 impl Folder {
-    /// Makes everything, with an identity for each client.
+    /// Creates everything, with an identity for each client.
     pub(crate) fn make(clients: &[&str]) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let _ = world::prepare(folder.path(), clients);
@@ -41,7 +41,7 @@ impl Folder {
         Ok(Self(folder))
     }
 
-    /// Where it is.
+    /// Returns the folder's path.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
@@ -54,21 +54,21 @@ pub(crate) type Setting = (&'static str, &'static str);
 #[derive(Debug)]
 pub(crate) struct EngineChild {
     process: Child,
-    /// Where calls go.
+    /// Address for requests.
     pub(crate) address: SocketAddr,
-    /// Where `/live` and `/metrics` are.
+    /// Address of `/live` and `/metrics`.
     pub(crate) admin: SocketAddr,
 }
 
 impl EngineChild {
-    /// Starts one, and waits until it says where it listens. Keys that this tree does not have are left out.
+    /// Starts an engine, and waits until it prints its addresses.
     pub(crate) fn start(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["fair", SERVE]).arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_")) {
             command.env_remove(name);
         }
-        // As its files were made: two engines of one experiment read the same apps.
+        // Stateless, because two engines of one experiment read one file of apps.
         command.env("SEALWIRE_STATE_MODE", "stateless").env("SEALWIRE_AUDIT_FOLDER", "");
         for (key, value) in settings {
             command.env(format!("SEALWIRE_{}", key.replace('.', "_").to_uppercase()), value);
@@ -89,17 +89,17 @@ impl EngineChild {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// CPU time of all its threads that have not ended.
+    /// Returns the CPU time of all its threads that have not ended.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         thread_cpu::of_process(self.process.id(), "")
     }
 
-    /// Memory that is resident now, in MiB.
+    /// Returns the resident memory, in MiB.
     pub(crate) fn resident_mib(&self) -> io::Result<f64> {
         self.status("VmRSS:")
     }
 
-    /// The most that was ever resident, in MiB.
+    /// Returns the peak resident memory, in MiB.
     pub(crate) fn resident_max_mib(&self) -> io::Result<f64> {
         self.status("VmHWM:")
     }
@@ -111,7 +111,7 @@ impl EngineChild {
         kib.map(|kib| kib * 1_024.0 / MIB).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "status"))
     }
 
-    /// All of `/metrics`.
+    /// Reads `/metrics`.
     pub(crate) fn metrics(&self) -> io::Result<Metrics> {
         let mut stream = TcpStream::connect_timeout(&self.admin, METRICS_TIME_MAX)?;
         stream.set_read_timeout(Some(METRICS_TIME_MAX))?;
@@ -129,7 +129,7 @@ impl Drop for EngineChild {
     }
 }
 
-/// Series of `/metrics` by their text, labels and all.
+/// Values of `/metrics` by series, including labels.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics(Vec<(String, f64)>);
 
@@ -154,7 +154,7 @@ impl Metrics {
     }
 }
 
-/// The child: an engine until standard input ends.
+/// Runs the child: an engine until standard input ends.
 pub(crate) fn serve(folder: &Path) -> io::Result<()> {
     machine::usual_priority();
     let config = Config::load(&folder.join(FILE), &Environment::of_process()).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! One connection of the generator: mutual TLS on a socket that never blocks, whole replies out.
+//! One connection of the generator: mutual TLS over a non-blocking socket, which returns complete responses.
 //!
 //! Frames are encoded once and only their msgid is written anew, so that a call costs the generator little more than
 //! its encryption by TLS.
@@ -19,68 +19,69 @@ use sealwire_wire::{Encrypt, Head, KeyScope, Limits, Scan, Scanner, Writing, req
 /// marker.
 const MSGID: u32 = 0x8000_0000;
 const MSGID_AT: std::ops::Range<usize> = 3..7;
-/// Values of a reply around its payload: the array, type, msgid and nil, the map, its two keys and the generation.
+/// MessagePack values of a response around its payload: the array, type, msgid and nil, the map, its two keys and the
+/// generation.
 const AROUND_PAYLOAD: u64 = 8;
-/// One read of a socket.
+/// Bytes per read of a socket.
 pub(crate) const READ_BYTES: usize = 256 << 10;
 
-/// One `encrypt` call, ready to be sent.
+/// One encoded `encrypt` request.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    /// Fields in it.
+    /// Number of fields in the request.
     pub(crate) fields: usize,
     /// The payload.
     pub(crate) payload: Vec<u8>,
-    /// Values in a good reply.
+    /// Number of MessagePack values in a successful response.
     pub(crate) values: u64,
     bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// A call of that many fields.
+    /// Makes a request of `fields` fields.
     pub(crate) fn new(fields: usize, key_scope: KeyScope, deadline_ms: Option<u32>) -> Self {
         let payload = document(fields);
         let mut bytes = Vec::new();
         let writing = Writing { key_scope, ..Writing::default() };
         request::encrypt(&mut bytes, MSGID, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) });
-        // The map of one key, its array of rows; a row is a map of ten keys and ten values.
+        // The map of one key with its array of rows; a row is a map of ten keys and ten values.
         let values = AROUND_PAYLOAD + 3 + (fields.div_ceil(10) + 2 * fields) as u64;
         Self { fields, payload, values, bytes }
     }
 }
 
-/// A call that waits for its answer. Times are of the generator's clock, in nanoseconds.
+/// A request without a response yet. Times are nanoseconds of the generator's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    /// The load it belongs to.
+    /// Index of its load.
     pub(crate) load: usize,
-    /// Its place among the generator's frames.
+    /// Index of its frame.
     pub(crate) frame: usize,
-    /// When it should have been sent.
+    /// Scheduled send time.
     pub(crate) intended: u64,
-    /// When it was.
+    /// Actual send time.
     pub(crate) sent: u64,
 }
 
-/// How a connection reads: at most so many bytes, and then not for so long.
+/// Read pace of a slow reader: at most `bytes`, and then a pause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Bytes.
+    /// Most bytes per read.
     pub(crate) bytes: usize,
-    /// Nanoseconds.
+    /// Pause after a read, in nanoseconds.
     pub(crate) pause: u64,
 }
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct BenchConnection {
-    /// Calls under way, by msgid.
+    /// Requests in flight, by msgid.
     pub(crate) pending: HashMap<u32, Pending>,
-    /// A caller that was told to wait sends nothing before this time.
+    /// Time before which nothing is sent, because the server has asked the client to wait.
     pub(crate) paused_until: u64,
-    /// A slow reader's pace.
+    /// Read pace of a slow reader.
     pub(crate) pace: Option<Pace>,
-    /// Nothing is read before this time.
+    /// Time before which nothing is read.
     pub(crate) read_from: u64,
     /// True until the server closes it.
     pub(crate) open: bool,
@@ -110,7 +111,7 @@ pub(crate) fn identity(folder: &Path, name: &str) -> io::Result<Arc<ClientConfig
 }
 
 impl BenchConnection {
-    /// Connects and shakes hands, waiting for both.
+    /// Connects and completes the TLS handshake, blocking.
     pub(crate) fn open(address: SocketAddr, identity: &Arc<ClientConfig>) -> io::Result<Self> {
         let mut socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
@@ -146,7 +147,7 @@ impl BenchConnection {
         self.open && self.tls.wants_write()
     }
 
-    /// Sends a call, or as much of it as the socket takes.
+    /// Sends a request, or as much of it as the socket accepts.
     pub(crate) fn send(&mut self, frame: &mut Frame, pending: Pending) {
         self.msgid = self.msgid.wrapping_add(1);
         frame.bytes[MSGID_AT].copy_from_slice(&self.msgid.to_be_bytes());
@@ -154,7 +155,7 @@ impl BenchConnection {
         self.write(&frame.bytes);
     }
 
-    /// Cancels the calls that fit `which`.
+    /// Cancels the requests that match `which`.
     pub(crate) fn cancel(&mut self, which: impl Fn(&Pending) -> bool) {
         let mut bytes = Vec::new();
         self.pending.iter().filter(|(_, pending)| which(pending)).for_each(|(id, _)| request::cancel(&mut bytes, *id));
@@ -162,14 +163,14 @@ impl BenchConnection {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Its buffer has no limit, so it takes everything.
+        // The TLS buffer is unlimited, so it accepts all bytes.
         if self.tls.writer().write_all(bytes).is_err() {
             self.open = false;
         }
         self.flush();
     }
 
-    /// Hands the socket what it takes.
+    /// Writes buffered bytes until the socket would block.
     pub(crate) fn flush(&mut self) {
         while self.wants_write() {
             match self.tls.write_tls(&mut self.socket) {
@@ -180,8 +181,8 @@ impl BenchConnection {
         }
     }
 
-    /// Reads what is there, and gives each whole reply to `each`: its msgid, its values and its bytes. `scratch` is
-    /// [`READ_BYTES`] long. `now` is when it is called.
+    /// Reads the available bytes, and passes each complete response to `each`: its msgid, its number of values and its
+    /// bytes. `scratch` has [`READ_BYTES`] bytes. `now` is the current time.
     pub(crate) fn receive(&mut self, scratch: &mut [u8], now: u64, mut each: impl FnMut(&mut Self, u32, u64, &[u8])) {
         let most = self.pace.map_or(scratch.len(), |pace| pace.bytes.min(scratch.len()));
         let read = match self.socket.read(&mut scratch[..most]) {
@@ -197,7 +198,7 @@ impl BenchConnection {
             self.open = false;
         }
         self.flush();
-        // Taken out so that `each` may use the connection, to send the next call.
+        // Moved out so that `each` can use the connection to send the next request.
         let input = std::mem::take(&mut self.input);
         let mut at = 0;
         loop {
@@ -220,7 +221,7 @@ impl BenchConnection {
         self.input.drain(..at);
     }
 
-    /// Decrypts what the socket gave, to the end of `input`.
+    /// Decrypts received bytes and appends the plaintext to `input`.
     fn take(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.tls.read_tls(&mut bytes)?;

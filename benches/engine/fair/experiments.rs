@@ -1,4 +1,4 @@
-//! The experiments, and what they share: the mix of calls, an engine's capacity, the work of a time.
+//! The experiments and their shared parts: the mix of requests, the engine's capacity, and the work done by a time.
 
 use std::io;
 use std::ops::Range;
@@ -21,43 +21,43 @@ pub(crate) mod memory;
 pub(crate) mod overload;
 pub(crate) mod picture;
 
-/// The mix: fields of a call, and how often it comes.
+/// The mix of requests: fields per request, and share of the requests.
 pub(crate) const MIX: [(usize, f64); 3] = [(30, 0.80), (150, 0.18), (2_000, 0.02)];
 /// Names of its size classes.
 pub(crate) const CLASSES: [&str; 3] = ["S, 30 fields", "M, 150 fields", "L, 2,000 fields"];
-/// Its callers give up after this.
+/// Deadline of the mix's requests.
 pub(crate) const PATIENCE_MS: u32 = 1_000;
 /// Connections of a tenant that sends the mix.
 pub(crate) const MIX_CONNECTIONS: usize = 64;
 
-/// Work, in fields, of a mean call of the mix: with a key per field its cost is its fields.
+/// Mean work of a request in the mix, in fields. With a key per field, a request costs as much as its fields.
 pub(crate) fn mean_fields() -> f64 {
     MIX.iter().map(|(fields, share)| *fields as f64 * share).sum()
 }
 
-/// The mix's calls, in its order, with a key per field and the patience of their callers.
+/// Makes the mix's frames, in the order of [`MIX`], with a key per field and the deadline.
 pub(crate) fn mix_frames() -> Vec<Frame> {
     MIX.iter().map(|(fields, _)| Frame::new(*fields, KeyScope::Field, Some(PATIENCE_MS))).collect()
 }
 
-/// A load of the mix, whose frames are the generator's first.
+/// Makes a load of the mix. The mix's frames must be the generator's first.
 pub(crate) fn mix(connections: Range<usize>, drive: Drive) -> Load {
     Load { calls: MIX.iter().enumerate().map(|(at, (_, share))| (at, *share)).collect(), connections, drive }
 }
 
-/// An engine, a generator for it, and a load of the mix to find its capacity with.
+/// An engine, a generator for it, and a load of the mix to measure its capacity.
 pub(crate) struct Mixed {
     /// The engine.
     pub(crate) engine: EngineChild,
-    /// Its callers.
+    /// The generator of its load.
     pub(crate) generator: Generator,
-    /// Connections of the tenant that finds the capacity.
+    /// Connections of the tenant that measures the capacity.
     pub(crate) connections: Range<usize>,
     closed: usize,
 }
 
 impl Mixed {
-    /// Starts and warms up. `tenant` sends the mix.
+    /// Starts the engine and warms it up. `tenant` sends the mix.
     pub(crate) fn start(bench: &Bench, name: &str, tenant: &str, settings: &[Setting]) -> io::Result<Self> {
         let engine = bench.engine(name, settings)?;
         let mut generator = Generator::new(mix_frames())?;
@@ -67,7 +67,7 @@ impl Mixed {
         Ok(Self { engine, generator, connections, closed })
     }
 
-    /// Fields that the engine seals in a second, with every connection sending again when it has its answer.
+    /// Measures the capacity in fields per second: every connection sends its next request after each response.
     pub(crate) fn capacity(&mut self, bench: &Bench) -> io::Result<f64> {
         let (before, time) = bench.length.pick((1.5, 6.0), (1.0, 3.0), (0.1, 0.5));
         self.generator.take();
@@ -80,13 +80,13 @@ impl Mixed {
         Ok(work_rate(samples.iter().filter(|sample| sample.outcome == Outcome::Ok), &window))
     }
 
-    /// Closes the connections, checks what came and ends the engine.
+    /// Closes the connections, checks the responses and ends the engine.
     pub(crate) fn finish(self, bench: &Bench) -> io::Result<()> {
         finish(bench, self.engine, self.generator)
     }
 }
 
-/// Lets the engine find its app busy and make its table, with single calls in turn.
+/// Sends single requests until the engine has found its app busy and made its table.
 fn warm_up(bench: &Bench, generator: &mut Generator, connections: &Range<usize>) -> io::Result<()> {
     let one = connections.start..connections.start + 1;
     let load = generator.add(Load { calls: vec![(0, 1.0)], connections: one, drive: Drive::Closed(1) });
@@ -98,7 +98,7 @@ fn warm_up(bench: &Bench, generator: &mut Generator, connections: &Range<usize>)
     Ok(())
 }
 
-/// Checks the answers of a generator, by opening one reply of each kind, and ends both.
+/// Checks a generator's responses by opening one of each kind, and ends generator and engine.
 pub(crate) fn finish(bench: &Bench, mut engine: EngineChild, generator: Generator) -> io::Result<()> {
     if !engine.is_running() {
         return Err(io::Error::other("the engine ended by itself"));
@@ -122,7 +122,7 @@ pub(crate) fn finish(bench: &Bench, mut engine: EngineChild, generator: Generato
     Ok(())
 }
 
-/// Work done by a time, in fields: between two ends of calls it grows evenly.
+/// Returns the work done by a time, in fields. Between two completed requests, work is interpolated.
 fn work_until(ends: &[(u64, f64)], at: u64) -> f64 {
     let next = ends.partition_point(|(end, _)| *end <= at);
     let (before, done) = next.checked_sub(1).map_or((0, 0.0), |last| ends[last]);
@@ -132,7 +132,8 @@ fn work_until(ends: &[(u64, f64)], at: u64) -> f64 {
     }
 }
 
-/// Fields in a second over a window. Large calls end seldom, so what is under way at its ends is counted in part.
+/// Returns fields per second over a window. Large requests complete rarely, so those in flight at its ends count in
+/// part.
 pub(crate) fn work_rate<'a>(served: impl Iterator<Item = &'a Sample>, window: &Range<u64>) -> f64 {
     let mut ends: Vec<(u64, f64)> = served.map(|sample| (sample.done, sample.fields as f64)).collect();
     ends.sort_by_key(|(end, _)| *end);
@@ -144,7 +145,7 @@ pub(crate) fn work_rate<'a>(served: impl Iterator<Item = &'a Sample>, window: &R
     (work_until(&ends, window.end) - work_until(&ends, window.start)) * 1e9 / (window.end - window.start) as f64
 }
 
-/// Latencies of samples, in milliseconds.
+/// Returns the latencies of samples, in milliseconds.
 pub(crate) fn latencies<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<f64> {
     samples.map(Sample::latency_ms).collect()
 }
@@ -154,7 +155,7 @@ pub(crate) fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Summary 
     Summary::of(latencies(samples))
 }
 
-/// Samples that should have been sent within a window.
+/// Returns the samples whose scheduled send time is within a window.
 pub(crate) fn within<'a>(samples: &'a [Sample], window: &'a Range<u64>) -> impl Iterator<Item = &'a Sample> + Clone {
     samples.iter().filter(|sample| window.contains(&sample.intended))
 }

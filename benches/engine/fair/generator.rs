@@ -1,4 +1,4 @@
-//! Offers load and takes the times: one thread, one `poll`, connections that never block.
+//! Generates load and measures latencies: one thread, one `poll`, non-blocking connections.
 //!
 //! Open loops send at times that were fixed beforehand, and a latency counts from there: a late send makes the figure
 //! worse, never better. How late the sends were is kept beside it, so that a figure which is the generator's and not
@@ -19,28 +19,28 @@ use sealwire_wire::{DetailValue, Document, ErrorCode, Reply, RpcError};
 use crate::fair::child::{EngineChild, Folder};
 use crate::fair::connection::{BenchConnection, Frame, Pace, Pending, READ_BYTES, identity};
 
-/// Turns calls that are never answered into an end of the run, on the slowest machine.
+/// Timeout for missing responses, which ends the run. Long enough for a slow machine.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// When a load sends.
+/// The times at which a load sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Drive {
-    /// Whatever the answers do: so many calls a second, evenly with half an interval of jitter.
+    /// Open loop: so many requests per second, evenly spaced with jitter of half an interval.
     Even(f64),
     /// Requests at random times (a Poisson process).
     Random(f64),
-    /// So many calls under way on each connection.
+    /// Closed loop: so many requests in flight on each connection.
     Closed(usize),
 }
 
-/// Calls of one kind or mix, from one tenant.
+/// A stream of requests of one kind or mix, from one tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
-    /// Frames by their place, and how often one comes.
+    /// Index of each frame, and its share of the requests.
     pub(crate) calls: Vec<(usize, f64)>,
-    /// Its connections, as [`Generator::connect`] gave them.
+    /// Its connections, as returned by [`Generator::connect`].
     pub(crate) connections: Range<usize>,
-    /// When it sends.
+    /// The times of its sends.
     pub(crate) drive: Drive,
 }
 
@@ -49,37 +49,37 @@ pub(crate) struct Load {
 pub(crate) enum Outcome {
     /// Sealed.
     Ok,
-    /// Refused, for a reason.
+    /// Rejected, with the reason.
     Overloaded(String),
-    /// Its deadline passed at the server.
+    /// The deadline passed at the server.
     Late,
-    /// It was cancelled.
+    /// Cancelled.
     Cancelled,
-    /// Not sent, because its caller had been told to wait.
+    /// Not sent, because the client had been asked to wait.
     Paused,
     /// The connection was closed.
     Closed,
 }
 
-/// One call that was offered. Times are of the generator's clock, in nanoseconds.
+/// One offered request. Times are nanoseconds of the generator's clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
-    /// Its load.
+    /// Index of its load.
     pub(crate) load: usize,
-    /// Fields in it.
+    /// Number of fields.
     pub(crate) fields: usize,
-    /// When it should have been sent.
+    /// Scheduled send time.
     pub(crate) intended: u64,
-    /// When it was.
+    /// Actual send time.
     pub(crate) sent: u64,
-    /// When its answer was there.
+    /// Time of the response.
     pub(crate) done: u64,
     /// Its outcome.
     pub(crate) outcome: Outcome,
 }
 
 impl Sample {
-    /// From when it should have been sent to its answer, in milliseconds.
+    /// Returns the time from the scheduled send to the response, in milliseconds.
     pub(crate) fn latency_ms(&self) -> f64 {
         self.done.saturating_sub(self.intended) as f64 / 1e6
     }
@@ -94,9 +94,9 @@ impl Sample {
 struct GeneratorState {
     load: Load,
     active: bool,
-    /// The next send of an open loop.
+    /// Time of an open loop's next send.
     due: u64,
-    /// Sends of a closed loop that wait, by time.
+    /// Pending sends of a closed loop, by time.
     waiting: BTreeMap<(u64, usize), usize>,
     next_connection: usize,
 }
@@ -104,17 +104,17 @@ struct GeneratorState {
 /// Resources that the generator used itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
-    /// Answers.
+    /// Number of responses.
     pub(crate) calls: usize,
-    /// CPU time for each, in microseconds.
+    /// CPU time per response, in microseconds.
     pub(crate) cpu_us: f64,
-    /// Share of all cores.
+    /// Share of the CPU time of all cores.
     pub(crate) share: f64,
-    /// How late sends were, in milliseconds.
+    /// Lag of sends, in milliseconds.
     pub(crate) lag_ms: Summary,
 }
 
-/// The generator for one engine.
+/// The load generator for one engine.
 pub(crate) struct Generator {
     clock: Instant,
     connections: Vec<BenchConnection>,
@@ -123,15 +123,15 @@ pub(crate) struct Generator {
     samples: Vec<Sample>,
     random: Random,
     scratch: Vec<u8>,
-    /// The last good reply of each frame.
+    /// The last successful response of each frame.
     replies: BTreeMap<usize, Vec<u8>>,
-    /// The first answer that is wrong.
+    /// The first incorrect response.
     wrong: Option<String>,
     begun: (Duration, Duration),
 }
 
 impl Generator {
-    /// Without connections and loads.
+    /// Makes a generator without connections and loads.
     pub(crate) fn new(frames: Vec<Frame>) -> io::Result<Self> {
         Ok(Self {
             clock: Instant::now(),
@@ -163,25 +163,25 @@ impl Generator {
         Ok(begin..begin + count)
     }
 
-    /// Adds a frame. Gives its place.
+    /// Adds a frame. Returns its index.
     pub(crate) fn frame(&mut self, frame: Frame) -> usize {
         self.frames.push(frame);
         self.frames.len() - 1
     }
 
-    /// Adds a load, which is off. Gives its number.
+    /// Adds a load, which is stopped. Returns its index.
     pub(crate) fn add(&mut self, load: Load) -> usize {
         let next_connection = load.connections.start;
         self.loads.push(GeneratorState { load, active: false, due: 0, waiting: BTreeMap::new(), next_connection });
         self.loads.len() - 1
     }
 
-    /// Nanoseconds since the generator was made.
+    /// Returns nanoseconds since the generator was made.
     pub(crate) fn now(&self) -> u64 {
         self.clock.elapsed().as_nanos() as u64
     }
 
-    /// Lets a load send from now on.
+    /// Starts a load.
     pub(crate) fn start(&mut self, load: usize) {
         let now = self.now();
         let first = now + self.interval(load) / 2;
@@ -199,13 +199,13 @@ impl Generator {
         }
     }
 
-    /// Stops a load from sending. What is under way stays so.
+    /// Stops a load from sending. Requests in flight stay in flight.
     pub(crate) fn stop(&mut self, load: usize) {
         self.loads[load].active = false;
         self.loads[load].waiting.clear();
     }
 
-    /// Stops a load and cancels what is under way.
+    /// Stops a load and cancels its requests in flight.
     pub(crate) fn cancel(&mut self, load: usize) {
         self.stop(load);
         for connection in self.loads[load].load.connections.clone() {
@@ -213,7 +213,7 @@ impl Generator {
         }
     }
 
-    /// Makes connections slow readers, that begin to read after a while; `None`: they read as they can again.
+    /// Makes connections slow readers, which begin to read after a while. With `None`, they read at full speed again.
     pub(crate) fn pace(&mut self, connections: Range<usize>, pace: Option<(Duration, Pace)>) {
         let now = self.now();
         for connection in &mut self.connections[connections] {
@@ -222,13 +222,13 @@ impl Generator {
         }
     }
 
-    /// Calls of a load that are under way.
+    /// Returns the number of a load's requests in flight.
     pub(crate) fn under_way(&self, load: usize) -> usize {
         let connections = &self.connections[self.loads[load].load.connections.clone()];
         connections.iter().flat_map(|one| one.pending.values()).filter(|pending| pending.load == load).count()
     }
 
-    /// Offers the active loads for a time. Gives the time's ends on the generator's clock.
+    /// Runs the active loads for a time. Returns the start and the end on the generator's clock.
     pub(crate) fn run(&mut self, time: Duration) -> io::Result<Range<u64>> {
         let begin = self.now();
         let end = begin + time.as_nanos() as u64;
@@ -238,7 +238,7 @@ impl Generator {
         Ok(begin..self.now())
     }
 
-    /// Goes on until a load has no call under way, for [`SETTLE_TIME_MAX`] at most.
+    /// Runs until a load has no requests in flight, for [`SETTLE_TIME_MAX`] at most.
     pub(crate) fn settle(&mut self, load: usize) -> io::Result<()> {
         let end = self.now() + SETTLE_TIME_MAX.as_nanos() as u64;
         while self.under_way(load) > 0 && self.now() < end {
@@ -247,7 +247,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Sends what is due, waits for what comes next, and takes it.
+    /// Sends due requests, waits for the next event, and handles it.
     fn turn(&mut self, end: u64) -> io::Result<()> {
         let next = self.send_due().min(end);
         let now = self.now();
@@ -284,7 +284,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Sends every call whose time has come. Gives the time of the next.
+    /// Sends every due request. Returns the time of the next.
     fn send_due(&mut self) -> u64 {
         let mut next = u64::MAX;
         for load in 0..self.loads.len() {
@@ -315,7 +315,7 @@ impl Generator {
         next
     }
 
-    /// To the next send of an open loop, in nanoseconds.
+    /// Returns the time to the next send of an open loop, in nanoseconds.
     fn interval(&mut self, load: usize) -> u64 {
         let seconds = match self.loads[load].load.drive {
             Drive::Even(per_s) => (0.5 + self.random.unit()) / per_s,
@@ -348,7 +348,7 @@ impl Generator {
         }
     }
 
-    /// One of a load's frames, as often as it should come.
+    /// Picks one of a load's frames at random, by its share.
     fn draw(&mut self, load: usize) -> usize {
         let calls = &self.loads[load].load.calls;
         let all: f64 = calls.iter().map(|(_, weight)| weight).sum();
@@ -399,18 +399,18 @@ impl Generator {
         }
     }
 
-    /// All samples so far; the next ones begin anew. Those of one load come in order of their ends.
+    /// Returns all samples so far, and clears them. Samples of one load are in order of completion.
     pub(crate) fn take(&mut self) -> Vec<Sample> {
         std::mem::take(&mut self.samples)
     }
 
-    /// Begins to count the generator's own cost.
+    /// Starts measuring the generator's own cost.
     pub(crate) fn begin_cost(&mut self) -> io::Result<()> {
         self.begun = (thread_cpu::current()?, Duration::from_nanos(self.now()));
         Ok(())
     }
 
-    /// The cost since then, with the samples of that time.
+    /// Returns the generator's cost since [`Generator::begin_cost`], given the samples of that time.
     pub(crate) fn cost(&self, samples: &[Sample]) -> io::Result<Cost> {
         let cpu = (thread_cpu::current()? - self.begun.0).as_secs_f64();
         let wall = (Duration::from_nanos(self.now()) - self.begun.1).as_secs_f64();
@@ -426,10 +426,10 @@ impl Generator {
         })
     }
 
-    /// Good replies, one of each frame that had one: what was sealed, and what became of it.
+    /// Returns the last successful response of each frame, with the plaintext and the sealed document.
     ///
     /// # Errors
-    /// If an answer was wrong, or nothing was ever answered.
+    /// If a response was incorrect, or none was ever successful.
     pub(crate) fn replies(&self) -> io::Result<Vec<(&[u8], &[u8])>> {
         if let Some(wrong) = &self.wrong {
             return Err(io::Error::other(format!("a wrong answer: {wrong}")));
@@ -448,15 +448,15 @@ impl Generator {
 /// Classification of a response.
 enum Verdict {
     Good,
-    /// Refused: why, and for how many nanoseconds the caller is to wait.
+    /// Rejected, with the reason and the nanoseconds for which the client must wait.
     Wait(String, u64),
     Late,
     Cancelled,
 }
 
-/// Checks one answer: a reply with as many values as it should have, or an error that load may cause.
+/// Checks one response: it must have the expected number of values, or be an error that load can cause.
 fn judge(message: &[u8], values: u64, frame: &Frame) -> Result<Verdict, String> {
-    // The scanner has walked the result, so a good one is not walked again.
+    // The scanner has parsed the result, so a successful response is not parsed again.
     let mut head = TokenReader::new(message);
     let kind = head.array_len().and_then(|_| head.u64()).and_then(|_| head.u32());
     kind.map_err(|error| error.to_string())?;
@@ -477,7 +477,7 @@ fn judge(message: &[u8], values: u64, frame: &Frame) -> Result<Verdict, String> 
     }
 }
 
-/// The reason in a refusal's details, or its sentence.
+/// Returns the reason in an error's details, or else its message.
 fn reason(error: &RpcError) -> String {
     let detail = error.details.iter().find(|detail| ["reason", "limit"].contains(&detail.key.as_ref()));
     match detail.map(|detail| &detail.value) {

@@ -1,4 +1,4 @@
-//! Asks `/live` ten times a second, over a new connection each time, while everything else runs.
+//! Probes `/live` ten times per second, over a new connection each time, during all experiments.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// From one question to the next.
+/// Interval between probes.
 const EVERY: Duration = Duration::from_millis(100);
-/// A probe gives up after this.
+/// Timeout of a probe.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One answer, or none.
+/// The result of one probe.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     /// The experiment that ran meanwhile.
     pub(crate) during: String,
-    /// From when it should have been asked to the whole answer; `None`: no good answer.
+    /// Time from the scheduled probe to the complete response, or `None` without a successful response.
     pub(crate) ms: Option<f64>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Prober {
 }
 
 impl Prober {
-    /// Starts the thread, which has nobody to ask yet.
+    /// Starts the thread, which has no target yet.
     pub(crate) fn start() -> Self {
         let shared = Arc::new(LiveState::default());
         let of_thread = Arc::clone(&shared);
@@ -48,25 +48,25 @@ impl Prober {
                 let target = of_thread.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let Some((address, during)) = target else { continue };
                 let ms = ask(address).then(|| due.elapsed().as_secs_f64() * 1e3);
-                // Between two engines there is nobody to answer.
+                // Between two engines there is no target.
                 let target = of_thread.target.lock().unwrap_or_else(PoisonError::into_inner);
                 if target.as_ref().is_some_and(|(now, _)| *now == address) {
                     of_thread.probes.lock().unwrap_or_else(PoisonError::into_inner).push(Probe { during, ms });
                 }
-                // A late answer must not be followed by a burst of questions.
+                // A late response must not be followed by a burst of probes.
                 due = due.max(Instant::now().checked_sub(EVERY).unwrap_or(due));
             }
         });
         Self { shared, thread: Some(thread) }
     }
 
-    /// Asks this engine from now on; `None`: nobody.
+    /// Sets the engine to probe from now on, or none.
     pub(crate) fn ask(&self, target: Option<(SocketAddr, &str)>) {
         let target = target.map(|(address, during)| (address, during.to_owned()));
         *self.shared.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
-    /// Ends the thread and gives what it heard.
+    /// Ends the thread and returns the results.
     pub(crate) fn finish(mut self) -> Vec<Probe> {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -1,4 +1,4 @@
-//! The machine beside us: whether others used it, and threads that keep its clocks warm.
+//! The machine's state: CPU use by other processes, and threads that keep the CPU clocks up.
 
 use std::fs;
 use std::io;
@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 
 use crate::fair::child::EngineChild;
 
-/// The kernel counts CPU time of all in hundredths of a second.
+/// Ticks per second of the kernel's CPU times.
 const TICK_S: f64 = 0.01;
 
-/// CPU time so far, in seconds.
+/// A reading of CPU time, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     at: Instant,
-    /// Of everybody, all cores, and what the host gave to others.
+    /// CPU time of all processes on all cores, including time that the host gave to other guests.
     busy: f64,
-    /// Of this process, the engines that have ended, and those that are given.
+    /// CPU time of this process, of ended engines, and of the given engines.
     ours: f64,
 }
 
 impl Usage {
-    /// Now. `engines` are those that run.
+    /// Reads the current values. `engines` are the running ones.
     pub(crate) fn read(engines: &[&EngineChild]) -> io::Result<Self> {
         let ticks =
             |text: &str| -> Vec<f64> { text.split_whitespace().filter_map(|ticks| ticks.parse().ok()).collect() };
@@ -34,18 +34,19 @@ impl Usage {
         let all = fs::read_to_string("/proc/stat")?;
         let all = ticks(all.lines().next().unwrap_or(""));
         let own = fs::read_to_string("/proc/self/stat")?;
-        // Behind the name, which may hold anything: state, which is no number, then ten, then our times and our children's.
+        // After the name, which can contain any character: the state, which is no number, then ten fields, then our CPU
+        // times and our children's.
         let own = ticks(own.rsplit_once(')').map_or("", |(_, rest)| rest));
         let engines = engines.iter().map(|engine| engine.cpu()).sum::<io::Result<Duration>>()?;
         Ok(Self {
             at: Instant::now(),
-            // user, nice, system, irq, softirq and steal; idle and iowait are no use.
+            // user, nice, system, irq, softirq and steal, without idle and iowait.
             busy: of(&all, &[0, 1, 2, 5, 6, 7]),
             ours: of(&own, &[10, 11, 12, 13]) + engines.as_secs_f64(),
         })
     }
 
-    /// The share of all cores that others took since then.
+    /// Returns the share of all cores that other processes took since the reading `before`.
     pub(crate) fn foreign_since(self, before: Self) -> f64 {
         let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
         let all = (self.at - before.at).as_secs_f64() * cores;
@@ -53,19 +54,20 @@ impl Usage {
     }
 }
 
-/// Gives the calling thread, and those that it starts, the priority of callers on a machine of their own: the engine must
-/// not keep them from the core. Only some may; without it sends are late more often, and the report says so.
+/// Raises the priority of the calling thread and the threads that it starts, as if clients had their own machine: the
+/// engine must not displace them. Not all users may do this. Without the higher priority, sends are late more often,
+/// and the report says so.
 pub(crate) fn raise_priority() {
     let _ = rustix::process::setpriority_process(None, -10);
 }
 
-/// Takes that back, in the engine's process, before it starts a thread.
+/// Restores the normal priority, in the engine's process, before it starts a thread.
 pub(crate) fn usual_priority() {
     let _ = rustix::process::setpriority_process(None, 0);
 }
 
-/// Puts the calling thread under the kernel's idle policy. There is no safe call for that at hand, but util-linux has a
-/// program. Gives whether it is so.
+/// Puts the calling thread under the kernel's idle policy with a program of util-linux, because there is no safe
+/// function for it. Returns whether this succeeded.
 fn idle_policy() -> bool {
     let link = fs::read_link("/proc/thread-self").unwrap_or_default();
     let Some(thread) = link.file_name() else { return false };
@@ -77,10 +79,10 @@ const REST: u8 = 0;
 const SPIN: u8 = 1;
 const END: u8 = 2;
 
-/// One thread per core that spins while it is told to, under the kernel's idle policy: to everybody else its core is free.
-/// An idle machine lowers its clocks and is slow to wake, so that it answers later than a busy one: what is measured alone
-/// would look worse than it is. A low priority would not do: the kernel wakes no thread on a core that is taken so, and the
-/// engine's threads would share one. Without `chrt` the threads rest, and "alone" is "idle".
+/// One thread per core that spins on demand under the kernel's idle policy, so that its core counts as free. An idle
+/// machine lowers its clocks and wakes slowly, which would make results on an idle machine look worse than on a busy
+/// one. A low priority is not enough: the kernel wakes no thread on such a busy core, so the engine's threads would
+/// share one. Without `chrt` the threads do not spin, and "alone" equals "idle".
 #[derive(Debug)]
 pub(crate) struct Warmth {
     state: Arc<AtomicU8>,
@@ -88,7 +90,7 @@ pub(crate) struct Warmth {
 }
 
 impl Warmth {
-    /// Starts the threads, at rest.
+    /// Starts the threads, without spinning.
     pub(crate) fn start() -> Self {
         let state = Arc::new(AtomicU8::new(REST));
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -108,7 +110,7 @@ impl Warmth {
         Self { threads: (0..cores).map(spin).collect(), state }
     }
 
-    /// Spins or rests.
+    /// Starts or stops spinning.
     pub(crate) fn set(&self, on: bool) {
         self.state.store(if on { SPIN } else { REST }, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The figures, as SVG.
+//! Draws the figures as SVG.
 
 use std::io;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use plotters::prelude::*;
 use sealwire_benches::figure::{Area, COLOURS, Drawn, FAINT, FONT, INK, draw, latency_panel};
 use sealwire_benches::stats::LogHistogram;
 
-/// How dark the band of the batches is.
+/// Opacity of the band that marks the batches.
 const BAND: f64 = 0.08;
 
-/// Fields a second over time, a panel for each variant: calls of 30 and of 2,000 fields. `burst`, in seconds, is when the
-/// batches arrive and how long they alone would take.
+/// Draws fields per second over time, with a panel per variant and lines for requests of 30 and 2,000 fields. `burst`
+/// is the time in seconds from the arrival of the batches to their end if they ran alone.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub(crate) fn speed(file: &Path, variants: &[(&str, &[Vec<f64>; 2])], bin_s: f64, burst: Range<f64>) -> io::Result<()> {
     let title = format!("Fields sealed in a second while {} s of batches burst in", burst.end - burst.start);
     let keys = [
@@ -33,10 +33,10 @@ pub(crate) fn speed(file: &Path, variants: &[(&str, &[Vec<f64>; 2])], bin_s: f64
     })
 }
 
-/// Shares of calls by latency, a panel for each class and a line for each variant.
+/// Draws the share of requests by latency, with a panel per class and a line per variant.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub(crate) fn latency(file: &Path, classes: [&str; 3], variants: &[(&str, &[LogHistogram; 3])]) -> io::Result<()> {
     let keys: Vec<_> = variants.iter().zip(COLOURS).map(|((name, _), colour)| (*name, colour.filled())).collect();
     draw(file, "Latency of served calls at 1.5 times the capacity", &keys, classes.len(), |areas| {

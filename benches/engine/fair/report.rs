@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::fair::generator::{Cost, Sample};
 
-/// A table in Markdown.
+/// A Markdown table.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     title: String,
@@ -16,12 +16,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Without rows.
+    /// Makes a table without rows.
     pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         Self { title: title.into(), columns: columns.iter().map(|&name| name.into()).collect(), rows: Vec::new() }
     }
 
-    /// One row, a cell for each column.
+    /// Adds a row, with a cell for each column.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
@@ -44,11 +44,11 @@ impl Table {
 /// A promise and its result.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    /// The promise.
+    /// The requirement.
     pub(crate) what: String,
     /// The measured value.
     pub(crate) measured: String,
-    /// How it stands.
+    /// The verdict.
     pub(crate) verdict: Verdict,
     /// True if it depends on time, which other processes on the machine take away.
     timed: bool,
@@ -59,23 +59,23 @@ pub(crate) struct Gate {
 pub(crate) struct Section {
     /// Its title.
     pub(crate) title: String,
-    /// Figures.
+    /// Tables of results.
     pub(crate) tables: Vec<Table>,
-    /// Promises.
+    /// Requirements with their verdicts.
     pub(crate) gates: Vec<Gate>,
     /// Notes for the reader.
     pub(crate) notes: Vec<String>,
-    /// Every sample, for other programs.
+    /// All samples, for other programs.
     pub(crate) raw: Value,
 }
 
 impl Section {
-    /// Without figures.
+    /// Makes an empty section.
     pub(crate) fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), ..Self::default() }
     }
 
-    /// Adds a gate. What the engine has no switch for, and what the generator could not carry, is not judged.
+    /// Adds a gate. The verdict is inconclusive if `judged` says that the result cannot be judged.
     pub(crate) fn gate(&mut self, what: impl Into<String>, measured: String, verdict: Verdict, judged: Judged) {
         let (verdict, measured) = match judged {
             Judged::Yes | Judged::Always => (verdict, measured),
@@ -84,7 +84,7 @@ impl Section {
         self.gates.push(Gate { what: what.into(), measured, verdict, timed: judged != Judged::Always });
     }
 
-    /// Says how much of the machine others took meanwhile, and takes back what was judged when that was too much.
+    /// Notes the share of the machine that other processes took, and withdraws verdicts about time if it was too large.
     pub(crate) fn shared(&mut self, foreign: f64) {
         self.notes.push(format!("others took {} of the machine during all of this", percent(foreign)));
         for gate in self.gates.iter_mut().filter(|gate| foreign > FOREIGN_MAX && gate.timed) {
@@ -95,7 +95,7 @@ impl Section {
         }
     }
 
-    /// As Markdown.
+    /// Formats the section as Markdown.
     pub(crate) fn markdown(&self) -> String {
         let mut out = format!("## {}\n", self.title);
         for table in &self.tables {
@@ -114,7 +114,7 @@ impl Section {
         out + "\n"
     }
 
-    /// As data, without the samples.
+    /// Formats the section as JSON, without the samples.
     pub(crate) fn json(&self) -> Value {
         let gates = self
             .gates
@@ -129,36 +129,36 @@ impl Section {
     }
 }
 
-/// Others may take this share of the machine.
+/// Largest accepted share of the machine for other processes.
 const FOREIGN_MAX: f64 = 0.05;
 
 /// Tells whether a figure can be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judged {
-    /// It may.
+    /// It can be judged, unless other processes disturbed the run.
     Yes,
-    /// It may, whatever else the machine did.
+    /// It can be judged, even if other processes disturbed the run.
     Always,
-    /// It may not, because of this.
+    /// It cannot be judged, for this reason.
     No(&'static str),
 }
 
 impl Judged {
-    /// A condition, and what is wrong without it.
+    /// Returns `Yes` if the condition holds, and else `No` with the reason `otherwise`.
     pub(crate) const fn when(holds: bool, otherwise: &'static str) -> Self {
         if holds { Self::Yes } else { Self::No(otherwise) }
     }
 
-    /// Both conditions.
+    /// Combines two conditions. `No` wins.
     #[must_use]
     pub(crate) const fn and(self, other: Self) -> Self {
         if matches!(self, Self::No(_)) { self } else { other }
     }
 }
 
-/// Sends may be late by this share of the least time that is judged, at their p99.
+/// Largest accepted p99 lag of sends, as a share of the shortest latency that is judged.
 const LAG_SHARE_MAX: f64 = 0.25;
-/// Nothing is spoiled by sends as late as this, in milliseconds: what a thread takes to wake.
+/// Lag of sends that is always accepted, in milliseconds: the time that a thread needs to wake.
 const LAG_MS_MIN: f64 = 0.2;
 
 /// Judges whether the generator kept up with figures of that many milliseconds, with a note on its own cost.
@@ -176,12 +176,12 @@ pub(crate) fn kept_up(cost: Cost, of_ms: f64, what: &str) -> (Judged, String) {
     (Judged::when(kept, "the generator was late"), note)
 }
 
-/// Milliseconds with three digits.
+/// Formats milliseconds with three digits.
 pub(crate) fn ms(value: f64) -> String {
     digits(value)
 }
 
-/// Three digits.
+/// Formats a number with three digits.
 pub(crate) fn digits(value: f64) -> String {
     match value {
         _ if !value.is_finite() => "-".into(),
@@ -191,22 +191,22 @@ pub(crate) fn digits(value: f64) -> String {
     }
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// A value with its interval.
+/// Formats a value with its interval.
 pub(crate) fn interval(of: Interval, unit: &str) -> String {
     format!("{}{unit} ({} to {})", digits(of.value), digits(of.low), digits(of.high))
 }
 
-/// The cells p50, p99, max and the count.
+/// Formats the cells p50, p99, max and count.
 pub(crate) fn summary(of: Summary) -> Vec<String> {
     vec![ms(of.p50), ms(of.p99), ms(of.max), of.count.to_string()]
 }
 
-/// Samples as rows of load, fields, when it should have been sent (ms), latency (ms) and what became of it.
+/// Formats samples as rows of load, fields, scheduled send time (ms), latency (ms) and outcome.
 pub(crate) fn raw<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Value {
     let thousandths = |ms: f64| (ms * 1e3).round() / 1e3;
     let row = |sample: &Sample| {

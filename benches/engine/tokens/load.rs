@@ -1,4 +1,4 @@
-//! Callers with one token each, as the engine serves them.
+//! Clients with one token each, served as in the engine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::tokens::Window;
 use crate::tokens::place::{MAP, Place, id};
 
-/// Callers that write one token after another: room, group, commit.
+/// Runs clients that write one token after another: acquire a permit, form a group, commit.
 pub(crate) async fn write(place: &Arc<Place>, callers: usize, printed: bool, window: Duration) -> Window {
     let call = move |place: Arc<Place>, _| async move {
         let rows = place.fresh(1, printed);
@@ -21,7 +21,7 @@ pub(crate) async fn write(place: &Arc<Place>, callers: usize, printed: bool, win
     run(place, callers, window, call).await
 }
 
-/// Callers that look one token up after another.
+/// Runs clients that look up one token after another.
 pub(crate) async fn look_up(place: &Arc<Place>, callers: usize, window: Duration) -> Window {
     let call = |place: Arc<Place>, random: u64| async move {
         let key = (MAP, id(random % place.there()));
@@ -31,7 +31,7 @@ pub(crate) async fn look_up(place: &Arc<Place>, callers: usize, window: Duration
     run(place, callers, window, call).await
 }
 
-/// Each caller calls again as soon as it has its answer.
+/// Runs clients that send the next request as soon as they have the response.
 async fn run<C, A>(place: &Arc<Place>, callers: usize, window: Duration, call: C) -> Window
 where
     C: Fn(Arc<Place>, u64) -> A + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! A store, its rows, and what is in front of it.
+//! A store with its rows, and its coalescer and throttle.
 
 use std::io;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::tokens::Window;
 use crate::tokens::raw::Raw;
 
 pub(crate) const MAP: MapId = MapId { app: 1, collection: 1 };
-/// A 16-byte value and a token, sealed.
+/// A sealed row with a 16-byte value and a token.
 const SEALED_BYTES: usize = 100;
-/// Rows that are put at once to fill a store, and by how many at once.
+/// Rows per write, and concurrent writes, when a store is filled.
 const FILL_ROWS: u64 = 500;
 const FILL_TASKS: u64 = 2;
 
@@ -82,12 +82,12 @@ impl Place {
         }
     }
 
-    /// Rows that are there for sure: those of lower numbers.
+    /// Returns the number of rows that surely exist. Rows with lower numbers exist.
     pub(crate) fn there(&self) -> u64 {
         self.there.load(Ordering::Relaxed)
     }
 
-    /// Puts rows until there are so many.
+    /// Writes rows until there are `rows`.
     pub(crate) async fn fill(&self, rows: u64) -> io::Result<()> {
         let from = self.next.load(Ordering::Relaxed);
         let numbers = Arc::new(AtomicU64::new(from));
@@ -106,7 +106,7 @@ impl Place {
             });
         }
         tasks.join_all().await.into_iter().collect::<io::Result<()>>()?;
-        // Where writes that were measured have made more than were asked for, all of these are there.
+        // Measured writes can have made more rows than requested. All of those exist.
         let there = rows.max(from);
         self.there.store(there, Ordering::Relaxed);
         self.next.store(there, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl Place {
         Ok(())
     }
 
-    /// So many rows that no other is like.
+    /// Makes `count` unique rows.
     pub(crate) fn fresh(&self, count: u64, printed: bool) -> Vec<Row> {
         let first = self.next.fetch_add(count, Ordering::Relaxed);
         (first..first + count).map(|number| row(number, printed)).collect()
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-/// As an operator would set them for a table of this size; everything that makes a commit durable is on.
+/// Returns settings that an operator would choose for a table of this size. Full durability of commits is on.
 pub(crate) fn settings() -> sealwire_testkit::Options {
     sealwire_testkit::Options::default().set("shared_buffers", "512MB").set("max_wal_size", "8GB")
 }
@@ -149,7 +149,7 @@ pub(crate) fn id(number: u64) -> TokenId {
     TokenId(spread(number, 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
 
-/// Spread over the keys, as keyed hashes are; odd factors keep them apart.
+/// Spreads the numbers evenly over the keys, like keyed hashes. Odd factors keep them distinct.
 fn spread(number: u64, factor: u128) -> [u8; 16] {
     u128::from(number).wrapping_mul(factor).to_be_bytes()
 }

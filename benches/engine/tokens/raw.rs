@@ -24,9 +24,9 @@ const LOOK_UP: &str = "SELECT i.n, t.id, t.fingerprint, t.sealed, t.tags, t.expi
     JOIN sealwire.tokens t ON t.app = 1 AND t.collection = 1 AND t.id = i.id";
 
 pub(crate) enum Raw {
-    /// As many connections as the store writes by.
+    /// One connection per writer of the store.
     Postgres(Vec<Client>),
-    /// The store itself, in full calls: `store` has the figures of what is below it.
+    /// The store itself, with full batches. The bench `store` measures the database below it.
     Store(Arc<dyn TokenStore>),
 }
 
@@ -43,7 +43,7 @@ impl Raw {
         Ok(Self::Postgres(clients))
     }
 
-    /// Rows that `fresh` makes, as many to a call as go together.
+    /// Writes rows made by `fresh`, in full batches.
     pub(crate) async fn write(&self, fresh: impl Fn(u64) -> Vec<Row>, window: Duration) -> io::Result<Window> {
         let rows = AtomicU64::new(0);
         let begun = Instant::now();
@@ -77,7 +77,7 @@ impl Raw {
         Ok(Window { rate: rows.into_inner() as f64 / begun.elapsed().as_secs_f64(), latencies: Vec::new() })
     }
 
-    /// Keys of rows that are there, as many to a call as go together.
+    /// Looks up keys of existing rows, in full batches.
     pub(crate) async fn look_up(&self, there: u64, window: Duration) -> io::Result<Window> {
         let keys = AtomicU64::new(0);
         let seeds = AtomicU64::new(1);
@@ -111,7 +111,7 @@ impl Raw {
     }
 }
 
-/// Work on every connection at once.
+/// Runs the work on every connection at once.
 async fn both(clients: &[Client], work: impl AsyncFn(&Client) -> io::Result<()>) -> io::Result<()> {
     let mut all: Vec<_> = clients.iter().map(|client| Box::pin(work(client))).collect();
     std::future::poll_fn(|context| {

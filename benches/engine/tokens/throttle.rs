@@ -1,4 +1,4 @@
-//! `throttle`: what writers feel of a slowed database, by what stands before it.
+//! `throttle`: the effect of a slowed database on writers, by kind of admission control.
 //!
 //! PostgreSQL with fsync on, behind a proxy that holds up each piece of an exchange. Four doors take turns: the
 //! engine's throttle; none; a bound without the curve, whose callers wait in order; the same bound, whose callers are
@@ -30,27 +30,27 @@ use crate::tokens::Options;
 use crate::tokens::place::{failed, settings};
 use writers::{Desk, Door, Load, Sample};
 
-/// Doors, in the order of the report; the first is the engine's.
+/// Kinds of admission control, in the order of the report. The first is the engine's.
 const DOORS: [&str; 4] = ["throttle", "no bound", "bound, in order", "bound, refused"];
 const LOADS: [&str; 2] = ["steady", "bursts"];
 /// Offered load as a fraction of the capacity.
 const OVER: f64 = 1.25;
 const UNDER: f64 = 0.5;
-/// Rows in a second with the throttle over those without.
+/// Gate: least rate of rows with the throttle, as a share of the rate without.
 const RATE_MIN: f64 = 0.97;
-/// A room is found at once in less, in seconds.
+/// Admission within less than this many seconds counts as immediate.
 const AT_ONCE: f64 = 1e-3;
 
 struct Setup {
-    /// How long the proxy holds up each piece, of 16 KiB at most, of either way.
+    /// Delay by the proxy of each piece of at most 16 KiB, in either direction.
     delay: Duration,
     bounds: ThrottleBounds,
     writers: usize,
-    /// Callers that find the capacity: more than two full writes.
+    /// Clients that measure the capacity: more than two full writes.
     closed: usize,
     /// Seconds of the search for the capacity: until it counts, and until it ends.
     capacity: (f64, f64),
-    /// Of `steady`: the same. The first is at least what the bound takes to fill.
+    /// Seconds of `steady`: until counting starts, and counted. The first is at least the time to fill the bound.
     steady: (f64, f64),
     /// Seconds of one phase of `bursts`; there are two.
     phase: f64,
@@ -85,7 +85,7 @@ impl Setup {
     }
 }
 
-/// The slowed database and what is measured of it on the way.
+/// The slowed database with its store.
 struct Slow<'a> {
     store: Arc<PostgresStore>,
     lanes: Lanes,
@@ -110,7 +110,7 @@ impl Slow<'_> {
         Arc::new(Desk::new(door, coalescer, Arc::clone(&self.numbers)))
     }
 
-    /// Every row that was answered is there.
+    /// Checks that every acknowledged row exists.
     fn check(&self) -> io::Result<()> {
         let there = self.database.sql("SELECT count(*) FROM sealwire.tokens").map_err(failed)?;
         let answered = self.numbers.load(Ordering::Relaxed);
@@ -128,14 +128,14 @@ struct Capacity {
     took: f64,
 }
 
-/// One of a row's times, in seconds.
+/// Reads one of a row's times, in seconds.
 type Time = fn(&Sample) -> f64;
 
 /// Measurements of one variant under one load.
 struct ThrottleMeasurement {
     load: &'static str,
     door: &'static str,
-    /// Rows made durable in a second, by round.
+    /// Durable rows per second, by round.
     rates: Vec<f64>,
     samples: Vec<Sample>,
     promised_max: usize,
@@ -170,7 +170,7 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
         }));
         for round in 0..setup.rounds {
             for at in 0..DOORS.len() {
-                // Each second round backwards.
+                // Every second round runs in reverse order.
                 let at = first + if round.is_multiple_of(2) { at } else { DOORS.len() - 1 - at };
                 progress(&format!("{load}, round {}: {}", round + 1, measured[at].door));
                 measured[at].round(&setup, &slow, &capacity, round).await?;
@@ -190,11 +190,11 @@ async fn capacity(setup: &Setup, slow: &Slow<'_>) -> io::Result<Capacity> {
     let flights = flights.0.lock().unwrap_or_else(PoisonError::into_inner);
     let all: f64 = flights.iter().map(|(rows, _)| rows).sum();
     let mean = |of: fn(&(f64, f64)) -> f64| flights.iter().map(|one| one.0 * of(one)).sum::<f64>() / all;
-    // On a very slow machine no row may be durable within a smoke run, and gaps are made of this.
+    // On a very slow machine, a smoke run can have no durable row. The rate is a divisor later, so it must not be 0.
     Ok(Capacity { rate: rate(&samples, settled, end).max(1.0), rows: mean(|one| one.0), took: mean(|one| one.1) })
 }
 
-/// Rows a second that became durable within a time.
+/// Returns the rows per second that became durable within a time.
 fn rate(samples: &[Sample], from: f64, to: f64) -> f64 {
     let within = samples.iter().filter(|sample| (from..to).contains(&(sample.due + sample.durable)));
     within.count() as f64 / (to - from)
@@ -215,7 +215,7 @@ impl ThrottleMeasurement {
         };
         let desk = slow.desk(door(self.door, setup.bounds), &Arc::default());
         let time = Duration::from_secs_f64(to);
-        // Doors get the same arrivals.
+        // All kinds of admission control get equal arrivals.
         let samples = desk.run(setup.writers, load, time, 1 + round as u64).await?;
         self.rates.push(rate(&samples, from, to));
         self.promised_max = self.promised_max.max(desk.promised_max());
@@ -232,12 +232,12 @@ impl ThrottleMeasurement {
         LogHistogram::of(self.samples.iter().map(|sample| of(sample).max(1e-4)))
     }
 
-    /// Part of the rows that `is` holds of.
+    /// Returns the share of the rows for which `is` returns true.
     fn part(&self, is: impl Fn(&Sample) -> bool) -> f64 {
         self.samples.iter().filter(|sample| is(sample)).count() as f64 / self.samples.len().max(1) as f64
     }
 
-    /// Refusals for each row.
+    /// Returns the rejections per row.
     fn refusals(&self) -> f64 {
         let refused: f64 = self.samples.iter().map(|sample| f64::from(sample.refused)).sum();
         refused / self.samples.len().max(1) as f64
@@ -283,7 +283,7 @@ fn door(name: &str, bounds: ThrottleBounds) -> Door {
         "throttle" => with(bounds),
         "no bound" => with(ThrottleBounds { rows_max: 1 << 40, bytes_max: 1 << 50, ..bounds }),
         "bound, in order" => Door::Bound(Arc::new(Semaphore::new(bounds.rows_max)), bounds.rows_max),
-        // Where nobody may wait, the bound is where delay would begin: at 0.6.
+        // Without waiting, the bound is where the throttle's delay would begin: at 0.6.
         _ => with(ThrottleBounds {
             rows_max: bounds.rows_max * 5 / 3,
             bytes_max: bounds.bytes_max * 5 / 3,
@@ -292,7 +292,7 @@ fn door(name: &str, bounds: ThrottleBounds) -> Door {
     }
 }
 
-/// A promise, what was measured, and how it stands.
+/// A requirement, its measured value and the verdict.
 type Gate = (String, String, Verdict);
 
 /// Returns the promises of the throttle under steady load.
@@ -364,7 +364,7 @@ fn markdown(
     lines.join("\n")
 }
 
-/// A panel for each of the two times, a line for each door.
+/// Draws a panel for each of the two times, with a line for each kind of admission control.
 fn picture(file: &Path, load: &str, measured: &[ThrottleMeasurement]) -> io::Result<()> {
     let keys: Vec<_> = measured.iter().zip(COLOURS).map(|(one, colour)| (one.door, colour.filled())).collect();
     let title = format!("Latency of writes with and without the throttle, {load} load");

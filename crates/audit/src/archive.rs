@@ -1,4 +1,4 @@
-//! Moves whole segments to another folder, and leaves a sealed statement of what was moved.
+//! Moves whole segments to another folder, and writes an authenticated archive statement of the moved records.
 //!
 //! A trail is complete from record 1 on, or from behind the record that its statement names. So a segment that is gone
 //! and in no statement is missed for good, by `verify` and by each engine that starts. The folder that segments are
@@ -17,24 +17,24 @@ use crate::segment::Header;
 use crate::timestamp::Moment;
 use crate::verify::{Anchor, Problem, Range, VerifyError, verify};
 
-/// The statement's name in the folder.
+/// File name of the statement in the folder.
 pub const ARCHIVED_FILE: &str = "archived.json";
-/// Its length at most.
+/// Largest size of a statement in bytes.
 const BYTES_MAX: usize = 1_024;
-/// Held while segments are moved.
+/// Lock file held while segments are moved.
 const LOCK_FILE: &str = "archive.lock";
 
-/// The statement: every record up to this one was moved away.
+/// The archive statement: every record up to `last` was moved away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archived {
-    /// The last record that was moved away.
+    /// Returns the last record that was moved away.
     pub(crate) last: Head,
     /// Number of findings in the moved segments, over all moves.
     pub findings: u64,
 }
 
 impl Archived {
-    /// The last record that was moved away.
+    /// Returns the last record that was moved away.
     #[must_use]
     pub fn last(&self) -> Anchor {
         Anchor { seq: self.last.seq, hash: self.last.hash }
@@ -54,11 +54,11 @@ impl Archived {
         out
     }
 
-    /// Reads the statement of a folder; with the key, only if it is sealed with that.
+    /// Reads the statement of a folder. With a key, accepts only a statement that is authenticated with that key.
     ///
     /// # Errors
     ///
-    /// [`NoteError`]; without a key never that it is forged.
+    /// [`NoteError`]. Without a key, forgeries are not detected.
     pub fn read(folder: &Path, key: Option<&AuditKey>) -> Result<Self, NoteError> {
         Self::parse(&note::read(&folder.join(ARCHIVED_FILE), BYTES_MAX)?, key)
     }
@@ -72,7 +72,7 @@ impl Archived {
         Ok(archived)
     }
 
-    /// The statement, if there is one.
+    /// Reads and authenticates the statement of a folder. Returns `None` if there is none.
     fn find(folder: &Path, key: &AuditKey) -> Result<Option<Self>, ArchiveError> {
         match Self::read(folder, Some(key)) {
             Ok(archived) => Ok(Some(archived)),
@@ -81,7 +81,7 @@ impl Archived {
         }
     }
 
-    /// In one step: the old one or the new one is there.
+    /// Replaces the statement atomically: after a crash, either the old or the new statement is there.
     fn write(&self, folder: &Path, key: &AuditKey) -> Result<(), ArchiveError> {
         replace(&folder.join(ARCHIVED_FILE), &mut &*self.encode(key))?;
         files::sync_folder(folder).map_err(at(folder))
@@ -91,33 +91,34 @@ impl Archived {
 /// A request to move segments.
 #[derive(Clone, Debug)]
 pub struct Move {
-    /// The trail. Its engine may run.
+    /// Folder of the audit log. The engine that writes it can keep running.
     pub folder: PathBuf,
-    /// Another folder: one that is not there, is empty, or holds what was moved before.
+    /// Target folder. It must be absent, empty, or hold segments that were moved before.
     pub to: PathBuf,
-    /// Only segments whose records are all older. `None`: all that are complete.
+    /// Moves only segments whose records are all older than this time. `None`: moves all completed segments.
     pub before: Option<Moment>,
-    /// Move also what does not verify. The statement counts the findings, and `verify` says so from then on.
+    /// Also moves segments that fail verification. The statement counts their findings, and `verify` reports them from
+    /// then on.
     pub despite_findings: bool,
 }
 
 /// The result of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Files.
+    /// Number of moved segment files.
     pub segments: usize,
-    /// Bytes of them.
+    /// Total size of the moved files in bytes.
     pub bytes: u64,
-    /// The first and the last record; `None`: there was nothing to move.
+    /// Numbers of the first and the last moved record. `None`: there was nothing to move.
     pub records: Option<(u64, u64)>,
     /// Number of findings in the moved segments.
     pub findings: u64,
 }
 
-/// Why nothing was moved.
+/// The reason why nothing was moved.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// Another process moves segments, or an engine writes where they would go.
+    /// Another process is moving segments, or an engine writes to the target folder.
     #[error("{}: in use by another process", folder.display())]
     InUse {
         /// The folder.
@@ -129,14 +130,14 @@ pub enum ArchiveError {
          statement says so for good"
     )]
     Findings {
-        /// How many.
+        /// Number of findings.
         findings: u64,
         /// The first record that would be moved.
         from: u64,
-        /// The last.
+        /// The last record that would be moved.
         to: u64,
     },
-    /// The folder to move to holds something else.
+    /// The target folder holds something else.
     #[error("{}: {what}; name another folder", folder.display())]
     Elsewhere {
         /// The folder.
@@ -144,18 +145,18 @@ pub enum ArchiveError {
         /// A description of the file found there.
         what: String,
     },
-    /// A statement or a head cannot be believed.
+    /// A statement or a checkpoint is missing, damaged or forged.
     #[error("{} {error}", path.display())]
     Note {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: NoteError,
     },
-    /// The trail cannot be read.
+    /// The audit log cannot be read.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// The system refuses.
+    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
@@ -175,14 +176,14 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> ArchiveError {
 ///
 /// # Errors
 ///
-/// [`ArchiveError`]; nothing was removed from the trail.
+/// [`ArchiveError`]. Nothing was removed from the audit log.
 pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) -> Result<Moved, ArchiveError> {
     let Move { folder, to, before, despite_findings } = this;
     let _moving = locked(folder, LOCK_FILE)?;
     let archived = Archived::find(folder, key)?;
     let floor = archived.as_ref().map_or(0, |archived| archived.link().seq);
     let mut all = files::segments(folder).map_err(at(folder))?;
-    // One that an engine was killed over has no record yet: the one before it is the last.
+    // A segment without a first record is left over from a killed engine. The segment before it is then the last one.
     while let Some(last) = all.last() {
         let path = folder.join(&last.name);
         if Header::read(&path).map_err(at(&path))?.is_some() {
@@ -201,7 +202,7 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
     let (first, last) = (moved[0].first, kept[0].first - 1);
     let report =
         verify(folder, Some(key), Range { from: None, to: Some(last) }, &[], &mut |done, all| progress(done, 2 * all))?;
-    // Those of earlier moves count already.
+    // Findings of earlier moves are already counted in the statement.
     let new = report.findings.iter().filter(|finding| !matches!(finding.problem, Problem::ArchivedFindings(_)));
     let findings = new.count() as u64 + report.findings_omitted;
     if findings > 0 && !despite_findings {
@@ -210,7 +211,7 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
     let name = moved[moved.len() - 1].name.clone();
     let mut end = Link { seq: last, hash: report.hash };
     if report.last != last {
-        // A finding: the segment that stays knows what it went on from.
+        // Verification found a gap. The header of the next segment holds the hash of the record before it.
         let path = folder.join(&kept[0].name);
         end.hash = Header::read(&path).map_err(at(&path))?.map_or(end.hash, |header| header.previous.hash);
     }
@@ -263,13 +264,13 @@ fn is_copy(one: &Path, other: &Path) -> io::Result<bool> {
     }
 }
 
-/// The last of the segments to be moved: never the one that is written.
+/// Returns the index of the last segment to move. The newest segment, which is still being written, is never moved.
 fn wanted(folder: &Path, segments: &[Segment], before: Option<Moment>) -> Result<Option<usize>, ArchiveError> {
     let mut last = None;
     for (index, next) in segments.iter().enumerate().skip(1) {
         if let Some(before) = before {
             let path = folder.join(&next.name);
-            // No record of a segment is much younger than the next one's first.
+            // Records are written in order, so none is much younger than the first record of the next segment.
             let begun = Header::read(&path).map_err(at(&path))?.map(|header| header.time);
             if begun.is_none_or(|begun| begun > before) {
                 break;
@@ -280,7 +281,8 @@ fn wanted(folder: &Path, segments: &[Segment], before: Option<Moment>) -> Result
     Ok(last)
 }
 
-/// Copies segments into a folder that goes on from what is there, and lets its head name the last of them.
+/// Copies segments into the target folder, which must continue its existing records. Then writes a checkpoint that
+/// names the last copied segment.
 fn fill(
     folder: &Path,
     to: &Path,
@@ -299,7 +301,7 @@ fn fill(
     let floor = archived.map_or(0, |archived| archived.link().seq);
     match Head::read(to, Some(key)) {
         Ok(head) if head.chain != last.chain => return Err(elsewhere("holds another trail".to_owned())),
-        // In between: a move that was killed had fewer to move.
+        // An interrupted earlier move can have stopped anywhere between the two numbers.
         Ok(head) if !(floor..=last.seq).contains(&head.seq) => {
             let what = format!("holds records up to {}, and those to be moved begin at {}", head.seq, floor + 1);
             return Err(elsewhere(what));
@@ -338,7 +340,7 @@ fn copy(from: &Path, to: &Path) -> Result<u64, ArchiveError> {
     replace(to, &mut input)
 }
 
-/// Writes a file under another name first, so that it is there whole or not at all.
+/// Writes to a temporary file and renames it, so that the file is complete or absent.
 fn replace(path: &Path, input: &mut dyn io::Read) -> Result<u64, ArchiveError> {
     let partial = path.with_extension("partial");
     let mut write = || {
@@ -356,7 +358,7 @@ fn replace(path: &Path, input: &mut dyn io::Read) -> Result<u64, ArchiveError> {
     write().map_err(at(path))
 }
 
-/// The oldest first: what a kill leaves is without a gap.
+/// Removes segments and their torn files, oldest first, so that an interruption leaves no gap.
 fn remove(folder: &Path, segments: &[Segment]) -> Result<(), ArchiveError> {
     for segment in segments {
         let path = folder.join(&segment.name);

@@ -1,4 +1,4 @@
-//! The chain: each line holds a hash over the hash before it and its own bytes, and a MAC of that hash.
+//! The hash chain: each line holds a hash over the previous hash and the line's own bytes, and a MAC of that hash.
 //!
 //! `{"seq":N` + body + `,"hash":"` 64 digits `","mac":"` 32 digits `"}` newline. The hash is SHA-256 of the 32 bytes of
 //! the hash before and of everything up to `,"hash"`; before the first record stands a hash of the chain's random name.
@@ -11,20 +11,20 @@ use sha2::{Digest as _, Sha256};
 use crate::json;
 use crate::key::{AuditKey, MAC_BYTES};
 
-/// The longest line that is read, with its newline. Ours are a tenth of it.
+/// Longest line that is read, in bytes including the newline. Lines written by this crate are much shorter.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// The last number that a record may have: 16 digits, as in the names of segments. One can always be added.
+/// Highest record number: 16 digits, as in segment file names. Adding 1 never overflows.
 pub(crate) const SEQ_MAX: u64 = 9_999_999_999_999_999;
 
 const BEGIN: &[u8] = b"{\"seq\":";
 const HASH: &[u8] = b",\"hash\":\"";
 const MAC: &[u8] = b"\",\"mac\":\"";
 const END: &[u8] = b"\"}";
-/// Everything behind the body, without the newline.
+/// Bytes after the body, without the newline.
 const SEAL_BYTES: usize = HASH.len() + 64 + MAC.len() + 2 * MAC_BYTES + END.len();
 
-/// A SHA-256 hash. Shown as hexadecimal.
+/// A SHA-256 hash, displayed in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -70,7 +70,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Appends the next line. `body` is everything between the number and the seal, from its comma on.
+    /// Appends the next line to `out` and advances the link. `body` starts with the comma after the record number and
+    /// ends before the hash.
     pub(crate) fn seal(&mut self, key: &AuditKey, body: &[u8], out: &mut Vec<u8>) {
         let begin = out.len();
         self.seq += 1;
@@ -87,14 +88,14 @@ impl Link {
     }
 }
 
-/// A line taken apart. Nothing in it is verified yet.
+/// A parsed line. Nothing in it is verified yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// The record's number.
     pub seq: u64,
     /// The bytes that the hash covers.
     pub(crate) sealed: &'a [u8],
-    /// Of it, what is behind the number: from a comma on.
+    /// The part of `sealed` after the record number, starting with a comma.
     pub(crate) body: &'a [u8],
     /// The hash that the line states.
     pub hash: Digest,
@@ -102,7 +103,7 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Takes a line apart, without its newline. `None`: it is none of ours.
+    /// Parses a line without its newline. Returns `None` if the line does not have the audit format.
     #[must_use]
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let (sealed, seal) = line.split_at_checked(line.len().checked_sub(SEAL_BYTES)?)?;
@@ -121,16 +122,16 @@ impl<'a> Line<'a> {
         Some(Self { seq, sealed, body, hash: Digest(json::unhex(hash)?), mac: json::unhex(mac)? })
     }
 
-    /// The event that it says it records.
+    /// Returns the event type that the line claims.
     #[must_use]
     pub fn event(&self) -> Option<&'a str> {
-        // Behind a time of fixed length.
+        // The time before the event has a fixed length.
         let rest = self.body.strip_prefix(b",\"time\":\"")?.get(24..)?.strip_prefix(b"\",\"event\":\"")?;
         let end = rest.iter().position(|byte| *byte == b'"')?;
         std::str::from_utf8(&rest[..end]).ok()
     }
 
-    /// When it says that it was.
+    /// Returns the time that the line claims.
     #[must_use]
     pub fn time(&self) -> Option<&'a [u8]> {
         self.body.strip_prefix(b",\"time\":\"")?.get(..24)

@@ -1,7 +1,8 @@
-//! The head: a sealed note of the last record, beside the segments. A tail that is cut off leaves a head that says more.
+//! The checkpoint: an authenticated note that names the last record, stored beside the segments. If records are cut off
+//! at the end, the checkpoint names a record that no longer exists.
 //!
-//! It has a fixed length below a disk's sector and is written in place by one write, behind the records that it names: a process
-//! that is killed leaves the old one or the new one.
+//! The checkpoint has a fixed length, smaller than a disk sector. One write replaces it in place, after the records
+//! that it names. A process that is killed leaves either the old or the new checkpoint.
 
 use std::fs::File;
 use std::io;
@@ -12,23 +13,23 @@ use crate::chain::{Digest, Link};
 use crate::key::AuditKey;
 use crate::note::{self, NoteError};
 
-/// Its name in the folder.
+/// File name of the checkpoint in the folder.
 pub const HEAD_FILE: &str = "head.json";
-/// Its length, with the newline.
+/// Size of a checkpoint in bytes, with the newline.
 const BYTES: usize = 384;
 
-/// The last record of a trail, or of what was archived of one.
+/// The last record of an audit log or of its archived part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Names the chain; random.
+    /// Random name of the chain.
     pub chain: [u8; 16],
-    /// Names the key that it is sealed with.
+    /// Id of the key that authenticates the checkpoint.
     pub key: String,
-    /// The record's number; 0 before the first.
+    /// Number of the record; 0 before the first.
     pub seq: u64,
-    /// Its hash.
+    /// Hash of the record.
     pub hash: Digest,
-    /// The segment that it is in.
+    /// File name of the segment that holds the record.
     pub file: String,
 }
 
@@ -51,25 +52,25 @@ impl Head {
         out.push(b'\n');
     }
 
-    /// Writes it in place, through a buffer that is kept.
+    /// Writes the checkpoint in place. `buffer` is reused between writes.
     pub(crate) fn write(&self, file: &File, key: &AuditKey, buffer: &mut Vec<u8>) -> io::Result<()> {
         buffer.clear();
         self.encode_into(key, buffer);
         file.write_all_at(buffer, 0)
     }
 
-    /// Reads the head of a folder; with the key, only if it is sealed with that.
+    /// Reads the checkpoint of a folder. With a key, accepts only a checkpoint that is authenticated with that key.
     ///
     /// # Errors
     ///
-    /// [`NoteError`]; without a key never that it is forged.
+    /// [`NoteError`]. Without a key, forgeries are not detected.
     pub fn read(folder: &Path, key: Option<&AuditKey>) -> Result<Self, NoteError> {
         Self::parse(&note::read(&folder.join(HEAD_FILE), BYTES)?, key)
     }
 
     fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
         let (head, _) = note::parse(bytes, key, AuditKey::head_mac)?;
-        // Only one encoding of a head is valid.
+        // Only one encoding of a checkpoint is valid.
         if key.is_some_and(|key| head.encode(key) != bytes) {
             return Err(NoteError::Damaged);
         }

@@ -1,4 +1,4 @@
-//! The folder: which files are segments, and how they are made.
+//! Segment file names, and helpers to create, open and lock files in the audit folder.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use crate::chain::SEQ_MAX;
 
-/// Held while an engine writes here.
+/// Lock file held while an engine writes to the folder.
 pub(crate) const LOCK_FILE: &str = "lock";
 const PREFIX: &str = "audit-";
 const SUFFIX: &str = ".jsonl";
-/// Digits of the first record's number in a name: names sort as records do.
+/// Number of digits in a file name. Zero-padded record numbers make names sort in record order.
 const DIGITS: usize = 16;
 
-/// A segment's file.
+/// The file of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// The number of its first record.
+    /// Number of the first record in the segment.
     pub(crate) first: u64,
     pub(crate) name: String,
 }
@@ -34,7 +34,7 @@ impl Segment {
     }
 }
 
-/// The segments in a folder, in order.
+/// Lists the segments in a folder, ordered by their first record.
 pub(crate) fn segments(folder: &Path) -> io::Result<Vec<Segment>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -50,7 +50,7 @@ pub(crate) fn folder_bytes(folder: &Path) -> io::Result<u64> {
     for entry in std::fs::read_dir(folder)? {
         match entry?.metadata() {
             Ok(file) => bytes += file.len(),
-            // Moved away meanwhile.
+            // Another process moved the file in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
             Err(error) => return Err(error),
         }
@@ -66,32 +66,32 @@ pub(crate) fn bytes_left(folder: &Path, folder_bytes_max: Option<u64>) -> io::Re
     Ok(free.min(max.saturating_sub(folder_bytes(folder)?)))
 }
 
-/// Makes the folder, if it is not there, for its owner alone.
+/// Creates the folder with access for its owner only, if it does not exist.
 pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// A new file for its owner alone.
+/// Creates a new file for appending, with access for its owner only.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
 }
 
-/// A file that is there or not, for its owner alone, to be written anywhere.
+/// Opens a file for reading and writing. Creates the file with access for its owner only, if it does not exist.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// A segment that is there, to go on with.
+/// Opens an existing segment for appending.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).open(path)
 }
 
-/// Puts the folder's entries on disk.
+/// Flushes the folder's directory entries to disk.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A lock file is this process's as long as it is open. `None`: another has it.
+/// Takes an exclusive lock for as long as the returned file is open. Returns `None` if another process holds the lock.
 pub(crate) fn lock(path: &Path) -> io::Result<Option<File>> {
     let file = open(path)?;
     match file.try_lock() {
@@ -101,7 +101,7 @@ pub(crate) fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Where what was torn off a segment is kept.
+/// Returns the path of the file that keeps bytes torn off a segment.
 pub(crate) fn torn(folder: &Path, segment: &Segment) -> PathBuf {
     folder.join(format!("{}.torn", segment.name))
 }

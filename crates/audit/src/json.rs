@@ -1,6 +1,6 @@
-//! JSON as records write it: one line, keys in a fixed order, nothing allocated.
+//! Writes JSON for records: one line, keys in a fixed order, without allocation.
 
-/// Appends `"text"`, with what JSON wants escaped.
+/// Appends `"text"` with JSON escapes.
 pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut from = 0;
@@ -22,7 +22,7 @@ pub(crate) fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Appends `,"name":`. Names are ours and need no escape.
+/// Appends `,"name":`. Names are fixed by this crate and need no escapes.
 pub(crate) fn key(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());
@@ -64,7 +64,7 @@ pub(crate) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Reads what [`hex`] writes, and nothing else.
+/// Parses the output of [`hex`] and accepts nothing else.
 pub(crate) fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     if digits.len() != 2 * N {
         return None;

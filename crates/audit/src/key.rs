@@ -1,4 +1,4 @@
-//! The keys that authenticate the trail: who lacks them cannot make a line or a head that passes.
+//! The keys that authenticate the audit log. Without them, nobody can produce a line or a checkpoint that verifies.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::chain::Digest;
 
-/// Bytes of a MAC: HMAC-SHA-256 cut to its first half, as RFC 2104 and RFC 4868 allow.
+/// Bytes of a MAC: HMAC-SHA-256 truncated to its first half, as RFC 2104 and RFC 4868 allow.
 pub(crate) const MAC_BYTES: usize = 16;
 
 /// One key for lines, one for heads, one for statements of what was archived, so that none is taken for another. Wiped
@@ -23,7 +23,8 @@ pub struct AuditKey {
 }
 
 impl AuditKey {
-    /// From 32 bytes that serve nothing else: a key-encryption key gives them under a label of its own.
+    /// Derives the keys from 32 bytes that serve no other purpose. The key-encryption key derives these bytes under a
+    /// separate label.
     #[must_use]
     pub fn new(root: &Zeroizing<[u8; 32]>) -> Self {
         let keyed = |label: &[u8]| {
@@ -41,7 +42,8 @@ impl AuditKey {
         }
     }
 
-    /// Names the key in files, so that another key is told from a forgery. Says nothing of it.
+    /// Returns the key id that files contain, which tells a different key from a forgery. The id reveals nothing about
+    /// the key.
     #[must_use]
     pub fn id(&self) -> String {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()

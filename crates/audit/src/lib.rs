@@ -1,10 +1,11 @@
-//! The audit trail: one record per call, chained, authenticated, in files that a SIEM reads as they are.
+//! The audit log: one record per request, chained and authenticated, in files that a SIEM can read directly.
 //!
-//! [`Record`] is what is written of a call and never holds a value, a token or key material. [`Trail`] is the handle that
-//! calls give their records to, and the thread that writes them, many in one write. [`verify()`] finds what has been done
-//! to the files since, and says where; [`archive()`] moves old files away so that nobody else can unseen. The format is in `proto/audit.md`; what it holds against whom is in `SECURITY.md`.
+//! [`Record`] holds the content of one record, and never a value, a token or key material. [`Trail`] is the handle that
+//! takes records of requests. Its writer thread writes many records at once. [`verify()`] finds later changes to the
+//! files and reports their location. [`archive()`] moves old files away in an authenticated way, so that other removals
+//! are detected. The format is in `proto/audit.md`; the protection against each attacker is in `SECURITY.md`.
 //!
-//! No sockets, no async runtime, no logging: what happens to the files is told to an [`Observer`].
+//! This crate uses no sockets, no async runtime and no logging. It reports file events to an [`Observer`].
 
 mod archive;
 mod chain;

@@ -1,4 +1,4 @@
-//! Sealed notes beside the segments: small JSON objects whose last key is a MAC of everything before it.
+//! Authenticated notes beside the segments: small JSON objects whose last key is a MAC of everything before it.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,7 +11,7 @@ use crate::checkpoint::Head;
 use crate::json;
 use crate::key::{AuditKey, MAC_BYTES, same};
 
-/// Why a note says nothing.
+/// The reason why a note cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NoteError {
     /// The file does not exist.
@@ -23,7 +23,7 @@ pub enum NoteError {
     /// The content is not a note.
     #[error("is damaged")]
     Damaged,
-    /// The note is sealed under another key.
+    /// The note is authenticated with another key.
     #[error("is sealed under key {0}, which is another")]
     OtherKey(String),
     /// The MAC does not match the key that the note names.
@@ -31,7 +31,7 @@ pub enum NoteError {
     Forged,
 }
 
-/// The MAC of a kind of notes.
+/// Computes the MAC of one kind of note.
 pub(crate) type Seal = fn(&AuditKey, &[u8]) -> [u8; MAC_BYTES];
 
 #[derive(Deserialize)]
@@ -63,7 +63,7 @@ pub(crate) fn begin(out: &mut Vec<u8>, last: &Head) {
     json::text(out, "file", &last.file);
 }
 
-/// Appends the MAC and the end.
+/// Appends the MAC and the closing brace.
 pub(crate) fn end(out: &mut Vec<u8>, mac: &[u8; MAC_BYTES]) {
     json::key(out, "mac");
     out.push(b'"');
@@ -71,7 +71,7 @@ pub(crate) fn end(out: &mut Vec<u8>, mac: &[u8; MAC_BYTES]) {
     out.extend_from_slice(b"\"}");
 }
 
-/// Reads a file of at most so many bytes, and one more where there are more.
+/// Reads at most `bytes_max + 1` bytes of a file, so that the caller can detect a file that is too long.
 pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> {
     let mut bytes = Vec::new();
     match File::open(path) {
@@ -81,8 +81,8 @@ pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> 
     Ok(bytes)
 }
 
-/// Returns the record that a note names and the findings that it counts. With a key, fails unless `seal` gives the note's MAC
-/// under that key. The caller checks the bytes behind the MAC.
+/// Returns the record that a note names and the findings that it counts. With a key, fails unless `seal` gives the
+/// note's MAC under that key. The caller must check the bytes after the MAC.
 pub(crate) fn parse(bytes: &[u8], key: Option<&AuditKey>, seal: Seal) -> Result<(Head, u64), NoteError> {
     let text: Text = serde_json::from_slice(bytes).map_err(|_| NoteError::Damaged)?;
     let named = (|| {

@@ -5,18 +5,18 @@ use std::time::Duration;
 use crate::json;
 use crate::timestamp::Moment;
 
-/// The longest record that is written, without its seal. What is longer in it is cut: see [`Record`].
+/// Longest record in bytes, without its hash and MAC. Longer texts are truncated: see [`Record`].
 pub const RECORD_BYTES_MAX: usize = 48 << 10;
 
-/// Longest name of a principal in bytes, which is the longest SPIFFE ID.
+/// Longest principal name in bytes: the maximum length of a SPIFFE ID.
 const PRINCIPAL_BYTES_MAX: usize = 2_048;
-/// Longest reason in bytes, which is the longest that a call may have.
+/// Longest reason in bytes: the maximum that a request can carry.
 const REASON_BYTES_MAX: usize = 256;
 /// Longest other text in bytes.
 const TEXT_BYTES_MAX: usize = 128;
-/// Longest fact about a change, and all of them together: a principal and its role, or what a role grants.
+/// Largest total size of the facts about a change, in bytes. Fits a principal with its role, or the grants of a role.
 const CHANGE_BYTES_MAX: usize = 4_096;
-/// Most facts about a change.
+/// Maximum number of facts about a change.
 const CHANGES_MAX: usize = 8;
 
 /// One call that was decided. No field holds anything of a payload, a token or a key; names are cut to 128 bytes,
@@ -25,31 +25,31 @@ const CHANGES_MAX: usize = 8;
 pub struct Record<'a> {
     /// The principal: the whole name in the certificate.
     pub principal: &'a str,
-    /// Which field of the certificate that is.
+    /// The certificate field that holds the principal's name.
     pub kind: &'a str,
     /// The method; one word for all methods that do not exist.
     pub method: &'a str,
-    /// The app that the call named, where it was understood.
+    /// The app that the request named, if it could be parsed.
     pub app: Option<&'a str>,
-    /// The collection that it named.
+    /// The collection that the request named.
     pub collection: Option<&'a str>,
-    /// Why it was made, in its caller's words, if it said so.
+    /// The reason for the request, as stated by the client.
     pub reason: Option<&'a str>,
-    /// The function that its caller saw values through, by its role.
+    /// The masking function that the principal's role applies to values.
     pub mask: Option<&'a str>,
     /// The requested change of a control request.
     pub change: &'a [(&'static str, Change<'a>)],
-    /// Fields that the call's answer covers; of calls on tokens, tokens.
+    /// Number of fields that the response covers; for token methods, the number of tokens.
     pub fields: u64,
-    /// Of them, those that were refused one by one.
+    /// Number of fields among them that failed individually.
     pub errors: u64,
-    /// Bytes of its message; of one that was refused on its way, those that were there.
+    /// Size of the request message in bytes. For a message rejected before it was complete, the bytes received so far.
     pub bytes_in: u64,
-    /// `ok` or the code of its error.
+    /// `ok` or the error code.
     pub outcome: &'a str,
-    /// The generation of control state that it was decided under.
+    /// The generation of control state used for the decision.
     pub generation: u64,
-    /// From its last byte to its decision.
+    /// Time from the last byte of the request to the decision.
     pub took: Duration,
 }
 
@@ -58,18 +58,18 @@ pub struct Record<'a> {
 pub enum Change<'a> {
     /// A name or a choice.
     Text(&'a str),
-    /// Several.
+    /// Several names.
     Texts(&'a [&'a str]),
     /// A number.
     Number(u64),
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
-    /// It is set to nothing.
+    /// The value is removed.
     Nothing,
 }
 
 impl Record<'_> {
-    /// Appends everything between the number and the seal.
+    /// Appends everything between the record number and the hash.
     pub(crate) fn encode(&self, out: &mut Vec<u8>, at: Moment, instance: &str) {
         begin(out, at, "call", instance);
         json::text(out, "principal", cut(self.principal, PRINCIPAL_BYTES_MAX));
@@ -126,46 +126,46 @@ impl Record<'_> {
 /// Events of the trail itself, and of the engine that keeps it.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// The engine opened the trail.
+    /// The engine opened the audit log.
     Start {
-        /// Its version.
+        /// The engine's version.
         version: &'a str,
-        /// How the trail was found.
+        /// The condition of the audit log when it was opened.
         found: &'a str,
-        /// Bytes of a line that was cut off by the end of the engine before; they are in a file beside.
+        /// Bytes of an incomplete line that the previous run left. They are kept in a separate file.
         torn_bytes: u64,
     },
-    /// The engine closed the trail; the last record of its run.
+    /// The engine closed the audit log; the last record of its run.
     Stop,
     /// Records were lost, because the files could not be written.
     Gap {
-        /// How many.
+        /// Number of lost records.
         lost: u64,
-        /// When the first was.
+        /// Time of the first loss.
         since: Moment,
         /// The system's last error.
         error: &'a str,
     },
-    /// Requests that were refused were counted, not recorded one by one.
+    /// Rejected requests that were counted instead of recorded individually.
     Refused {
         /// The principal, or `*` for several.
         principal: &'a str,
-        /// Which field of the certificate that is.
+        /// The certificate field that holds the principal's name.
         kind: &'a str,
         /// The method, or `*` for several.
         method: &'a str,
-        /// The code of the answer, or `*` for several.
+        /// The error code of the response, or `*` for several.
         outcome: &'a str,
-        /// How many.
+        /// Number of requests.
         count: u64,
-        /// When the first was.
+        /// Time of the first request.
         first: Moment,
-        /// When the last was.
+        /// Time of the last request.
         last: Moment,
-        /// Bytes of their messages.
+        /// Total size of the messages in bytes.
         bytes_in: u64,
     },
-    /// The engine changed rows of a token map by itself.
+    /// The engine changed rows of a token map in background maintenance.
     Sweep {
         /// `archived`, `pruned` or `erased`.
         action: &'a str,
@@ -180,11 +180,11 @@ pub enum Event<'a> {
         /// Number of rows.
         rows: u64,
     },
-    /// Something was read again.
+    /// The engine reloaded a file.
     Reload {
         /// A name of the changed part.
         what: &'a str,
-        /// `ok`, or why not.
+        /// `ok`, or the error.
         outcome: &'a str,
     },
 }
@@ -254,7 +254,7 @@ fn moment(out: &mut Vec<u8>, at: Moment) {
     out.push(b'"');
 }
 
-/// The beginning of a text, of at most so many bytes.
+/// Returns the beginning of a text, of at most `left` bytes, and reduces `left` by its length.
 fn take<'a>(text: &'a str, left: &mut usize) -> &'a str {
     let text = cut(text, *left);
     *left -= text.len();

@@ -1,4 +1,4 @@
-//! A segment as it is read: line after line, in bounded memory, and what its first record says.
+//! Reads segments: line by line, in bounded memory, and the content of their first record.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -16,20 +16,20 @@ pub(crate) struct Header {
     pub(crate) chain: [u8; 16],
     pub(crate) key: String,
     pub(crate) time: Moment,
-    /// The end of the segment before.
+    /// Last record of the previous segment.
     pub(crate) previous: Link,
-    /// Its file; empty before the first record.
+    /// File name of the previous segment; empty before the first record.
     pub(crate) previous_file: String,
 }
 
 impl Header {
-    /// The first line of a file, if that is such a record.
+    /// Reads the first line of a file. Returns `None` if the line is not a segment header.
     pub(crate) fn read(path: &Path) -> io::Result<Option<Self>> {
         let mut lines = Lines::new(BufReader::new(File::open(path)?));
         Ok(lines.next()?.and_then(|raw| Self::parse(&raw.line()?)))
     }
 
-    /// `None`: it is no such record.
+    /// Parses a segment header. Returns `None` if the line is not one.
     pub(crate) fn parse(line: &Line<'_>) -> Option<Self> {
         #[derive(Deserialize)]
         struct Text<'a> {
@@ -64,31 +64,30 @@ impl Header {
     }
 }
 
-/// Lines of a file.
+/// Reads the lines of a file.
 pub(crate) struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
     end: u64,
 }
 
-/// A line as it stands.
+/// One unparsed line.
 pub(crate) struct RawRecord<'a> {
-    /// Without its newline. Of one that is too long, the beginning.
+    /// Content without the newline. A line that is too long is truncated.
     bytes: &'a [u8],
     is_too_long: bool,
-    /// Where it ends in the file, with its newline.
+    /// End of the line in the file, including the newline, in bytes.
     pub(crate) end: u64,
-    /// It has a newline.
+    /// True if the line ends with a newline.
     pub(crate) is_whole: bool,
 }
 
 impl<'a> RawRecord<'a> {
-    /// The line, if it is one of ours.
+    /// Parses the line. Returns `None` if the line does not have the audit format.
     pub(crate) fn line(&self) -> Option<Line<'a>> {
         Line::parse(self.bytes).filter(|_| self.is_whole && !self.is_too_long)
     }
 
-    /// Its bytes.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -99,7 +98,7 @@ impl<R: BufRead> Lines<R> {
         Self { input, buffer: Vec::new(), end: 0 }
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line, or `None` at the end of the file.
     pub(crate) fn next(&mut self) -> io::Result<Option<RawRecord<'_>>> {
         self.buffer.clear();
         let (mut is_whole, mut is_too_long, begin) = (false, false, self.end);

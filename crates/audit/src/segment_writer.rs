@@ -27,33 +27,33 @@ const BUFFER_BYTES_KEPT: usize = 256 << 10;
 /// Largest size of the checkpoint file.
 const HEAD_BYTES_MAX: u64 = 1_024;
 
-/// Where a trail is, and when a segment ends.
+/// Location and segment limits of an audit log.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder, made if it is not there. It is one engine's alone.
+    /// The folder, created if it does not exist. Only one engine can use it.
     pub folder: PathBuf,
-    /// A segment ends with the write that brings it to so many bytes.
+    /// Size in bytes at which a segment ends. The write that reaches this size is the segment's last.
     pub segment_bytes: u64,
-    /// And before the first write so long after its beginning.
+    /// Age at which a segment ends, before its next write.
     pub segment_age: Duration,
     /// Largest total size of the folder's files. Beyond it writes fail as on a full disk. `None`: the disk's size.
     pub folder_bytes_max: Option<u64>,
     /// If true, records count as written after `fdatasync`; if false, after `write`.
     pub sync: bool,
-    /// Names this run of this engine.
+    /// Name of this run of this engine.
     pub instance: String,
 }
 
-/// Why a trail cannot be written.
+/// The reason why an audit log cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Another process has it.
+    /// Another process writes to the folder.
     #[error("{}: another engine writes its audit trail here; each needs a folder of its own", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,
     },
-    /// The system refuses.
+    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
@@ -61,36 +61,36 @@ pub enum JournalError {
         /// The system's error.
         source: io::Error,
     },
-    /// No random numbers.
+    /// The random source failed.
     #[error("the random source failed")]
     Random,
 }
 
-/// How a trail was found when it was opened. Recorded at each start.
+/// The condition of an audit log when it was opened. Recorded at each start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundSegment {
-    /// There was none.
+    /// There was no audit log.
     New,
-    /// As it was left.
+    /// Unchanged since the last run.
     Clean,
-    /// With records behind the head: its engine was killed between the two writes.
+    /// Records follow after the checkpoint, because the engine was killed between the two writes.
     Ahead,
-    /// With a head that says more than is there: records are missing.
+    /// Records that the checkpoint names are missing.
     Cut,
-    /// Without its head.
+    /// The checkpoint is missing.
     HeadMissing,
-    /// With a head that is damaged or forged.
+    /// The checkpoint is damaged or forged.
     HeadDamaged,
-    /// Under another key.
+    /// The checkpoint is authenticated with another key.
     OtherKey,
-    /// With a last segment that does not verify.
+    /// The last segment fails verification.
     Broken,
-    /// Without segments that nobody archived.
+    /// Segments are missing that were not archived.
     SegmentsMissing,
 }
 
 impl FoundSegment {
-    /// Its name in the record.
+    /// Returns the name used in records.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,14 +106,14 @@ impl FoundSegment {
         }
     }
 
-    /// Nobody but an engine has written here.
+    /// Returns true if the state can result from normal engine operation, including crashes.
     #[must_use]
     pub const fn is_sound(self) -> bool {
         matches!(self, Self::New | Self::Clean | Self::Ahead)
     }
 }
 
-/// A trail open for writing.
+/// An audit log that is open for writing.
 #[derive(Debug)]
 pub struct Journal {
     options: Options,
@@ -121,9 +121,9 @@ pub struct Journal {
     chain: [u8; 16],
     link: Link,
     open: Option<OpenSegment>,
-    /// Why the next segment begins.
+    /// Reason to start the next segment, for its first record.
     reason: &'static str,
-    /// The segment before.
+    /// File name of the previous segment.
     previous: Option<String>,
     head: File,
     /// Content of the checkpoint, without its end.
@@ -141,19 +141,20 @@ pub struct Journal {
 struct OpenSegment {
     file: File,
     segment: Segment,
-    /// Bytes in it that count.
+    /// Number of valid bytes in the file.
     bytes: u64,
     since: Moment,
-    /// More is in it than counts.
+    /// True if the file holds bytes beyond the valid ones.
     excess: bool,
 }
 
 impl Journal {
-    /// Opens the trail of a folder, or begins one. What the end of an engine tore is set aside.
+    /// Opens the audit log of a folder, or creates one. A line that a killed engine left incomplete is moved to a
+    /// separate file.
     ///
     /// # Errors
     ///
-    /// [`JournalError`]. A trail that was tampered with is no error: it goes on, and the next record says so.
+    /// [`JournalError`]. Tampering is not an error: the log continues, and the next record reports the condition.
     pub fn open(options: Options, key: AuditKey) -> Result<Self, JournalError> {
         let folder = options.folder.clone();
         let at = |path: &Path| {
@@ -198,7 +199,7 @@ impl Journal {
             journal.open = Some(OpenSegment { file, segment, bytes, since, excess: false });
         }
         if state.found == FoundSegment::New {
-            // Before the first segment, so that none is ever without a head.
+            // Written before the first segment, so that no segment ever exists without a checkpoint.
             let link = journal.link;
             journal.write_head(&link, "").map_err(at(&folder.join(HEAD_FILE)))?;
             journal.head.sync_all().and_then(|()| files::sync_folder(&folder)).map_err(at(&folder.join(HEAD_FILE)))?;
@@ -206,31 +207,32 @@ impl Journal {
         Ok(journal)
     }
 
-    /// How the trail was found.
+    /// Returns the condition of the audit log when it was opened.
     #[must_use]
     pub fn found(&self) -> FoundSegment {
         self.found
     }
 
-    /// Bytes that were torn and set aside.
+    /// Returns the number of torn bytes that were moved to a separate file.
     #[must_use]
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
     }
 
-    /// The number and hash of the last record.
+    /// Returns the number and hash of the last record.
     #[must_use]
     pub fn last(&self) -> (u64, Digest) {
         (self.link.seq, self.link.hash)
     }
 
-    /// The segment that is written, once there is one.
+    /// Returns the file name of the current segment, if there is one.
     #[must_use]
     pub fn segment(&self) -> Option<&str> {
         self.open.as_ref().map(|open| &*open.segment.name)
     }
 
-    /// Appends records, from the comma behind their number on: all or none. Says whether a segment was begun for them.
+    /// Appends all records or none. Each record starts with the comma after its number. Returns true if a new segment
+    /// was started.
     ///
     /// # Errors
     ///
@@ -257,7 +259,7 @@ impl Journal {
                 Ok(begins)
             }
             Err(error) if begins => {
-                // One that stays has no record that counts, and gives way to the next try.
+                // If the removal fails, the file holds no valid record, and the next attempt replaces it.
                 let _ = std::fs::remove_file(self.options.folder.join(&target.segment.name));
                 Err(error)
             }
@@ -275,7 +277,7 @@ impl Journal {
         }
     }
 
-    /// Puts on disk what was written. What is closed behind it is closed for good.
+    /// Flushes all written records to disk. Closed segments need no further sync.
     ///
     /// # Errors
     ///
@@ -293,13 +295,13 @@ impl Journal {
         })
     }
 
-    /// Makes the next segment's file, with its first record in the buffer.
+    /// Creates the next segment's file and puts its first record into the buffer.
     fn begin_segment(&mut self, at: Moment, link: &mut Link) -> io::Result<OpenSegment> {
         let segment = Segment::from(link.seq + 1);
         let path = self.options.folder.join(&segment.name);
         let file = match files::create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // No record that counts has such a number.
+                // An existing file with this number holds no valid record.
                 std::fs::remove_file(&path)?;
                 files::create(&path)?
             }
@@ -330,7 +332,7 @@ impl Journal {
         Ok(OpenSegment { file, segment, bytes: 0, since: at, excess: false })
     }
 
-    /// Writes the buffer, then the head.
+    /// Writes the buffer, then the checkpoint.
     fn put(&mut self, file: &mut File, name: &str, link: Link) -> io::Result<()> {
         self.make_room()?;
         file.write_all(&self.out)?;
@@ -342,7 +344,7 @@ impl Journal {
         if self.options.sync { self.head.sync_data() } else { Ok(()) }
     }
 
-    /// Fails if the folder may not hold what is in the buffer.
+    /// Fails if writing the buffer would exceed the size limit of the folder.
     fn make_room(&mut self) -> io::Result<()> {
         let Some(max) = self.options.folder_bytes_max else { return Ok(()) };
         let more = self.out.len() as u64 + HEAD_BYTES_MAX;
@@ -362,7 +364,7 @@ impl Journal {
         self.note.write(&self.head, &self.key, &mut self.note_buffer)
     }
 
-    /// Takes back what a failed write left.
+    /// Removes the bytes of a failed write.
     fn mend(&mut self) -> io::Result<()> {
         if let Some(open) = self.open.as_mut().filter(|open| open.excess) {
             open.file.set_len(open.bytes)?;
@@ -377,10 +379,10 @@ struct Tail {
     segment: Segment,
     link: Link,
     header: Option<Header>,
-    /// The record that the head names, if it is here.
+    /// The record that the checkpoint names, if it is in this segment.
     named: Option<Link>,
     bytes: u64,
-    /// Every line follows from the one before, under this key.
+    /// True if every line follows from the previous line, under this key.
     sound: bool,
 }
 
@@ -449,7 +451,7 @@ impl SegmentState {
 fn is_complete(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     for _ in 1..TRIES_MAX {
         match is_complete_now(folder, key) {
-            // Moved away meanwhile: the next statement says so.
+            // A file was moved in the meantime. The new statement covers it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
             looked => return looked,
         }
@@ -459,13 +461,13 @@ fn is_complete(folder: &Path, key: &AuditKey) -> io::Result<bool> {
 
 fn is_complete_now(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     let segments = files::segments(folder)?;
-    // Behind the list: what is moved in between is in this or gone from there.
+    // Read after listing the segments. Segments moved in between are covered by this statement.
     let archived = Archived::read(folder, Some(key)).map_or(0, |archived| archived.link().seq);
     // Archived segments that were copied back need no predecessors.
     let again = segments.windows(2).take_while(|pair| pair[1].first <= archived + 1).count();
     let mut before: Option<Segment> = None;
     for segment in segments.into_iter().skip(again) {
-        // One whose first line cannot be read is another finding.
+        // An unreadable first line is reported elsewhere, as another finding.
         if let Some(header) = Header::read(&folder.join(&segment.name))? {
             let follows = match &before {
                 None => header.previous.seq <= archived,
@@ -480,7 +482,7 @@ fn is_complete_now(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Reads the last segment that has a whole line, and sets aside what was torn behind it.
+/// Reads the last segment that has a complete line, and moves incomplete lines after it to separate files.
 fn tail(folder: &Path, key: &AuditKey, named: Option<u64>) -> io::Result<(Option<Tail>, u64)> {
     let mut torn_bytes = 0;
     let mut segments = files::segments(folder)?;
@@ -495,7 +497,7 @@ fn tail(folder: &Path, key: &AuditKey, named: Option<u64>) -> io::Result<(Option
         if tail.bytes > 0 {
             return Ok((Some(tail), torn_bytes));
         }
-        // It was begun and nothing more.
+        // The file was created, but holds no complete line.
         std::fs::remove_file(&path)?;
     }
     Ok((None, torn_bytes))
@@ -522,7 +524,7 @@ fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> i
         }
         let follows = line.seq == tail.link.seq + 1 && tail.link.hash.with(line.sealed) == line.hash;
         tail.sound &= tail.header.is_some() && follows && same(&key.line_mac(&line.hash), &line.mac);
-        // Numbers only grow, whatever stands there: none is used twice.
+        // Record numbers only grow, whatever the line claims, so that no number is used twice.
         tail.link = Link { seq: line.seq.max(tail.link.seq), hash: line.hash };
         if Some(line.seq) == named {
             tail.named = Some(Link { seq: line.seq, hash: line.hash });
@@ -531,7 +533,7 @@ fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> i
     Ok(tail)
 }
 
-/// Moves what is behind so many bytes of a segment to a file beside it.
+/// Moves everything after the first `bytes` bytes of a segment to a separate file.
 fn set_aside(folder: &Path, segment: &Segment, bytes: u64) -> io::Result<()> {
     use std::io::{Seek as _, SeekFrom};
     let path = folder.join(&segment.name);

@@ -1,4 +1,4 @@
-//! Reads records for people and programs: those that a filter takes, from a folder that may be written meanwhile.
+//! Reads records for display, selected by a filter. The folder can be written at the same time.
 
 use std::fs::File;
 use std::io::{self, BufReader, Seek as _, SeekFrom};
@@ -10,24 +10,24 @@ use crate::files::{self, Segment};
 use crate::segment::Lines;
 use crate::timestamp::Moment;
 
-/// Which records. Everything that is set must hold.
+/// Selects records. A record must match every condition that is set.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Of this principal.
+    /// Only records of this principal.
     pub principal: Option<String>,
-    /// Of this app.
+    /// Only records of this app.
     pub app: Option<String>,
-    /// Of this collection.
+    /// Only records of this collection.
     pub collection: Option<String>,
-    /// Of this method.
+    /// Only records of this method.
     pub method: Option<String>,
-    /// With this outcome; `failed` is every one but `ok`.
+    /// Only records with this outcome. `failed` matches every outcome except `ok`.
     pub outcome: Option<String>,
-    /// Of this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep`, `reload`.
+    /// Only this event: `call`, `start`, `stop`, `segment`, `gap`, `refused`, `sweep` or `reload`.
     pub event: Option<String>,
-    /// Not before.
+    /// Earliest time, inclusive.
     pub since: Option<Moment>,
-    /// Not after.
+    /// Latest time, inclusive.
     pub until: Option<Moment>,
 }
 
@@ -35,17 +35,17 @@ pub struct Filter {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Shown {
-    /// Its number.
+    /// The record number.
     pub seq: u64,
-    /// When it was made.
+    /// Time when the record was made.
     pub time: String,
     /// The event.
     pub event: String,
-    /// By which run of an engine.
+    /// The engine run that wrote the record.
     pub instance: String,
     /// The principal.
     pub principal: Option<String>,
-    /// Which field of the certificate that is.
+    /// The certificate field that holds the principal's name.
     pub kind: Option<String>,
     /// The method.
     pub method: Option<String>,
@@ -53,33 +53,33 @@ pub struct Shown {
     pub app: Option<String>,
     /// The collection.
     pub collection: Option<String>,
-    /// Why, in the caller's words.
+    /// The reason for the request, as stated by the client.
     pub reason: Option<String>,
-    /// The function that its caller saw values through.
+    /// The masking function applied to values for the principal.
     pub mask: Option<String>,
     /// The requested change of a control request.
     pub change: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Fields.
+    /// Number of fields.
     pub fields: u64,
-    /// Of them, refused.
+    /// Number of fields that failed individually.
     pub errors: u64,
-    /// Bytes of the message.
+    /// Size of the message in bytes.
     pub bytes_in: u64,
-    /// `ok` or a code.
+    /// `ok` or an error code.
     pub outcome: Option<String>,
     /// The generation of control state.
     pub generation: u64,
-    /// Microseconds.
+    /// Processing time in microseconds.
     pub took_us: u64,
-    /// How a start found the trail.
+    /// The condition of the audit log at a start.
     pub found: Option<String>,
-    /// Records that a gap stands for.
+    /// Number of lost records that a gap stands for.
     pub lost: Option<u64>,
-    /// Refused requests that were counted.
+    /// Number of rejected requests that were counted.
     pub count: Option<u64>,
-    /// When the first of them was.
+    /// Time of the first counted request.
     pub first: Option<String>,
-    /// When the last of them was.
+    /// Time of the last counted request.
     pub last: Option<String>,
     /// The files that were reloaded.
     pub what: Option<String>,
@@ -111,7 +111,7 @@ impl Filter {
     }
 }
 
-/// Reads a folder from its first record on, and then what is added.
+/// Reads the records of a folder from the first on, then the records that are added.
 #[derive(Debug)]
 pub struct Follow {
     folder: PathBuf,
@@ -125,7 +125,7 @@ impl Follow {
         Self { folder, at: None }
     }
 
-    /// Gives every line that has come since the last time, whole ones only, without their newline.
+    /// Calls `visit` for every complete line added since the last poll, without its newline.
     ///
     /// # Errors
     ///

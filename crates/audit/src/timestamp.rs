@@ -3,15 +3,15 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970, from then to the end of the year 9999.
+/// Milliseconds since 1970, up to the end of the year 9999.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
-/// The last one that has four digits for its year.
+/// The last timestamp with a four-digit year.
 const MAX: u64 = 253_402_300_799_999;
 
 impl Moment {
-    /// Now; what the clock says outside of the range is its nearest end.
+    /// Returns the current time. A clock outside the valid range yields the nearest valid timestamp.
     #[must_use]
     pub fn now() -> Self {
         Self::of(SystemTime::now())
@@ -24,13 +24,13 @@ impl Moment {
         Self(u64::try_from(since.as_millis()).unwrap_or(MAX).min(MAX))
     }
 
-    /// Time that went by since an earlier one; nothing if that is later.
+    /// Returns the time elapsed since `earlier`, or zero if `earlier` is later than this timestamp.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
-    /// As `2026-11-22T00:34:24.123Z`.
+    /// Formats the timestamp as `2026-11-22T00:34:24.123Z`.
     #[must_use]
     pub fn text(self) -> [u8; 24] {
         let (days, ms) = (self.0 / 86_400_000, self.0 % 86_400_000);
@@ -52,7 +52,7 @@ impl Moment {
         text
     }
 
-    /// Reads what [`Self::text`] writes, and nothing else.
+    /// Parses the output of [`Self::text`] and accepts nothing else.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text: &[u8; 24] = text.try_into().ok()?;
@@ -65,7 +65,7 @@ impl Moment {
         let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
         let ms = ((hour * 60 + minute) * 60 + second) * 1_000 + number(20, 3)?;
         let moment = Self(days * 86_400_000 + ms);
-        // Whatever is out of range, or punctuated otherwise, is written otherwise.
+        // Out-of-range values and other punctuation do not survive the round trip.
         (moment.text() == *text).then_some(moment)
     }
 }

@@ -1,4 +1,4 @@
-//! The handle that calls give their records to, and the thread that writes them.
+//! The handle that takes the records of requests, and the thread that writes them.
 //!
 //! A call encodes its record in a buffer of its thread and copies it under a short lock. The writer takes all that is
 //! there, numbers, chains and writes it in one go; what comes meanwhile goes with the next. Memory is bounded in
@@ -32,28 +32,30 @@ pub use written::{Gone, Written};
 /// Handling of requests whose records cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// They fail, too.
+    /// Requests fail, too.
     Reject,
-    /// They go on; what is lost is counted.
+    /// Requests continue, and lost records are counted.
     Continue,
 }
 
-/// How records come to the files.
+/// Options of the audit log.
 #[derive(Clone, Debug)]
 pub struct TrailOptions {
-    /// Where they are.
+    /// Location of the files and segment limits.
     pub journal: Options,
     /// Effect of a failure.
     pub on_failure: OnFailure,
-    /// Most records that wait to be written. As many again may be on their way.
+    /// Maximum number of queued records. The writer can hold the same number in addition.
     pub queue_records: usize,
-    /// Most bytes of them. Memory is at most five times that.
+    /// Maximum size of the queued records in bytes. Memory use is at most five times this value.
     pub queue_bytes: usize,
-    /// Room that is kept for permitted requests: with less, refused ones are counted and not recorded one by one.
+    /// Free bytes reserved for records of permitted requests. With less free space, rejected requests are counted
+    /// instead of recorded individually.
     pub reserve_bytes: u64,
-    /// How long the first record waits for others, where nobody waits for it. With `Reject` calls do, and it does not.
+    /// Time that the first queued record waits for others, with `Continue` only. With `Reject`, requests wait for their
+    /// records, and this delay is not used.
     pub gather: Duration,
-    /// The version of the program, for the record of the start.
+    /// Version of the program, for the start record.
     pub version: &'static str,
 }
 
@@ -62,61 +64,61 @@ pub struct TrailOptions {
 pub enum Notice<'a> {
     /// Records were written together.
     Wrote {
-        /// How many.
+        /// Number of records.
         records: u64,
-        /// How long it took.
+        /// Duration of the write.
         took: Duration,
     },
-    /// A segment was begun; what was sealed so far is worth keeping elsewhere.
+    /// A segment was started. The last record before it should now be stored elsewhere, as an anchor.
     Began {
-        /// Its file.
+        /// File name of the segment.
         file: &'a str,
-        /// The record before its first, as `SEQ:HASH`.
+        /// The last record before the segment, as `SEQ:HASH`.
         head: &'a str,
     },
-    /// Records cannot be written; tried again each second.
+    /// Records cannot be written. The writer retries each second.
     Failing {
         /// The system's error.
         error: &'a std::io::Error,
-        /// Records lost since they could.
+        /// Records lost since the failure began.
         lost: u64,
     },
-    /// They can again, and the gap is recorded.
+    /// Records can be written again, and the gap is recorded.
     Recovered {
-        /// Records lost in between.
+        /// Records lost during the failure.
         lost: u64,
     },
-    /// The last record is written.
+    /// The last record is written, and the writer stops.
     Stopped {
-        /// As `SEQ:HASH`.
+        /// The last record, as `SEQ:HASH`.
         head: &'a str,
-        /// Records lost at the end, which no gap records.
+        /// Records lost at the end, not covered by a gap record.
         lost: u64,
     },
 }
 
-/// Hears of notices.
+/// Receives notices about file events.
 pub trait Observer: Send + Sync {
-    /// Something happened. Must not wait.
+    /// Handles an event. Must not block.
     fn notice(&self, notice: &Notice<'_>);
 }
 
 /// State of a trail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrailState {
-    /// The number of the last record that is written.
+    /// Number of the last written record.
     pub seq: u64,
-    /// Its hash.
+    /// Hash of the last written record.
     pub hash: Digest,
     /// Records lost since the start.
     pub lost: u64,
-    /// Records that wait.
+    /// Number of queued records.
     pub waiting: usize,
-    /// The files cannot be written.
+    /// True if the files cannot be written.
     pub fails: bool,
 }
 
-/// A trail that takes records. Dropped, it writes what it has taken, and ends.
+/// An audit log that takes records. Dropping it writes all queued records and stops the writer.
 pub struct Trail {
     shared: Arc<TrailShared>,
     on_failure: OnFailure,
@@ -126,7 +128,7 @@ pub struct Trail {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Where to look for room.
+/// Inputs for the check of free space.
 struct Room {
     folder: PathBuf,
     folder_bytes_max: Option<u64>,
@@ -137,7 +139,7 @@ impl Room {
     /// Returns true if the free space is reserved for permitted requests. If the folder cannot be inspected, returns
     /// false: writing tells more.
     fn is_short(&self) -> bool {
-        // A small folder keeps a tenth.
+        // A small folder reserves a tenth of its size.
         let reserve = self.folder_bytes_max.map_or(self.reserve_bytes, |max| self.reserve_bytes.min(max / 10));
         files::bytes_left(&self.folder, self.folder_bytes_max).is_ok_and(|left| left < reserve)
     }
@@ -147,16 +149,16 @@ impl Room {
 struct TrailShared {
     queue: Queue,
     instance: String,
-    /// A copy of what the queue knows, for who asks before each call.
+    /// Copy of the queue's flag, which requests can read without a lock.
     fails: AtomicBool,
     last: Mutex<(u64, Digest)>,
     refusals: Mutex<Refusals>,
-    /// The room that is left is for permitted requests.
+    /// True if the remaining space is reserved for permitted requests.
     is_short: AtomicBool,
 }
 
 thread_local! {
-    /// Where records are encoded. Grows to the longest one and stays.
+    /// Buffer for encoding records. Grows to the longest record and is kept.
     static BODY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -195,13 +197,13 @@ impl Trail {
         Ok(Self { shared, on_failure: options.on_failure, found, torn_bytes, room, thread: Mutex::new(Some(thread)) })
     }
 
-    /// How the trail was found.
+    /// Returns the condition of the audit log when it was opened.
     #[must_use]
     pub fn found(&self) -> FoundSegment {
         self.found
     }
 
-    /// Bytes that were torn and set aside.
+    /// Returns the number of torn bytes that were moved to a separate file.
     #[must_use]
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
@@ -249,7 +251,7 @@ impl Trail {
         self.shared.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the record of what happens to the engine. The same holds of when it is written.
+    /// Takes the record of an engine event. The returned future completes as for [`Trail::record`].
     pub fn event(&self, event: &Event<'_>) -> Written {
         self.push(|body| event.encode(body, Moment::now(), &self.shared.instance))
     }
@@ -275,14 +277,14 @@ impl Trail {
         TrailState { seq, hash, lost, waiting, fails: self.shared.fails.load(Ordering::Relaxed) }
     }
 
-    /// Records the stop, writes what is left, and ends. Waits for the disk.
+    /// Records the stop, writes all queued records, and stops the writer. Blocks until the disk writes are done.
     pub fn close(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
             self.refusals().settle(true, Instant::now(), |event| drop(self.event(event)));
             drop(self.event(&Event::Stop));
             self.shared.queue.close();
-            // A panic there was printed there.
+            // A panic of the writer was already printed by its thread.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Finds what was done to a trail after it was written, and says where.
+//! Finds changes that were made to an audit log after it was written, and reports their location.
 //!
 //! Line by line, in bounded memory: a file of any size takes that of its longest line. With the key every line is
 //! checked to be an engine's; without it only that each follows from the one before, which whoever rewrites all of them
@@ -23,19 +23,19 @@ use crate::segment::Lines;
 use check::Check;
 pub use finding::{Finding, Problem};
 
-/// Findings that are listed; the rest are counted.
+/// Maximum number of listed findings; the rest are only counted.
 const FINDINGS_MAX: usize = 1_000;
-/// How often the folder is looked at where files go away meanwhile.
+/// Maximum number of attempts to read the folder if files are moved away at the same time.
 pub(crate) const TRIES_MAX: u32 = 10;
-/// Bytes between two reports of progress.
+/// Bytes between two progress reports.
 const PROGRESS_BYTES: u64 = 4 << 20;
 
-/// A record's number and hash, kept where whoever can write the trail cannot.
+/// A record's number and hash, stored where an attacker with write access to the log cannot change them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// The number.
+    /// The record number.
     pub seq: u64,
-    /// The hash.
+    /// The record's hash.
     pub hash: Digest,
 }
 
@@ -49,26 +49,27 @@ impl FromStr for Anchor {
     }
 }
 
-/// Which records; by default all from the first that was not archived. Whole segments are verified, so more may be.
+/// The records to verify; by default all since the last archived record. Verification covers whole segments, so it can
+/// include more records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// From this one on; then what was before it is not asked.
+    /// First record. If set, missing earlier records are not reported.
     pub from: Option<u64>,
-    /// Up to this one; then the head is not asked.
+    /// Last record. If set, the checkpoint is not checked.
     pub to: Option<u64>,
 }
 
 /// Result for the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadSeen {
-    /// The range ends before it.
+    /// Not checked, because the range ends before the checkpoint.
     NotAsked,
-    /// It names a record that is there; so many came behind it.
+    /// The checkpoint names an existing record.
     Named {
-        /// Records behind it, which an engine that was killed or that writes now may leave.
+        /// Number of records after the checkpoint, left by a running or killed engine.
         behind: u64,
     },
-    /// A finding says what is wrong with it.
+    /// The checkpoint is invalid, as a finding explains.
     Bad,
 }
 
@@ -77,48 +78,48 @@ pub enum HeadSeen {
 pub struct Report {
     /// True if the key was available: without it, a forger who rewrites every line is not detected.
     pub keyed: bool,
-    /// Files that were read.
+    /// Number of files read.
     pub segments: usize,
-    /// Lines that were read.
+    /// Number of lines read.
     pub lines: u64,
-    /// The first record that was there.
+    /// First record found.
     pub first: u64,
-    /// The last record that was there.
+    /// Last record found.
     pub last: u64,
-    /// Its hash.
+    /// Hash of the last record.
     pub hash: Digest,
-    /// The chain's random name; zeros where no segment says it.
+    /// The chain's random name; zeros if no segment names the chain.
     pub chain: [u8; 16],
-    /// The last record that was archived, by the trail's statement.
+    /// The last archived record, according to the archive statement.
     pub archived: Option<Anchor>,
-    /// The first record is the first of its chain.
+    /// True if the first record is the first of its chain.
     pub from_beginning: bool,
-    /// Records that an engine said it had lost.
+    /// Number of records that engines reported as lost.
     pub lost: u64,
-    /// Starts of an engine.
+    /// Number of engine starts.
     pub starts: u64,
-    /// Bytes at the end that are no whole line: of an engine that writes now, or that was killed.
+    /// Bytes of an incomplete line at the end, left by a running or killed engine.
     pub torn_bytes: u64,
-    /// The head.
+    /// Result of the checkpoint verification.
     pub head: HeadSeen,
     /// The findings, in the order of the files.
     pub findings: Vec<Finding>,
-    /// More that is wrong and not listed.
+    /// Number of further findings that are not listed.
     pub findings_omitted: u64,
 }
 
 impl Report {
-    /// Nothing is wrong.
+    /// Returns true if there are no findings.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// Why a trail cannot be verified at all.
+/// The reason why an audit log cannot be verified at all.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// The system refuses.
+    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
@@ -126,7 +127,7 @@ pub enum VerifyError {
         /// The system's error.
         source: io::Error,
     },
-    /// Neither segments nor a head.
+    /// The folder holds neither segments nor a checkpoint.
     #[error("{}: no audit trail is here", folder.display())]
     Nothing {
         /// The folder.
@@ -134,11 +135,11 @@ pub enum VerifyError {
     },
 }
 
-/// Verifies the trail in a folder. `progress` is told bytes read and bytes in all, now and then.
+/// Verifies the audit log in a folder. `progress` periodically receives the bytes read and the total bytes.
 ///
 /// # Errors
 ///
-/// [`VerifyError`]; what is wrong with the trail is in the report.
+/// [`VerifyError`]. Problems of the log itself are in the report.
 pub fn verify(
     folder: &Path,
     key: Option<&AuditKey>,
@@ -148,7 +149,7 @@ pub fn verify(
 ) -> Result<Report, VerifyError> {
     for _ in 1..TRIES_MAX {
         match verify_once(folder, key, range, anchors, progress) {
-            // Segments were moved away meanwhile.
+            // Segments were moved away in the meantime.
             Err(VerifyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => (),
             verified => return verified,
         }
@@ -167,10 +168,11 @@ fn verify_once(
         let path = path.to_owned();
         move |source| VerifyError::Io { path, source }
     };
-    // Before the segments: an engine that writes now only adds to what it names.
+    // Read before the segments. A running engine only appends records after those that this checkpoint names.
     let head = Head::read(folder, key);
     let all = files::segments(folder).map_err(at(folder))?;
-    // Behind the list: what is moved in between is in the statement, and then missed where the list has it.
+    // Read after listing the segments. If a segment is moved in between, the statement covers it and opening the
+    // segment fails.
     let archived = Archived::read(folder, key);
     if all.is_empty() && matches!(head, Err(NoteError::Missing)) {
         return Err(VerifyError::Nothing { folder: folder.to_owned() });
@@ -203,7 +205,7 @@ fn verify_once(
     Ok(check.report(head, segments.len()))
 }
 
-/// The segments that hold a range.
+/// Returns the segments that contain a range.
 fn within(all: &[Segment], range: Range) -> &[Segment] {
     let begin = range.from.map_or(0, |from| all.partition_point(|segment| segment.first <= from).saturating_sub(1));
     let end = range.to.map_or(all.len(), |to| all.partition_point(|segment| segment.first <= to));

@@ -1,10 +1,10 @@
-//! The command line: what can be said to `sealwire`, and what it says back.
+//! The command line of `sealwire`: its commands, their arguments and their output.
 //!
-//! Results go to standard output, everything else to standard error, so that a pipe carries documents only.
-//! `--json` gives a machine what a person reads. Exit status: 0 done, 1 failed, 2 not understood (from the argument
-//! parser), 64 configuration refused.
+//! Results go to standard output, everything else to standard error, so that a pipe carries documents only. `--json`
+//! prints results for programs. Exit status: 0 success, 1 failure, 2 invalid arguments (from the argument parser), 64
+//! invalid configuration.
 
-// The one module that prints: it is the program's face.
+// The only module that prints, because it implements the user interface.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod apps;
@@ -36,7 +36,7 @@ use clap::{Parser, Subcommand};
 
 use sealwire_config::{Config, ConfigError, Environment};
 
-/// Exit status of a refused configuration.
+/// Exit status for an invalid configuration.
 const EXIT_CONFIG: u8 = 64;
 
 /// Encrypts and decrypts the sensitive fields of documents for relays, over MessagePack-RPC and mTLS.
@@ -52,7 +52,7 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start an engine on loopback with everything made for you, and show what it does
+    /// Start an engine on loopback with a ready-made setup, and show what it does
     Dev(dev::Args),
     /// Start the engine from a configuration file
     Serve(serve::Args),
@@ -60,45 +60,45 @@ enum Command {
     Encrypt(documents::EncryptArgs),
     /// Decrypt the fields of a JSON file
     Decrypt(documents::DecryptArgs),
-    /// Move the envelopes of a JSON file to the app's newest key, without showing what is in them
+    /// Move the envelopes of a JSON file to the app's newest key, without revealing their values
     Rewrap(documents::RewrapArgs),
     /// Replace the fields of a JSON file by tokens, and keep their values
     Tokenize(tokenize::TokenizeArgs),
     /// Replace the tokens in a JSON file by their values
     Detokenize(tokenize::DetokenizeArgs),
-    /// Mask files and databases by rules, and say what rules do
+    /// Mask files and databases by rules, and explain rules
     Mask(mask::Args),
-    /// Say what an envelope says about itself, without opening it
+    /// Show an envelope's metadata without opening it
     Inspect(calls::InspectArgs),
-    /// Ask an engine whether it answers
+    /// Check whether an engine responds
     Health(calls::PlainArgs),
-    /// Ask an engine what it is and which limits it has
+    /// Show an engine's version, methods and limits
     Info(calls::PlainArgs),
-    /// Make certificates: an authority, and servers and clients under it
+    /// Issue certificates: an authority, and servers and clients under it
     Certs(certs::Args),
-    /// Make, list, set up, stop and remove apps; rotate, import, stop and remove their keys
+    /// Create, list, configure, disable and delete apps; rotate, import, disable and delete their keys
     Apps(apps::Args),
-    /// Make, list, set up and remove collections of tokens
+    /// Create, list, configure and delete collections of tokens
     Collections(collections::Args),
-    /// List, find, expire and remove tokens
+    /// List, find, expire and delete tokens
     Tokens(tokens::Args),
-    /// List the engines that serve the same apps
+    /// List the engines that share one state
     Instances(instances::Args),
-    /// Make, list and remove roles: what may be done, on which apps and collections
+    /// Create, list and delete roles: sets of permissions on apps and collections
     Roles(roles::Args),
-    /// Say who has which role, and ask what somebody may do
+    /// Grant and revoke roles, list who has them, and check permissions
     Principals(principals::Args),
     /// Migrate everything of one store to another, and compare them
     Store(store::Args),
-    /// Verify the audit trail, and show what is in it
+    /// Verify the audit trail, and show its records
     Audit(audit::Args),
     /// Check a configuration file, or print one with every key
     Config(config::Args),
-    /// Say what is wrong with a deployment and what to do: files, certificates, state, database, limits, ports
+    /// Find problems of a deployment and their remedies: files, certificates, state, database, limits, ports
     Doctor(doctor::Args),
 }
 
-/// Any failure of a command, said as `a: b: c`.
+/// Any failure of a command, printed as `a: b: c`.
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Runs the program with the arguments of the process.
@@ -136,7 +136,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// An error and its causes as `a: b: c`, leaving out a cause that the text before already ends with.
+/// Formats an error and its causes as `a: b: c`. Omits a cause that the text before already ends with.
 fn chain(failure: &(dyn Error + 'static)) -> String {
     let mut text = failure.to_string();
     let mut cause = failure.source();
@@ -150,7 +150,7 @@ fn chain(failure: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// The configuration a command works with.
+/// The configuration file of a command.
 #[derive(Debug, clap::Args)]
 struct ConfigArgs {
     /// Configuration file; `sealwire config template` prints one with every key
@@ -175,7 +175,7 @@ fn default_config() -> PathBuf {
 mod tests {
     use clap::CommandFactory as _;
 
-    /// Clap checks names and shortcuts of arguments only when a subcommand is parsed, and only in debug builds.
+    /// Clap checks names and short options of arguments only when it parses a subcommand, and only in debug builds.
     #[test]
     fn no_two_arguments_of_a_subcommand_share_a_name() {
         super::Args::command().debug_assert();

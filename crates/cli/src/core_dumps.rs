@@ -1,17 +1,18 @@
-//! Keeps what this process holds in memory out of files and debuggers: it holds keys.
+//! Keeps this process's memory, which holds keys, out of core dumps and away from debuggers.
 
-/// Switches core dumps off, and keeps other processes of the same user from reading this one's memory. A system that
-/// refuses is said in the log; `sealwire doctor` finds it.
+/// Switches core dumps off, and prevents other processes of the same user from reading this one's memory. Failures are
+/// logged, and `sealwire doctor` reports them.
 pub(crate) fn forbid() {
     forbid_files();
-    // The limit does not hold for dumps that the kernel pipes to a program; this does, and it keeps debuggers off.
+    // The resource limit does not apply to dumps that the kernel pipes to a program. This call does, and it keeps
+    // debuggers off.
     #[cfg(target_os = "linux")]
     if rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).is_err() {
         tracing::warn!("core dumps that are piped to a program could not be switched off");
     }
 }
 
-/// Switches files of core dumps off, and leaves the process open to debuggers and to whoever measures it.
+/// Switches core dump files off, and leaves the process open to debuggers and profilers.
 pub(crate) fn forbid_files() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     if setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).is_err() {

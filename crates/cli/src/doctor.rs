@@ -1,7 +1,7 @@
-//! Looks at a deployment as an engine would meet it, and says what is wrong with it, why that matters and what to do.
+//! Checks a deployment as an engine would find it. Reports each problem with its effect and its remedy.
 //!
-//! Nothing is changed: no folder is made, no schema brought forward, no port kept. What a running engine holds is asked of
-//! that engine. A finding never repeats a value of the configuration or a secret.
+//! The checks change nothing: they create no folder, upgrade no schema and keep no port. The state of a running engine
+//! is requested from that engine. A finding never contains a value of the configuration or a secret.
 
 mod audit;
 mod certificates;
@@ -17,19 +17,19 @@ use std::path::Path;
 
 use sealwire_config::{Config, Environment};
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// As it should be.
+    /// No problem.
     Good,
-    /// It works, and will or may not.
+    /// Works now, but can fail.
     Warning,
-    /// It does not work, or is not safe.
+    /// Does not work, or is not safe.
     Wrong,
 }
 
 impl Level {
-    /// Its name in JSON.
+    /// Returns the level's name in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -39,22 +39,22 @@ impl Level {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// Name of the check, equal in every run.
+    /// Name of the check, stable across runs.
     pub check: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
     /// The finding.
     pub what: String,
-    /// Why that matters; empty where nothing is wrong.
+    /// The effect of the problem; empty if there is none.
     pub why: &'static str,
-    /// The remedy; empty if nothing is wrong.
+    /// The remedy; empty if there is no problem.
     pub remedy: String,
 }
 
-/// Everything that was found, in the order it was looked at.
+/// All findings, in the order of the checks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     /// The findings.
@@ -62,12 +62,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// The worst of it.
+    /// Returns the highest severity among the findings.
     pub(crate) fn worst(&self) -> Level {
         self.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Good)
     }
 
-    /// How many findings are of a level.
+    /// Returns the number of findings of a level.
     pub(crate) fn count(&self, level: Level) -> usize {
         self.findings.iter().filter(|finding| finding.level == level).count()
     }
@@ -85,8 +85,8 @@ impl Report {
     }
 }
 
-/// Looks at everything that the configuration names, and at the machine. Needs a tokio runtime; takes as long as the
-/// database does, and else less than a second.
+/// Checks everything that the configuration names, and the machine. Needs a tokio runtime. Takes as long as the
+/// database does, and otherwise less than a second.
 pub(crate) async fn examine(file: &Path, environment: &Environment) -> Report {
     let mut report = Report::default();
     machine::cpu(&mut report);

@@ -1,4 +1,4 @@
-//! The `sealwire` program: commands, checks of an installation, and what a process needs around an engine.
+//! The `sealwire` program: commands, checks of an installation, and process-level support for an engine.
 
 mod commands;
 mod core_dumps;

@@ -1,9 +1,8 @@
-//! Tells the service manager where in its life the process is: the datagrams of sd_notify(3), which systemd, and others
-//! after it, read from the socket that `NOTIFY_SOCKET` names.
+//! Reports the state of the process to the service manager with sd_notify(3): datagrams to the socket that
+//! `NOTIFY_SOCKET` names. systemd and compatible managers read them.
 //!
-//! Nothing here can fail the engine: without a manager nothing is sent, and a datagram that does not arrive is a word in
-//! the log. A manager that asks for a watchdog hears from a network thread, so an engine whose network threads are stuck
-//! is restarted.
+//! Failures here never stop the engine. Without a manager nothing is sent, and a lost datagram is only logged. Watchdog
+//! messages come from a network thread, so an engine whose network threads are stuck is restarted.
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,7 +20,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// The one that the environment names.
+    /// Returns the manager that the environment names.
     pub(crate) fn of_process() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let text = |name| variable(name)?.into_string().ok();
@@ -30,8 +29,8 @@ impl Supervisor {
         Self::at(variable("NOTIFY_SOCKET").as_deref(), watchdog.map(Duration::from_micros))
     }
 
-    /// The one at that socket: a path, or `@` and a name that is no file. It waits no longer than `watchdog` for a sign
-    /// of life.
+    /// Returns the manager at a socket: a path, or `@` and an abstract name. `watchdog` is the manager's longest wait
+    /// for a watchdog message.
     pub(crate) fn at(socket: Option<&OsStr>, watchdog: Option<Duration>) -> Self {
         let open = |name| Ok::<_, io::Error>((UnixDatagram::unbound()?, address(name)?));
         let manager = socket.and_then(|name| match open(name) {
@@ -41,29 +40,29 @@ impl Supervisor {
                 None
             }
         });
-        // A manager that waits for nothing in particular is told nothing.
+        // Without a watchdog timeout, no watchdog messages are sent.
         Self { watchdog: watchdog.filter(|longest| manager.is_some() && !longest.is_zero()), manager }
     }
 
-    /// The engine takes calls.
+    /// Reports that the engine accepts requests.
     pub(crate) fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={}", line(status)));
     }
 
-    /// Files are being read again; [`Supervisor::ready`] says that it is over.
+    /// Reports that files are being reloaded. [`Supervisor::ready`] reports the end of the reload.
     pub(crate) fn reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
-    /// The engine drains.
+    /// Reports that the engine drains.
     pub(crate) fn stopping(&self) {
         self.say("STOPPING=1\nSTATUS=draining");
     }
 
-    /// Gives a sign of life twice in the time that the manager waits for one, until the task is dropped or aborted.
-    /// Needs a runtime. `None`: nobody waits for any.
+    /// Sends watchdog messages twice per watchdog timeout, until the returned value is dropped. Needs a runtime.
+    /// Returns `None` if the manager has no watchdog.
     #[must_use]
     pub(crate) fn live(&self) -> Option<Alive> {
         let period = self.watchdog? / 2;
@@ -86,7 +85,7 @@ impl Supervisor {
     }
 }
 
-/// Signs of life, as long as it is kept.
+/// Sends watchdog messages until dropped.
 #[derive(Debug)]
 pub(crate) struct Alive(AbortHandle);
 
@@ -109,7 +108,7 @@ fn address(name: &OsStr) -> io::Result<SocketAddr> {
     }
 }
 
-/// A status has one line.
+/// Replaces line breaks, because a status has one line.
 fn line(text: &str) -> String {
     text.replace('\n', " ")
 }

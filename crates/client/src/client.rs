@@ -1,10 +1,11 @@
-//! The calls.
+//! The requests for documents, and the client handle.
 //!
-//! Each takes one deadline that covers waiting for a connection, sending, the server's work and the answer; the server
-//! is told what is left of it. Within it a call is tried again as [`ClientConfig::attempts_max`] says.
+//! Each request has one deadline that covers waiting for a connection, sending, the server's work and the response. The
+//! server receives the remaining time. Within the deadline, a request is retried as [`ClientConfig::attempts_max`]
+//! specifies.
 //!
-//! Cancel safety, of every async function here: drop it whenever you like. If its request was sent, the server gets a
-//! `cancel`; the connection goes on with the other calls; nothing is kept for the answer that may still come.
+//! Cancel safety: every async function here can be dropped at any time. If the request was sent, the server receives a
+//! `cancel`. The connection continues with the other requests, and a late response is discarded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,26 +28,26 @@ use crate::retry::{Course, Retries, Setback};
 use crate::state::Failure;
 use crate::tls::Dialer;
 
-/// A document that came back.
+/// A document in a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// One MessagePack value, of the shape that was sent.
+    /// One MessagePack value with the structure of the request's payload.
     pub payload: Bytes,
-    /// The server's generation when it worked.
+    /// The server's control state generation when it processed the request.
     pub generation: u64,
-    /// The fields left as they came, with `on_error: "report"`; at most 1,000.
+    /// Fields that were left unchanged because of errors, with `on_error: "report"`; at most 1,000.
     pub errors: Vec<FieldError>,
-    /// How many more there were.
+    /// Number of further field errors that are not listed.
     pub errors_omitted: u64,
-    /// Positions of the paths of `select` that match nothing in the document.
+    /// Positions of those paths in `select` that match nothing in the document.
     pub unmatched: Vec<u32>,
 }
 
 impl Document {
-    /// The payload as a Rust value.
+    /// Deserializes the payload into a Rust value.
     ///
     /// # Errors
-    /// [`Error::Value`] if it has another shape.
+    /// [`Error::Value`] if the payload does not have the structure of `T`.
     pub fn to_value<T: DeserializeOwned>(&self) -> Result<T, Error> {
         rmp_serde::from_slice(&self.payload).map_err(|error| Error::Value(Arc::new(error)))
     }
@@ -63,8 +64,8 @@ impl Document {
     }
 }
 
-/// A Rust value as a payload: structs become maps of their field names. A `Vec<u8>` becomes an array of numbers unless
-/// its type serialises as bytes, as `Bytes`-like types and `serde_bytes` do.
+/// Serializes a Rust value to a payload. Structs become maps with their field names as keys. A `Vec<u8>` becomes an
+/// array of numbers, unless its type serializes as bytes, as `Bytes`-like types and `serde_bytes` do.
 ///
 /// # Errors
 /// [`Error::Value`] if the value cannot be serialised.
@@ -76,14 +77,14 @@ pub fn to_payload<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests placed on a connection, repeats included.
+    /// Number of requests placed on a connection, including retries.
     pub attempts: u64,
-    /// Calls tried again that a server may have seen, each time; they are paid for from the budget.
+    /// Number of retries of requests that a server may have seen. Each such retry is charged to the budget.
     pub retries: u64,
-    /// Calls that ended with their error because the budget was used up. If it grows, the servers cannot keep up or are
-    /// failing.
+    /// Requests that ended with an error because the retry budget was used up. A growing number means that the servers
+    /// are overloaded or failing.
     pub retries_refused: u64,
-    /// Times that an endpoint was ejected.
+    /// Number of endpoint ejections.
     pub ejections: u64,
 }
 
@@ -127,7 +128,8 @@ impl Client {
         }
     }
 
-    /// Makes a client that opens its first connection for its first call. Blocks briefly if certificates are in files.
+    /// Creates a client that opens its first connection for its first request. Blocks briefly if certificates are in
+    /// files.
     ///
     /// # Errors
     /// [`Error::Config`] and [`Error::Tls`].
@@ -146,7 +148,7 @@ impl Client {
         Ok(Self::over(&config, connector, renewals))
     }
 
-    /// A client over connections made elsewhere.
+    /// Creates a client with connections from the given connector.
     pub(crate) fn over(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
         let pool = Pool::new(config, connector, renewals);
         let shared = ClientState { pool, retries: Retries::new(config), attempts: AtomicU64::new(0) };
@@ -169,7 +171,7 @@ impl Client {
         self.document(call, Course::default(), request::decrypt).await
     }
 
-    /// Opens every envelope of a document and seals it again to the app's newest key.
+    /// Opens every envelope of a document and seals its plaintext again with the app's newest key.
     ///
     /// # Errors
     /// Any [`Error`] but `Value`.
@@ -225,7 +227,7 @@ impl Client {
         Document::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Encrypts every leaf of a Rust value, with the defaults.
+    /// Encrypts every leaf of a Rust value, with default options.
     ///
     /// # Errors
     /// Any [`Error`].
@@ -234,7 +236,7 @@ impl Client {
         self.encrypt(Encrypt::new(app, &payload)).await
     }
 
-    /// Opens every envelope of a payload, with the defaults, and makes a Rust value of it.
+    /// Opens every envelope of a payload, with default options, and deserializes the result into a Rust value.
     ///
     /// # Errors
     /// Any [`Error`].
@@ -242,7 +244,7 @@ impl Client {
         self.decrypt(Decrypt::new(app, payload)).await?.to_value()
     }
 
-    /// Says what an envelope states about itself.
+    /// Returns the metadata of an envelope without opening it.
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
@@ -252,7 +254,7 @@ impl Client {
         Inspection::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Says what the server is and what it accepts.
+    /// Returns the server's version, methods, formats and limits.
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
@@ -261,7 +263,7 @@ impl Client {
         Info::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Succeeds if the server answers.
+    /// Succeeds if the server responds.
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
@@ -281,7 +283,7 @@ impl Client {
         }
     }
 
-    /// Permits left, and calls that connections count.
+    /// Returns the number of free permits, and the number of requests that connections count as in flight.
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         self.shared.pool.at_rest()
@@ -291,7 +293,7 @@ impl Client {
         deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
     }
 
-    /// One call: attempts until there is a result, or no use in another.
+    /// Performs one request: repeats attempts until there is a result or a retry is pointless.
     pub(crate) async fn call(
         &self,
         deadline: Duration,
@@ -312,7 +314,7 @@ impl Client {
         }
     }
 
-    /// One attempt: a connection, the request with what is left of the deadline, the result.
+    /// Performs one attempt: leases a connection, sends the request with the remaining time, and waits for the result.
     async fn attempt(
         &self,
         deadline: Instant,
@@ -337,7 +339,7 @@ impl Client {
     }
 }
 
-/// Bytes that nobody else has or can guess.
+/// Returns cryptographically random bytes.
 fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     let provider = rustls::crypto::aws_lc_rs::default_provider();
@@ -352,7 +354,7 @@ fn left_ms(deadline: Instant) -> u32 {
 }
 
 impl Connection {
-    /// A failure in the words of the public error.
+    /// Converts a failure into the public error type.
     fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Rpc(error) if error.code == ErrorCode::DeadlineExceeded => Error::Deadline,

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// PEM text, or where to find it.
+/// PEM text or the file that holds it.
 #[derive(Clone)]
 pub enum Pem {
     /// A file, read when the client is made and again if it has changed: before each connection, and every ten seconds
     /// while calls are made. Connections under what was there before are then replaced, each once a new one has proven
     /// itself, and end with their last call: certificates are renewed under a running client, and no call fails for it.
     File(PathBuf),
-    /// The text itself.
+    /// The PEM text itself.
     Bytes(Vec<u8>),
 }
 
@@ -30,52 +30,54 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// Endpoints at most: calls look at each of them.
+/// Maximum number of endpoints. Every request examines each endpoint.
 pub(crate) const ENDPOINTS_MAX: usize = 64;
 
-/// One server of several that serve the same apps.
+/// One of several servers that serve the same apps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// `host:port` of the server. A name is resolved for every connection; if it has several addresses, they are tried
-    /// in the resolver's order and count as one endpoint.
+    /// `host:port` of the server. A name is resolved for every connection. If the name has several addresses, they are
+    /// tried in the resolver's order and count as one endpoint.
     pub address: String,
     /// The DNS name or IP address that the server's certificate must carry.
     pub server_name: String,
 }
 
 impl Endpoint {
-    /// An endpoint.
+    /// Creates an endpoint.
     pub fn new(address: impl Into<String>, server_name: impl Into<String>) -> Self {
         Self { address: address.into(), server_name: server_name.into() }
     }
 }
 
-/// How to reach the servers and how hard to lean on them. Make one with [`ClientConfig::new`] and set what differs.
+/// Addresses of the servers, limits, and retry behaviour. Create a configuration with [`ClientConfig::new`] and change
+/// individual settings.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The servers, `1..=64`, each of which can answer any call. Calls go to the less busy of two that are chosen at
-    /// random, among those that are connected, not ejected and have not asked for a pause.
+    /// The servers, `1..=64`. Each must be able to serve every request. A request goes to the less busy of two randomly
+    /// chosen endpoints that are connected, not ejected and not paused.
     pub endpoints: Vec<Endpoint>,
-    /// The certificates that a server's certificate must chain to, and no others.
+    /// The only certificate authorities that are trusted for server certificates.
     pub ca: Pem,
-    /// This client's certificate chain, its own first.
+    /// This client's certificate chain, starting with its own certificate.
     pub certificate: Pem,
     /// This client's private key.
     pub key: Pem,
     /// Connections kept to each endpoint at most, `1..=1_024`, default 2. They are opened as calls need them: one
     /// connection carries many calls at once, more of them spread TLS work over more cores of the server.
     pub connections: usize,
-    /// Calls at once on one connection, `1..=65_536`, default 64. More wait here, in order.
+    /// Maximum number of concurrent requests per connection, `1..=65_536`, default 64. Further requests wait in FIFO
+    /// order.
     pub in_flight_max: usize,
-    /// Time for TCP and TLS together, at least 1 ms, default 5 s.
+    /// Timeout for TCP and TLS handshakes together, at least 1 ms, default 5 s.
     pub connect_timeout: Duration,
-    /// Deadline of a call that sets none, at least 1 ms and at most one hour, default 30 s.
+    /// Deadline of requests that set none, at least 1 ms and at most one hour, default 30 s.
     pub deadline: Duration,
     /// Pause after the first failed attempt to connect to an endpoint, at least 1 ms, default 50 ms. It doubles with
     /// each further failure, and the real pause is between half of it and all of it, so that many clients do not return
     /// at once.
     pub backoff_min: Duration,
-    /// Longest such pause, at least `backoff_min`, default 2 s.
+    /// Maximum of that pause, at least `backoff_min`, default 2 s.
     pub backoff_max: Duration,
     /// Times that a call is tried at most, the first included, `1..=100`, default 4; 1 turns retries off. Tried again,
     /// within its deadline, is a request that was never sent, and one that was answered `overloaded`, `unavailable`, or
@@ -107,15 +109,15 @@ pub struct ClientConfig {
     /// Longest ejection without that quarter, at least `ejection_min`, default 30 s. An endpoint that was fit for
     /// longer begins anew.
     pub ejection_max: Duration,
-    /// Longest request in bytes, at least 1 KiB, default 64 MiB, which is what servers accept by default. A longer
-    /// one would cost the connection and so the calls of others.
+    /// Longest request in bytes, at least 1 KiB, default 64 MiB, which is the servers' default limit. A longer request
+    /// would close the connection and so disrupt other requests.
     pub request_bytes_max: usize,
-    /// Longest answer in bytes, at least 1 KiB, default 256 MiB, which is what servers send by default.
+    /// Longest response in bytes, at least 1 KiB, default 256 MiB, which is the servers' default limit.
     pub reply_bytes_max: usize,
 }
 
 impl ClientConfig {
-    /// The defaults, with what has none, for one server. More are pushed to `endpoints`.
+    /// Creates a configuration for one server with default values. Further servers can be pushed to `endpoints`.
     pub fn new(
         address: impl Into<String>,
         server_name: impl Into<String>,
@@ -145,7 +147,7 @@ impl ClientConfig {
         }
     }
 
-    /// Refuses what is out of range, by its name.
+    /// Rejects values that are out of range. The error names the setting.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let millisecond = Duration::from_millis(1);
         let hour = Duration::from_secs(3_600);

@@ -1,7 +1,8 @@
-//! One connection: many calls over one byte stream, whatever that stream is.
+//! A connection that carries many concurrent requests over one byte stream of any kind.
 //!
-//! A driver task reads answers and writes requests side by side; calls talk to it through [`State`] and never touch the
-//! stream. It does not reconnect and does not retry: a connection that ends stays ended, and the pool makes another.
+//! A driver task reads responses and writes requests concurrently. Request futures communicate with the driver through
+//! [`State`] and never touch the stream. A connection does not reconnect or retry: once ended, it stays ended, and the
+//! pool opens another.
 
 use std::io;
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::state::{Failure, State};
 
-/// Room for each read.
+/// Buffer space in bytes reserved for each read.
 const READ_BYTES: usize = 16 << 10;
-/// Answers up to this long are copied out, so that a small one that is kept does not keep a large buffer.
+/// Responses up to this length are copied, so that a small response does not keep a large buffer alive.
 const COPY_BYTES_MAX: usize = 4 << 10;
-/// An empty read buffer beyond this is given back.
+/// An empty read buffer larger than this is freed.
 const SPARE_BYTES_MAX: usize = 1 << 20;
-/// Time for the last bytes of a connection that is being closed.
+/// Timeout for writing the last bytes when a connection is closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Bounds of one connection, in bytes.
@@ -33,8 +34,9 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// A reply's length is bounded; its depth and count follow from the request, so they only need to be as large as
-    /// any server can be told to accept: 1,024 levels, which a result wraps in no more than the request had.
+    /// Returns the scanner limits. Only a response's length is bounded. Its depth and element count follow from the
+    /// request. They only need to be as large as any server limit: 1,024 levels. A result adds no more levels than its
+    /// request had.
     fn limits(self) -> Limits {
         let message_bytes_max = self.reply_bytes_max as u64;
         Limits {
@@ -55,7 +57,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Starts the driver task on a stream whose handshake is done.
+    /// Starts the driver task on a stream whose TLS handshake is complete.
     pub(crate) fn start(stream: impl AsyncRead + AsyncWrite + Send + 'static, bounds: Bounds) -> Self {
         let state = Arc::new(State::new());
         let farewell = Arc::new(Notify::new());
@@ -68,7 +70,7 @@ impl Connection {
         self.state.is_open() && !self.state.is_silent() && !self.state.is_retired()
     }
 
-    /// Why it takes no more calls, for people.
+    /// Returns the reason why the connection takes no new requests, as text.
     pub(crate) fn why_ended(&self) -> Arc<str> {
         let lives = || match self.state.is_retired() {
             true => "the server does not accept this certificate any more".into(),
@@ -86,15 +88,15 @@ impl Connection {
         self.bounds
     }
 
-    /// Calls placed on it, kept by the pool.
+    /// Returns the number of requests on this connection, as counted by the pool.
     pub(crate) fn in_flight(&self) -> &AtomicUsize {
         &self.in_flight
     }
 
-    /// Sends what `encode` appends for the msgid it is given, and waits for that call's result.
+    /// Sends the request that `encode` appends for the given msgid, and waits for its result.
     ///
-    /// Cancel-safe: dropped before the request is written, nothing is written; dropped later, the server is sent a
-    /// `cancel`. Either way the call's entry is gone at once.
+    /// Cancel-safe: a future dropped before its request is written writes nothing. A future dropped later sends a
+    /// `cancel` to the server. In both cases, the entry of the request is removed immediately.
     pub(crate) async fn call(
         &self,
         deadline: Instant,
@@ -112,14 +114,14 @@ impl Connection {
                 entry.settle();
                 answer?
             }
-            // The sender is dropped unused only together with the runtime.
+            // The sender is dropped unused only when the runtime shuts down.
             Ok(Err(_)) => return Err(Failure::Disconnected("the runtime is shutting down".into())),
             Err(_) => return Err(Failure::Deadline),
         };
         match Reply::decode(&message) {
             Ok(reply) => {
                 if matches!(&reply.outcome, Err(error) if error.code == ErrorCode::Unauthenticated) {
-                    // Its certificate is over or revoked; what is in flight is still answered.
+                    // The certificate is expired or revoked. Requests in flight are still completed.
                     self.state.retire();
                 }
                 reply.outcome.map(|result| message.slice_ref(result)).map_err(Failure::Rpc)
@@ -132,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// Its books, which outlive it.
+    /// Returns the shared state, which can outlive the connection.
     pub(crate) fn state(&self) -> &Arc<State> {
         &self.state
     }
@@ -144,7 +146,7 @@ impl Drop for Connection {
     }
 }
 
-/// Runs a connection to its end: the peer's, an error's, or its last handle's.
+/// Runs a connection until the peer closes it, an error occurs, or the last handle is dropped.
 async fn drive(stream: impl AsyncRead + AsyncWrite, state: Arc<State>, farewell: Arc<Notify>, bounds: Bounds) {
     let (reader, mut writer) = tokio::io::split(Box::pin(stream));
     let why = tokio::select! {
@@ -154,11 +156,11 @@ async fn drive(stream: impl AsyncRead + AsyncWrite, state: Arc<State>, farewell:
     };
     tracing::debug!(why, "connection ended");
     state.close(&why);
-    // The peer may be gone or may not read; it gets its chance and no more.
+    // The peer can be gone or not reading, so the shutdown has a time limit.
     let _ = timeout(FAREWELL, writer.shutdown()).await;
 }
 
-/// Writes whatever is queued, flushing each time: a request in a buffer is a request that never arrives.
+/// Writes all queued data and flushes after each batch, because a buffered request would never arrive.
 async fn write_requests(writer: &mut (impl AsyncWrite + Unpin), state: &State) -> String {
     loop {
         let mut bytes = state.next_write();
@@ -202,7 +204,7 @@ async fn read_answers(mut reader: impl AsyncRead + Unpin, state: &State, limits:
     }
 }
 
-/// Takes every complete message from the buffer. An error ends the connection.
+/// Processes every complete message in the buffer. An error ends the connection.
 fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Result<(), String> {
     loop {
         match scanner.scan(buffer) {

@@ -1,7 +1,7 @@
-//! The control calls, for a client of a control listener.
+//! The control requests, for a client of a control listener.
 //!
-//! A change whose answer was lost may have happened, and to make it again could make another: only what no server can
-//! have seen, or what was refused with a time to come again, is tried again.
+//! If the response to a change is lost, the change may have been applied, and a repeat could apply it twice. A change
+//! is therefore retried only if no server can have seen the request, or if it was rejected with a retry time.
 
 use sealwire_wire::control::{
     AppCall, AppChanged, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Control, Instances,
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::retry::Course;
 
 impl Client {
-    /// A part of the apps.
+    /// Returns a page of the apps.
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`; so for every method here.
@@ -22,7 +22,7 @@ impl Client {
         self.control(Control::Apps(page), Course::default(), Apps::decode).await
     }
 
-    /// A part of the control state as it rests. Parts of different generations do not belong together.
+    /// Returns a page of the control state as stored. Pages of different generations do not belong together.
     ///
     /// # Errors
     /// As above.
@@ -38,7 +38,7 @@ impl Client {
         self.control(Control::App(call), Course::once(), AppChanged::decode).await
     }
 
-    /// A part of an app's collections.
+    /// Returns a page of an app's collections.
     ///
     /// # Errors
     /// As above.
@@ -54,7 +54,7 @@ impl Client {
         self.control(Control::Collection(call), Course::once(), CollectionChanged::decode).await
     }
 
-    /// The engines that serve this control state.
+    /// Returns the engines that serve this control state.
     ///
     /// # Errors
     /// As above.
@@ -62,7 +62,7 @@ impl Client {
         self.control(Control::Instances, Course::default(), Instances::decode).await
     }
 
-    /// A part of the roles.
+    /// Returns a page of the roles.
     ///
     /// # Errors
     /// As above.
@@ -70,7 +70,7 @@ impl Client {
         self.control(Control::Roles(page), Course::default(), Roles::decode).await
     }
 
-    /// Makes, changes or removes a role.
+    /// Creates, changes or removes a role.
     ///
     /// # Errors
     /// As above.
@@ -78,7 +78,7 @@ impl Client {
         self.control(Control::Role(call), Course::once(), RoleChanged::decode).await
     }
 
-    /// A part of the principals that have a role.
+    /// Returns a page of the principals that have a role.
     ///
     /// # Errors
     /// As above.
@@ -86,7 +86,7 @@ impl Client {
         self.control(Control::Principals(page), Course::default(), Principals::decode).await
     }
 
-    /// Gives a role to a principal, or takes it away.
+    /// Grants a role to a principal, or revokes it.
     ///
     /// # Errors
     /// As above.

@@ -1,7 +1,7 @@
-//! The pool's table of endpoints and their connections, and the choice of an endpoint for a call.
+//! The pool's table of endpoints and connections, and the choice of an endpoint for a request.
 //!
-//! Of two endpoints taken at random a call goes to the one with fewer calls in flight, and there to the connection with
-//! the fewest.
+//! Two endpoints are chosen at random. The request goes to the one with fewer requests in flight, on its connection
+//! with the fewest requests in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,18 +28,18 @@ impl Endpoints {
     }
 }
 
-/// Where a call would rather go.
+/// Endpoint preferences of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wants {
-    /// Not there: they had it already.
+    /// Endpoints to avoid, because they already received the request.
     pub(crate) avoid: Endpoints,
-    /// To one with its token store.
+    /// Prefer an endpoint whose token store is available.
     pub(crate) tokens: bool,
 }
 
 pub(crate) enum Slot {
     Empty,
-    /// By the attempt of that number.
+    /// An attempt with this number is running.
     Connecting(u64),
     Taken {
         connection: Arc<Connection>,
@@ -51,11 +51,11 @@ pub(crate) struct ChosenEndpoint {
     pub(crate) address: String,
     pub(crate) slots: Vec<Slot>,
     pub(crate) health: Health,
-    /// Attempts that failed, or connections that did not last, since the last one that did.
+    /// Number of failed attempts and short-lived connections since the last lasting connection.
     pub(crate) failures: u32,
-    /// No attempt to connect before.
+    /// Earliest time of the next attempt to connect.
     pub(crate) retry_at: Instant,
-    /// Attempts begun.
+    /// Number of attempts started.
     pub(crate) attempts: u64,
 }
 
@@ -71,7 +71,7 @@ impl ChosenEndpoint {
         self.slots.iter().any(|slot| matches!(slot, Slot::Connecting(_)))
     }
 
-    /// The connection with the fewest calls in flight, and how many.
+    /// Returns the connection with the fewest requests in flight, and their number.
     pub(crate) fn least_busy(&self) -> Option<(usize, Arc<Connection>)> {
         let loads = self.connections().map(|connection| (connection.in_flight().load(Ordering::Relaxed), connection));
         let (load, connection) = loads.min_by_key(|(load, _)| *load)?;
@@ -81,20 +81,22 @@ impl ChosenEndpoint {
 
 pub(crate) struct EndpointTable {
     pub(crate) targets: Vec<ChosenEndpoint>,
-    /// All failed attempts, so that a waiting call can tell whether one failed meanwhile.
+    /// Number of all failed attempts. A waiting request compares it to detect new failures.
     pub(crate) failed: u64,
     pub(crate) last_failure: Option<Error>,
-    /// When to look for renewed certificates; `None` while that is done.
+    /// Time of the next check for renewed certificates; `None` while a check runs.
     pub(crate) look_at: Option<Instant>,
 }
 
 impl EndpointTable {
-    /// With every endpoint ejected, none is: something that may fail is better than nothing.
+    /// Returns true if every endpoint is ejected. All endpoints are then used, because a possible failure is better
+    /// than none.
     pub(crate) fn panics(&self) -> bool {
         !self.targets.iter().any(|target| target.health.is_fit())
     }
 
-    /// The less busy of two endpoints at random, of those with a connection that has room, in the best group that has any.
+    /// Chooses the less busy of two random endpoints. Only endpoints of the best non-empty rank are considered that
+    /// have a connection with a free permit.
     pub(crate) fn choose(&self, wants: Wants, in_flight_max: usize, now: Instant) -> Option<usize> {
         const EJECTED: u8 = 3;
         let panics = self.panics();
@@ -123,7 +125,7 @@ impl EndpointTable {
             group[count] = (load, endpoint);
             count += 1;
         }
-        // An ejected endpoint is better than none, and worse than a wait for a fit one.
+        // An ejected endpoint is used only if no healthy endpoint is connected or connecting.
         if count == 0 || (best == EJECTED && others) {
             return None;
         }

@@ -1,8 +1,9 @@
 //! Health of one endpoint, derived from its requests: healthy, paused by request, or failing and ejected.
 //!
-//! Failures in a row eject. Each further ejection lasts longer, after the manner of Envoy's outlier detection; then a
-//! probe decides, and an endpoint that passes it is on probation: its first failure ejects it again. Pure bookkeeping,
-//! time comes in. A refusal for overload is no failure: an endpoint that says no in time is well. One without its token
+//! Consecutive failures eject an endpoint. Each further ejection lasts longer, as in Envoy's outlier detection. A probe
+//! then decides whether the endpoint returns. A returned endpoint is on probation: its first failure ejects it again.
+//! This module does no I/O, and the caller passes the time. An overload rejection is not a failure, because an endpoint
+//! that rejects in time is healthy. An endpoint without its token store is also healthy, except for token requests.
 //! store is well too, but for calls on tokens.
 
 use std::time::Duration;
@@ -16,10 +17,10 @@ use crate::state::{Answer, Failure};
 /// size or above alone (`proto/README.md`, Overload). A longer time is for the call that was told it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// When to eject, and for how long.
+/// Ejection threshold and durations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
-    /// Failures in a row; `None` never ejects.
+    /// Number of consecutive failures that eject; `None` never ejects.
     pub(crate) after: Option<u32>,
     pub(crate) min: Duration,
     pub(crate) max: Duration,
@@ -33,12 +34,12 @@ enum Standing {
 
 pub(crate) struct Health {
     standing: Standing,
-    /// In a row.
+    /// Consecutive failures.
     failures: u32,
-    /// So many ejections without a long fit time between them.
+    /// Consecutive ejections without a long healthy time in between.
     ejections: u32,
     fit_since: Instant,
-    /// Grows with every ejection and return: what a call says of an earlier term no longer counts.
+    /// Incremented at every ejection and return. Results of requests from an earlier term are ignored.
     term: u32,
     paused_until: Option<Instant>,
     /// End of the pause for token requests alone.
@@ -76,7 +77,7 @@ impl Health {
         self.failures > 0
     }
 
-    /// Where it is ejected: the time at which it may be probed.
+    /// Returns the time of the next probe, if the endpoint is ejected.
     pub(crate) fn probe_at(&self) -> Option<Instant> {
         match self.standing {
             Standing::Ejected { until } => Some(until),
@@ -84,24 +85,25 @@ impl Health {
         }
     }
 
-    /// It asked to be spared for so long: granted up to [`PAUSE_MAX`].
+    /// Pauses the endpoint for `length`, at most [`PAUSE_MAX`].
     pub(crate) fn pause(&mut self, now: Instant, length: Duration) {
         self.paused_until = self.paused_until.max(Some(now + length.min(PAUSE_MAX)));
     }
 
-    /// It asked for no calls on tokens for so long.
+    /// Pauses the endpoint for token requests, at most [`PAUSE_MAX`].
     pub(crate) fn pause_tokens(&mut self, now: Instant, length: Duration) {
         self.tokens_paused_until = self.tokens_paused_until.max(Some(now + length.min(PAUSE_MAX)));
     }
 
-    /// A call that began in that term was answered as calls are.
+    /// Records a normal response to a request from the given term.
     pub(crate) fn answered(&mut self, term: u32) {
         if term == self.term {
             self.failures = 0;
         }
     }
 
-    /// A call or connection that began in that term failed. Gives the length of the ejection that this begins, if so.
+    /// Records the failure of a request or connection attempt from the given term. Returns the length of the resulting
+    /// ejection, if any.
     pub(crate) fn failed(&mut self, term: u32, now: Instant, policy: &Policy) -> Option<Duration> {
         if term != self.term || !self.is_fit() {
             return None;
@@ -116,7 +118,7 @@ impl Health {
         Some(self.eject(now, policy))
     }
 
-    /// Begins the probe if it is due.
+    /// Starts the probe if it is due. Returns true if the probe was started.
     pub(crate) fn begin_probe(&mut self, now: Instant) -> bool {
         let due = self.probe_at().is_some_and(|at| at <= now);
         if due {
@@ -125,7 +127,7 @@ impl Health {
         due
     }
 
-    /// The probe has ended. Gives the length of the next ejection if it failed.
+    /// Records the result of the probe. Returns the length of the next ejection if the probe failed.
     pub(crate) fn probed(&mut self, passed: bool, now: Instant, policy: &Policy) -> Option<Duration> {
         if !passed {
             return Some(self.eject(now, policy));
@@ -137,7 +139,8 @@ impl Health {
         None
     }
 
-    /// As long as its number times the least, up to the most, and up to a quarter more.
+    /// Ejects the endpoint for the minimum time multiplied by the number of ejections, up to the maximum, plus at most
+    /// a quarter.
     fn eject(&mut self, now: Instant, policy: &Policy) -> Duration {
         self.ejections = self.ejections.saturating_add(1);
         self.term = self.term.wrapping_add(1);
@@ -153,9 +156,9 @@ impl Health {
 pub(crate) struct AttemptOutcome {
     pub(crate) answered: bool,
     pub(crate) failed: bool,
-    /// It wants to be spared, for that long if it said so.
+    /// The endpoint asked for a pause, optionally with a length.
     pub(crate) pause: Option<Option<Duration>>,
-    /// It lacks its store for that long: calls on tokens are better sent elsewhere.
+    /// The endpoint lacks its token store for this time, so that token requests should prefer other endpoints.
     pub(crate) pause_tokens: Option<Duration>,
 }
 
@@ -170,7 +173,8 @@ impl AttemptOutcome {
                 let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
                 match error.code {
                     ErrorCode::Overloaded => Self { pause: Some(pause), ..Self::ANSWERED },
-                    // Only its store does not answer: what needs none is served as ever. A drain names no time.
+                    // Only the store is down; requests without tokens are served normally. A server in shutdown names
+                    // no retry time.
                     ErrorCode::Unavailable if pause.is_some() => Self { pause_tokens: pause, ..Self::ANSWERED },
                     ErrorCode::Unavailable => Self { pause: Some(None), ..Self::FAILED },
                     ErrorCode::Internal => Self::FAILED,
@@ -178,7 +182,7 @@ impl AttemptOutcome {
                 }
             }
             Err(Failure::Protocol(_)) => Self::FAILED,
-            // The pool finds out what becomes of a missed deadline and of a connection that ended.
+            // The pool itself detects the consequences of a missed deadline and of an ended connection.
             Err(Failure::Deadline | Failure::Disconnected(_) | Failure::NotSent | Failure::TooLong) => Self::NOTHING,
             Ok(_) | Err(Failure::Refused(_)) => Self::ANSWERED,
         }

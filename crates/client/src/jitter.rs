@@ -1,5 +1,5 @@
-//! Chance, for spreading calls in time and over endpoints. It needs to differ, not to be unpredictable: the standard
-//! library's hash seed, which is another at every call, is enough.
+//! Random numbers that spread requests over time and endpoints. They need to vary, not to be unpredictable. The hash
+//! seeds of the standard library differ at every use, which is sufficient.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -9,17 +9,17 @@ fn bits() -> u32 {
     RandomState::new().hash_one(()) as u32
 }
 
-/// A number from 0 to `bound - 1`, as good as evenly; 0 for a bound of 0.
+/// Returns a nearly uniform number from 0 to `bound - 1`, or 0 for a bound of 0.
 pub(crate) fn below(bound: usize) -> usize {
     ((u64::from(bits()) * bound as u64) >> 32) as usize
 }
 
-/// A time from nothing to all of `whole`.
+/// Returns a random time between zero and `whole`.
 pub(crate) fn part_of(whole: Duration) -> Duration {
     whole.mul_f64(f64::from(bits()) / f64::from(u32::MAX))
 }
 
-/// A pause that doubles from `min` with each failure after the first, up to `max`.
+/// Returns a pause that doubles from `min` with each failure after the first, up to `max`.
 pub(crate) fn doubled(min: Duration, max: Duration, failures: u32) -> Duration {
     min.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(max)
 }

@@ -1,10 +1,10 @@
 //! Async Rust client for Sealwire: pool, pipelining, deadlines, cancel on drop, retries, several endpoints.
 //!
-//! [`Client`] is what a relay links. It keeps a few mTLS connections open to each of its servers, sends any number of
-//! calls over each at once, and leaves out a server that fails. It tries a call again where that helps, within its
-//! deadline and a budget, and never logs what it carries.
+//! An application links [`Client`]. The client keeps a few mTLS connections open to each of its servers and pipelines
+//! requests on each connection. It avoids servers that fail. It retries a request if that can help, within the
+//! request's deadline and a budget. It never logs payloads.
 //!
-//! Every call can be dropped at any moment: the server is told to stop, and nothing of the call stays behind.
+//! Every request future can be dropped at any time: the server is told to stop, and no state of the request remains.
 
 mod client;
 mod config;

@@ -1,4 +1,4 @@
-//! A server for tests: one end of an in-memory stream, driven by the test line by line.
+//! A server for tests: one end of an in-memory stream, driven step by step by the test.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use tokio::time::timeout;
 /// A message that the test peer received.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
-    /// A call: its msgid, its payload, its deadline.
+    /// A document request: its msgid, payload and deadline.
     Call { msgid: u32, payload: Vec<u8>, deadline_ms: Option<u32> },
-    /// A `tokenize` call and its idempotency key.
+    /// A `tokenize` request and its idempotency key.
     Tokenize { msgid: u32, idempotency_key: Option<Vec<u8>> },
-    /// A call on tokens without a document, or a control call.
+    /// A token request without a document, or a control request.
     Small(u32),
-    /// A cancel of that msgid.
+    /// A cancel of this msgid.
     Cancel(u32),
-    /// A `health` call.
+    /// A `health` request.
     Health(u32),
     /// The client closed the stream.
     Closed,
@@ -34,13 +34,13 @@ impl Peer {
         Self { stream, scanner: Scanner::for_requests(Limits::default()), buffer: Vec::new() }
     }
 
-    /// The next message, which must come within a minute. Paused time passes at once, so that one that never comes
-    /// fails the test and does not hang it.
+    /// Returns the next message, which must arrive within a minute. With paused time, a missing message fails the test
+    /// instead of hanging it.
     pub(crate) async fn hear(&mut self) -> Heard {
         timeout(Duration::from_secs(60), self.next()).await.expect("nothing came for a minute")
     }
 
-    /// The next message, whenever it comes.
+    /// Returns the next message, without a time limit.
     pub(crate) async fn next(&mut self) -> Heard {
         loop {
             match self.scanner.scan(&self.buffer) {
@@ -58,7 +58,7 @@ impl Peer {
         }
     }
 
-    /// The next message, which must be a call: its msgid and payload.
+    /// Returns the msgid and payload of the next message, which must be a document request.
     pub(crate) async fn hear_call(&mut self) -> (u32, Vec<u8>) {
         match self.hear().await {
             Heard::Call { msgid, payload, .. } => (msgid, payload),
@@ -66,7 +66,7 @@ impl Peer {
         }
     }
 
-    /// Nothing more has been sent. Needs paused time.
+    /// Asserts that nothing more was sent. Needs paused time.
     pub(crate) async fn hears_nothing(&mut self) {
         let heard = timeout(Duration::from_secs(5), self.hear()).await;
         assert!(heard.is_err(), "{heard:?}");
@@ -76,7 +76,7 @@ impl Peer {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// Answers a call with a document.
+    /// Responds to a request with a document.
     pub(crate) async fn answer(&mut self, msgid: u32, payload: &[u8]) {
         let mut out = Vec::new();
         let document = reply::Document::begin(&mut out, msgid);

@@ -1,4 +1,4 @@
-//! A few connections to each endpoint, opened as calls need them and opened again when they break.
+//! A few connections to each endpoint, opened on demand and reopened after a failure.
 //!
 //! Every endpoint in use is kept connected by the calls that come by; a call goes to one that is, so it waits for a
 //! connection only if there is none at all. An attempt to connect runs in a task of its own, so the caller that started
@@ -26,11 +26,11 @@ use crate::health::{AttemptOutcome, Health, Policy};
 use crate::jitter;
 use crate::state::{Answer, Failure};
 
-/// Opens one connection to the endpoint of that index.
+/// Opens one connection to the endpoint with this index.
 pub(crate) type Connector =
     Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>> + Send + Sync>;
 
-/// Looks at what connections are made with: when it last changed, if it ever did.
+/// Checks the certificate files. Returns the time of their last change, if they ever changed.
 pub(crate) type Renewals = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Instant>> + Send>> + Send + Sync>;
 
 struct Inner {
@@ -42,21 +42,21 @@ struct Inner {
     backoff_max: Duration,
     policy: Policy,
     table: Mutex<EndpointTable>,
-    /// Per endpoint, whether its health has failures that an answered call would end.
+    /// Per endpoint: true if failures are recorded that a normal response would reset.
     doubted: Vec<AtomicBool>,
     ejections: AtomicU64,
-    /// One permit per call that all connections together may carry; waiting calls queue up in order.
+    /// One permit per request that all connections together can carry. Waiting requests queue in FIFO order.
     room: Arc<Semaphore>,
-    /// A connection came, went or has room again.
+    /// Signals that a connection was opened, was closed, or has a free permit again.
     changed: Notify,
 }
 
-/// The pool. Dropping it closes the connections once their calls are done.
+/// The connection pool. Dropping the pool closes its connections after their requests have completed.
 pub(crate) struct Pool {
     inner: Arc<Inner>,
 }
 
-/// The right to place one call on a connection.
+/// A permit to send one request on a connection.
 pub(crate) struct Lease {
     connection: Arc<Connection>,
     endpoint: usize,
@@ -74,7 +74,8 @@ impl Lease {
         self.endpoint
     }
 
-    /// Says how the call went, to the endpoint's credit or not. What ends the connection is counted there, once.
+    /// Reports the result of the request to the endpoint's health. Connection failures are counted separately, once per
+    /// connection.
     pub(crate) fn report(&self, answer: &Answer) {
         let inner = &self.inner;
         if matches!(answer, Err(Failure::Deadline)) {
@@ -102,11 +103,11 @@ impl Lease {
         }
     }
 
-    /// After a missed deadline: finds out whether the connection still speaks, and counts a failure if not. A peer that
-    /// vanished without a word would otherwise swallow call after call.
+    /// Checks after a missed deadline whether the connection is still alive, and counts a failure if not. Otherwise, a
+    /// peer that vanished silently would cause one timeout after another.
     fn watch(&self) {
         let (endpoint, term) = (self.endpoint, self.term);
-        // Neither keeps what it watches alive.
+        // The task must not keep the pool or the connection alive.
         let (inner, state) = (Arc::downgrade(&self.inner), Arc::clone(self.connection.state()));
         tokio::spawn(async move {
             if !state.goes_silent().await {
@@ -122,7 +123,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.connection.in_flight().fetch_sub(1, Ordering::Relaxed);
-        // One place is free: it is for one of the few that found every usable connection full while others were down.
+        // One permit is free again, for a request that found every usable connection full while other endpoints were
+        // down.
         self.inner.changed.notify_one();
     }
 }
@@ -180,7 +182,7 @@ impl Pool {
         };
         loop {
             let mut changed = pin!(inner.changed.notified());
-            // From here on no change is missed, also one that comes before the wait below.
+            // Changes between this point and the wait below are not missed.
             changed.as_mut().enable();
             match inner.pick(failed_before, wants)? {
                 Pick::Connection { connection, endpoint, term } => {
@@ -209,12 +211,12 @@ impl Pool {
         })
     }
 
-    /// Ejections so far.
+    /// Returns the number of ejections so far.
     pub(crate) fn ejections(&self) -> u64 {
         self.inner.ejections.load(Ordering::Relaxed)
     }
 
-    /// Permits left, and calls that connections count.
+    /// Returns the number of free permits, and the number of requests that connections count as in flight.
     #[cfg(test)]
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         let table = self.inner.table();
@@ -225,9 +227,9 @@ impl Pool {
 }
 
 enum Pick {
-    /// Counted in already.
+    /// The connection already counts the request as in flight.
     Connection { connection: Arc<Connection>, endpoint: usize, term: u32 },
-    /// Nothing now. Look again after a change, or at that time.
+    /// No connection is available. Retry after a change or at the given time.
     Wait { until: Option<Instant> },
 }
 
@@ -253,12 +255,12 @@ impl Inner {
         let any = |is: fn(&ChosenEndpoint) -> bool| table.targets.iter().any(is);
         let (connected, connecting) =
             (any(|target| target.connections().next().is_some()), any(ChosenEndpoint::is_connecting));
-        // One failure for each endpoint is enough, also if they never fail all at one time.
+        // One failure per endpoint is enough, even if the endpoints do not all fail at once.
         let failures = table.failed - failed_before;
         let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
         match &table.last_failure {
             Some(failure) if !connected && in_vain => Err(failure.clone()),
-            // An attempt on its way ends in a change; pauses have to be waited out.
+            // The end of a running attempt signals a change; pauses need a timer.
             _ => {
                 let times = table.targets.iter().flat_map(|target| [Some(target.retry_at), target.health.probe_at()]);
                 Ok(Pick::Wait { until: times.flatten().filter(|at| *at > now).min() })
@@ -266,7 +268,7 @@ impl Inner {
         }
     }
 
-    /// Keeps every endpoint that may be used connected, and probes those whose ejection is over.
+    /// Connects every usable endpoint that has no connection, and probes endpoints whose ejection is over.
     fn tend(self: &Arc<Self>, table: &mut EndpointTable, now: Instant) {
         self.clear_broken(table, now);
         self.look_for_renewal(table, now);
@@ -281,8 +283,8 @@ impl Inner {
         }
     }
 
-    /// Frees the slots of connections that ended. One that did not last counts as a failed attempt, else a server that
-    /// accepts and closes would be connected to without a pause.
+    /// Frees the slots of ended connections. A short-lived connection counts as a failed attempt. Otherwise, a server
+    /// that accepts and closes at once would be contacted without a pause.
     fn clear_broken(&self, table: &mut EndpointTable, now: Instant) {
         let EndpointTable { targets, failed, last_failure, .. } = table;
         for (endpoint, target) in targets.iter_mut().enumerate() {
@@ -310,8 +312,8 @@ impl Inner {
         }
     }
 
-    /// Starts an attempt for one empty slot, if the pause is over. One at a time: many calls at once shall not open
-    /// every connection when one would do.
+    /// Starts an attempt for one empty slot, if the backoff is over. Only one attempt runs per endpoint, so that
+    /// concurrent requests do not open every connection when one is enough.
     fn open(self: &Arc<Self>, endpoint: usize, target: &mut ChosenEndpoint, now: Instant) {
         if target.retry_at > now || target.is_connecting() {
             return;
@@ -328,8 +330,8 @@ impl Inner {
         });
     }
 
-    /// Asks an endpoint whose ejection is over for its health, over a connection of its own: those from before may lead
-    /// nowhere. If it is well, that connection takes their place and that of an attempt under way.
+    /// Probes an endpoint after its ejection with a `health` request over a new connection, because old connections can
+    /// be dead. On success, that connection replaces all old connections and any running attempt.
     fn probe(self: &Arc<Self>, endpoint: usize) {
         let inner = Arc::clone(self);
         tokio::spawn(async move {
@@ -351,7 +353,8 @@ impl Inner {
         });
     }
 
-    /// A new connection to an endpoint, over which it has said that it is well.
+    /// Opens a connection to an endpoint and checks it with a `health` request. Returns the connection if the endpoint
+    /// is healthy.
     async fn proven(&self, endpoint: usize) -> Option<Connection> {
         let asking = async {
             let connection = (self.connector)(endpoint).await.ok()?;
@@ -361,7 +364,7 @@ impl Inner {
         timeout(self.connect_timeout, asking).await.ok().flatten()
     }
 
-    /// Enters what came of an attempt to connect, unless its slot has been taken from it.
+    /// Records the result of a connection attempt, unless its slot was reassigned.
     fn opened(&self, endpoint: usize, attempt: u64, outcome: Result<Connection, Error>) {
         let mut table = self.table();
         let now = Instant::now();
@@ -387,7 +390,7 @@ impl Inner {
         self.changed.notify_waiters();
     }
 
-    /// Counts a failure against an endpoint.
+    /// Records a failure of an endpoint.
     fn failed(&self, endpoint: usize, target: &mut ChosenEndpoint, term: u32, now: Instant) {
         if let Some(length) = target.health.failed(term, now, &self.policy) {
             self.ejected(&target.address, length);
@@ -400,7 +403,8 @@ impl Inner {
         tracing::warn!(address, seconds = length.as_secs_f32(), "endpoint is ejected");
     }
 
-    /// Doubles with each failure up to the maximum; between half and all of that.
+    /// Returns a backoff that doubles with each failure up to the maximum, then reduced by a random part of up to one
+    /// half.
     fn backoff(&self, failures: u32) -> Duration {
         let whole = jitter::doubled(self.backoff_min, self.backoff_max, failures);
         whole / 2 + jitter::part_of(whole / 2)

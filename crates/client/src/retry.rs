@@ -1,8 +1,8 @@
 //! Decides whether and when a failed request is retried.
 //!
-//! Three bounds hold at once: the call's deadline, its attempts, and the client's budget. A request that no server can
-//! have seen costs no server anything, so it is tried again without the budget; endpoints pace their connecting
-//! themselves. One that was seen goes to an endpoint that has not had it yet, at once, or waits as long as it was told.
+//! Three limits apply: the request's deadline, the number of attempts, and the client's budget. A request that no
+//! server can have seen costs servers nothing, so its retry needs no budget; connection attempts have their own
+//! backoff. A request that a server saw goes to an untried endpoint immediately, or waits for the requested time.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,26 +17,27 @@ use crate::endpoints::{Endpoints, Wants};
 use crate::error::Error;
 use crate::jitter;
 
-/// A budget holds at least that many retries when full, whatever its client is sized for.
+/// Minimum budget of a client, in retries.
 const BURST_MIN: usize = 10;
-/// And at most that many.
+/// Maximum budget of a client, in retries.
 const BURST_MAX: usize = 1_000;
-/// A retry in thousandths: what one costs. The floor of one retry a second is one of them a millisecond.
+/// Cost of a retry in thousandths. The base rate of one retry per second equals one thousandth per millisecond.
 const RETRY: u64 = 1_000;
 
-/// A token bucket, after Finagle's and gRPC's: every call pays a part of a retry in, every retry takes a whole one out.
-/// In the long run there is that part of a retry for each call and one a second besides, however many calls fail.
+/// A token bucket, as in Finagle and gRPC. Every request deposits a fraction of a retry, and every retry withdraws a
+/// whole one. In the long run, the bucket allows that fraction of retries per request plus one per second.
 pub(crate) struct Budget {
-    /// Thousandths of a retry.
+    /// Content of the bucket, in thousandths of a retry.
     tokens: AtomicU64,
     deposit: u64,
     max: u64,
-    /// When the floor was last paid in.
+    /// Time of the last deposit from the base rate.
     paid_at: Mutex<Instant>,
 }
 
 impl Budget {
-    /// Full at first: as many retries as calls fit on one endpoint's connections, so that one that dies costs no call.
+    /// Creates a full bucket. Its size is the number of requests that fit on one endpoint's connections, so that the
+    /// loss of one endpoint fails no request.
     pub(crate) fn new(config: &ClientConfig, now: Instant) -> Self {
         let burst = (config.connections * config.in_flight_max).clamp(BURST_MIN, BURST_MAX) as u64;
         Self {
@@ -47,15 +48,15 @@ impl Budget {
         }
     }
 
-    /// A call begins.
+    /// Makes the deposit for a new request.
     pub(crate) fn deposit(&self) {
-        // Nearly always full. Calls at one moment may overfill it, by a deposit each.
+        // The bucket is nearly always full. Concurrent requests can overfill it by one deposit each.
         if self.tokens.load(Ordering::Relaxed) < self.max {
             self.tokens.fetch_add(self.deposit, Ordering::Relaxed);
         }
     }
 
-    /// Takes a retry out, if there is one.
+    /// Withdraws a retry. Returns false if the bucket holds less than one.
     pub(crate) fn withdraw(&self, now: Instant) -> bool {
         let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
         let passed_ms = now.saturating_duration_since(*paid_at).as_millis() as u64;
@@ -69,12 +70,12 @@ impl Budget {
     }
 }
 
-/// One attempt that brought no result.
+/// A failed attempt.
 pub(crate) struct Setback {
     pub(crate) error: Error,
-    /// Where it was placed, if it came so far.
+    /// The endpoint of the attempt, if one was chosen.
     pub(crate) endpoint: Option<usize>,
-    /// A server may have seen the request.
+    /// True if a server may have seen the request.
     pub(crate) sent: bool,
 }
 
@@ -82,15 +83,15 @@ pub(crate) struct Setback {
 #[derive(Default)]
 pub(crate) struct Course {
     attempts: u32,
-    /// It may have happened once it was seen, and must not happen twice.
+    /// True if the request must not be repeated once a server may have seen it.
     once: bool,
-    /// It needs the token store.
+    /// True if the request needs the token store.
     tokens: bool,
-    /// Had the request since the last pause.
+    /// Endpoints that received the request since the last pause.
     tried: Endpoints,
-    /// When the first of those would take it again.
+    /// Earliest time at which one of those endpoints accepts the request again.
     ready_at: Option<Instant>,
-    /// Why it is being tried again.
+    /// The error that caused the retry.
     pub(crate) last: Option<Error>,
 }
 
@@ -105,7 +106,7 @@ impl Course {
         Self { tokens: true, ..Self::default() }
     }
 
-    /// Where the next attempt would rather go.
+    /// Returns the endpoint preferences of the next attempt.
     pub(crate) fn wants(&self) -> Wants {
         Wants { avoid: self.tried, tokens: self.tokens }
     }
@@ -114,13 +115,13 @@ impl Course {
 enum RetryKind {
     /// A retry would fail alike, or is forbidden.
     Final,
-    /// No server can have seen it.
+    /// No server can have seen the request.
     Unseen,
-    /// A server may have, and perhaps said when to come back.
+    /// A server may have seen the request, and possibly returned a retry time.
     Seen { pause: Option<Duration> },
 }
 
-/// The rules, and what came of them.
+/// Retry rules and counters.
 pub(crate) struct Retries {
     pub(crate) budget: Budget,
     attempts_max: u32,
@@ -151,7 +152,7 @@ impl Retries {
 
     fn kind(&self, setback: &Setback, once: bool) -> RetryKind {
         match &setback.error {
-            // The handshake told that one side's certificate will not do.
+            // The TLS handshake failed because one side's certificate was rejected.
             Error::Connect(error) if error.kind() == io::ErrorKind::InvalidData => RetryKind::Final,
             Error::Connect(_) => RetryKind::Unseen,
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
@@ -161,11 +162,11 @@ impl Retries {
                 RetryKind::Unseen
             }
             Error::Disconnected { .. } if self.repeat_sent && !once => RetryKind::Seen { pause: None },
-            // Its store may have done it before it fell silent.
+            // The store may have applied the change before it stopped responding.
             Error::Rpc(error) if error.code == ErrorCode::Unavailable && once => RetryKind::Final,
             Error::Rpc(error) if error.code.is_retryable() => {
                 let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
-                // A conflict that time does not heal names no time.
+                // A conflict without a retry time is permanent.
                 if error.code == ErrorCode::Conflict && pause.is_none() {
                     RetryKind::Final
                 } else {
@@ -176,8 +177,8 @@ impl Retries {
         }
     }
 
-    /// When to try again: at once or at that time. Otherwise the error that the call ends with. `has_other` tells
-    /// whether an endpoint besides those would take it now.
+    /// Returns when to retry: immediately (`None`) or at a given time. Returns the final error if there is no retry.
+    /// `has_other` tells whether an untried endpoint can take the request now.
     pub(crate) fn next(
         &self,
         course: &mut Course,
@@ -264,11 +265,11 @@ mod tests {
             let budget = Budget::new(&ClientConfig { retry_percent: percent, ..config() }, start);
             while budget.withdraw(start) {}
             (0..calls).for_each(|_| budget.deposit());
-            // Asked for in vain meanwhile, it loses nothing.
+            // Failed withdrawals in the meantime lose no deposit.
             let now = start + Duration::from_millis(ms);
             let early = (1..5).filter(|part| budget.withdraw(start + Duration::from_millis(ms) * *part / 5)).count();
             let taken = early + (0..5_000).filter(|_| budget.withdraw(now)).count();
-            // Sooner taken, less is lost to a full bucket.
+            // If retries are taken earlier, less is lost to a full bucket.
             let most = if ms > 128_000 { expect + 4 * 128 } else { expect };
             assert!((expect..=most).contains(&taken), "{percent} % of {calls} calls, {ms} ms: {taken}");
         }

@@ -1,7 +1,8 @@
-//! The books of one connection: which calls wait for an answer, what is yet to be written, whether it still lives.
+//! The state of one connection: requests that wait for a response, data to write, and liveness.
 //!
-//! Plain data behind one lock, held for a few map operations at a time and never across an await. A call is in the map
-//! exactly while somebody waits for it: answering, cancelling and closing all begin by taking it out.
+//! Plain data behind one lock, held for a few map operations at a time and never across an await. A request is in the
+//! map exactly while a future waits for it. Completing, cancelling and closing all start by removing the request from
+//! the map.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,28 +14,28 @@ use sealwire_wire::{Malformed, RpcError, ScanError, request};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Requests are put together up to this many bytes into one write; a longer one is written without a copy.
+/// Requests are combined into one write up to this many bytes. A longer request is written without a copy.
 const BATCH_BYTES: usize = 64 << 10;
 /// How long a peer may leave a cancel without a sign of life, or take no bytes. A server that has answered `overloaded`
 /// may hold a connection back for a second; the rest is for the way there and back.
 pub(crate) const GRACE: Duration = Duration::from_millis(1_500);
 
-/// Why a call got no result from its connection.
+/// The reason why a request got no result from its connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The server's own answer.
+    /// The server responded with an error.
     Rpc(RpcError),
-    /// The connection ended, and the request was never handed to it: another one may try.
+    /// The connection ended before it took the request. Another connection can retry.
     NotSent,
-    /// The connection ended, and the request may have arrived.
+    /// The connection ended, and the request may have reached the server.
     Disconnected(Arc<str>),
-    /// The deadline passed here.
+    /// The deadline passed on the client.
     Deadline,
     /// The encoded request is longer than allowed.
     TooLong,
-    /// The answer broke this side's limits.
+    /// The response exceeded the client's limits.
     Refused(ScanError),
-    /// The answer is not one.
+    /// The response was malformed.
     Protocol(Malformed),
 }
 
@@ -42,24 +43,24 @@ pub(crate) type Answer = Result<Bytes, Failure>;
 
 struct Waiter {
     answer: oneshot::Sender<Answer>,
-    /// Handed to the socket, at least in part: from here on only a cancel can call it back.
+    /// True after the request was at least partly written to the socket. From then on, only a cancel can revoke it.
     sent: bool,
 }
 
 struct Books {
     next_msgid: u32,
     waiting: HashMap<u32, Waiter>,
-    /// Encoded requests, each of a waiting call.
+    /// Encoded requests that are not written yet, each with its msgid.
     queue: VecDeque<(u32, Bytes)>,
-    /// Calls given up after they were sent, whose cancel is not written yet. At most as many as were sent and not
-    /// answered: while these wait for the socket, so does every request.
+    /// Requests that were abandoned after they were sent, and whose cancel is not written yet. Bounded by the number of
+    /// requests sent without a response: while cancels wait for the socket, so do all requests.
     cancels: Vec<u32>,
     closed: Option<Arc<str>>,
-    /// Calls were waiting when it closed.
+    /// True if requests were waiting when the connection closed.
     lost_calls: bool,
-    /// When the first cancel was handed to the socket that nothing has been heard after. Each one draws an answer.
+    /// Time when the first cancel was written, since the last data from the peer. Each cancel causes a response.
     cancelled_at: Option<Instant>,
-    /// During a write, when the socket last took a part of it or anything was heard.
+    /// During a write: the last time that the socket accepted bytes or that data arrived.
     stalled_at: Option<Instant>,
 }
 
@@ -70,16 +71,16 @@ impl Books {
     }
 }
 
-/// The state that a connection's driver and its calls share.
+/// The state that a connection's driver and its requests share.
 pub(crate) struct State {
     books: Mutex<Books>,
-    /// There is something to write.
+    /// Signals that there is data to write.
     pub(crate) work: Notify,
     /// The negation of `closed`, readable without the lock: every request checks it on every connection.
     open: AtomicBool,
-    /// Found silent once: takes no new calls.
+    /// True after the peer was found silent. The connection takes no new requests.
     silent: AtomicBool,
-    /// Given up for another one: takes no new calls, and ends with the last of those it has.
+    /// True after the connection was replaced. It takes no new requests, and ends with its last one.
     retired: AtomicBool,
 }
 
@@ -105,11 +106,11 @@ impl State {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Nothing under the lock can panic halfway through a change.
+        // No code under the lock can panic in the middle of a change.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a new call under a msgid that no waiting call has.
+    /// Registers a new request under an unused msgid.
     pub(crate) fn open(self: &Arc<Self>) -> Result<(InFlight, oneshot::Receiver<Answer>), Failure> {
         let mut books = self.books();
         if books.closed.is_some() {
@@ -125,7 +126,7 @@ impl State {
         Ok((InFlight { state: Arc::clone(self), msgid, settled: false }, receiver))
     }
 
-    /// Queues the request of a call that was opened. If the connection has closed since, the call has its answer.
+    /// Queues the encoded request. If the connection has closed since, the request was already completed with an error.
     pub(crate) fn queue(&self, msgid: u32, request: Bytes) {
         let mut books = self.books();
         if books.closed.is_none() {
@@ -170,17 +171,18 @@ impl State {
         Bytes::from(batch)
     }
 
-    /// The socket has taken a part of a write.
+    /// Records that the socket accepted part of a write.
     pub(crate) fn wrote(&self) {
         self.books().stalled_at = Some(Instant::now());
     }
 
-    /// Bytes have come from the peer.
+    /// Records that data arrived from the peer.
     pub(crate) fn heard(&self) {
         self.books().heard();
     }
 
-    /// Waits out the [`GRACE`] after a missed deadline. Whether the peer is silent then, and thus for good.
+    /// Waits for [`GRACE`] after a missed deadline. Returns true if the peer was silent; the connection is then
+    /// abandoned.
     pub(crate) async fn goes_silent(&self) -> bool {
         sleep(GRACE).await;
         while let Some(at) = self.silent_at() {
@@ -208,7 +210,7 @@ impl State {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// Takes no new calls from here on.
+    /// Stops new requests on this connection.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }
@@ -225,17 +227,17 @@ impl State {
         let waiter = books.waiting.remove(&msgid);
         if waiter.is_none() {
             books.cancels.retain(|cancel| *cancel != msgid);
-            // Its cancel may have been written since these bytes were read.
+            // The cancel may have been written after these bytes were read.
             books.heard();
         }
         drop(books);
         if let Some(waiter) = waiter {
-            // Fails if the caller is just being dropped, who then has no use for it.
+            // Sending fails only if the request future is being dropped.
             let _ = waiter.answer.send(answer);
         }
     }
 
-    /// Takes no more calls and fails those that wait. Only the first reason counts.
+    /// Closes the connection: rejects new requests and fails the waiting ones. Only the first reason is kept.
     pub(crate) fn close(&self, why: &str) {
         let mut books = self.books();
         self.open.store(false, Ordering::Release);
@@ -260,12 +262,12 @@ impl State {
         self.books().lost_calls
     }
 
-    /// `None` while it lives.
+    /// Returns the reason for the close, or `None` while the connection is open.
     pub(crate) fn why_closed(&self) -> Option<Arc<str>> {
         self.books().closed.clone()
     }
 
-    /// Takes a call out before its answer: a request not yet sent is forgotten, one that was sent is cancelled.
+    /// Abandons a request: removes an unsent request, or queues a cancel for a sent one.
     fn give_up(&self, msgid: u32) {
         let mut books = self.books();
         let Some(waiter) = books.waiting.remove(&msgid) else { return };
@@ -283,7 +285,7 @@ impl State {
         self.books().next_msgid = msgid;
     }
 
-    /// Calls waiting, requests queued, cancels queued.
+    /// Returns the number of waiting requests, queued requests and queued cancels.
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
         let books = self.books();
@@ -291,7 +293,7 @@ impl State {
     }
 }
 
-/// A call's place in the books. Dropping it gives the call up, unless it has been answered.
+/// Registration of a request. Dropping it abandons the request, unless the request is settled.
 pub(crate) struct InFlight {
     state: Arc<State>,
     msgid: u32,
@@ -303,7 +305,7 @@ impl InFlight {
         self.msgid
     }
 
-    /// The answer has come: the msgid may already belong to another call.
+    /// Marks the request as completed. Its msgid can then belong to another request.
     pub(crate) fn settle(mut self) {
         self.settled = true;
     }

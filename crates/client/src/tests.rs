@@ -1,5 +1,5 @@
-//! The client against a peer that the test drives, over in-memory streams. Time is paused, so deadlines and pauses pass
-//! at once; TLS itself is tried in `tls.rs` and end to end in the server's suite.
+//! Tests the client against a peer that the test drives, over in-memory streams. Time is paused, so that deadlines and
+//! pauses pass at once. TLS is tested in `tls.rs`, and end to end in the server's tests.
 
 use std::io;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn config() -> ClientConfig {
     ClientConfig { connections: 1, attempts_max: 1, ..ClientConfig::new("peer:1", "peer", none(), none(), none()) }
 }
 
-/// A client whose connections come out at the other end, with that much room in each stream.
+/// Creates a client, and a channel that yields the peer of every connection. Each stream buffers `stream_bytes`.
 fn client(config: &ClientConfig, stream_bytes: usize) -> (Client, mpsc::UnboundedReceiver<Peer>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let connector: Connector = Box::new(move |_| {
@@ -45,12 +45,12 @@ fn client(config: &ClientConfig, stream_bytes: usize) -> (Client, mpsc::Unbounde
     (Client::over(config, connector, None), receiver)
 }
 
-/// The next connection that the client opens.
+/// Returns the peer of the next connection that the client opens.
 async fn next_peer(peers: &mut mpsc::UnboundedReceiver<Peer>) -> Peer {
     timeout(Duration::from_secs(60), peers.recv()).await.expect("no connection for a minute").unwrap()
 }
 
-/// Starts a call of its own whose payload is that one byte.
+/// Starts a request in its own task, with this byte as payload.
 fn call(client: &Client, byte: u8) -> JoinHandle<Result<Document, Error>> {
     let client = client.clone();
     tokio::spawn(async move { client.encrypt(Encrypt::new("a", &[byte])).await })
@@ -60,13 +60,13 @@ fn payload(done: Result<Result<Document, Error>, tokio::task::JoinError>) -> Vec
     done.unwrap().unwrap().payload.to_vec()
 }
 
-/// A connection by itself, and its peer.
+/// Creates a single connection and its peer.
 fn connection(stream_bytes: usize) -> (Arc<Connection>, Peer) {
     let (near, far) = duplex(stream_bytes);
     (Arc::new(Connection::start(near, BOUNDS)), Peer::new(far))
 }
 
-/// A call on a bare connection: an `encrypt` of `payload`.
+/// Starts an `encrypt` request with `payload` on a single connection.
 fn call_on(connection: &Arc<Connection>, payload: Vec<u8>) -> JoinHandle<Result<bytes::Bytes, Failure>> {
     let connection = Arc::clone(connection);
     tokio::spawn(async move {
@@ -76,7 +76,7 @@ fn call_on(connection: &Arc<Connection>, payload: Vec<u8>) -> JoinHandle<Result<
     })
 }
 
-/// One string of that many bytes.
+/// Returns one MessagePack string of this many bytes.
 fn long_payload(bytes: usize) -> Vec<u8> {
     let mut payload = vec![0xdb];
     payload.extend_from_slice(&u32::try_from(bytes).unwrap().to_be_bytes());
@@ -84,7 +84,7 @@ fn long_payload(bytes: usize) -> Vec<u8> {
     payload
 }
 
-/// Lets every task run until all of them wait.
+/// Runs all tasks until every task waits.
 async fn settle() {
     sleep(Duration::from_millis(1)).await;
 }
@@ -114,7 +114,7 @@ async fn a_dropped_call_is_cancelled_and_leaves_nothing() {
     given_up.abort();
     assert_eq!(peer.hear().await, Heard::Cancel(first));
     assert_eq!(connection.state().sizes(), (1, 0, 0));
-    // Its answer comes nevertheless, and disturbs nobody.
+    // A late response is discarded and affects no other request.
     peer.answer(first, &[1]).await;
     peer.answer(second, &[2]).await;
     assert!(kept.await.unwrap().is_ok());
@@ -168,7 +168,7 @@ async fn a_deadline_is_sent_kept_and_cancels() {
     assert_eq!(started.elapsed().as_millis(), 700);
     assert_eq!(peer.hear().await, Heard::Cancel(msgid));
 
-    // The cancel draws nothing, so the next call goes elsewhere, with the default deadline.
+    // The cancel causes no response, so the next request uses another connection, with the default deadline.
     sleep(GRACE + Duration::from_millis(2)).await;
     let next = call(&client, 2);
     let mut other = next_peer(&mut peers).await;
@@ -355,7 +355,7 @@ async fn a_msgid_in_use_is_not_used_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_large_request_and_reply_are_flushed() {
-    // A stream that keeps what it is given until it is flushed, as TLS may.
+    // A stream that buffers data until it is flushed, as TLS can.
     let (near, far) = duplex(4 << 10);
     let buffered: BufWriter<DuplexStream> = BufWriter::with_capacity(16 << 20, near);
     let bounds = Bounds { reply_bytes_max: 8 << 20, ..BOUNDS };
@@ -393,7 +393,7 @@ async fn calls_spread_over_connections_and_wait_for_room() {
     let mut one = next_peer(&mut peers).await;
     let (first_id, _) = one.hear_call().await;
     assert!(peers.try_recv().is_err(), "one call needs one connection");
-    // The second call sees a busy connection: it uses it and opens another for those who follow.
+    // The second request finds a busy connection. It uses that connection and opens another for later requests.
     let second = call(&client, 2);
     let (second_id, _) = one.hear_call().await;
     let mut two = next_peer(&mut peers).await;
@@ -418,7 +418,7 @@ async fn calls_spread_over_connections_and_wait_for_room() {
     assert_eq!(two.hear().await, Heard::Closed);
 }
 
-/// A client that can never connect, and how often it tried.
+/// Creates a client that can never connect, and a counter of its attempts.
 fn unreachable(config: &ClientConfig) -> (Client, Arc<AtomicUsize>) {
     let attempts = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&attempts);
@@ -441,7 +441,7 @@ async fn attempts_to_connect_back_off_and_are_shared() {
     while started.elapsed() < Duration::from_secs(60) {
         assert!(matches!(call(&client, 1).await.unwrap(), Err(Error::Connect(_))));
     }
-    // Pauses of 25-50, 50-100, .. 1,000-2,000 ms: 30 to 66 attempts a minute once they are long.
+    // Pauses of 25-50, 50-100, .. 1,000-2,000 ms: 30 to 66 attempts per minute once the pauses are long.
     let attempts = attempts.load(Ordering::Relaxed);
     assert!((30..=70).contains(&attempts), "{attempts} attempts");
 }
@@ -454,7 +454,7 @@ async fn a_deadline_covers_the_wait_for_a_connection() {
     let started = Instant::now();
     assert!(matches!(call(&client, 1).await.unwrap(), Err(Error::Deadline)));
     assert_eq!(started.elapsed(), Duration::from_secs(3));
-    // The attempt goes on without the call and ends by its own limit.
+    // The attempt continues without the request and ends at its own timeout.
     assert!(matches!(call(&client, 1).await.unwrap(), Err(Error::Connect(_))));
     assert_eq!(started.elapsed(), Duration::from_secs(5));
 }

@@ -1,4 +1,4 @@
-//! Makes TLS connections: TLS 1.3 only, the client's certificate always shown, the server's always checked.
+//! Opens TLS connections: TLS 1.3 only, always with a client certificate, and always with verification of the server.
 //!
 //! Refuses to fall back on anything of the process: the crypto provider is named here and the trusted certificates are
 //! the configured ones, never the system's. Files that have changed are read again before the next connection; while
@@ -20,10 +20,10 @@ use tokio_rustls::client::TlsStream;
 use crate::config::{ClientConfig, Endpoint, Pem};
 use crate::error::Error;
 
-/// When a file was last changed and how long it was; `None` for text that is not in a file.
+/// Modification time and length of a file; `None` for text that is not in a file.
 type Stamp = Option<(SystemTime, u64)>;
 
-/// Where to connect to and with what. Shared by all connections, so that sessions resume across them.
+/// Endpoints and TLS configuration. Shared by all connections, so that TLS sessions can be resumed.
 pub(crate) struct Dialer {
     /// Address and name of each endpoint.
     endpoints: Vec<(String, ServerName<'static>)>,
@@ -35,12 +35,12 @@ pub(crate) struct Dialer {
 struct Current {
     stamps: [Stamp; 3],
     config: Arc<rustls::ClientConfig>,
-    /// When it took the place of another one, if it did.
+    /// Time when this configuration replaced an earlier one, if it did.
     since: Option<Instant>,
 }
 
 impl Dialer {
-    /// Reads and checks the certificates and the key. Blocks on files.
+    /// Reads and checks the certificates and the key. Blocks on file access.
     pub(crate) fn new(config: &ClientConfig) -> Result<Self, Error> {
         let pems = [config.ca.clone(), config.certificate.clone(), config.key.clone()];
         let named = |endpoint: &Endpoint| {
@@ -58,7 +58,7 @@ impl Dialer {
         self.pems.iter().any(|pem| matches!(pem, Pem::File(_)))
     }
 
-    /// Looks at the files: when what they hold took the place of something else, if it ever did.
+    /// Checks the files. Returns the time when their content last replaced an earlier configuration, if it ever did.
     pub(crate) async fn renewed(self: Arc<Self>) -> Option<Instant> {
         let look = move || {
             self.refreshed();
@@ -67,19 +67,20 @@ impl Dialer {
         tokio::task::spawn_blocking(look).await.ok().flatten()
     }
 
-    /// Opens one connection to the endpoint of that index. Dropping it midway closes the socket.
+    /// Opens one connection to the endpoint with this index. Dropping the future closes the socket.
     pub(crate) async fn dial(self: &Arc<Self>, endpoint: usize) -> Result<TlsStream<TcpStream>, Error> {
         let dialer = Arc::clone(self);
         let config = tokio::task::spawn_blocking(move || dialer.refreshed()).await;
         let config = config.map_err(|panicked| connect(io::Error::other(panicked)))?;
         let (address, server_name) = &self.endpoints[endpoint];
         let socket = TcpStream::connect(address).await.map_err(connect)?;
-        // A request is written whole and waits for an answer; Nagle would only delay its last packet.
+        // A request is written completely before its response is awaited. Nagle's algorithm would only delay the last
+        // packet.
         socket.set_nodelay(true).map_err(connect)?;
         TlsConnector::from(config).connect(server_name.clone(), socket).await.map_err(connect)
     }
 
-    /// The TLS configuration, made anew if a file has changed.
+    /// Returns the TLS configuration, reloaded if a file has changed.
     fn refreshed(&self) -> Arc<rustls::ClientConfig> {
         let stamps = stamps(&self.pems);
         let mut current = self.current();
@@ -131,7 +132,7 @@ fn load([ca, certificate, key]: &[Pem; 3]) -> Result<Arc<rustls::ClientConfig>, 
     for root in certificates(ca)? {
         roots.add(root).map_err(tls)?;
     }
-    // The parser's error may quote the text, which is the key: only the place is named.
+    // The parser's error can quote the text, which is the key, so only the file is named.
     let key = PrivateKeyDer::from_pem_slice(&text(key)?)
         .map_err(|_| Error::Config(format!("{key:?}: no private key in PEM").into()))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
     use crate::Client;
 
-    /// A certificate authority with one leaf, as PEM: the CA, the leaf, the leaf's key.
+    /// Creates a certificate authority with one leaf, as PEM: the CA, the leaf, the leaf's key.
     struct Party {
         ca: String,
         leaf: String,
@@ -198,7 +199,8 @@ mod tests {
         config
     }
 
-    /// A server that wants `clients` certificates and answers one `health` per connection. Gives its address.
+    /// Starts a server that trusts `clients` certificates and completes one `health` request per connection. Returns
+    /// its address.
     async fn serve(server: &Party, clients: &Party, version: &'static SupportedProtocolVersion) -> String {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
@@ -251,7 +253,8 @@ mod tests {
         };
         refused(&address, "localhost", &client.ca, "invalid peer certificate").await;
         refused(&address, "example.com", &server.ca, "not valid for name").await;
-        // TLS 1.3 lets a client finish before the server has judged it: the first call tells.
+        // In TLS 1.3, the client handshake completes before the server checks the certificate, so the first request
+        // reports the error.
         let stranger = Client::connect(config(&address, "localhost", &server.ca, &server)).await;
         assert!(matches!(stranger, Err(Error::Disconnected { .. })), "{stranger:?}");
 
@@ -298,11 +301,11 @@ mod tests {
         let dialer = Dialer::new(&config).unwrap();
         let first = dialer.refreshed();
         assert!(Arc::ptr_eq(&first, &dialer.refreshed()) && dialer.current().since.is_none());
-        // Another length, for file systems whose clock is too coarse to tell the two writes apart.
+        // The length differs too, for file systems whose clock is too coarse to distinguish the two writes.
         write(&new, "\n");
         let second = dialer.refreshed();
         assert!(!Arc::ptr_eq(&first, &second) && dialer.current().since.is_some());
-        // A certificate whose key is yet to come, and files that are gone: what was good stays in use.
+        // A certificate without its key, and files that are gone: the previous configuration stays in use.
         fs::write(&certificate, old.leaf.clone() + "\n\n").unwrap();
         assert!(Arc::ptr_eq(&second, &dialer.refreshed()));
         fs::write(&key, old.key.clone() + "\n\n").unwrap();

@@ -1,4 +1,4 @@
-//! The calls on tokens without a document. All are safe to repeat.
+//! The token requests without a document. All are safe to repeat.
 
 use sealwire_wire::{Ask, Counted, Found, Listing, Sweep, TokenMap, Tokens, TokensCall, request};
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::retry::Course;
 
 impl Client {
-    /// Says what is known of tokens, without their values.
+    /// Returns the metadata of tokens, without their values.
     ///
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`; so for every method here.
@@ -16,7 +16,7 @@ impl Client {
         Tokens::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Finds the token of `value`, which is one MessagePack value, where equal values have equal tokens.
+    /// Finds the token of `value`, one MessagePack value, in a collection where equal values have equal tokens.
     ///
     /// # Errors
     /// As above, and [`Error::Payload`].
@@ -26,7 +26,7 @@ impl Client {
         Found::decode(&result).map_err(Error::Protocol)
     }
 
-    /// A page of a collection's tokens.
+    /// Returns a page of a collection's tokens.
     ///
     /// # Errors
     /// As above.
@@ -35,7 +35,8 @@ impl Client {
         Tokens::decode(&result).map_err(Error::Protocol)
     }
 
-    /// Removes tokens and their values for good. Where a first attempt lost its answer, the next finds them `missing`.
+    /// Removes tokens and their values permanently. If the response of a first attempt was lost, the retry reports the
+    /// tokens as `missing`.
     ///
     /// # Errors
     /// As above.
@@ -43,7 +44,7 @@ impl Client {
         self.counted(map, Ask::Delete(tokens.to_vec())).await
     }
 
-    /// Sets when tokens expire, in seconds from now; `None`: never.
+    /// Sets when tokens expire, in seconds from now; `None` removes the expiry.
     ///
     /// # Errors
     /// As above.
@@ -56,7 +57,7 @@ impl Client {
         self.counted(map, Ask::Expire { tokens: tokens.to_vec(), expires_s }).await
     }
 
-    /// One step of taking expired tokens out of use.
+    /// Runs one step of archiving expired tokens.
     ///
     /// # Errors
     /// As above.
@@ -64,7 +65,7 @@ impl Client {
         self.counted(map, Ask::Archive(sweep)).await
     }
 
-    /// One step of removing archived tokens for good.
+    /// Runs one step of removing archived tokens permanently.
     ///
     /// # Errors
     /// As above.

@@ -1,7 +1,7 @@
-//! Writes a file whole or not at all, with its permissions from the first byte.
+//! Writes a file completely or not at all, with its permissions set from the first byte.
 //!
-//! The text goes to a new file beside the target, is synced, and takes the target's name in one step: a reader sees the
-//! old file or the new one, and a secret is never readable by others, not even for a moment.
+//! The text goes to a new file in the same folder, is synced, and is renamed or linked to the target in one step. A
+//! reader sees the old file or the new one, and a secret is never readable by others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,28 +11,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Read access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Its owner only: mode 0600. For private keys.
+    /// Only the owner: mode 0600. For private keys.
     Owner,
-    /// Everybody, by the umask: mode 0644. For certificates.
+    /// Everybody, subject to the umask: mode 0644. For certificates.
     Everyone,
 }
 
 /// Handling of an existing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Refuse.
+    /// Keep the old file and fail.
     Keep,
-    /// Put the new one in its place.
+    /// Replace the old file with the new one.
     Replace,
 }
 
-/// Why a file was not written. The old one, if any, is as it was.
+/// The reason why a file was not written. An old file, if any, is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It is there, and nobody asked to replace it.
+    /// The file exists, and replacing it was not requested.
     #[error("{}: exists and is not overwritten", .0.display())]
     Exists(PathBuf),
-    /// The system said no.
+    /// The system returned an error.
     #[error("{}: cannot be written", file.display())]
     Io {
         /// The file.
@@ -46,7 +46,7 @@ pub enum FileError {
 ///
 /// # Errors
 ///
-/// The file exists and is to be kept, or the system refuses.
+/// The file exists and must be kept, or the system returns an error.
 pub fn write(file: &Path, contents: &[u8], access: Access, existing: Existing) -> Result<(), FileError> {
     let failed = |source| FileError::Io { file: file.to_owned(), source };
     let folder = match file.parent() {
@@ -56,11 +56,11 @@ pub fn write(file: &Path, contents: &[u8], access: Access, existing: Existing) -
     let beside = beside(folder, file).map_err(failed)?;
     let done = put(&beside, contents, access).and_then(|()| match existing {
         Existing::Replace => fs::rename(&beside, file),
-        // A link refuses an existing name in the same step that would take it; a rename would not.
+        // A hard link fails atomically if the name exists. A rename would replace the file.
         Existing::Keep => fs::hard_link(&beside, file).and_then(|()| fs::remove_file(&beside)),
     });
     if let Err(source) = done {
-        // Nothing to do about a failure here; the first error is the one to report.
+        // A failure to remove the file is ignored, because the first error is the one to report.
         let _ = fs::remove_file(&beside);
         return Err(match source.kind() {
             io::ErrorKind::AlreadyExists => FileError::Exists(file.to_owned()),
@@ -70,7 +70,7 @@ pub fn write(file: &Path, contents: &[u8], access: Access, existing: Existing) -
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
-/// A name beside the target that no other writer uses.
+/// Returns a name in the target's folder that no other writer uses.
 fn beside(folder: &Path, file: &Path) -> io::Result<PathBuf> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?;

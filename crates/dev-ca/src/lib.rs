@@ -1,8 +1,8 @@
 //! Makes certificates for `sealwire dev`, `sealwire certs` and tests.
 //!
-//! A small authority for a first start, not a public one: it issues server and client certificates with ECDSA P-256
-//! keys and refuses everything else: sub-authorities, wildcards, certificates that outlive their authority. It keeps no
-//! list of what it issued; whoever needs revocation brings an authority of their own.
+//! A small authority for a first start, not a public one. It issues server and client certificates with ECDSA P-256
+//! keys. It issues no sub-authorities, wildcards, or certificates that outlive the authority. It keeps no list of
+//! issued certificates, so revocation needs another authority.
 
 mod files;
 
@@ -19,10 +19,10 @@ use zeroize::Zeroizing;
 
 pub use files::{Access, Existing, FileError, write};
 
-/// How far back a certificate is valid, in hours: room for a clock that is behind ours.
+/// Hours before now from which a certificate is valid, to tolerate clocks that are behind.
 const BACKDATE_HOURS: i64 = 1;
 
-/// From when to when a certificate holds.
+/// The time span in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     /// Not valid before.
@@ -32,7 +32,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// From one hour ago for that many days.
+    /// Returns a span from one hour ago to `days` days from now.
     pub fn days(days: u32) -> Self {
         let now = OffsetDateTime::now_utc();
         Self { not_before: now - Duration::hours(BACKDATE_HOURS), not_after: now + Duration::days(i64::from(days)) }
@@ -50,12 +50,12 @@ pub enum Name {
     Uri(String),
 }
 
-/// Which end of a connection a certificate is for.
+/// The end of a connection that a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// The engine.
     Server,
-    /// A caller.
+    /// A client.
     Client,
 }
 
@@ -64,11 +64,11 @@ pub enum Usage {
 pub struct Leaf {
     /// The subject's common name, 1 to 64 characters.
     pub common_name: String,
-    /// Alternative names; a server needs at least one to be found under.
+    /// Alternative names. A server certificate needs at least one, to match its address.
     pub names: Vec<Name>,
-    /// Which end it is for.
+    /// The end of a connection that the certificate is for.
     pub usage: Usage,
-    /// When it holds; inside the authority's own time.
+    /// The span of validity, which must not end after the authority's.
     pub validity: Validity,
 }
 
@@ -76,12 +76,12 @@ pub struct Leaf {
 pub struct SecretPem(Zeroizing<String>);
 
 impl SecretPem {
-    /// Takes PEM text that somebody else read.
+    /// Wraps PEM text that the caller has read.
     pub fn new(pem: String) -> Self {
         Self(Zeroizing::new(pem))
     }
 
-    /// The one door to the text: to write it to a file of mode 0600 or to parse it.
+    /// The only access to the text, for writing it to a file of mode 0600 or for parsing it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -108,28 +108,28 @@ pub enum PkiError {
     /// The text is not one PEM certificate.
     #[error("the authority's certificate is not a PEM certificate")]
     NotACertificate,
-    /// The certificate may not sign others.
+    /// The certificate cannot sign others.
     #[error("the certificate is not an authority's: it lacks the CA basic constraint")]
     NotAnAuthority,
-    /// The text is not a private key we can sign with.
+    /// The text is not a supported private key.
     #[error("the authority's key is not an unencrypted PKCS #8 PEM key")]
     NotAKey,
-    /// Certificate and key are of different pairs.
+    /// Certificate and key do not match.
     #[error("the authority's key does not belong to its certificate")]
     KeyMismatch,
     /// A common name must be 1 to 64 printable characters.
     #[error("a common name has 1 to 64 printable characters")]
     CommonName,
-    /// An alternative name that no certificate should carry.
+    /// An alternative name that is not allowed in a certificate.
     #[error("alternative name {0:?}: must be a host name without wildcards, an address or a URI in ASCII")]
     AlternativeName(Name),
     /// A server certificate without alternative names matches no address.
     #[error("a server certificate needs at least one alternative name")]
     Nameless,
-    /// It would end before it begins, or outlive its authority.
+    /// The validity ends before it begins, or after the authority's.
     #[error("the validity must end after it begins, and not after the authority's own ({0})")]
     Validity(OffsetDateTime),
-    /// The certificate library failed; a bug or no randomness.
+    /// The certificate library failed, because of a bug or a lack of randomness.
     #[error("making a certificate")]
     Library(#[from] rcgen::Error),
 }
@@ -149,11 +149,11 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// A new self-signed authority that may sign leaves and revocation lists, nothing below itself.
+    /// Creates a self-signed authority that can sign leaf certificates and revocation lists, but no sub-authorities.
     ///
     /// # Errors
     ///
-    /// A name or validity that cannot stand; see [`PkiError`].
+    /// A name or validity that is not allowed; see [`PkiError`].
     pub fn create(common_name: &str, validity: Validity) -> Result<Self, PkiError> {
         let mut params = params(common_name, validity)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -164,7 +164,7 @@ impl Authority {
         Ok(Self { cert_pem, key_pem, issuer: Issuer::new(params, key), not_after: validity.not_after })
     }
 
-    /// An authority from its two files' contents.
+    /// Loads an authority from the contents of its two files.
     ///
     /// # Errors
     ///
@@ -184,33 +184,33 @@ impl Authority {
         Ok(Self { cert_pem: cert_pem.to_owned(), key_pem, issuer, not_after })
     }
 
-    /// Its certificate, PEM: what the other end trusts.
+    /// Returns the authority's certificate in PEM, which the peer trusts.
     pub fn cert_pem(&self) -> &str {
         &self.cert_pem
     }
 
-    /// Its private key, PEM: to be kept, mode 0600, or thrown away.
+    /// Returns the authority's private key in PEM. Store it with mode 0600, or discard it.
     pub fn key_pem(&self) -> &SecretPem {
         &self.key_pem
     }
 
-    /// When it ends; no leaf may end later.
+    /// Returns the end of the authority's validity. No leaf certificate can end later.
     pub fn not_after(&self) -> OffsetDateTime {
         self.not_after
     }
 
-    /// A certificate with a fresh P-256 key, signed by this authority.
+    /// Issues a certificate with a fresh P-256 key, signed by this authority.
     ///
-    /// The serial number is the truncated hash of the fresh public key: unpredictable and never the same twice.
+    /// The serial number is the truncated hash of the fresh public key: unpredictable and unique.
     ///
     /// # Errors
     ///
-    /// A name or validity that cannot stand; see [`PkiError`].
+    /// A name or validity that is not allowed; see [`PkiError`].
     pub fn issue(&self, leaf: &Leaf) -> Result<Issued, PkiError> {
         if leaf.usage == Usage::Server && leaf.names.is_empty() {
             return Err(PkiError::Nameless);
         }
-        // Seconds: a certificate keeps no fractions, and an authority loaded from its file has lost them.
+        // Compares whole seconds: a certificate has no fractions, so an authority loaded from its file has lost them.
         if leaf.validity.not_after.unix_timestamp() > self.not_after.unix_timestamp() {
             return Err(PkiError::Validity(self.not_after));
         }

@@ -1,4 +1,4 @@
-//! What the engine asks of a data operation: its cost, the bound of its response, and its plan.
+//! The interface between the engine and its data operations: cost, bound of the response, and plan.
 //!
 //! The operations themselves are in [`operations`](crate::operations), one file each.
 

@@ -1,7 +1,8 @@
 //! The command line of `sealwire-load`.
 //!
-//! Figures go to standard output, everything else to standard error. Exit status: 0 success, 1 failure, 2 invalid arguments
-//! (from the argument parser), 3 wrong response, 4 connection to the engine lost, 5 generator was the bottleneck.
+//! Figures go to standard output, everything else to standard error. Exit status: 0 success, 1 failure, 2 invalid
+//! arguments (from the argument parser), 3 wrong response, 4 connection to the engine lost, 5 generator was the
+//! bottleneck.
 
 // The only module of this crate that prints to standard output.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -21,13 +22,15 @@ use crate::fault::Fault;
 use crate::results::Figures;
 use crate::{processes, report, table};
 
-/// Puts load on a Sealwire engine and says what came of it.
+/// Runs load tests against a Sealwire engine and reports the results.
 ///
-/// Try it: `sealwire dev` in one shell, `sealwire-load run --rate 500 --mix founding` in another. It sends by a clock, whatever
-/// the answers do, and takes times from when a call was due; it compares answers with what it sent; and it says what it
-/// took itself, and gives no figures when they would be its own.
+/// Try it: `sealwire dev` in one shell, `sealwire-load run --rate 500 --mix founding` in another. An open loop sends on
+/// schedule, regardless of responses, and measures latency from the time when a request was due. Responses are compared
+/// with the documents sent. The generator measures its own resource use, and reports no figures if it was the
+/// bottleneck.
 ///
-/// Exit status: 0 done, 1 failed, 3 a wrong answer, 4 the engine was lost, 5 the generator was the bottleneck.
+/// Exit status: 0 success, 1 failure, 3 wrong response, 4 connection to the engine lost, 5 generator was the
+/// bottleneck.
 #[derive(Debug, Parser)]
 #[command(name = "sealwire-load", version, max_term_width = 100)]
 struct Args {
@@ -37,19 +40,20 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Put one load on an engine, and give its figures
+    /// Run one load against an engine and report its figures
     Run(Box<run::RunArgs>),
-    /// Put loads of rising rates on an engine until more load gives no more answers, or late ones
+    /// Run loads of rising rates until more load gives no more results, or late results
     Sweep(Box<sweep::SweepArgs>),
-    /// Show what the generator can do itself, against a responder that does no work
+    /// Measure the limit of the generator itself, against a responder that does no work
     SelfTest(Box<sweep::SelfTestArgs>),
     /// Serve as a responder that does no work
     Sink(sink::SinkArgs),
-    /// Print files of figures as tables
+    /// Print results files as tables
     Show(ShowArgs),
-    /// Make one page of files of figures: plots, tables and conditions, without network or script
+    /// Create a self-contained HTML page from results files: plots, tables and conditions, without network access or
+    /// scripts
     Report(report::Args),
-    /// One of the processes of a load: reads it from standard input
+    /// Run as one process of a load, which is read from standard input
     #[command(hide = true)]
     Part,
 }
@@ -57,7 +61,7 @@ enum Command {
 /// Arguments of `show`.
 #[derive(Debug, clap::Args)]
 struct ShowArgs {
-    /// Files of figures, as `--output` writes them
+    /// Results files, as written by `--output`
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }

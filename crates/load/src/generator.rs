@@ -1,9 +1,11 @@
-//! Sends requests when they are due and measures their latency: one thread, nonblocking connections, no task per request.
+//! Sends requests when they are due and measures their latency: one thread, nonblocking connections, no task per
+//! request.
 //!
-//! An open loop sends by a plan that does not depend on responses. Latency counts from the planned time, so delays inside
-//! the generator make a figure worse, never better. These delays are also reported separately. Requests that are due
-//! together share a connection, up to one TLS record, to save system calls. At high rates the generator polls its
-//! connections at a fixed interval (the tick) instead of after each byte. A latency can then be too long by up to one tick.
+//! An open loop sends by a plan that does not depend on responses. Latency counts from the planned time, so delays
+//! inside the generator make a figure worse, never better. These delays are also reported separately. Requests that are
+//! due together share a connection, up to one TLS record, to save system calls. At high rates the generator polls its
+//! connections at a fixed interval (the tick) instead of after each byte. A latency can then be too long by up to one
+//! tick.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -121,8 +123,8 @@ impl<'a> Generator<'a> {
                     (marks.first, marks.started) = (Some(Meter::read(&self.links, now, engine)), results::now());
                 }
             } else if marks.last.is_none() && now >= end {
-                // Never in the iteration of the first reading, even if the machine slept past both times: rates need the
-                // time between.
+                // Never in the iteration of the first reading, even if the machine slept past both times: rates need
+                // the time between.
                 marks.last = Some(Meter::read(&self.links, now, engine));
             }
             let mut next = if now < begin { begin } else { end };
@@ -406,8 +408,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Runs a load against a responder that withholds responses for the first second of an injected clock, then sends them
-    /// all at once. Returns the number of requests with a latency above 0.2 s.
+    /// Runs a load against a responder that withholds responses for the first second of an injected clock, then sends
+    /// them all at once. Returns the number of requests with a latency above 0.2 s.
     fn long_after_a_stall(drive: serde_json::Value) -> u64 {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();

@@ -1,6 +1,6 @@
 //! Counts of responses: histograms, codes, and their course over time. Parts of several processes add up.
 //!
-//! Times are nanoseconds here. A histogram is exact to 1 in 1,000, one of an interval to 1 in 100.
+//! Times are in nanoseconds. A histogram is exact to 1 in 1,000; the histogram of an interval is exact to 1 in 100.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::results::{Moment, Times};
 
-/// The longest time that is told apart: an hour.
+/// Maximum recorded time: one hour. Longer times are recorded as this value.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
-/// Most buckets that figures carry.
+/// Maximum number of buckets in the figures.
 const BUCKETS_MAX: usize = 200;
 
-/// A set of times.
+/// A histogram of times.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "Buckets", into = "Buckets")]
 pub(crate) struct Spread(Histogram<u64>);
 
-/// Values and how many of each: a histogram on its way from one process to another.
+/// Values and their counts: a histogram as transferred between processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Buckets {
     digits: u8,
@@ -27,12 +27,12 @@ pub(crate) struct Buckets {
 }
 
 impl Spread {
-    /// Empty, exact to three digits.
+    /// Creates an empty histogram, exact to three digits.
     pub(crate) fn fine() -> Self {
         Self::new(3)
     }
 
-    /// Empty, exact to two.
+    /// Creates an empty histogram, exact to two digits.
     pub(crate) fn coarse() -> Self {
         Self::new(2)
     }
@@ -41,27 +41,28 @@ impl Spread {
         Self(Histogram::new_with_bounds(1, TIME_MAX_NS, digits).expect("these bounds are good"))
     }
 
-    /// Counts one time in.
+    /// Records one time.
     pub(crate) fn record(&mut self, nanoseconds: u64) {
         self.0.saturating_record(nanoseconds.max(1));
     }
 
-    /// Adds another.
+    /// Adds another histogram.
     pub(crate) fn add(&mut self, other: &Self) {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
-    /// The least time that a share of `q` is not above, in microseconds. 0 without any.
+    /// Returns the smallest time that at least a share `q` of the times does not exceed, in microseconds. Returns 0 for
+    /// an empty histogram.
     pub(crate) fn quantile_us(&self, q: f64) -> f64 {
         if self.0.is_empty() { 0.0 } else { us(self.0.value_at_quantile(q).min(self.0.max())) }
     }
 
-    /// The greatest, in microseconds.
+    /// Returns the maximum, in microseconds.
     pub(crate) fn max_us(&self) -> f64 {
         us(self.0.max())
     }
 
-    /// As figures.
+    /// Converts the histogram to figures.
     pub(crate) fn times(&self) -> Times {
         if self.0.is_empty() {
             return Times::default();
@@ -77,7 +78,7 @@ impl Spread {
         }
     }
 
-    /// Its buckets for a plot: each as wide as a share of its value, so few that a plot can carry them.
+    /// Returns the buckets for a plot. Their width grows with the value, so that a plot can hold all of them.
     pub(crate) fn buckets_us(&self) -> Vec<(f64, u64)> {
         let mut buckets: Vec<(f64, u64)> = Vec::new();
         if self.0.is_empty() {
@@ -112,7 +113,7 @@ impl From<Buckets> for Spread {
     }
 }
 
-/// Nanoseconds as microseconds, to a tenth.
+/// Converts nanoseconds to microseconds, rounded to a tenth.
 fn us(nanoseconds: u64) -> f64 {
     tenth(nanoseconds as f64 / 1e3)
 }
@@ -124,17 +125,17 @@ fn tenth(value: f64) -> f64 {
 /// Counts for the requests of one kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Tally {
-    /// Calls that were due in the time that counts.
+    /// Requests that were due in the measurement window.
     pub(crate) sent: u64,
-    /// Those of them with a result.
+    /// Number of those requests with a result.
     pub(crate) ok: u64,
-    /// The others.
+    /// Number of the other requests, per error code.
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) late: u64,
     pub(crate) checked: u64,
-    /// From when a call should have been sent.
+    /// Times measured from the planned send time.
     pub(crate) latency: Spread,
-    /// From when it was.
+    /// Times measured from the actual send time.
     pub(crate) service: Spread,
     /// Responses per interval of the measurement window, whenever their requests were sent.
     pub(crate) intervals: Vec<Interval>,
@@ -149,7 +150,7 @@ pub(crate) struct Interval {
 }
 
 impl Tally {
-    /// Nothing yet, for so many intervals.
+    /// Creates empty counts for a number of intervals.
     pub(crate) fn new(intervals: usize) -> Self {
         let empty = Interval { ok: 0, errors: 0, latency: Spread::coarse() };
         Self {
@@ -164,7 +165,7 @@ impl Tally {
         }
     }
 
-    /// Counts one call without a result.
+    /// Counts one request without a result.
     pub(crate) fn error(&mut self, code: &str) {
         match self.errors.get_mut(code) {
             Some(count) => *count += 1,
@@ -172,7 +173,7 @@ impl Tally {
         }
     }
 
-    /// Adds another of the same kind and as many intervals.
+    /// Adds counts of the same kind with the same number of intervals.
     pub(crate) fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.ok += other.ok;
@@ -190,7 +191,7 @@ impl Tally {
         }
     }
 
-    /// How it went, in intervals of that many seconds, of calls of that many fields.
+    /// Returns the progress over time, for intervals of `interval_s` seconds and requests with `fields` fields.
     pub(crate) fn moments(&self, interval_s: f64, fields: u32) -> Vec<Moment> {
         let moment = |(at, interval): (usize, &Interval)| Moment {
             t_s: (at + 1) as f64 * interval_s,

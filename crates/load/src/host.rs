@@ -118,8 +118,8 @@ pub(crate) fn wake_on_time() {
     }
 }
 
-/// Raises the priority of the calling thread, so that an engine on the same machine does not delay sends. Needs a privilege;
-/// without it more sends are late and the figures report so. Returns the resulting nice value.
+/// Raises the priority of the calling thread, so that an engine on the same machine does not delay sends. Needs a
+/// privilege; without it more sends are late and the figures report so. Returns the resulting nice value.
 pub(crate) fn take_precedence() -> Option<i32> {
     let _ = setpriority_process(None, -10);
     getpriority_process(None).ok()

@@ -68,9 +68,9 @@ pub enum Drive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// At random, as from many callers that know nothing of each other (a Poisson process)
+    /// At random, as from many independent clients (a Poisson process)
     Poisson,
-    /// One after the same time as the other
+    /// At equal intervals
     Even,
 }
 
@@ -80,11 +80,11 @@ pub enum Arrivals {
 pub enum Method {
     /// Fields become envelopes
     Encrypt,
-    /// Envelopes, made before the load begins, become fields
+    /// Envelopes, created before the load starts, become fields
     Decrypt,
-    /// Fields become tokens, which are kept
+    /// Fields become stored tokens
     Tokenize,
-    /// Tokens, made before the load begins, become fields
+    /// Tokens, created before the load starts, become fields
     Detokenize,
 }
 
@@ -114,11 +114,11 @@ pub enum Curve {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// All fields of a call
+    /// All fields of a request
     Request,
     /// One field
     Field,
-    /// All calls of the app's present epoch, where its operator allows that
+    /// All requests of the app's current epoch, if the operator allows epochs
     Epoch,
 }
 

@@ -1,8 +1,8 @@
-//! Runs a load in one or several processes. Each process has its own connections and its share of the requests. Their counts
-//! are added.
+//! Runs a load in one or several processes. Each process has its own connections and its share of the requests. Their
+//! counts are added.
 //!
-//! A child reads its load from standard input, reports when it is ready, and begins on command, so that all children measure
-//! the same window. It exits when its standard input closes, since no parent is left to read its results.
+//! A child reads its load from standard input, reports when it is ready, and begins on command, so that all children
+//! measure the same window. It exits when its standard input closes, since no parent is left to read its results.
 
 use std::io::{self, BufRead as _, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -1,4 +1,4 @@
-//! Random numbers for arrivals and mixes: fast, seeded, so that a load can be repeated. Not for secrets.
+//! Random numbers for arrivals and mixes: fast and seeded, so that a load can be repeated. Not for secrets.
 
 /// A generator of random numbers (splitmix64).
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Any 64 bits.
+    /// Returns 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -19,17 +19,17 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// From 0 up to but not 1.
+    /// Returns a random number from 0 to less than 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// From 0 up to but not `end`, which is not 0.
+    /// Returns a random number from 0 to less than `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         ((self.unit() * end as f64) as usize).min(end - 1)
     }
 
-    /// The time to the next arrival of a Poisson process with that mean time between two.
+    /// Returns the time to the next arrival of a Poisson process, where `mean` is the mean time between arrivals.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }

@@ -1,7 +1,7 @@
 //! `report`: files of figures become one page that a person looks at, and that needs nothing else: no network, no
 //! script, no font.
 //!
-//! Every string of a file is escaped, and the page forbids itself to run or to fetch anything ([`html`], `page`).
+//! Every string of a file is escaped, and the page's content policy forbids scripts and requests ([`html`], `page`).
 
 mod chart;
 mod compare;
@@ -22,16 +22,17 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::results::{Backends, Figures};
 
-/// Bytes of a file. The longest that the generator writes, an hour in ten classes, has about 10 MB.
+/// Maximum size of a file in bytes. The longest file that the generator writes (an hour in ten classes) has about 10
+/// MB.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files of figures: of runs, sweeps or backends, in the order of the page
+    /// Results files of runs, sweeps or stores, in the order of the page
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The page; one that is there is replaced
+    /// The output file; an existing file is replaced
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
     /// Title of the report
@@ -39,20 +40,22 @@ pub(crate) struct Args {
     title: String,
 }
 
-/// A file of figures.
+/// A results file.
 struct ReportPage {
-    /// As it was named.
+    /// File name as given on the command line.
     name: String,
-    /// From the page to it.
+    /// Relative link from the page to the file.
     link: String,
     text: String,
     figures: Figures,
 }
 
-/// Writes the page, and says where.
+/// Writes the page and returns its path.
 ///
 /// # Errors
-/// If a file cannot be read or holds no figures, with its name; if the page is one of the files or cannot be written.
+///
+/// Fails if a file cannot be read or holds no results; the error names the file. Also fails if the page is one of the
+/// input files or cannot be written.
 pub(crate) fn run(args: &Args) -> io::Result<&Path> {
     let folder = folder(&args.output)?;
     let documents = args.files.iter().map(|file| read(file, &folder)).collect::<io::Result<Vec<_>>>()?;
@@ -66,13 +69,13 @@ pub(crate) fn run(args: &Args) -> io::Result<&Path> {
     written.map(|()| args.output.as_path()).map_err(|error| named(&args.output, error))
 }
 
-/// The plots of stores as a picture of their own, light or dark as its reader has it.
+/// Draws the plots of stores as a separate SVG image, which follows the light or dark setting of its reader.
 #[must_use]
 pub fn stores_svg(backends: &Backends) -> String {
     page::stores_svg(backends)
 }
 
-/// Where the page will be.
+/// Returns the folder of the page.
 fn folder(output: &Path) -> io::Result<PathBuf> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     folder.canonicalize().map_err(|error| named(folder, error))
@@ -95,7 +98,7 @@ fn named(file: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
-/// The way from a folder to a file, both whole, as a relative reference of a URL.
+/// Returns the relative URL from a folder to a file, both given as absolute paths.
 fn link(file: &Path, folder: &Path) -> String {
     let common = file.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
     let up = folder.components().skip(common).map(|_| "..".to_owned());

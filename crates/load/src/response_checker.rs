@@ -225,7 +225,8 @@ impl Book {
             && (tally.ok == 1 || self.check == 1 || self.random.below(self.check as usize) == 0)
     }
 
-    /// Compares a result with the document that was sent, or sends a request that opens the result for a later comparison.
+    /// Compares a result with the document that was sent, or sends a request that opens the result for a later
+    /// comparison.
     fn compare(&mut self, call: &Pending, message: &[u8], stream: &mut Stream, calls: &mut Calls<Pending>) {
         let payload = match payload(message) {
             Ok(payload) => payload,
@@ -275,7 +276,8 @@ fn payload(message: &[u8]) -> Result<&[u8], Malformed> {
     Ok(Document::decode(result.map_err(|_| none)?)?.payload)
 }
 
-/// Returns true if `other` has the shape of `plain` from [`frames::document`], with every field changed and every key kept.
+/// Returns true if `other` has the shape of `plain` from [`frames::document`], with every field changed and every key
+/// kept.
 fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed> {
     let (mut plain, mut other) = (TokenReader::new(plain), TokenReader::new(other));
     let mut is_field = false;

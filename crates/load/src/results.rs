@@ -1,7 +1,7 @@
 //! Measurement results as JSON: the format shared by the generator, the scenarios and the report.
 //!
-//! Request times are in microseconds, rates are per second. An unknown number is `null`, never 0. Readers ignore unknown
-//! keys, so that writers can add keys.
+//! Request times are in microseconds, rates are per second. An unknown number is `null`, never 0. Readers ignore
+//! unknown keys, so that writers can add keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -160,7 +160,8 @@ pub struct Class {
     pub sent: u64,
     /// Requests that got a result.
     pub ok: u64,
-    /// Requests without a result, per error code of the protocol or of the generator (`unanswered`, `paused`, `unsent`).
+    /// Requests without a result, per error code of the protocol or of the generator (`unanswered`, `paused`,
+    /// `unsent`).
     pub errors: BTreeMap<String, u64>,
     /// Requests that were sent more than 1 ms after their due time.
     pub late: u64,
@@ -251,8 +252,8 @@ pub struct Generator {
     pub lag_p99_us: f64,
     /// Maximum of that delay.
     pub lag_max_us: f64,
-    /// Nice value of the sending thread. Below 0 the thread has precedence over an engine on the same core. `None` if the
-    /// writer does not report it.
+    /// Nice value of the sending thread. Below 0 the thread has precedence over an engine on the same core. `None` if
+    /// the writer does not report it.
     #[serde(default)]
     pub nice: Option<i32>,
     /// True if the generator was the bottleneck, so that the figures do not describe the engine.

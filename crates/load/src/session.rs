@@ -15,34 +15,34 @@ use crate::load::{Call, Load, Method};
 use crate::random::Random;
 use crate::stream::{READ_BYTES, Stream};
 
-/// How long a connection, and each call before the load, may take.
+/// Timeout of each connection set-up and of each request before the load.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A call that waits for its answer. Times are nanoseconds of the generator's clock.
+/// A request that waits for its response. Times are nanoseconds of the generator's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    /// Which kind of call.
+    /// Index of the request's kind.
     pub(crate) kind: u32,
-    /// Which of its frames.
+    /// Index of the frame within the kind.
     pub(crate) frame: u32,
     /// True if it only opens an earlier result, to compare it.
     pub(crate) is_check: bool,
-    /// When it should have been sent.
+    /// Planned send time.
     pub(crate) due: u64,
-    /// When it was.
+    /// Actual send time.
     pub(crate) sent: u64,
 }
 
 /// A pause that the engine has requested on a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pause {
-    /// Until when.
+    /// End of the pause.
     pub(crate) until: u64,
-    /// Calls of so many fields and more.
+    /// Minimum number of fields of the requests that must wait.
     pub(crate) fields: u32,
 }
 
-/// A connection with its calls.
+/// A connection with its requests.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) stream: Stream,
@@ -50,34 +50,35 @@ pub(crate) struct Link {
     pub(crate) pause: Pause,
 }
 
-/// Calls of one kind, ready to be sent.
+/// Encoded requests of one kind.
 #[derive(Debug)]
 pub(crate) struct SessionKind {
     pub(crate) call: Call,
-    /// At least one.
+    /// The encoded requests, at least one.
     pub(crate) frames: Vec<Frame>,
 }
 
-/// Everything that a load needs.
+/// All connections and requests of a load.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) links: Vec<Link>,
     pub(crate) kinds: Vec<SessionKind>,
-    /// As negotiated.
+    /// The negotiated TLS parameters.
     pub(crate) tls: String,
     /// The engine's version.
     pub(crate) version: String,
 }
 
 impl Session {
-    /// Connects, asks who answers, and makes the calls of a load.
+    /// Connects, queries the engine's identity, and prepares the requests of a load.
     pub(crate) fn open(load: &Load) -> Result<Self, Fault> {
         load.check()?;
         let mut streams = connect(load)?;
         let mut scratch = vec![0; READ_BYTES];
         let mut version = String::new();
         for stream in &mut streams {
-            // TLS 1.3 lets a client finish before the engine has judged its certificate: the first answer tells.
+            // In TLS 1.3, the client handshake completes before the engine checks the certificate, so the first
+            // response reports errors.
             request::info(stream.out(), frames::MSGID);
             let answer = ask(stream, &mut scratch).map_err(|fault| at(load, &fault))?;
             let result = result(&answer).map_err(|fault| at(load, &fault))?;
@@ -93,7 +94,7 @@ impl Session {
     }
 }
 
-/// A fault with where it happened.
+/// Adds the engine's address to a fault.
 fn at(load: &Load, fault: &Fault) -> Fault {
     Fault::Failed(format!("{}: {fault}", load.target.address))
 }
@@ -119,7 +120,7 @@ fn connect(load: &Load) -> Result<Vec<Stream>, Fault> {
     (0..load.connections).map(one).collect()
 }
 
-/// Sends what is in a stream and waits for the answer to [`frames::MSGID`].
+/// Sends the data in a stream and waits for the response to [`frames::MSGID`].
 fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
     let end = Instant::now() + PATIENCE;
     let mut answer = None;
@@ -147,13 +148,14 @@ fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
     Ok(answer.unwrap_or_default())
 }
 
-/// The only message of an engine that answers no call says why it closes the connection.
+/// Ends a stream with the reason in `message`. A message that is not a response states why the engine closes the
+/// connection.
 pub(crate) fn end_by_notice(stream: &mut Stream, message: &[u8]) {
     let why = sealwire_wire::decode_protocol_error(message);
     stream.end(why.map_or_else(|error| error.to_string(), |error| error.to_string()));
 }
 
-/// The result in an answer.
+/// Returns the result in a response.
 fn result(answer: &[u8]) -> Result<&[u8], Fault> {
     let reply = Reply::decode(answer).map_err(|error| Fault::Wrong(error.to_string()))?;
     reply.outcome.map_err(|error| Fault::Failed(error.to_string()))

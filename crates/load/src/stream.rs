@@ -1,8 +1,8 @@
-//! One end of a TLS connection on a socket that never blocks: messages out, whole messages in.
+//! One end of a TLS connection on a nonblocking socket: sends messages, and receives complete messages.
 //!
-//! Made for many small messages: what is appended between two flushes shares its TLS records and system calls, and one
-//! read takes what the socket has. Nothing is allocated per message. Both the generator and the responder that it is
-//! proved against stand on it.
+//! Optimised for many small messages. Messages appended between two flushes share TLS records and system calls, and one
+//! read takes all available data. Nothing is allocated per message. The generator and the null responder both use this
+//! type.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustls::Connection;
 use sealwire_wire::{Boundary, Limits, Scan, ScanError, Scanner};
 
-/// One read of a socket. The scratch buffer of [`Stream::receive`] has this length.
+/// Size of one socket read in bytes, and of the scratch buffer of [`Stream::receive`].
 pub(crate) const READ_BYTES: usize = 256 << 10;
 /// Bytes encrypted at a time: a few records, so that little waits in TLS, where it cannot be counted.
 const SEAL_BYTES: usize = 64 << 10;
@@ -23,23 +23,23 @@ pub(crate) struct Stream {
     socket: TcpStream,
     tls: Connection,
     scanner: Scanner,
-    /// Bytes of messages that are not whole yet.
+    /// Bytes of incomplete messages.
     input: Vec<u8>,
     /// True if some of them arrived with the end of the handshake and were not processed yet.
     is_early: bool,
-    /// Messages to send; what is before `sealed` has gone to TLS.
+    /// Messages to send. The bytes before `sealed` were already passed to TLS.
     out: Vec<u8>,
     sealed: usize,
-    /// Why it ended.
+    /// The reason for the end of the connection.
     ended: Option<String>,
-    /// Bytes on the wire.
+    /// Bytes sent on the wire.
     pub(crate) bytes_out: u64,
-    /// Bytes on the wire.
+    /// Bytes received on the wire.
     pub(crate) bytes_in: u64,
 }
 
 impl Stream {
-    /// Shakes hands, for `patience` at most, and then never blocks again.
+    /// Performs the handshake within `patience`. The socket is nonblocking afterwards.
     pub(crate) fn begin(
         mut socket: TcpStream,
         tls: impl Into<Connection>,
@@ -58,7 +58,7 @@ impl Stream {
             }
         }
         socket.set_nonblocking(true)?;
-        // The read that brought the end of the handshake may have brought messages, which no poll of the socket shows.
+        // The last read of the handshake can contain messages, which polling the socket does not report.
         let early = tls.process_new_packets().map_err(io::Error::other)?.plaintext_bytes_to_read();
         let mut input = vec![0; early];
         tls.reader().read_exact(&mut input)?;
@@ -77,7 +77,7 @@ impl Stream {
         })
     }
 
-    /// Version, suite and key exchange, by their names.
+    /// Returns the names of the TLS version, cipher suite and key exchange.
     pub(crate) fn negotiated(&self) -> String {
         let version = match self.tls.protocol_version() {
             Some(rustls::ProtocolVersion::TLSv1_3) => "TLS1.3".to_owned(),
@@ -92,12 +92,12 @@ impl Stream {
         format!("{version} {suite} {group}")
     }
 
-    /// Where messages are appended. They leave with the next [`Stream::flush`].
+    /// Returns the buffer for new messages. They are sent by the next [`Stream::flush`].
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
         self.out.len() - self.sealed
     }
@@ -107,12 +107,12 @@ impl Stream {
         self.ended.is_none() && (self.backlog() > 0 || self.tls.wants_write())
     }
 
-    /// Why it ended, if it did.
+    /// Returns the reason for the end of the connection, if it ended.
     pub(crate) fn ended(&self) -> Option<&str> {
         self.ended.as_deref()
     }
 
-    /// Hands the socket what it takes.
+    /// Writes as much as the socket accepts.
     pub(crate) fn flush(&mut self) {
         while self.ended.is_none() {
             if self.tls.wants_write() {
@@ -133,7 +133,7 @@ impl Stream {
                 self.end(error.to_string());
             }
             self.sealed = end;
-            // A reader that never keeps up must not make this grow without end.
+            // Bounds the buffer if the reader never catches up.
             if self.sealed >= 1 << 20 {
                 self.out.drain(..self.sealed);
                 self.sealed = 0;
@@ -166,7 +166,7 @@ impl Stream {
         }
     }
 
-    /// Decrypts to the end of `input`.
+    /// Decrypts received bytes and appends them to `input`.
     fn open(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             if self.tls.read_tls(&mut bytes)? == 0 {
@@ -181,7 +181,7 @@ impl Stream {
     }
 
     fn messages(&mut self, each: &mut impl FnMut(&mut Self, &Boundary, &[u8])) {
-        // Taken out so that `each` may use the connection, to answer or to send the next call.
+        // Moved out so that `each` can use the connection, to respond or to send the next request.
         let mut input = std::mem::take(&mut self.input);
         let mut at = 0;
         loop {
@@ -207,7 +207,7 @@ impl Stream {
         self.end(format!("it sent what is no message: {error}"));
     }
 
-    /// Ends it. The first reason stays.
+    /// Ends the connection. Only the first reason is kept.
     pub(crate) fn end(&mut self, why: String) {
         self.ended.get_or_insert(why);
     }

@@ -1,4 +1,4 @@
-//! Loads of rising rates, until more load gives no more answers or late ones: the knee.
+//! Runs loads of rising rates until more load gives no more results, or late results: the knee.
 //!
 //! A rate is served well if 95 % of what was offered is answered in time, 99 of 100 calls of each kind take at most ten
 //! times as long as under the lightest load, and the generator could do its part. A rate that was not is tried once
@@ -10,25 +10,25 @@ use crate::load::{Drive, Load};
 use crate::results::{Class, Knee, Run, SWEEP, Sweep};
 use crate::table::{number, time};
 
-/// Of what is offered this share must be answered.
+/// Minimum share of the offered requests that must get a result.
 const OK_SHARE_MIN: f64 = 0.95;
-/// The latencies' p99 may be so many times that of the lightest load.
+/// Maximum ratio of the p99 latency to that of the lightest load.
 const P99_TIMES_MAX: f64 = 10.0;
-/// A lighter load than the first is tried only if so many of its calls are due in the time that counts.
+/// A load lighter than the first is tried only if at least this many of its requests are due in the measurement window.
 const LIGHTER_CALLS_MIN: f64 = 20.0;
-/// p99 below this is no sign of anything: the system's own timers are as coarse.
+/// A p99 latency below this value is never considered bad, because system timers are equally coarse.
 const P99_FLOOR_US: f64 = 2_000.0;
 
-/// How a sweep goes.
+/// Parameters of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps {
-    /// The first rate, in calls a second.
+    /// The first rate, in requests per second.
     pub(crate) from_per_s: f64,
-    /// Each next rate is so many times the last one.
+    /// Factor from each rate to the next.
     pub(crate) factor: f64,
-    /// Rates that are tried at most before the knee.
+    /// Maximum number of rates tried before the knee.
     pub(crate) rates_max: u32,
-    /// Rates that are tried around it.
+    /// Number of rates tried around the knee.
     pub(crate) around: u32,
     /// True if the knee may be the generator's own.
     pub(crate) allow_bottleneck: bool,
@@ -38,11 +38,11 @@ pub(crate) struct Steps {
 #[derive(Debug)]
 pub(crate) struct Swept {
     pub(crate) sweep: Sweep,
-    /// [`Fault::Bottleneck`] where the generator ended it, else what a load came to.
+    /// [`Fault::Bottleneck`] if the generator was the limit, otherwise the fault of a load.
     pub(crate) short: Option<Fault>,
 }
 
-/// Sweeps. `measure` runs a load; `told` hears of each run that is kept.
+/// Performs a sweep. `measure` runs a load; `told` receives each run that is kept.
 ///
 /// # Errors
 /// The fault of `measure` before any rate was served well, or a wrong response at any time. Later faults end the sweep
@@ -62,7 +62,7 @@ pub(crate) fn sweep(
         let at = Load { drive: Drive::Open { per_s, arrivals }, ..load.clone() };
         let mut tried = search.judge(measure(&at));
         if matches!(tried, Ok(Tried { bad: Some(_), .. })) {
-            // Once may be the machine's doing. What holds is seen again.
+            // A single bad result can be caused by the machine; a real limit shows again.
             tried = match search.judge(measure(&at)) {
                 Ok(Tried { run: None, .. }) | Err(Fault::Unanswered(_) | Fault::Bottleneck(_)) => tried,
                 again => again,
@@ -83,25 +83,25 @@ pub(crate) fn sweep(
     Ok(search.end(None))
 }
 
-/// A rate that was tried.
+/// The result of one rate.
 struct Tried {
-    /// `None` if nothing was answered.
+    /// `None` if there were no results.
     run: Option<Run>,
     bad: Option<Bad>,
 }
 
-/// Why a rate was not served well.
+/// The reason why a rate was not served well.
 struct Bad {
     why: String,
     /// True if the generator is the reason.
     is_own: bool,
 }
 
-/// A sweep under way.
+/// The state of a sweep.
 struct Search {
     steps: Steps,
     runs: Vec<Run>,
-    /// Of each class, the least p99 of the rates that were served well.
+    /// For each class, the lowest p99 of the rates that were served well.
     lightest: Vec<f64>,
     good: f64,
     bad: Option<(f64, Bad)>,
@@ -111,7 +111,7 @@ struct Search {
 
 impl Search {
     fn new(steps: Steps) -> Self {
-        // The first of those around the knee is the one that showed it.
+        // The first rate around the knee is the bad rate that revealed it.
         let (rising_left, around_left) = (steps.rates_max, steps.around + 1);
         Self { steps, runs: Vec::new(), lightest: Vec::new(), good: 0.0, bad: None, rising_left, around_left }
     }
@@ -130,7 +130,7 @@ impl Search {
         }
     }
 
-    /// Why a rate was not served well, if it was not.
+    /// Returns the reason why a rate was not served well, if there is one.
     fn fault_of(&self, run: &Run) -> Option<Bad> {
         if run.generator.was_bottleneck {
             let why = run.generator.why.clone().unwrap_or_else(|| "it did not say why".to_owned());
@@ -150,7 +150,7 @@ impl Search {
         })
     }
 
-    /// Takes what a rate came to. Gives the rate to try next.
+    /// Records the result of a rate. Returns the rate to try next.
     fn take(&mut self, per_s: f64, tried: Tried) -> Option<f64> {
         match (tried.bad, &tried.run) {
             (Some(bad), _) => self.bad = Some((per_s, bad)),
@@ -175,7 +175,7 @@ impl Search {
     fn step(&self, last: f64) -> f64 {
         match &self.bad {
             None => last * self.steps.factor,
-            // Too much at once: less is looked at before anything is said.
+            // The first rate was too high: lower rates are tried first.
             Some((bad, _)) if self.good == 0.0 => bad / self.steps.factor,
             Some((bad, _)) => (self.good * bad).sqrt(),
         }
@@ -222,7 +222,7 @@ mod tests {
         serde_json::from_value(text).unwrap()
     }
 
-    /// A run at a rate of an engine that answers up to 1,000 calls a second and queues beyond 700.
+    /// Simulates a run against an engine that serves up to 1,000 requests per second and queues beyond 700.
     fn served(load: &Load, bottleneck_from: f64) -> Run {
         let per_s = rate(load);
         let Ok(Figures::Run(mut run)) = Figures::parse(&crate::results::tests::run().to_string()) else { panic!() };
@@ -242,7 +242,7 @@ mod tests {
 
     const STEPS: Steps = Steps { from_per_s: 50.0, factor: 2.0, rates_max: 8, around: 4, allow_bottleneck: false };
 
-    /// Sweeps, where a knee at a rate of some range is expected, or none.
+    /// Performs a sweep, and checks that the knee is in the expected range or absent.
     fn check(
         steps: Steps,
         measure: impl FnMut(&Load) -> Result<Run, Fault>,
@@ -270,7 +270,7 @@ mod tests {
         let from = |from_per_s: f64| Steps { from_per_s, ..STEPS };
         check(STEPS, good, Some((650.0..700.1, "1 of 100 calls of 30 fields took 50.0 ms")));
         check(from(10_000.0), good, Some((600.0..700.1, "calls/s")));
-        // Its end is beyond what is tried, above or below.
+        // The knee is outside the tried rates, above or below.
         assert_eq!(check(from(1.0), good, None).short, None);
         assert_eq!(check(from(1e9), good, None).short, None);
     }

@@ -1,10 +1,10 @@
-//! Figures as a person reads them: tables of text, with the conditions above them.
+//! Results as text tables, with the conditions above them.
 
 use std::fmt::Write as _;
 
 use crate::results::{Backends, Class, Mode, Operations, Run, Sweep};
 
-/// One run.
+/// Formats one run.
 pub(crate) fn run(run: &Run) -> String {
     let mut text = head(run);
     let names = ["calls", "sent", "ok", "errors", "checked", "p50", "p90", "p99", "p99.9", "max"];
@@ -79,7 +79,7 @@ fn class(class: &Class) -> Vec<String> {
     row
 }
 
-/// A sweep: one line a rate.
+/// Formats a sweep with one line per rate.
 pub(crate) fn sweep(sweep: &Sweep) -> String {
     let rows = sweep.runs.iter().map(|run| {
         let worst = |of: fn(&Class) -> f64| run.classes.iter().map(of).fold(0.0, f64::max);
@@ -109,7 +109,7 @@ pub(crate) fn sweep(sweep: &Sweep) -> String {
     text
 }
 
-/// Stores beside each other.
+/// Formats a comparison of stores.
 pub(crate) fn backends(backends: &Backends) -> String {
     let cells = |of: &Operations| [number(of.per_s), time(of.p50_us), time(of.p99_us)];
     let rows = backends.rows.iter().map(|row| {
@@ -121,7 +121,7 @@ pub(crate) fn backends(backends: &Backends) -> String {
     columns(&head, &rows.collect::<Vec<_>>())
 }
 
-/// Lines of columns; the first to the left, the others to the right.
+/// Formats columns: the first aligned left, the others aligned right.
 fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).fold(head[at].len(), usize::max);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
@@ -139,7 +139,7 @@ fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Three digits that count, and a comma between thousands.
+/// Formats three significant digits, with commas between thousands.
 pub(crate) fn number(value: f64) -> String {
     let places = match value.abs() {
         0.0 => 0,
@@ -160,7 +160,7 @@ pub(crate) fn number(value: f64) -> String {
     text + rest
 }
 
-/// Microseconds, in the unit that reads best.
+/// Formats microseconds in the most readable unit.
 pub(crate) fn time(us: f64) -> String {
     match us {
         us if us < 1_000.0 => format!("{} us", number(us)),

@@ -1,6 +1,7 @@
-//! Which engine is called, and who we are to it.
+//! The engine under load, and the client certificate.
 //!
-//! The defaults are what `sealwire dev` makes in its folder, so that a load needs no argument for an engine beside it.
+//! The defaults are the files that `sealwire dev` creates in its folder, so that loading a local engine needs no
+//! arguments.
 
 use std::fs;
 use std::io;
@@ -14,41 +15,41 @@ use serde::{Deserialize, Serialize};
 use crate::fault::Fault;
 use crate::pem;
 
-/// The configuration in the folder of `sealwire dev`.
+/// Name of the configuration file in a `sealwire dev` folder.
 const CONFIG: &str = "sealwire.toml";
 
-/// Where the engine is, and who we are to it.
+/// Address of the engine and credentials of the client.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub struct Connect {
     /// Folder made by `sealwire dev`; gives every value below that is not given
     #[arg(long, value_name = "DIR", default_value = "sealwire-dev")]
     pub folder: PathBuf,
-    /// Engine to call
+    /// Address of the engine
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: Option<String>,
     /// Name that the engine's certificate must carry [default: the host of its address]
     #[arg(long, value_name = "NAME")]
     pub server_name: Option<String>,
-    /// Authority that the engine's certificate must come from
+    /// Certificate authority of the engine's certificate
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Our certificate
+    /// Client certificate
     #[arg(long, value_name = "FILE")]
     pub cert: Option<PathBuf>,
-    /// Its private key
+    /// Private key of the client certificate
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
 }
 
-/// An engine to call. Names files; holds no key.
+/// The engine under load. Holds file names, not keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// Host and port.
     pub address: String,
-    /// Name in its certificate.
+    /// Name in the engine's certificate.
     pub server_name: String,
-    /// Where it keeps its state, if the folder's configuration says so.
+    /// Kind of the engine's state store, if the folder's configuration names it.
     pub state: Option<String>,
     ca: PathBuf,
     cert: PathBuf,
@@ -56,10 +57,11 @@ pub struct Target {
 }
 
 impl Connect {
-    /// Where to go: as told, or as the engine of the folder listens.
+    /// Returns the target from the arguments, or from the configuration in the folder.
     ///
     /// # Errors
-    /// [`Fault::Failed`] if neither says where.
+    ///
+    /// [`Fault::Failed`] if neither gives an address.
     pub fn target(&self) -> Result<Target, Fault> {
         let (listens, state) = configured(&self.folder)?;
         let address = self.connect.clone().or(listens).ok_or_else(|| {
@@ -83,7 +85,7 @@ impl Connect {
     }
 }
 
-/// Where the engine of a folder listens and keeps its state, as its configuration says.
+/// Returns the listen address and the state store of the engine, from the configuration in the folder.
 fn configured(folder: &Path) -> Result<(Option<String>, Option<String>), Fault> {
     let file = folder.join(CONFIG);
     let text = match fs::read_to_string(&file) {
@@ -91,7 +93,7 @@ fn configured(folder: &Path) -> Result<(Option<String>, Option<String>), Fault> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, None)),
         Err(error) => return Err(Fault::Failed(format!("{}: {error}", file.display()))),
     };
-    // The parser's error quotes the text, which may hold a secret: only the file is named.
+    // The parser's error quotes the text, which can contain a secret, so only the file is named.
     let config: toml::Table = text.parse().map_err(|_| Fault::Failed(format!("{}: is not TOML", file.display())))?;
     let string = |section: &str, key: &str| {
         let value = config.get(section)?.as_table()?.get(key)?.as_str()?;
@@ -103,7 +105,7 @@ fn configured(folder: &Path) -> Result<(Option<String>, Option<String>), Fault> 
 }
 
 impl Target {
-    /// The target of an engine whose certificates lie in a folder under the names that `sealwire dev` gives them.
+    /// Returns a target with the certificates of a folder, under the file names of `sealwire dev`.
     pub fn of_folder(folder: &Path, address: &str) -> Self {
         Self {
             address: address.to_owned(),
@@ -115,10 +117,12 @@ impl Target {
         }
     }
 
-    /// Reads certificates and key: TLS 1.3 alone, the engine's certificate checked, ours shown.
+    /// Reads certificates and key. The configuration allows only TLS 1.3, verifies the engine's certificate and sends
+    /// the client certificate.
     ///
     /// # Errors
-    /// [`Fault::Failed`] with the file that is not usable.
+    ///
+    /// [`Fault::Failed`] with the unusable file.
     pub fn tls(&self) -> Result<(Arc<ClientConfig>, ServerName<'static>), Fault> {
         let name = ServerName::try_from(self.server_name.clone()).map_err(|_| {
             Fault::Failed(format!("{:?} is neither a DNS name nor an IP address; give --server-name", self.server_name))

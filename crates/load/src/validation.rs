@@ -1,4 +1,4 @@
-//! From what was measured to figures, and whether they may be believed.
+//! Converts measurements to results, and decides whether they are valid.
 
 use crate::fault::Fault;
 use crate::generator::interval_s;
@@ -8,20 +8,21 @@ use crate::load::{Drive, Load, Method};
 use crate::results::{Class, Conditions, EngineUsage, Generator, Mode, RUN, Run, ServerCpu, Totals};
 use crate::worker_result::Part;
 
-/// A thread that sends and is busier than this share of a core has no core left to be on time with.
+/// Maximum CPU use of a sending thread, as a share of one core. A busier thread cannot send on time.
 const BUSY_MAX: f64 = 0.95;
-/// Up to this 99 of 100 sends may be behind their time, however short the latencies are.
+/// A p99 send delay up to this value is always accepted.
 const LAG_P99_MAX_US: f64 = 1_000.0;
-/// Beyond that, up to this share of the latencies' own p99, of the class where that is least.
+/// Above that value, the p99 send delay can be up to this share of the p99 latency of the fastest class.
 const LAG_SHARE_MAX: f64 = 0.1;
-/// A closed loop has no plan to be behind. Its thread may be kept from a core for this share of the time.
+/// A closed loop has no schedule to fall behind. Its thread can wait for a core for at most this share of the window.
 const QUEUED_MAX: f64 = 0.1;
 
-/// The figures of a load.
+/// Computes the results of a load.
 ///
 /// # Errors
-/// If no call was answered with a result: there is nothing to show then. [`Fault::Bottleneck`] where that was the
-/// generator's doing, else [`Fault::Unanswered`], or [`Fault::Failed`] if none was due.
+///
+/// Fails if no request got a result. [`Fault::Bottleneck`] if the generator was the cause, [`Fault::Failed`] if no
+/// request was due, otherwise [`Fault::Unanswered`].
 pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> Result<Run, Fault> {
     let ok: u64 = part.tallies.iter().map(|tally| tally.ok).sum();
     let why = bottleneck(load, part);
@@ -78,7 +79,7 @@ fn totals(load: &Load, part: &Part) -> Totals {
     }
 }
 
-/// Fields that were opened again to be compared: the engine's work too.
+/// Returns the number of fields that were opened again for comparison, because the engine did that work too.
 fn reopened(load: &Load, part: &Part) -> f64 {
     let calls = load.calls.iter().zip(&part.tallies);
     let seals = calls.filter(|(call, _)| matches!(call.method, Method::Encrypt | Method::Tokenize));
@@ -147,7 +148,7 @@ fn classes(load: &Load, part: &Part) -> Vec<Class> {
     load.calls.iter().zip(&part.tallies).map(class).collect()
 }
 
-/// How it shows that the figures are the generator's own, if it does.
+/// Returns the evidence that the generator was the bottleneck, if there is any.
 fn bottleneck(load: &Load, part: &Part) -> Option<String> {
     if part.unsent > 0 {
         return Some(format!(
@@ -256,13 +257,13 @@ mod tests {
         check(OPEN, part(|part| part.unsent = 7), Some("7 calls were never sent"));
         check(OPEN, part(lag(900)), None);
         check(OPEN, part(lag(1_100)), Some("1 of 100 calls"));
-        // Where latencies are long anyway, the same lag is not what makes them so.
+        // If latencies are long anyway, the same send delay does not cause them.
         let slow = |part: &mut Part| {
             lag(1_100)(part);
             (0..90).for_each(|_| part.tallies[0].latency.record(20_000_000));
         };
         check(OPEN, part(slow), None);
-        // Slow calls of another class do not excuse it.
+        // Slow requests of another class do not excuse the send delay.
         let mut mix = load(OPEN);
         mix.calls.push(crate::load::Call { name: "slow".to_owned(), ..mix.calls[0].clone() });
         let mixed = part(|part| {
@@ -272,7 +273,7 @@ mod tests {
             lag(1_100)(part);
         });
         assert!(figures(&mix, "name", 1, &mixed).unwrap().generator.why.unwrap().contains("where p99 of one is 200"));
-        // A class without a result has no latencies to compare with.
+        // A class without results has no latencies to compare with.
         let mute = part(|part| part.tallies.push(Tally::new(8)));
         assert!(!figures(&mix, "name", 1, &mute).unwrap().generator.was_bottleneck);
         check(closed, part(lag(1_100)), None);

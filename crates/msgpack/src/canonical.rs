@@ -1,9 +1,10 @@
-//! One encoding for each value, so that equal values hash alike.
+//! A canonical encoding of values, so that equal values have equal hashes.
 
 use crate::{Malformed, Token, TokenReader, write};
 
-/// Appends a value as it is hashed: integers, lengths and extensions in their shortest encoding, 32-bit floats as 64-bit ones. Everything
-/// else is as it came: the order of a map's keys, the bits of a float, and 5 is not 5.0. At most twice as long as it was.
+/// Appends the canonical encoding of a value. Integers, lengths and extensions get their shortest encoding, and 32-bit
+/// floats become 64-bit floats. Everything else is preserved, including key order and the bits of a float; 5 and 5.0
+/// remain different. The result is at most twice as long as the input.
 ///
 /// # Errors
 /// As [`TokenReader::token`]; `out` keeps what was appended before the error.
@@ -12,7 +13,7 @@ pub fn canonical(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let mut pending: u64 = 1;
     while pending > 0 {
         let token = reader.token()?;
-        // Saturating: that many values cannot follow in any input, so it ends as truncated anyway.
+        // Saturation is safe: no input holds that many values, so the loop ends with a truncation error.
         pending = (pending - 1).saturating_add(token.children());
         match token {
             Token::Nil => write::nil(out),
@@ -61,7 +62,7 @@ mod tests {
         ];
         for five in fives {
             assert_eq!(of(five), [5], "{five:x?}");
-            // And within containers, of wide headers too.
+            // Also within containers, including those with wide headers.
             let inside =
                 [&[0xde, 0, 1, 0xdb, 0, 0, 0, 1, b'a', 0xdd, 0, 0, 0, 2][..], five, &[0xc6, 0, 0, 0, 1, 7]].concat();
             assert_eq!(of(&inside), [0x81, 0xa1, b'a', 0x92, 5, 0xc4, 1, 7]);

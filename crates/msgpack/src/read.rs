@@ -1,8 +1,8 @@
 //! Reads one token at a time from borrowed bytes.
 //!
-//! Refuses only what is not MessagePack; strings are handed out unchecked unless a method says `utf8`, and integers
-//! may be longer encoded than needed, since peers do that. Every error leaves the reader at the first byte of the
-//! value that caused it, so [`TokenReader::position`] is the offset to report.
+//! Rejects only bytes that are not MessagePack. Strings are returned unchecked unless a method's name contains `utf8`.
+//! Integers can have longer encodings than needed, because peers use them. After an error, the reader stays at the
+//! first byte of the offending value, so [`TokenReader::position`] is the offset to report.
 
 use thiserror::Error;
 
@@ -15,19 +15,19 @@ use thiserror::Error;
 pub enum Token<'a> {
     /// nil.
     Nil,
-    /// A boolean.
+    /// Reads a boolean.
     Bool(bool),
     /// An integer in one of the unsigned encodings.
     Uint(u64),
-    /// An integer in one of the signed encodings; not necessarily negative, for peers may encode 5 as `d0 05`.
+    /// An integer in one of the signed encodings. Not necessarily negative, because peers can encode 5 as `d0 05`.
     Int(i64),
     /// A 32-bit float, bit for bit.
     F32(f32),
     /// A 64-bit float, bit for bit.
     F64(f64),
-    /// A string's bytes, not yet checked to be UTF-8.
+    /// The bytes of a string, not yet validated as UTF-8.
     Str(&'a [u8]),
-    /// Binary.
+    /// Reads binary data.
     Bin(&'a [u8]),
     /// An extension: its type and its bytes.
     Ext(i8, &'a [u8]),
@@ -38,7 +38,7 @@ pub enum Token<'a> {
 }
 
 impl Token<'_> {
-    /// The kind of value with its article, for messages: "a string", "an integer".
+    /// Returns the kind of value with its article, for messages: "a string", "an integer".
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Nil => "nil",
@@ -53,7 +53,7 @@ impl Token<'_> {
         }
     }
 
-    /// Values that follow this token and belong to it: n for an array, 2n for a map, else 0.
+    /// Returns the number of values that follow this token and belong to it: n for an array, 2n for a map, otherwise 0.
     #[inline]
     pub const fn children(&self) -> u64 {
         match *self {
@@ -64,7 +64,7 @@ impl Token<'_> {
     }
 }
 
-/// Why bytes could not be read as the value asked for. The peer's bug; retrying will not help.
+/// The reason why bytes could not be read as the requested value. An error of the peer; retrying does not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// The input ends inside the value.
@@ -76,7 +76,7 @@ pub enum Malformed {
     /// A string whose bytes are not UTF-8.
     #[error("string is not UTF-8")]
     NotUtf8,
-    /// A well-formed value of another kind or range.
+    /// A well-formed value of a different kind or out of range.
     #[error("expected {expected}, found {found}")]
     Expected {
         /// The expected type, with its article.
@@ -94,19 +94,19 @@ pub struct TokenReader<'a> {
 }
 
 impl<'a> TokenReader<'a> {
-    /// Reads from the first byte of `input`.
+    /// Creates a reader at the first byte of `input`.
     #[inline]
     pub const fn new(input: &'a [u8]) -> Self {
         Self { input, position: 0 }
     }
 
-    /// Reads `input` from byte `position`; one beyond the end reads as truncated.
+    /// Creates a reader of `input` at byte `position`. A position after the end reads as truncated.
     #[inline]
     pub const fn at(input: &'a [u8], position: usize) -> Self {
         Self { input, position }
     }
 
-    /// Offset of the next unread byte in the input.
+    /// Returns the offset of the next unread byte in the input.
     #[inline]
     pub const fn position(&self) -> usize {
         self.position
@@ -118,8 +118,7 @@ impl<'a> TokenReader<'a> {
         self.position >= self.input.len()
     }
 
-    /// Reads the next token and moves behind it: behind the whole value for a scalar, behind the header for a
-    /// container.
+    /// Reads the next token and advances: past the whole value for a scalar, past the header for a container.
     ///
     /// # Errors
     /// [`Malformed::Truncated`] and [`Malformed::ReservedMarker`]; the position is then unchanged.
@@ -131,7 +130,7 @@ impl<'a> TokenReader<'a> {
         Ok(token)
     }
 
-    /// Reads the next token without moving.
+    /// Reads the next token without advancing.
     ///
     /// # Errors
     /// As [`TokenReader::token`].
@@ -140,7 +139,7 @@ impl<'a> TokenReader<'a> {
         TokenReader::at(self.input, self.position).token()
     }
 
-    /// Moves behind one whole value, however deep, in constant memory. Strings inside are not checked.
+    /// Advances past one whole value of any depth, in constant memory. Strings inside are not validated.
     ///
     /// # Errors
     /// As [`TokenReader::token`]; the position is then unchanged.
@@ -148,14 +147,14 @@ impl<'a> TokenReader<'a> {
         let mut ahead = *self;
         let mut pending: u64 = 1;
         while pending > 0 {
-            // Saturating: that many values cannot follow in any input, so the walk ends as truncated anyway.
+            // Saturation is safe: no input holds that many values, so the loop ends with a truncation error.
             pending = (pending - 1).saturating_add(ahead.token()?.children());
         }
         *self = ahead;
         Ok(())
     }
 
-    /// The raw bytes of one whole value, header and children included. Strings inside are not checked.
+    /// Returns the raw bytes of one whole value, including header and children. Strings inside are not validated.
     ///
     /// # Errors
     /// As [`TokenReader::token`]; the position is then unchanged.
@@ -165,7 +164,7 @@ impl<'a> TokenReader<'a> {
         Ok(&self.input[start..self.position])
     }
 
-    /// A string.
+    /// Reads a string and validates it as UTF-8.
     ///
     /// # Errors
     /// [`Malformed::NotUtf8`], [`Malformed::Expected`] for any other kind, or as [`TokenReader::token`]; the position
@@ -181,7 +180,7 @@ impl<'a> TokenReader<'a> {
         Ok(text)
     }
 
-    /// Binary.
+    /// Reads binary data.
     ///
     /// # Errors
     /// As [`TokenReader::bool`].
@@ -192,7 +191,7 @@ impl<'a> TokenReader<'a> {
         })
     }
 
-    /// A boolean.
+    /// Reads a boolean.
     ///
     /// # Errors
     /// [`Malformed::Expected`] for any other value, or as [`TokenReader::token`]; the position is unchanged on each.
@@ -203,7 +202,7 @@ impl<'a> TokenReader<'a> {
         })
     }
 
-    /// An integer in `0..=u64::MAX`, in any encoding.
+    /// Reads an integer in `0..=u64::MAX`, in any encoding.
     ///
     /// # Errors
     /// As [`TokenReader::bool`].
@@ -215,7 +214,7 @@ impl<'a> TokenReader<'a> {
         })
     }
 
-    /// An integer in `0..=u32::MAX`, in any encoding.
+    /// Reads an integer in `0..=u32::MAX`, in any encoding.
     ///
     /// # Errors
     /// As [`TokenReader::bool`].
@@ -227,7 +226,7 @@ impl<'a> TokenReader<'a> {
         })
     }
 
-    /// An integer in `i64::MIN..=i64::MAX`, in any encoding.
+    /// Reads an integer in `i64::MIN..=i64::MAX`, in any encoding.
     ///
     /// # Errors
     /// As [`TokenReader::bool`].
@@ -239,7 +238,7 @@ impl<'a> TokenReader<'a> {
         })
     }
 
-    /// An array's header: the count of values that follow.
+    /// Reads an array's header. Returns the number of values that follow.
     ///
     /// # Errors
     /// As [`TokenReader::bool`].
@@ -250,7 +249,7 @@ impl<'a> TokenReader<'a> {
         })
     }
 
-    /// A map's header: the count of pairs that follow.
+    /// Reads a map's header. Returns the number of pairs that follow.
     ///
     /// # Errors
     /// As [`TokenReader::bool`].
@@ -261,7 +260,7 @@ impl<'a> TokenReader<'a> {
         })
     }
 
-    /// Moves behind a nil if one is next, and says whether it did. For optional values.
+    /// Advances past a nil if it is next, and returns true if so. For optional values.
     pub fn take_nil(&mut self) -> bool {
         let is_nil = self.peek() == Ok(Token::Nil);
         self.position += usize::from(is_nil);
@@ -278,7 +277,7 @@ impl<'a> TokenReader<'a> {
         Ok(value)
     }
 
-    /// The error for a well-formed next value that is not what was asked for.
+    /// Creates the error for a well-formed next value of another kind.
     #[cold]
     fn expected(&self, expected: &'static str) -> Malformed {
         match self.peek() {
@@ -289,7 +288,7 @@ impl<'a> TokenReader<'a> {
     }
 }
 
-/// The first token of `input`, and what follows it.
+/// Splits `input` into its first token and the remaining bytes.
 #[inline]
 fn split_token(input: &[u8]) -> Result<(Token<'_>, &[u8]), Malformed> {
     let (&marker, rest) = input.split_first().ok_or(Malformed::Truncated)?;
@@ -348,7 +347,7 @@ fn bin(input: &[u8], len: usize) -> Result<(Token<'_>, &[u8]), Malformed> {
     Ok((Token::Bin(bytes), rest))
 }
 
-/// `len` counts the data without the type byte before it.
+/// Reads an extension. `len` counts the data without its type byte.
 #[inline]
 fn ext(input: &[u8], len: usize) -> Result<(Token<'_>, &[u8]), Malformed> {
     let (kind, rest) = be(input, i8::from_be_bytes)?;
@@ -365,7 +364,7 @@ mod tests {
 
     fn check(bytes: &[u8], expected: Result<Token<'_>, Malformed>) {
         let mut reader = TokenReader::new(bytes);
-        // Bits, not `==`, so that NaN and -0.0 count as what they are.
+        // Compares bits instead of using `==`, so that NaN and -0.0 are distinguished.
         assert_eq!(format!("{:?}", reader.token()), format!("{expected:?}"), "{bytes:02x?}");
         let position = if expected.is_ok() { bytes.len() } else { 0 };
         assert_eq!(reader.position(), position, "{bytes:02x?}");

@@ -1,9 +1,9 @@
 //! Appends MessagePack values to a `Vec<u8>`, each in its shortest encoding.
 //!
-//! rmp does the encoding; these wrappers only drop the `Result` that a `Vec` can never fill. The headers of strings and
-//! binary are our own: every sealed field has one, and rmp's byte-wise writes take four times as long. Lengths above
-//! `u32::MAX` do not exist in MessagePack: the functions that take a length panic on one, so callers bound their
-//! input first (every frame is bounded long before that).
+//! rmp does the encoding; these wrappers only remove the `Result`, because writing to a `Vec` cannot fail. The headers
+//! of strings and binary are implemented here. Every sealed field has such a header, and rmp's byte-wise writes take
+//! four times as long. MessagePack has no lengths above `u32::MAX`. Functions that take a longer length panic, so
+//! callers must limit their input first. Every frame is limited to far less.
 
 use std::fmt::Debug;
 
@@ -27,7 +27,7 @@ pub fn uint(out: &mut Vec<u8>, value: u64) {
     sure(encode::write_uint(out, value));
 }
 
-/// Appends a signed integer in its shortest encoding; one that is not negative becomes an unsigned one.
+/// Appends a signed integer in its shortest encoding. A non-negative value becomes an unsigned integer.
 #[inline]
 pub fn int(out: &mut Vec<u8>, value: i64) {
     sure(encode::write_sint(out, value));
@@ -112,7 +112,7 @@ pub fn map_len(out: &mut Vec<u8>, len: u32) {
     sure(encode::write_map_len(out, len));
 }
 
-/// A length of 256 or more: `marker16` and two bytes, or the marker behind it and four.
+/// Appends a header with a length of at least 256: `marker16` and two bytes, or the next marker and four bytes.
 #[inline]
 fn wide_header(out: &mut Vec<u8>, marker16: u8, len: u32) {
     let [a, b, c, d] = len.to_be_bytes();

@@ -1,13 +1,13 @@
-//! How much one walk may take in all, and how much in one slice.
+//! Limits of a whole walk and of one slice.
 
-/// Bounds of one walk.
+/// Limits of one walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkLimits {
-    /// Most containers around a value. Default 128: deeper than hand-made documents, shallow enough for the recursive
-    /// parsers behind us.
+    /// Maximum number of containers around a value. The default 128 is deeper than hand-written documents, and shallow
+    /// enough for recursive parsers downstream.
     pub depth_max: usize,
-    /// Most bytes appended over all calls of [`Walk::advance`](crate::Walk::advance). Default 64 MiB. One field may overshoot it before the
-    /// walk stops.
+    /// Maximum number of bytes appended over all calls of [`Walk::advance`](crate::Walk::advance). Default 64 MiB. One
+    /// field can exceed the limit before the walk stops.
     pub out_bytes_max: usize,
 }
 
@@ -17,26 +17,28 @@ impl Default for WalkLimits {
     }
 }
 
-/// How far one call of [`Walk::advance`](crate::Walk::advance) goes: until either bound is reached, and always one step.
+/// Budget of one call of [`Walk::advance`](crate::Walk::advance). The call ends when either limit is reached, after at
+/// least one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Fields handed to the transform.
+    /// Maximum number of fields passed to the transform.
     pub fields_max: usize,
-    /// Input bytes passed. Each token counts as at least 16, so that a run of one-byte values takes no longer than
-    /// text of the same budget. The last token, or container selected whole, may overshoot it.
+    /// Maximum number of input bytes processed. Each token counts as at least 16 bytes, so that many one-byte values
+    /// take no longer than text of the same budget. The last token can exceed the limit, and so can a container that is
+    /// selected as a whole.
     pub bytes_max: usize,
 }
 
 impl Budget {
-    /// Runs to the end of the document.
+    /// No limit: runs to the end of the document.
     pub const UNLIMITED: Self = Self { fields_max: usize::MAX, bytes_max: usize::MAX };
 
-    /// `fields_max` fields, or as many input bytes as take about as long: 512 for each field, since sealing a field
-    /// takes about as long as walking over 32 small tokens.
+    /// Allows `fields_max` fields, or the number of input bytes that takes a similar time: 512 per field. Sealing a
+    /// field takes about as long as walking over 32 small tokens.
     pub const fn fields(fields_max: usize) -> Self {
         Self { fields_max, bytes_max: fields_max.saturating_mul(512) }
     }
 }
 
-/// The least a token counts against [`Budget::bytes_max`].
+/// Minimum cost of a token in [`Budget::bytes_max`].
 pub(crate) const TOKEN_BYTES_MIN: usize = 16;

@@ -1,8 +1,8 @@
-//! Where a value sits in its document, for error reports.
+//! The location of a value in its document, for error reports.
 //!
-//! A path is only written when something fails, so it is kept as the walk's own frames and formatted on demand.
-//! Its text is a select path that selects exactly this value, except below a map key that is not a string: no
-//! select path can name one, and the text must not look like one that does.
+//! A path is only written when something fails, so it is stored as the walk's own frames and formatted on demand. The
+//! text is a select path that selects exactly this value, except below a map key that is not a string. No select path
+//! can name such a key, and the text must not look like a select path that does.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -11,13 +11,14 @@ use sealwire_msgpack::{Token, TokenReader};
 use crate::frame::Frame;
 use crate::select::is_bare_name;
 
-/// Bytes of a non-string key that are shown.
+/// Maximum number of bytes shown of a non-string key.
 const KEY_BYTES_SHOWN: usize = 32;
 
-/// Where a field sits in its document. Costs nothing until it is displayed: `$.users[2]['home address']`.
+/// The location of a field in its document. Costs nothing until it is displayed: `$.users[2]['home address']`.
 ///
-/// A key that is not a string shows as `[key:7]`, `[key:nil]`, `[key:true]` or, for any other kind, as its MessagePack
-/// bytes in hexadecimal, `[key:0xc40101]`. Keys are shown in full: whoever logs paths logs keys.
+/// A key that is not a string is displayed as `[key:7]`, `[key:nil]` or `[key:true]`. A key of any other kind is
+/// displayed as its MessagePack bytes in hexadecimal, `[key:0xc40101]`. Keys are shown in full, so logging a path logs
+/// its keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     pub(crate) frames: &'a [Frame],
@@ -25,15 +26,15 @@ pub struct Path<'a> {
 }
 
 impl Path<'_> {
-    /// The first `bytes_max` bytes of its text, cut between characters. Keys beyond them are not even looked at.
+    /// Returns at most `bytes_max` bytes of the text, cut between characters. Keys beyond them are not read.
     pub fn prefix(&self, bytes_max: usize) -> String {
         let mut prefix = Prefix { text: String::new(), bytes_max };
-        // An error says that it is full.
+        // An error means that the prefix is full.
         let _ = self.write(&mut prefix, bytes_max);
         prefix.text
     }
 
-    /// Reads at most `key_bytes_max` bytes of a key.
+    /// Writes the path, and reads at most `key_bytes_max` bytes of each key.
     fn write(&self, f: &mut impl Write, key_bytes_max: usize) -> fmt::Result {
         f.write_char('$')?;
         self.frames.iter().try_for_each(|frame| match frame.index() {
@@ -49,7 +50,7 @@ impl Display for Path<'_> {
     }
 }
 
-/// Takes text until it is full.
+/// Accepts text until `bytes_max` bytes are reached.
 struct Prefix {
     text: String,
     bytes_max: usize,
@@ -71,7 +72,7 @@ impl Write for Prefix {
 fn write_key(f: &mut impl Write, input: &[u8], key_at: usize, key_bytes_max: usize) -> fmt::Result {
     let mut reader = TokenReader::at(input, key_at);
     match reader.token() {
-        // One byte more than is wanted, so that a cut key fills what it is written to.
+        // Up to four bytes more than needed, so that a truncated key still fills the prefix.
         Ok(Token::Str(bytes)) => {
             let seen = &bytes[..bytes.len().min(key_bytes_max.saturating_add(4))];
             write_name(f, &String::from_utf8_lossy(seen))
@@ -91,13 +92,13 @@ fn write_key(f: &mut impl Write, input: &[u8], key_at: usize, key_bytes_max: usi
     }
 }
 
-/// Appends the segment for a string key to a path: `.name`, or `['any key']`.
+/// Appends the segment of a string key to a path: `.name` or `['any key']`.
 pub fn push_name(path: &mut String, key: &str) {
     // Writing to a String cannot fail.
     let _ = write_name(path, key);
 }
 
-/// Writes the segment for a string key: `.name` where the grammar allows it, else `['any key']`.
+/// Writes the segment of a string key: `.name` if the grammar allows it, otherwise `['any key']`.
 pub(crate) fn write_name(f: &mut impl Write, key: &str) -> fmt::Result {
     if is_bare_name(key) {
         return write!(f, ".{key}");
@@ -193,7 +194,7 @@ mod tests {
             keys in proptest::collection::vec(any::<String>(), 1..4),
             others in proptest::collection::vec(any::<String>(), 0..4),
         ) {
-            // One map per key inside each other; beside each key stand others with values of their own.
+            // Nested maps, one per key. Each map also holds other keys with their own values.
             let mut input = Vec::new();
             let mut beside = 0;
             for key in &keys {

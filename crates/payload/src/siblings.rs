@@ -4,8 +4,8 @@ use sealwire_msgpack::{Token, TokenReader};
 
 use crate::Path;
 
-/// The nearest map around a field. Looks at the document's bytes only when asked, ahead of the walk too, where nothing
-/// has been checked yet.
+/// The innermost map that contains a field. Reads the document's bytes only on request. Such reads can go beyond the
+/// walk's position, where the bytes are not validated yet.
 #[derive(Clone, Copy, Debug)]
 pub struct EnclosingMap<'a> {
     input: &'a [u8],
@@ -14,7 +14,7 @@ pub struct EnclosingMap<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The nearest map around the value; `None` if there are only arrays.
+    /// Returns the innermost map that contains the value; `None` if only arrays contain it.
     pub fn enclosing_map(&self) -> Option<EnclosingMap<'a>> {
         let depth = self.frames.iter().rposition(|frame| frame.is_map)?;
         Some(EnclosingMap { input: self.input, start: self.frames[depth].start, depth })
@@ -22,17 +22,18 @@ impl<'a> Path<'a> {
 }
 
 impl<'a> EnclosingMap<'a> {
-    /// Offset of its first byte in the document: tells it from every other.
+    /// Returns the offset of the map's first byte in the document, which identifies the map.
     pub const fn start(&self) -> usize {
         self.start
     }
 
-    /// Containers around it.
+    /// Returns the number of containers around the map.
     pub const fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Offset in the document of the first value under `key` that ends within `bytes_max` of the map's first byte.
+    /// Returns the offset in the document of the first value under `key`. Considers only values that end within
+    /// `bytes_max` of the map's first byte.
     pub fn find(&self, key: &str, bytes_max: usize) -> Option<usize> {
         let end = self.start.saturating_add(bytes_max).min(self.input.len());
         let mut reader = TokenReader::at(self.input.get(..end)?, self.start);
@@ -49,7 +50,7 @@ impl<'a> EnclosingMap<'a> {
         None
     }
 
-    /// The document from an offset on.
+    /// Returns the document's bytes from an offset on.
     pub fn bytes_from(&self, offset: usize) -> &'a [u8] {
         self.input.get(offset..).unwrap_or_default()
     }
@@ -64,7 +65,7 @@ mod tests {
     use crate::testing::doc;
     use crate::{Budget, Containers, Field, Outcome, Path, Selection, Transform, Walk, WalkLimits};
 
-    /// Of every field the value under a key of the map around it.
+    /// Returns, for every field, the value under a key of its enclosing map.
     struct Beside<'k> {
         key: &'k str,
         bytes_max: usize,
@@ -91,7 +92,7 @@ mod tests {
 
     fn beside(key: &str, bytes_max: usize, input: &[u8]) -> Vec<(String, Option<u64>)> {
         let mut beside = Beside { key, bytes_max, found: Vec::new() };
-        // Token by token: what stands beside does not hang on how far the walk is.
+        // One token per step: the lookup does not depend on the position of the walk.
         let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Descend, WalkLimits::default());
         let step = Budget { fields_max: 1, bytes_max: 1 };
         while walk.advance(input, &mut Vec::new(), &mut beside, step) == Ok(crate::Progress::More) {}

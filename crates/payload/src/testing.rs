@@ -6,7 +6,7 @@ use sealwire_msgpack::write;
 
 use crate::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError, WalkLimits};
 
-/// Fails every field and keeps it, which makes the walk tell its path.
+/// Lists the paths of all fields. Fails every field, and then keeps it unchanged.
 #[derive(Default)]
 pub(crate) struct Paths(pub(crate) Vec<String>);
 
@@ -24,7 +24,7 @@ impl Transform for Paths {
     }
 }
 
-/// Replaces every field by binary that holds its raw bytes.
+/// Replaces every field by binary data that holds the field's raw bytes.
 pub(crate) struct Wrap;
 
 impl Transform for Wrap {
@@ -40,12 +40,12 @@ impl Transform for Wrap {
     }
 }
 
-/// MessagePack of a JSON text.
+/// Converts JSON text to MessagePack.
 pub(crate) fn doc(json: &str) -> Vec<u8> {
     crate::json::to_msgpack(json.as_bytes(), WalkLimits::default()).expect("test JSON converts")
 }
 
-/// One walk to the end in steps of `budget`: its output and the bytes consumed.
+/// Runs one walk to the end in steps of `budget`. Returns the output and the number of bytes consumed.
 pub(crate) fn walk<T: Transform>(
     selection: Selection,
     containers: Containers,
@@ -67,8 +67,7 @@ pub(crate) fn walk<T: Transform>(
     }
 }
 
-/// The paths of all fields of `input`, which a walk that keeps them all must not change.
-/// Positions of the paths of a selection that match nothing in a document.
+/// Returns the positions of the paths of a selection that match nothing in a document.
 pub(crate) fn unmatched(selection: Selection, containers: Containers, input: &[u8]) -> Vec<u32> {
     let mut walk = Walk::new(Arc::new(selection), containers, WalkLimits::default());
     while let Progress::More =

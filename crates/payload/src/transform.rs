@@ -7,14 +7,14 @@ use crate::{Path, Selection};
 
 /// A transform of fields. The walk calls it in document order; it is monomorphised, since it sits in the hot loop.
 pub trait Transform {
-    /// Why one field could not be replaced.
+    /// The reason why a field could not be replaced.
     type Error;
 
-    /// Replaces one field: appends exactly one MessagePack value to `out` and returns [`Outcome::Replaced`], or
-    /// returns [`Outcome::Keep`]. Whatever it appended is taken back after `Keep` and after an error.
+    /// Replaces one field: appends exactly one MessagePack value to `out` and returns [`Outcome::Replaced`], or returns
+    /// [`Outcome::Keep`]. After `Keep` and after an error, the walk removes all appended bytes.
     ///
     /// # Errors
-    /// Any; it goes to [`Transform::failed`] with the field's path.
+    /// Any error. The walk passes it to [`Transform::failed`] with the field's path.
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, Self::Error>;
 
     /// Returns true if the last field took so long that the walk must pause after it, whatever its budget. Called once
@@ -24,21 +24,21 @@ pub trait Transform {
         false
     }
 
-    /// Decides what the failure of one field means: `Ok` keeps the field's original bytes and goes on.
+    /// Handles the failure of one field. `Ok` keeps the field's original bytes and continues.
     ///
     /// # Errors
-    /// Ends the walk with that error.
+    /// An error ends the walk with that error.
     fn failed(&mut self, path: &Path<'_>, error: Self::Error) -> Result<(), Self::Error>;
 }
 
 /// One selected value.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
-    /// The value, or the header of a container that was selected whole. The bytes of a string are valid UTF-8.
+    /// The value, or the header of a container that is selected as a whole. The bytes of a string are valid UTF-8.
     pub token: Token<'a>,
-    /// The whole value as it stands in the document.
+    /// The encoded bytes of the whole value in the document.
     pub raw: &'a [u8],
-    /// Where it sits.
+    /// The field's location.
     pub path: Path<'a>,
     pub(crate) selection: &'a Selection,
     pub(crate) states: States,
@@ -56,9 +56,9 @@ impl Field<'_> {
 /// Result of a [`Transform`] for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It appended a replacement.
+    /// The transform appended a replacement.
     Replaced,
-    /// The field stays as it is, byte for byte.
+    /// The field stays unchanged, byte for byte.
     Keep,
 }
 
@@ -66,8 +66,8 @@ pub enum Outcome {
 /// [`Selection::ranked`] leaves are fields in either mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containers {
-    /// It is one field. The outermost selected container wins.
+    /// The container is one field. The outermost selected container takes precedence.
     Whole,
-    /// Every leaf beneath it is a field.
+    /// Every leaf in the container is a field.
     Descend,
 }

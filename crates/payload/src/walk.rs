@@ -1,10 +1,11 @@
-//! The walk itself: input bytes, frames on an explicit stack, output bytes.
+//! The walk: reads input bytes, keeps frames on an explicit stack, and appends output bytes.
 //!
-//! A [`Walk`] keeps offsets and counts, never the input, so it can wait in a queue between two calls of
-//! [`Walk::advance`] while the bytes stay where they are. It refuses to judge what follows the document: the caller
-//! compares `consumed` with what it expected.
+//! A [`Walk`] keeps offsets and counts, never the input. It can therefore wait in a queue between two calls of
+//! [`Walk::advance`] while the bytes stay in place. It does not validate the bytes after the document: the caller
+//! compares `consumed` with the expected length.
 //!
-//! Bytes that are kept are not copied value by value: `copied_to` trails behind and each run between two replaced
+//! Unchanged bytes are not copied value by value. `copied_to` lags behind, and each run between two replaced fields is
+//! copied at once.
 //! fields is copied at once.
 
 use std::sync::Arc;
@@ -25,18 +26,18 @@ pub enum Progress {
     More,
     /// The document ended.
     Done {
-        /// Its length in bytes; what follows in the input was not looked at.
+        /// Length of the document in bytes. Input after the document was not read.
         consumed: usize,
     },
 }
 
-/// Why a walk ended early. The output so far is then of no use.
+/// The reason why a walk ended early. The output so far must then be discarded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WalkError<E> {
-    /// The document is not MessagePack, or has a string that is not UTF-8. The peer's bug.
+    /// The document is not MessagePack, or has a string that is not UTF-8. An error of the client.
     #[error("{source} at byte {at}")]
     Malformed {
-        /// Offset in the input of the first byte of the value that is wrong.
+        /// Offset in the input of the first byte of the invalid value.
         at: usize,
         /// The error.
         source: Malformed,
@@ -44,7 +45,7 @@ pub enum WalkError<E> {
     /// More than [`WalkLimits::depth_max`] containers inside each other.
     #[error("nested deeper than {depth_max} at byte {at}")]
     TooDeep {
-        /// Offset in the input of the first container that is too deep.
+        /// Offset in the input of the first container that is nested too deep.
         at: usize,
         /// The limit.
         depth_max: usize,
@@ -55,12 +56,12 @@ pub enum WalkError<E> {
         /// The limit.
         out_bytes_max: usize,
     },
-    /// The transform gave up.
+    /// The transform failed.
     #[error("{0}")]
     Transform(E),
 }
 
-/// One walk over one document, between two slices of work.
+/// The state of one walk over one document, between two slices.
 #[derive(Debug)]
 pub struct Walk {
     selection: Arc<Selection>,
@@ -68,12 +69,12 @@ pub struct Walk {
     limits: WalkLimits,
     /// Offset of the next unread input byte.
     position: usize,
-    /// Input before this offset has left for the output, as it was or replaced.
+    /// Input before this offset was already copied to the output or replaced.
     copied_to: usize,
-    /// Start of the container that is being passed to be one field; its bytes must not be copied yet.
+    /// Start of the current container that is one field. Its bytes must not be copied yet.
     whole_at: Option<usize>,
     fields: usize,
-    /// States of the values that were met, and of those that were selected as a whole.
+    /// States of all processed values, and of the containers that were selected as a whole.
     met: States,
     within: States,
     out_bytes: usize,
@@ -86,15 +87,15 @@ struct Pass<'a, T> {
     input: &'a [u8],
     out: &'a mut Vec<u8>,
     transform: &'a mut T,
-    /// As `copied_to` of the walk.
+    /// As `copied_to` of the walk, for the duration of the call.
     copied_to: usize,
-    /// `out` may grow to this length.
+    /// Maximum length of `out`.
     out_len_max: usize,
     out_bytes_max: usize,
 }
 
 impl Walk {
-    /// A walk that starts at the first byte of the input given to [`Walk::advance`].
+    /// Creates a walk that starts at the first byte of the input given to [`Walk::advance`].
     pub fn new(selection: Arc<Selection>, containers: Containers, limits: WalkLimits) -> Self {
         Self {
             selection,
@@ -112,26 +113,28 @@ impl Walk {
         }
     }
 
-    /// Fields handed to the transform so far, those that failed or were kept included.
+    /// Returns the number of fields passed to the transform so far, including failed and unchanged fields.
     pub const fn fields(&self) -> usize {
         self.fields
     }
 
-    /// Positions of the paths of the selection that nothing matched so far: at the end, of those that match nothing.
+    /// Returns the positions of the selection's paths that matched nothing so far. At the end, these are the unmatched
+    /// paths.
     pub fn unmatched(&self) -> Vec<u32> {
         self.selection.unmatched(self.met, self.within)
     }
 
-    /// Input bytes passed so far.
+    /// Returns the number of input bytes processed so far.
     pub const fn position(&self) -> usize {
         self.position
     }
 
-    /// Goes on for one `budget`. `input` is the same bytes on every call, and may go on behind the document. The
-    /// result is appended to `out`; it is the same however the work is sliced, and `out` may be emptied between calls.
+    /// Continues the walk for one `budget`. `input` must be identical on every call, and can continue after the
+    /// document. The result is appended to `out`. The slicing does not change the result, and `out` can be emptied
+    /// between calls.
     ///
     /// # Errors
-    /// [`WalkError`]; the walk is then over and must not be advanced again.
+    /// [`WalkError`]. The walk is then over and must not be advanced again.
     pub fn advance<T: Transform>(
         &mut self,
         input: &[u8],
@@ -174,7 +177,8 @@ impl Walk {
         }
     }
 
-    /// Passes one value's token, with its key if that is a scalar, or leaves one container. `false`: nothing is left.
+    /// Processes the token of one value, together with its key if the key is a scalar, or leaves one container. Returns
+    /// `false` at the end.
     #[inline]
     fn step<T: Transform>(&mut self, pass: &mut Pass<'_, T>) -> Result<bool, WalkError<T::Error>> {
         let Some(frame) = self.frames.last_mut() else {
@@ -194,7 +198,7 @@ impl Walk {
             let index = frame.index().unwrap_or_default();
             self.selection.at_index(frame.states, index)
         } else if frame.remaining % 2 == 0 {
-            // Here only behind a key that is a container: a scalar key and its value are one step.
+            // Reached only after a key that is a container. A scalar key and its value are one step.
             self.selection.at_other_key(frame.states)
         } else {
             frame.key_at = self.position;
@@ -228,7 +232,7 @@ impl Walk {
         }
     }
 
-    /// Starts on a container whose header was just read.
+    /// Enters a container whose header was just read.
     fn enter<E>(&mut self, token: Token<'_>, start: usize, states: States) -> Result<(), WalkError<E>> {
         if self.frames.len() >= self.limits.depth_max {
             return Err(WalkError::TooDeep { at: start, depth_max: self.limits.depth_max });
@@ -250,7 +254,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Ends the innermost container, and hands it over if it is one field.
+    /// Leaves the innermost container, and passes it to the transform if it is one field.
     fn leave<T: Transform>(&mut self, pass: &mut Pass<'_, T>) -> Result<(), WalkError<T::Error>> {
         let Some(frame) = self.frames.pop() else {
             return Ok(());
@@ -262,7 +266,7 @@ impl Walk {
         self.field(pass, frame.token(), frame.start, NOTHING)
     }
 
-    /// Hands over the value from `start` to the current position. `states` are those of a leaf.
+    /// Passes the value from `start` to the current position to the transform. `states` are those of a leaf.
     #[inline]
     fn field<T: Transform>(
         &mut self,
@@ -295,7 +299,7 @@ impl Walk {
 }
 
 impl<T: Transform> Pass<'_, T> {
-    /// Copies the input that is still to be copied before offset `end`, as it is.
+    /// Copies the pending input before offset `end` unchanged.
     #[inline]
     fn flush_to(&mut self, end: usize) -> Result<(), WalkError<T::Error>> {
         let run = self.input.get(self.copied_to..end).unwrap_or_default();
@@ -321,14 +325,14 @@ impl<T: Transform> Pass<'_, T> {
     }
 }
 
-/// Reads the token at `position` and moves behind it; a string is checked to be UTF-8.
+/// Reads the token at `position` and advances to its end. Validates that strings are UTF-8.
 #[inline(always)] // As the token itself.
 fn read<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkError<E>> {
     let malformed = |source| WalkError::Malformed { at: *position, source };
     let mut reader = TokenReader::at(input, *position);
     let token = reader.token().map_err(malformed)?;
     if let Token::Str(bytes) = token
-        // Most strings are ASCII, and asking that first takes a third off the cost of a short one.
+        // Most strings are ASCII. Checking for ASCII first saves a third of the cost of a short string.
         && !bytes.is_ascii()
         && std::str::from_utf8(bytes).is_err()
     {
@@ -351,7 +355,7 @@ mod tests {
         Selection::parse([path]).expect("path parses")
     }
 
-    /// The output of [`Wrap`] over every leaf, the same in one run and in single steps.
+    /// Returns the output of [`Wrap`] over every leaf. Asserts that one run and single steps give the same output.
     fn wrapped(input: &[u8], limits: WalkLimits) -> Result<Vec<u8>, WalkError<String>> {
         let steps = Budget { fields_max: 0, bytes_max: 0 };
         let run = |budget| walk(Selection::everything(), Containers::Whole, limits, budget, input, &mut Wrap);
@@ -390,7 +394,7 @@ mod tests {
         assert_eq!(walk.fields(), 1);
     }
 
-    /// Replaces 1, keeps 2 after having begun to write, fails on all else.
+    /// Replaces 1, keeps 2 after a partial write, and fails on all other values.
     struct Mixed {
         goes_on: bool,
     }
@@ -536,7 +540,7 @@ mod tests {
         }
     }
 
-    /// Pauses behind every third field.
+    /// Pauses after every third field.
     struct Slow(usize);
 
     impl Transform for Slow {
@@ -558,7 +562,7 @@ mod tests {
 
     #[test]
     fn a_slow_field_ends_its_slice() {
-        // Each field with a nil behind it, which is none.
+        // A nil follows each field; nil is not a field.
         let input = [&[0x9c][..], &[0x01, 0xc0].repeat(6)].concat();
         let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
         let (mut out, mut slow) = (Vec::new(), Slow(0));

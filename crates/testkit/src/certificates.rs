@@ -9,26 +9,26 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-/// Files of one throw-away authority, PEM.
+/// Files of a throw-away authority, in PEM.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// The authority's certificate: what the other end trusts.
+    /// The authority's certificate, which the peer trusts.
     pub ca: PathBuf,
-    /// The server's, for `localhost`, 127.0.0.1 and ::1.
+    /// The server's certificate, for `localhost`, 127.0.0.1 and ::1.
     pub server: PathBuf,
     /// The server's key, mode 0600.
     pub server_key: PathBuf,
-    /// A client's, whose common name was chosen.
+    /// The client's certificate, with a chosen common name.
     pub client: PathBuf,
     /// The client's key, mode 0600.
     pub client_key: PathBuf,
 }
 
 impl Certificates {
-    /// Makes them in `folder`, which must be there.
+    /// Makes the files in `folder`, which must exist.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// If a file cannot be written.
     pub fn make(folder: &Path, client_name: &str) -> io::Result<Self> {
         let (issuer, ca_pem) = authority().map_err(io::Error::other)?;
         let server =
@@ -56,7 +56,7 @@ fn authority() -> Result<(Issuer<'static, KeyPair>, String), rcgen::Error> {
     Ok((Issuer::new(params, key), pem))
 }
 
-/// Certificate and key, PEM.
+/// Makes a certificate and its key, in PEM.
 fn leaf(
     issuer: &Issuer<'static, KeyPair>,
     common_name: &str,

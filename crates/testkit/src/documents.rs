@@ -1,8 +1,9 @@
-//! Documents that are made from the code: a test holds each to what the program prints.
+//! Documents that are generated from the code. A test compares each with the program's output.
 
 use std::path::Path;
 
-/// Fails unless the file of the repository is what `sealwire COMMAND` prints, with where they part and how to write it anew.
+/// Fails unless the repository's file equals the output of `sealwire COMMAND`. The message shows the first difference
+/// and how to regenerate the file.
 pub fn check_document(file: &str, printed: &str, command: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     let held = std::fs::read_to_string(path).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Environment of tests and benches: a PostgreSQL of their own, its certificates, free ports, and a
 //! proxy that breaks connections. Never part of the program.
 //!
-//! Everything here blocks, starts its own threads and processes, and is gone after its owner, however that ends. Linux
-//! only, because it reads `/proc`.
+//! Every helper here blocks and starts its own threads and processes. Each is removed after its owner ends, in whatever
+//! way. Linux only, because it reads `/proc`.
 
 mod certificates;
 mod documents;

@@ -1,4 +1,5 @@
-//! `throwaway-postgres`: a server to play with until its standard input ends. Says where it is and in which folder.
+//! `throwaway-postgres`: a server to experiment with, which runs until standard input ends. Prints its address and
+//! folder.
 
 use std::error::Error;
 use std::io::{Read, Write};

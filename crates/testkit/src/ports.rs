@@ -1,20 +1,21 @@
-//! Ports for programs that are told theirs before they start.
+//! Ports for programs that get a port number before they start.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The first of them. They lie below those that Linux hands out by itself, one of which may be anybody's connection by the
-/// time that a program starts, or starts again.
+/// The first port of the range. The range lies below the ports that Linux assigns by itself. A port that Linux assigns
+/// can be in use by another connection when a program starts or restarts.
 const FIRST: u16 = 20_000;
 const COUNT: u32 = 7_000;
-/// How far apart processes begin whose numbers follow each other.
+/// Distance between the starting ports of processes with consecutive process ids.
 const APART: u32 = 97;
 
-/// Ports of 127.0.0.1 that nobody listens at. No two calls in a process get the same.
+/// Returns ports of 127.0.0.1 without a listener. Calls in one process never return the same port, until the range
+/// repeats.
 ///
 /// # Panics
-/// All are taken.
+/// If all ports are taken.
 #[must_use]
 pub fn free_ports<const N: usize>() -> [u16; N] {
     static GIVEN: AtomicU32 = AtomicU32::new(0);

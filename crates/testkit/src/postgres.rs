@@ -1,8 +1,9 @@
-//! A PostgreSQL of one's own, from installed programs and without network: started, stopped, killed, frozen.
+//! A private PostgreSQL server from installed programs, without network access. Tests can start, stop, kill and freeze
+//! it.
 //!
-//! A server lives in a folder of its own below the system's folder for temporary files and is reached over a socket
-//! there, or over loopback with TLS. Its disk writes are real (`fsync` is on) unless a test asks otherwise. Whatever
-//! ends its owner, a watchdog removes it.
+//! A server lives in a folder of its own below the system's folder for temporary files. Clients reach it over a socket
+//! there, or over loopback with TLS. Disk writes are real (`fsync` is on) unless a test disables them. A watchdog
+//! removes the server however its owner ends.
 
 mod binaries;
 mod database;
@@ -30,26 +31,26 @@ use template::Template;
 use user::User;
 use watchdog::Watchdog;
 
-/// Owns the databases of tests; no superuser, as in production.
+/// The role that owns the databases of tests. As in production, it is not a superuser.
 const OWNER: &str = "sealwire";
-/// How long a server may take to start or to stop. A machine that is busy with other tests is slow.
+/// Longest time for a server to start or to stop. A machine that is busy with other tests is slow.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// A free port is found by asking for one, and may be somebody else's a moment later.
+/// Attempts to start on a free port. Another process can take the port between the check and the start.
 const PORT_TRIES: usize = 5;
 
-/// Why there is no server.
+/// The reason why a server could not be started or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Nothing is installed.
+    /// PostgreSQL is not installed.
     #[error(
         "PostgreSQL is not installed (asked pg_config, looked in /usr/lib/postgresql and PATH): \
          on Debian or Ubuntu, apt-get install postgresql"
     )]
     Missing,
-    /// PostgreSQL refuses root, and there is nobody else.
+    /// PostgreSQL does not run as root, and no other user is available.
     #[error("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")]
     NoUser,
-    /// The file system said no.
+    /// The file system returned an error.
     #[error("{path}: {source}", path = path.display())]
     Io {
         /// The file or folder.
@@ -60,7 +61,7 @@ pub enum Failure {
     /// A program failed.
     #[error("{program}: {said}")]
     Program {
-        /// Its name.
+        /// The program's name.
         program: String,
         /// The program's output.
         said: String,
@@ -73,7 +74,7 @@ impl Failure {
     }
 }
 
-/// How a server is to run.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// If true (the default), commits are on disk. False only if nothing is measured or killed.
@@ -89,7 +90,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// With one more setting.
+    /// Adds one setting.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
@@ -97,18 +98,18 @@ impl Options {
     }
 }
 
-/// How a server is stopped.
+/// The way a server is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Connections are cut, what runs is rolled back, all is written out.
+    /// Closes connections, rolls back open transactions and writes everything to disk.
     Fast,
-    /// As in a crash of the server alone: it recovers when it starts again.
+    /// Stops like a crash of the server alone. The server recovers at its next start.
     Immediate,
-    /// SIGKILL to all of its processes.
+    /// Sends SIGKILL to all of the server's processes.
     Kill,
 }
 
-/// A server of one's own. Gone when dropped.
+/// A private server, removed when dropped.
 #[derive(Debug)]
 pub struct Postgres {
     folder: PathBuf,
@@ -124,10 +125,10 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Starts a server, and returns when it takes connections.
+    /// Starts a server, and returns when the server accepts connections.
     ///
     /// # Errors
-    /// Any [`Failure`]; what the server said is in it.
+    /// Any [`Failure`], with the server's output.
     pub fn start(options: Options) -> Result<Self, Failure> {
         let binaries = Binaries::find()?;
         let user = User::find()?;
@@ -140,7 +141,7 @@ impl Postgres {
     /// change its settings. Removed when the program ends.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If the server cannot be started.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<Postgres> = LazyLock::new(|| match Postgres::start(Options::default()) {
             Ok(server) => server,
@@ -149,7 +150,8 @@ impl Postgres {
         &SHARED
     }
 
-    /// A server that follows this one, from a copy of what it holds now. [`Postgres::promote`] makes it take writes.
+    /// Starts a standby that follows this server, from a copy of its current data. [`Postgres::promote`] makes the
+    /// standby accept writes.
     ///
     /// # Errors
     /// As for [`Postgres::start`].
@@ -182,7 +184,7 @@ impl Postgres {
             user.own(path).map_err(io)?;
         }
         let (server, databases) = (Mutex::new(None), AtomicU32::new(0));
-        // From here on the watchdog is who removes the folder.
+        // From here on the watchdog removes the folder.
         let folder = folder.keep();
         let mut made =
             Self { folder, binaries, user, options, port: 0, password, certificates, server, databases, watchdog };
@@ -202,7 +204,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Starts it again after [`Postgres::stop`], at the same address; nothing happens when it runs.
+    /// Restarts the server after [`Postgres::stop`], at the same address. Does nothing if the server is running.
     ///
     /// # Errors
     /// [`Failure::Program`] with the end of the server's log.
@@ -251,7 +253,7 @@ impl Postgres {
         command
     }
 
-    /// Stops it, and returns when all of its processes are gone; nothing happens when it does not run.
+    /// Stops the server, and returns when all of its processes have ended. Does nothing if the server is not running.
     ///
     /// # Panics
     /// If the server does not stop within 3 minutes.
@@ -270,14 +272,14 @@ impl Postgres {
         let _ = child.wait();
     }
 
-    /// Freezes all of its processes: connections stay open, and nothing answers. What connects meanwhile waits too.
+    /// Freezes all of the server's processes. Connections stay open without responses, and new connections wait too.
     pub fn freeze(&self) {
         if let Some(child) = &*self.server() {
             process::signal(&process::stopped_family(child.id(), PATIENCE), Signal::STOP);
         }
     }
 
-    /// Takes [`Postgres::freeze`] back.
+    /// Undoes [`Postgres::freeze`].
     pub fn thaw(&self) {
         if let Some(child) = &*self.server() {
             process::signal(&process::family(child.id()), Signal::CONT);
@@ -288,7 +290,7 @@ impl Postgres {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a standby take writes, and returns when it does.
+    /// Promotes a standby, and returns when it accepts writes.
     ///
     /// # Errors
     /// [`Failure::Program`].
@@ -306,7 +308,7 @@ impl Postgres {
         Ok(Database { server: self, name })
     }
 
-    /// Runs SQL as the superuser by `psql`; gives what it prints, a row a line, columns apart by `|`.
+    /// Runs SQL as the superuser through `psql`. Returns its output: one row per line, with columns separated by `|`.
     ///
     /// # Errors
     /// [`Failure::Program`] with the server's message.
@@ -317,7 +319,8 @@ impl Postgres {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
-    /// One of the server's client programs, such as `pg_dump`, set up to reach it as the superuser over the socket.
+    /// Returns a client program of the server, such as `pg_dump`, configured to connect as the superuser over the
+    /// socket.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = self.user.command(&self.binaries.program(program));
@@ -326,31 +329,31 @@ impl Postgres {
         command
     }
 
-    /// All that the server logged.
+    /// Returns the server's whole log.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(self.folder.join("log")).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
     }
 
-    /// Where its files and its socket are.
+    /// Returns the folder of the server's files and socket.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Its port, on 127.0.0.1 and in the socket's name.
+    /// Returns the server's port, on 127.0.0.1 and in the socket's name.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The password of its roles.
+    /// Returns the password of the server's roles.
     #[must_use]
     pub fn password(&self) -> &str {
         &self.password
     }
 
-    /// Its authority, and a client certificate for the role `certified`.
+    /// Returns the server's authority, and a client certificate for the role `certified`.
     #[must_use]
     pub fn certificates(&self) -> &Certificates {
         &self.certificates
@@ -373,7 +376,7 @@ fn ready(pid_file: &Path, pid: u32) -> bool {
         && text.lines().nth(7).is_some_and(|line| ["ready", "standby"].contains(&line.trim()))
 }
 
-/// The output of a program that ended well.
+/// Returns the output of a program that exited successfully.
 fn checked(program: &str, output: io::Result<Output>) -> Result<Output, Failure> {
     let output = output.map_err(|source| Failure::io(Path::new(program), source))?;
     if output.status.success() {

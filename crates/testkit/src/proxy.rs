@@ -1,4 +1,4 @@
-//! A TCP proxy on loopback that breaks what passes through it, on demand.
+//! A TCP proxy on loopback that breaks connections on demand.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Which way bytes pass.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From client to server.
@@ -16,7 +16,7 @@ pub enum Way {
     ToClient,
 }
 
-/// A proxy with threads of its own. Its connections are cut when it is dropped.
+/// A proxy with threads of its own. Dropping the proxy cuts its connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -43,10 +43,10 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// A proxy at a free port of 127.0.0.1 to another one there.
+    /// Starts a proxy at a free port of 127.0.0.1 that forwards to the port `target` there.
     ///
     /// # Errors
-    /// No port.
+    /// If no port is free.
     pub fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
@@ -67,19 +67,19 @@ impl Proxy {
         Ok(Self { port, shared })
     }
 
-    /// Where it listens.
+    /// Returns the port that the proxy listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Connections accepted so far, refused ones too.
+    /// Returns the number of accepted connections so far, including those that were closed at once.
     #[must_use]
     pub fn accepted(&self) -> u64 {
         self.shared.lock().accepted
     }
 
-    /// Sends connections that come from now on to another port.
+    /// Forwards new connections to another port.
     pub fn switch(&self, target: u16) {
         self.shared.lock().target = target;
     }
@@ -96,7 +96,7 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// How long each piece of either way is held up.
+    /// Delays each piece by this time, in either direction.
     pub fn delay(&self, delay: Duration) {
         self.shared.lock().delay = delay;
     }
@@ -106,14 +106,14 @@ impl Proxy {
         self.shared.lock().cut();
     }
 
-    /// Cuts the connection that carries the last of so many more bytes in that way, in the midst of what it says.
-    /// Once.
+    /// Cuts, once, the connection that carries the last of `bytes` more bytes in the direction `way`. The cut can fall
+    /// within a message.
     pub fn cut_after(&self, way: Way, bytes: usize) {
         self.shared.lock().cut_after = Some((way, bytes));
     }
 
-    /// Cuts the connection whose client sends these bytes in one piece; before them, or when they are `delivered`, so
-    /// that only the answer is lost. Once. Sees nothing of what is encrypted.
+    /// Cuts, once, the connection whose client sends these bytes in one piece. The cut is before the bytes, or after
+    /// them if `delivered`, so that only the response is lost. Cannot match encrypted bytes.
     pub fn cut_at(&self, bytes: &[u8], delivered: bool) {
         self.shared.lock().cut_at = Some((bytes.to_vec(), delivered));
     }
@@ -126,7 +126,7 @@ impl Drop for Proxy {
         state.cut();
         drop(state);
         self.shared.changed.notify_all();
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
 }
@@ -136,7 +136,7 @@ impl SharedProxy {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a piece up while there is a hole, and says how long else.
+    /// Waits while the black hole is on. Returns the delay that is still to be applied to the piece.
     fn hold(&self) -> Duration {
         let state = self.lock();
         let state = self.changed.wait_while(state, |state| state.hole && !state.closed);
@@ -151,7 +151,7 @@ impl ProxyState {
         }
     }
 
-    /// How much of a piece passes, and whether the connection is cut behind it.
+    /// Returns how many bytes of a piece to forward, and whether to cut the connection after them.
     fn pass(&mut self, way: Way, piece: &[u8]) -> (usize, bool) {
         if let Some((bytes, delivered)) = &self.cut_at
             && way == Way::ToServer
@@ -200,7 +200,7 @@ fn accept(listener: &TcpListener, shared: &Arc<SharedProxy>) {
     }
 }
 
-/// Passes bytes on until either end closes or the connection is cut. Nothing goes to the client of one that is `mute`.
+/// Forwards bytes until either end closes or the connection is cut. Forwards nothing to the client if `mute` is set.
 fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, shared: &SharedProxy, mute: &AtomicBool) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(read) = from.read(&mut buffer)
@@ -212,14 +212,14 @@ fn pump(mut from: TcpStream, mut to: TcpStream, way: Way, shared: &SharedProxy, 
         }
         let (passes, cut) = shared.lock().pass(way, &buffer[..read]);
         if cut && way == Way::ToServer {
-            // Nothing of the answer may pass, which can be here before the connection is shut.
+            // No part of the response may be forwarded. The response can arrive here before the connection is closed.
             mute.store(true, Ordering::Release);
         }
         if to.write_all(&buffer[..passes]).is_err() {
             break;
         }
         if cut && way == Way::ToServer {
-            // The server must see what was delivered before the end of it.
+            // The server must read the delivered bytes before it sees the end of the connection.
             let _ = to.shutdown(Shutdown::Write);
             let _ = from.shutdown(Shutdown::Both);
             return;
@@ -242,10 +242,10 @@ mod tests {
 
     use super::{Proxy, Way};
 
-    /// How long an answer that must come may take.
+    /// Longest wait for an expected response.
     const PATIENCE: Duration = Duration::from_secs(120);
 
-    /// A server that answers each piece with `mark` and the piece.
+    /// Starts a server that echoes each piece with `mark` in front.
     fn echo(mark: u8) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

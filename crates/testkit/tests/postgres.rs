@@ -1,4 +1,4 @@
-//! The throw-away server itself: what it does, and that nothing of it stays.
+//! Tests of the throw-away server, and of its complete removal.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests, which clippy does not take for tests.
 
@@ -71,7 +71,7 @@ fn a_frozen_server_goes_on_where_it_was() {
             assert_eq!(database.sql("SELECT 1").unwrap(), "1");
             assert!(is_thawed.load(Ordering::SeqCst), "a frozen server has answered");
         });
-        // Time in which a server that was not frozen would answer.
+        // A server that was not frozen would respond within this time.
         thread::sleep(Duration::from_millis(300));
         is_thawed.store(true, Ordering::SeqCst);
         server.thaw();
@@ -101,7 +101,7 @@ fn nothing_is_left_when_it_is_dropped() {
     assert!(!left(&folder));
 }
 
-/// Starts the program, and reads the server's folder from what it says when that is up.
+/// Starts the program, and reads the server's folder from its output once the server is up.
 fn held() -> (Child, BufReader<ChildStdout>, PathBuf) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throwaway-postgres"));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

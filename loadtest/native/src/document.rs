@@ -1,16 +1,16 @@
-//! Documents of a size, and whether what came back is what one should have become.
+//! Generates documents of a given size, and checks that a response's payload is what the document should have become.
 //!
-//! A document is a function of its size and a seed, so nobody has to keep it to compare. It is one map of
-//! `field_000000: text`; every value is a field.
+//! A document is a function of its size and a seed, so a check can regenerate it. It is one map of `field_000000:
+//! text`, and every value is a field.
 
 use napi_derive::napi;
 use sealwire_msgpack::{Malformed, TokenReader, write};
 
-/// Most bytes of values in a document: what an engine accepts by default as one message.
+/// Most bytes of values in a document: an engine's default limit for one message.
 const BYTES_MAX: u64 = 64 << 20;
-/// Fields of which a key still has six digits.
+/// Most fields, so that the number in each key has six digits.
 const FIELDS_MAX: u32 = 1_000_000;
-/// Characters of an envelope's header in text, behind the prefix.
+/// Characters of an envelope's header in text, after the prefix.
 const HEADER_CHARS: usize = 52;
 
 /// The expected payload of a response.
@@ -18,19 +18,19 @@ const HEADER_CHARS: usize = 52;
 pub struct Expected {
     /// "envelopes", "tokens" or "values".
     pub holds: String,
-    /// Fields of the document that was sent first.
+    /// Number of fields of the document that was sent first.
     pub fields: u32,
-    /// Bytes of each.
+    /// Bytes of each field.
     pub field_bytes: u32,
-    /// Its seed.
+    /// The document's seed.
     pub seed: Option<u32>,
-    /// Of envelopes: their curve, "r1" unless given.
+    /// For envelopes: their curve, "r1" unless given.
     pub curve: Option<String>,
-    /// Of envelopes: whether they share a header ("request", the default), or each has its own ("field").
+    /// For envelopes: "request" (the default) if they share a header, or "field" if each has its own.
     pub key_scope: Option<String>,
 }
 
-/// One map of `fields` strings of `field_bytes` letters.
+/// Makes one map of `fields` strings of `field_bytes` letters.
 pub(crate) fn make(fields: u32, field_bytes: u32, seed: u32) -> Result<Vec<u8>, String> {
     let bytes = u64::from(fields) * u64::from(field_bytes);
     if fields > FIELDS_MAX || bytes > BYTES_MAX {
@@ -50,7 +50,7 @@ fn key(field: u32) -> String {
     format!("field_{field:06}")
 }
 
-/// Appends `count` letters that look random and depend on `of` alone.
+/// Appends `count` pseudorandom letters that depend only on `of`.
 fn letters(out: &mut Vec<u8>, count: usize, of: u64) {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let end = out.len() + count;
@@ -81,7 +81,7 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
             let own = match expected.key_scope.as_deref().unwrap_or("request") {
                 "request" => Some(false),
                 "field" => Some(true),
-                // An epoch may end within a call.
+                // An epoch can end within a request.
                 "epoch" => None,
                 other => return Err(format!("keyScope: {other} is not in the contract")),
             };

@@ -1,7 +1,7 @@
-//! Sealwire's wire contract for Node: calls become frames, bytes become replies.
+//! Sealwire's wire contract for Node: encodes requests to frames, and decodes bytes to responses.
 //!
-//! All of it is `crates/wire`, which the engine and the Rust client speak too; nothing is written twice. Has no socket
-//! and no key. A panic becomes an exception. `index.d.ts` says the same in TypeScript.
+//! All encoding is in `crates/wire`, which the engine and the Rust client use too. This module has no socket and no
+//! key. A panic becomes an exception. `index.d.ts` declares this interface in TypeScript.
 
 mod document;
 mod replies;
@@ -14,7 +14,7 @@ use wire::{Curve, Encoding, Format, KeyScope, Minting, Within, Writing};
 pub use document::Expected;
 pub use replies::{Replies, Reply};
 
-/// A call on a document: either `payload`, or `fields` and `field_bytes` of a made one.
+/// A request on a document: either `payload`, or `fields` and `field_bytes` of a generated document.
 #[napi(object)]
 #[derive(Default)]
 pub struct Call {
@@ -22,31 +22,31 @@ pub struct Call {
     pub app: String,
     /// One MessagePack value.
     pub payload: Option<Buffer>,
-    /// Fields of a made document.
+    /// Number of fields of a generated document.
     pub fields: Option<u32>,
-    /// Bytes of each of them.
+    /// Bytes of each field.
     pub field_bytes: Option<u32>,
-    /// Which document of that size; 0 if not given.
+    /// Seed that selects a document of that size; 0 if not given.
     pub seed: Option<u32>,
-    /// Paths of what to work on.
+    /// Paths of the fields to process.
     pub select: Option<Vec<String>>,
     /// The context of envelopes and tokens.
     pub context: Option<Buffer>,
-    /// Milliseconds that the engine has.
+    /// The request's deadline in milliseconds.
     pub deadline_ms: Option<u32>,
-    /// Of `encrypt`: "r1" or "k1".
+    /// For `encrypt`: "r1" or "k1".
     pub curve: Option<String>,
-    /// Of `encrypt`: "request", "field" or "epoch".
+    /// For `encrypt`: "request", "field" or "epoch".
     pub key_scope: Option<String>,
-    /// Of `encrypt`: "native", "evervault" or "evervault-bare".
+    /// For `encrypt`: "native", "evervault" or "evervault-bare".
     pub format: Option<String>,
-    /// Of `encrypt`: "text" or "binary".
+    /// For `encrypt`: "text" or "binary".
     pub encoding: Option<String>,
-    /// Of `tokenize` and `detokenize`.
+    /// For `tokenize` and `detokenize`: the collection.
     pub collection: Option<String>,
-    /// Of `tokenize`: the same key makes the same tokens.
+    /// For `tokenize`: equal keys give equal tokens.
     pub idempotency_key: Option<Buffer>,
-    /// Of `tokenize`: seconds until its tokens expire.
+    /// For `tokenize`: seconds until the tokens expire.
     pub expires_s: Option<f64>,
 }
 
@@ -55,17 +55,17 @@ pub struct Call {
 pub struct Info {
     /// The program's name.
     pub name: String,
-    /// Its version.
+    /// The program's version.
     pub version: String,
     /// The version of the contract.
     pub protocol: u32,
-    /// Methods it serves.
+    /// Methods that the engine serves.
     pub methods: Vec<String>,
-    /// Key scopes it offers.
+    /// Key scopes that the engine offers.
     pub key_scopes: Vec<String>,
 }
 
-/// The frame of an `encrypt` call.
+/// Encodes an `encrypt` request.
 #[napi(catch_unwind)]
 pub fn encrypt(msgid: u32, call: Call) -> Result<Buffer> {
     let writing = Writing {
@@ -78,13 +78,13 @@ pub fn encrypt(msgid: u32, call: Call) -> Result<Buffer> {
     frame(&call, writing, |out, call| wire::request::encrypt(out, msgid, call))
 }
 
-/// The frame of a `decrypt` call.
+/// Encodes a `decrypt` request.
 #[napi(catch_unwind)]
 pub fn decrypt(msgid: u32, call: Call) -> Result<Buffer> {
     frame(&call, (), |out, call| wire::request::decrypt(out, msgid, call))
 }
 
-/// The frame of a `tokenize` call.
+/// Encodes a `tokenize` request.
 #[napi(catch_unwind)]
 pub fn tokenize(msgid: u32, call: Call) -> Result<Buffer> {
     let minting = Minting {
@@ -96,14 +96,14 @@ pub fn tokenize(msgid: u32, call: Call) -> Result<Buffer> {
     frame(&call, minting, |out, call| wire::request::tokenize(out, msgid, call))
 }
 
-/// The frame of a `detokenize` call.
+/// Encodes a `detokenize` request.
 #[napi(catch_unwind)]
 pub fn detokenize(msgid: u32, call: Call) -> Result<Buffer> {
     let within = Within { collection: collection(&call)? };
     frame(&call, within, |out, call| wire::request::detokenize(out, msgid, call))
 }
 
-/// The frame that stops the call `msgid`.
+/// Encodes a message that cancels the request `msgid`.
 #[napi(catch_unwind)]
 pub fn cancel(msgid: u32) -> Buffer {
     let mut out = Vec::with_capacity(16);
@@ -111,7 +111,7 @@ pub fn cancel(msgid: u32) -> Buffer {
     out.into()
 }
 
-/// The frame of an `info` call.
+/// Encodes an `info` request.
 #[napi(catch_unwind)]
 pub fn info(msgid: u32) -> Buffer {
     let mut out = Vec::with_capacity(16);
@@ -119,7 +119,7 @@ pub fn info(msgid: u32) -> Buffer {
     out.into()
 }
 
-/// Reads the `result` of an `info` reply.
+/// Decodes the `result` of an `info` response.
 #[napi(catch_unwind)]
 pub fn read_info(result: Buffer) -> Result<Info> {
     let wire::Info { name, version, protocol, methods, key_scopes, .. } =
@@ -127,7 +127,8 @@ pub fn read_info(result: Buffer) -> Result<Info> {
     Ok(Info { name, version, protocol, methods, key_scopes })
 }
 
-/// The document of that many fields and bytes a field: one map of strings. Equal arguments give equal bytes.
+/// Generates a document of `fields` fields of `field_bytes` bytes: one map of strings. Equal arguments give equal
+/// bytes.
 #[napi(catch_unwind)]
 pub fn document(fields: u32, field_bytes: u32, seed: Option<u32>) -> Result<Buffer> {
     document::make(fields, field_bytes, seed.unwrap_or(0)).map(Buffer::from).map_err(refused)
@@ -139,7 +140,7 @@ pub fn check(payload: Buffer, expected: Expected) -> Result<Option<String>> {
     document::check(&payload, &expected).map_err(refused)
 }
 
-/// Panics, for the test that a panic becomes an exception.
+/// Panics, to test that a panic becomes an exception.
 #[napi(catch_unwind)]
 pub fn panic_for_test() {
     panic!("asked to");
@@ -158,7 +159,7 @@ fn collection(call: &Call) -> Result<&str> {
     call.collection.as_deref().ok_or_else(|| refused("collection is missing".into()))
 }
 
-/// Fills in what every call on a document has, and lets `append` write it.
+/// Fills in the common parts of a document request, and calls `append` to encode it.
 fn frame<W: Default>(
     call: &Call,
     writing: W,
@@ -167,7 +168,7 @@ fn frame<W: Default>(
     let made;
     let payload: &[u8] = match (&call.payload, call.fields) {
         (Some(payload), None) => {
-            // Two values, or half a one, would shift every later message of the connection.
+            // Two values, or half a value, would shift every later message of the connection.
             wire::request::check_payload(payload).map_err(|malformed| refused(format!("payload: {malformed}")))?;
             payload
         }

@@ -1,18 +1,18 @@
-//! Bytes of a connection, as they come, to replies.
+//! Decodes the bytes of a connection to responses, as they arrive.
 
 use napi::bindgen_prelude::{Buffer, Error, Result, Status, Uint8Array};
 use napi_derive::napi;
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 use sealwire_wire::{DetailValue, Document, Head, Limits, Notice, RpcError, Scan, Scanner, decode_protocol_error};
 
-/// Largest reply accepted: what an engine sends at the most by default.
+/// Largest accepted response: an engine's default limit.
 const REPLY_BYTES_MAX: u64 = 256 << 20;
 
-/// One answer, or the engine's last word before it closes the connection.
+/// One response, or the engine's final error notification before it closes the connection.
 #[napi(object)]
 #[derive(Default)]
 pub struct Reply {
-    /// The call it answers; absent where no call is to blame.
+    /// The request that this responds to. Absent if the error concerns no request.
     pub msgid: Option<u32>,
     /// True if there is a result.
     pub ok: bool,
@@ -20,32 +20,32 @@ pub struct Reply {
     pub bytes: u32,
     /// The error's code.
     pub code: Option<String>,
-    /// Its sentence.
+    /// The error's message.
     pub message: Option<String>,
-    /// Its reason, where it has one.
+    /// The error's reason, if there is one.
     pub reason: Option<String>,
-    /// Milliseconds to wait.
+    /// Milliseconds to wait before a retry.
     pub retry_after_ms: Option<u32>,
     /// The document in the result, one MessagePack value.
     pub payload: Option<Buffer>,
-    /// Scalars in it that are not keys.
+    /// Scalars in the payload that are not keys.
     pub fields: Option<u32>,
-    /// The result, where it is no document.
+    /// The result, if it is not a document.
     pub result: Option<Buffer>,
 }
 
-/// Reads the replies of one connection.
+/// Decodes the responses of one connection.
 #[napi]
 pub struct Replies {
     scanner: Scanner,
     buffered: Vec<u8>,
-    /// Bytes at the front that were read already.
+    /// Bytes at the front that were already decoded.
     read: usize,
 }
 
 #[napi]
 impl Replies {
-    /// For a new connection.
+    /// Makes a decoder for a new connection.
     #[napi(constructor, catch_unwind)]
     #[allow(clippy::new_without_default)] // Made from JavaScript only.
     pub fn new() -> Self {
@@ -53,8 +53,8 @@ impl Replies {
         Self { scanner: Scanner::for_replies(limits), buffered: Vec::new(), read: 0 }
     }
 
-    /// Takes the next bytes, gives the replies that are whole now. Throws where the engine breaks the contract; close
-    /// the connection then.
+    /// Takes the next bytes and returns the responses that are now complete. Throws if the engine violates the
+    /// protocol; the connection must then be closed.
     #[napi(catch_unwind)]
     pub fn push(&mut self, chunk: Uint8Array) -> Result<Vec<Reply>> {
         self.buffered.extend_from_slice(&chunk);
@@ -71,13 +71,13 @@ impl Replies {
                 Scan::Discard { .. } => return Err(broken("a message that is too long".into())),
             }
         }
-        // Once per chunk, so that many small replies are not moved many times.
+        // Removes decoded bytes once per chunk, so that many small responses are not moved many times.
         self.buffered.drain(..self.read);
         self.read = 0;
         Ok(replies)
     }
 
-    /// Bytes of a reply that has not ended.
+    /// Returns the number of bytes of an incomplete response.
     #[napi(getter, catch_unwind)]
     pub fn pending(&self) -> u32 {
         u32::try_from(self.buffered.len()).unwrap_or(u32::MAX)
@@ -128,7 +128,7 @@ fn succeeded(result: &[u8]) -> std::result::Result<Reply, Malformed> {
     Ok(Reply { ok: true, payload: Some(document.payload.to_vec().into()), fields: Some(fields), ..Reply::default() })
 }
 
-/// Scalars of the next value that are not keys. As deep as the scanner has let through.
+/// Counts the scalars in the next value, except keys. The scanner has limited the nesting depth before.
 fn leaves(reader: &mut TokenReader<'_>, key: bool) -> std::result::Result<u32, Malformed> {
     let mut count = 0;
     match reader.token()? {

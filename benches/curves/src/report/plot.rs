@@ -1,4 +1,4 @@
-//! One table as bars, a group for each column, on a logarithmic axis.
+//! Draws one table as a bar chart with a logarithmic axis and one group of bars per column.
 
 use std::error::Error;
 
@@ -9,10 +9,10 @@ use super::{Table, human};
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 420;
 
-/// An SVG of its own.
+/// Returns a separate SVG.
 ///
 /// # Errors
-/// When the drawing library fails.
+/// If the drawing library fails.
 pub(super) fn svg(table: &Table) -> Result<String, Box<dyn Error + Send + Sync>> {
     let mut svg = String::new();
     draw(table, &SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area()).map_err(|e| e.to_string())?;
@@ -26,7 +26,7 @@ fn draw(table: &Table, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
     let (least, most) = (times().fold(f64::MAX, f64::min) / 2.0, times().fold(0.0, f64::max) * 1.5);
     let columns = table.columns.len();
     area.fill(&WHITE)?;
-    // A column is 1 wide and its middle is its number; a quarter of the width stays free for the names of rows.
+    // A column is 1 wide, and its centre is at its index. A quarter of the width stays free for the names of rows.
     let width = columns as f64 / 0.75;
     let mut chart = ChartBuilder::on(area)
         .caption(&table.title, ("sans-serif", 20))
@@ -60,7 +60,7 @@ fn draw(table: &Table, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The name of the column whose middle is at `x`.
+/// Returns the name of the column whose centre is at `x`.
 fn column_name(table: &Table, x: f64) -> String {
     let is_middle = x >= -0.01 && (x - x.round()).abs() < 0.01;
     table.columns.get(x.round().max(0.0) as usize).filter(|_| is_middle).cloned().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `beside`: what a caller of 100 fields feels of two tenants that stream batches of 10,000.
+//! `beside`: the effect of two tenants that stream batches of 10,000 fields on a client with requests of 100.
 //!
 //! One engine; windows of its arms follow each other within one run, and each second round goes backwards, so that
 //! drift of the machine falls on all arms alike. The first-come arm is a second engine, whose windows lie between.
@@ -20,26 +20,26 @@ use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 use crate::fair::machine::Usage;
 use crate::fair::report::{self, Judged, Section, Table, digits, interval, kept_up, percent};
 
-/// Fields of the caller's call and of a batch.
+/// Fields of the client's request and of a batch.
 const FIELDS: [usize; 2] = [100, 10_000];
-/// The caller's p99 beside batches is at most this many times its p99 alone.
+/// Gate: the client's p99 beside batches, as a multiple of its p99 alone, is at most this.
 const BESIDE_MAX: f64 = 2.0;
-/// And first come, first served makes it this many times worse.
+/// Gate: FIFO order makes the client's p99 at least this many times worse.
 const ARRIVAL_MIN: f64 = 50.0;
-/// The share of the batches' own speed that all work together keeps.
+/// Gate: least throughput with client and batches, as a share of that of the batches alone.
 const WORK_MIN: f64 = 0.97;
-/// A window in which others took more than this of the machine is dropped with its pair.
+/// A window in which other processes took more than this share of the machine is dropped, together with its pair.
 const FOREIGN_MAX: f64 = 0.05;
-/// At most this share of the pairs.
+/// Largest share of the pairs that is dropped.
 const DROPPED_MAX: f64 = 0.25;
 
-/// One setting of the experiment.
+/// One configuration of the experiment.
 #[derive(Clone, Copy)]
 struct Case {
     key_scope: KeyScope,
-    /// Batches that each tenant has under way.
+    /// Batches in flight per tenant.
     batches: usize,
-    /// Calls a second of the caller, beside the 20: more of them, for the tails.
+    /// Requests per second of the client in addition to the 20, for the tail latencies.
     more_per_s: f64,
 }
 
@@ -59,11 +59,11 @@ impl Case {
 /// The senders of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
-    /// The caller, on a machine that is idle beside it.
+    /// The client, on an otherwise idle machine.
     Idle,
-    /// The caller, and threads under the idle policy that keep the clocks up.
+    /// The client, and threads under the idle policy that keep the CPU clocks up.
     Alone,
-    /// The caller and the batches.
+    /// The client and the batches.
     Beside,
     /// The batches.
     Batches,
@@ -74,20 +74,21 @@ const ROUND: [Arm; 6] = [Arm::Idle, Arm::Alone, Arm::Beside, Arm::Batches, Arm::
 struct MeasuredWindow {
     arm: Arm,
     range: Range<u64>,
-    /// Fields a second that the engine worked on, those of cancelled calls too, from the batches' start to their end.
+    /// The engine's throughput in fields per second, including cancelled requests, from the start of the batches to
+    /// their end.
     work: f64,
-    /// The share of the machine that others took.
+    /// Share of the machine that other processes took.
     foreign: f64,
 }
 
-/// An engine with its callers.
+/// An engine with its clients.
 struct Side {
     engine: EngineChild,
     generator: Generator,
     connections: [Range<usize>; 3],
 }
 
-/// The numbers of a case's loads.
+/// Indexes of a case's loads.
 struct Loads {
     callers: [usize; 2],
     batches: [usize; 2],
@@ -116,13 +117,14 @@ impl Side {
         Loads { callers, batches }
     }
 
-    /// Starts what the arm has.
+    /// Starts the loads of the arm.
     fn enter(&mut self, bench: &Bench, loads: &Loads, arm: Arm) -> io::Result<()> {
         bench.warmth.set(arm == Arm::Alone);
         if arm == Arm::Batches || arm == Arm::Beside {
             loads.batches.iter().for_each(|batch| self.generator.start(*batch));
         }
-        // The caller comes to an engine that is at work, or to clocks that are up.
+        // Batches or idle-policy threads start before the client, so that its requests meet a busy engine or raised
+        // clocks.
         self.generator.run(bench.length.pick(500, 400, 50).into_ms())?;
         if arm != Arm::Batches {
             loads.callers.iter().for_each(|caller| self.generator.start(*caller));
@@ -130,7 +132,8 @@ impl Side {
         Ok(())
     }
 
-    /// Ends everything: the caller with its last answers, then the batches. Gives the time when those were cancelled.
+    /// Stops all loads: first the client, whose responses are awaited, then the batches. Returns the time of the
+    /// batches' cancellation.
     fn leave(&mut self, bench: &Bench, loads: &Loads) -> io::Result<u64> {
         loads.callers.iter().for_each(|caller| self.generator.stop(*caller));
         for caller in loads.callers {
@@ -146,7 +149,7 @@ impl Side {
     }
 }
 
-/// Milliseconds as a time.
+/// Converts milliseconds to a duration.
 trait IntoMs {
     fn into_ms(self) -> Duration;
 }
@@ -157,7 +160,7 @@ impl IntoMs for u64 {
     }
 }
 
-/// Runs every case.
+/// Runs all cases.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut section = Section::new("beside: 100 fields beside two tenants that stream batches of 10,000");
     let mut fair = Side::start(bench, "fair")?;
@@ -171,7 +174,7 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut queue =
         Table::new("Time in queue, as the engine counts it", &["case", "arm", "calls of", "mean ms", "calls"]);
     let mut raw = Vec::new();
-    // Both key scopes and both numbers of batches once are enough for a look at the answers.
+    // A quick run covers both key scopes and both numbers of batches once each.
     let cases = CASES.into_iter().step_by(bench.length.pick(1, 1, CASES.len() - 1));
     for case in cases {
         let taken = Measurements::run(bench, &mut fair, &mut arrival, case)?;
@@ -198,7 +201,7 @@ struct Measurements {
     samples: Vec<Sample>,
     arrival: Vec<Sample>,
     arrival_callers: [usize; 2],
-    /// By arm and label of the server's histogram: calls and seconds.
+    /// Requests and seconds in the server's queue histogram, by arm and label.
     queued: BTreeMap<(Arm, String), (f64, f64)>,
     notes: Vec<String>,
     judged: Judged,
@@ -223,7 +226,7 @@ impl Measurements {
         for round in 0..rounds {
             bench.say(&format!("beside: {}, round {} of {rounds}", case.name(), round + 1));
             taken.round(bench, fair, round)?;
-            // Seconds of waiting show in a few windows as well as in many.
+            // Latencies of seconds show in a few windows as well as in many.
             if round < bench.length.pick(4, 1, 1) {
                 arrival_window(bench, arrival, &arrival_loads, case)?;
             }
@@ -267,7 +270,8 @@ impl Measurements {
         }
     }
 
-    /// Pairs of windows, alone and beside, but those in which others used the machine: at most a quarter goes.
+    /// Returns the pairs of windows, alone and beside. Drops pairs in which other processes used the machine, but at
+    /// most a quarter.
     fn pairs(&self) -> Vec<(&MeasuredWindow, &MeasuredWindow)> {
         let of = |arm| self.windows.iter().filter(move |window| window.arm == arm);
         let mut pairs: Vec<_> = of(Arm::Alone).zip(of(Arm::Beside)).collect();
@@ -279,7 +283,7 @@ impl Measurements {
         pairs
     }
 
-    /// Served calls of the caller in a window.
+    /// Returns the client's successful requests in a window.
     fn served<'a>(&'a self, window: &'a MeasuredWindow) -> impl Iterator<Item = &'a Sample> {
         let ours = |sample: &&Sample| self.loads.callers.contains(&sample.load) && sample.outcome == Outcome::Ok;
         within(&self.samples, &window.range).filter(ours)
@@ -309,7 +313,7 @@ impl Measurements {
         }
     }
 
-    /// The ratio of the p99 beside to the p99 alone, over the pairs, and the median ratio of single pairs.
+    /// Returns the ratio of the p99 beside to the p99 alone over all pairs, and the median ratio of single pairs.
     fn ratio(&self) -> (Interval, f64) {
         let pairs = self.pairs();
         let of = |window: &MeasuredWindow| latencies(self.served(window));
@@ -324,13 +328,13 @@ impl Measurements {
         (ratio, median(single.filter(|ratio| ratio.is_finite()).collect()))
     }
 
-    /// Rates of work by window: of the batches alone, and of everything beside.
+    /// Returns the throughputs by window: of the batches alone, and of all loads beside.
     fn work(&self) -> [Vec<f64>; 2] {
         [Arm::Batches, Arm::Beside]
             .map(|arm| self.windows.iter().filter(|window| window.arm == arm).map(|window| window.work).collect())
     }
 
-    /// The caller's part of the work beside.
+    /// Returns the client's part of the throughput beside.
     fn small_work(&self) -> f64 {
         let windows = || self.windows.iter().filter(|window| window.arm == Arm::Beside);
         let fields: usize = windows().flat_map(|window| self.served(window)).map(|sample| sample.fields).sum();
@@ -361,7 +365,7 @@ impl Measurements {
         );
         let [alone, all] = self.work();
         let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len().max(1) as f64;
-        // A round has two windows beside for each of batches alone.
+        // A round has two windows of `Beside` for each of `Batches`.
         let kept = bootstrap(alone.len(), |drawn| {
             let both = |at: &usize| (all[2 * at] + all[2 * at + 1]) / 2.0;
             drawn.iter().map(both).sum::<f64>() / drawn.iter().map(|at| alone[*at]).sum::<f64>()
@@ -402,7 +406,7 @@ impl Measurements {
 /// Runs a window with FIFO order: batches before the client, and every response awaited.
 fn arrival_window(bench: &Bench, side: &mut Side, loads: &Loads, case: Case) -> io::Result<()> {
     side.enter(bench, loads, Arm::Beside)?;
-    // Latencies reach seconds with a key per field, and then a second of calls is enough to wait for.
+    // With a key per field, latencies reach seconds, so requests of one second are enough.
     let time = if case.key_scope == KeyScope::Request { 1_800 } else { 1_000 };
     side.generator.run(bench.length.pick(time, time, 200).into_ms())?;
     side.leave(bench, loads)?;

@@ -1,4 +1,4 @@
-//! `hog`: one tenant offers ten times the capacity beside three that need a tenth of it each.
+//! `hog`: one tenant offers ten times the capacity beside three tenants that offer a tenth of the capacity each.
 
 use std::io;
 use std::ops::Range;
@@ -12,26 +12,26 @@ use crate::fair::Bench;
 use crate::fair::generator::{Drive, Sample};
 use crate::fair::report::{self, Judged, Section, Table, digits, interval, kept_up, percent};
 
-/// The hog's offer and a victim's, as shares of the capacity.
+/// Load of the hog and of a victim, as shares of the capacity.
 const HOG: f64 = 10.0;
 const VICTIM: f64 = 0.1;
 const VICTIMS: [&str; 3] = ["victim-a", "victim-b", "victim-c"];
 /// Connections of a victim.
 const VICTIM_CONNECTIONS: usize = 8;
-/// The share of the victims' calls that are served in time.
+/// Gate: least share of the victims' requests that are served in time.
 const SERVED_MIN: f64 = 0.999;
-/// Their small calls' p99, as many times that without the hog.
+/// Gate: the p99 of the victims' small requests, as a multiple of that without the hog, is at most this.
 const BESIDE_MAX: f64 = 2.0;
-/// Sends may be late by a quarter of this.
+/// Latency for judging the generator: sends can be late by a quarter of this.
 const LAG_OF_MS: f64 = 20.0;
 
-/// A window of the victims, with the hog or without.
+/// A window with the victims' load, with or without the hog.
 struct MeasuredWindow {
     hog: bool,
     range: Range<u64>,
 }
 
-/// Runs windows without and with the hog in turn.
+/// Runs windows without and with the hog alternately.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut section = Section::new("hog: a tenant at ten times the capacity beside three at a tenth of it");
     let mut mixed = Mixed::start(bench, "hog", "hog", &[("schedule.order", "fair")])?;
@@ -92,18 +92,18 @@ impl Measurements {
         self.windows.iter().filter(move |window| window.hog == hog)
     }
 
-    /// The victims' calls in a window.
+    /// Returns the victims' requests in a window.
     fn victims<'a>(&'a self, window: &'a MeasuredWindow) -> impl Iterator<Item = &'a Sample> {
         within(&self.samples, &window.range).filter(|sample| self.victims.contains(&sample.load))
     }
 
-    /// Their calls of a class that were served, in milliseconds.
+    /// Returns the latencies of the victims' served requests of a class, in milliseconds.
     fn served(&self, window: &MeasuredWindow, class: usize) -> Vec<f64> {
         let of = |sample: &&Sample| sample.fields == MIX[class].0 && sample.is_served(f64::from(PATIENCE_MS));
         super::latencies(self.victims(window).filter(of))
     }
 
-    /// All work done in time with the hog, as a share of the capacity.
+    /// Returns all work done in time beside the hog, as a share of the capacity.
     fn goodput(&self) -> f64 {
         let rate = |window: &MeasuredWindow| {
             let served = within(&self.samples, &window.range).filter(|one| one.is_served(f64::from(PATIENCE_MS)));

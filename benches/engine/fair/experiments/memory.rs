@@ -1,4 +1,5 @@
-//! `memory`: large calls whose replies are read slowly, against a small budget, beside a tenant that must not notice.
+//! `memory`: large requests with slow readers of their responses, under a small memory budget. Another tenant must not
+//! be affected.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,11 +17,11 @@ use crate::fair::connection::{Frame, Pace};
 use crate::fair::generator::{Drive, Generator, Load, Outcome, Sample};
 use crate::fair::report::{self, Judged, Section, Table, digits, kept_up, percent};
 
-/// The budget.
+/// The memory budget.
 const MEMORY_MIB: f64 = 64.0;
 /// Memory of a process beyond its budget: buffers of sockets and TLS, and free memory in the allocator.
 const BEYOND_MIB: f64 = 64.0;
-/// The longest call and its reply must fit into a half of the budget.
+/// Engine settings. The longest request and its response must fit into half of the budget.
 const SETTINGS: [Setting; 5] = [
     ("schedule.order", "fair"),
     ("schedule.memory_mib", "64"),
@@ -28,22 +29,22 @@ const SETTINGS: [Setting; 5] = [
     ("limits.reply_bytes_max", "20971520"),
     ("limits.bytes_per_connection_max", "67108864"),
 ];
-/// Fields of a document of 2 MB, whose reply has 9.
+/// Fields of a document of 2 MB, whose response has 9 MB.
 const LARGE_FIELDS: usize = 85_000;
 const SMALL_FIELDS: usize = 30;
 const LARGE_CONNECTIONS: usize = 16;
-/// Large calls under way on each connection.
+/// Large requests in flight on each connection.
 const LARGE_CALLS: usize = 2;
-/// A small call every 20 ms.
+/// Rate of the small requests: one per 20 ms.
 const SMALL_PER_S: f64 = 50.0;
-/// A slow reader takes 6 MB a second.
+/// Read pace of a slow reader: 6 MB per second.
 const PACE: Pace = Pace { bytes: 64 << 10, pause: 10_000_000 };
-/// The share of the other tenant's calls that are served within a second.
+/// Gate: least share of the other tenant's requests that are served within a second.
 const SERVED_MIN: f64 = 0.99;
 const WITHIN_MS: f64 = 1_000.0;
 const LAG_OF_MS: f64 = 40.0;
 
-/// Runs it.
+/// Runs the experiment.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut section = Section::new("memory: 2 MB documents and slow readers against a budget of 64 MiB");
     let engine = bench.engine("memory", &SETTINGS)?;

@@ -1,4 +1,4 @@
-//! `overload`: what is still done when more is offered than fits, once, twice, five and ten times.
+//! `overload`: the work still done in time at one, two, five and ten times the capacity.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,25 +13,25 @@ use crate::fair::Bench;
 use crate::fair::generator::{Drive, Outcome, Sample};
 use crate::fair::report::{self, Judged, Section, Table, digits, kept_up, ms, percent};
 
-/// Offered work, as many times the capacity.
+/// Offered work, as multiples of the capacity.
 const FACTORS: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
-/// The share of the capacity that is still done in time at ten times.
+/// Gate: least share of the capacity that is done in time at ten times the capacity.
 const GOODPUT_MIN: f64 = 0.90;
-/// Each class gets this share of what is its due.
+/// Gate: least served share of each class, relative to its share of the offered work.
 const CLASS_MIN: f64 = 0.85;
-/// The capacity before and after may differ by this share.
+/// Largest accepted difference between the capacity before and after.
 const DRIFT_MAX: f64 = 0.1;
-/// The default of `schedule.memory_mib`.
+/// Default of `schedule.memory_mib`.
 const MEMORY_MIB: f64 = 1_024.0;
-/// Sends may be late by this and still tell what an engine does that is asked for an answer in a second.
+/// Latency for judging the generator: sends can be late by a quarter of this. Requests have a deadline of a second.
 const LAG_OF_MS: f64 = 80.0;
 
-/// One step.
+/// Results of one step.
 struct Step {
     factor: f64,
     samples: Vec<Sample>,
     window: Range<u64>,
-    /// Fields a second.
+    /// Fields per second.
     capacity: f64,
     resident_mib: f64,
     judged: Judged,
@@ -52,7 +52,7 @@ impl Step {
         work(self.served()) / seconds / self.capacity
     }
 
-    /// The share of a class of the work served, to its share of the work offered.
+    /// A class's share of the served work, relative to its share of the offered work.
     fn share(&self, class: usize) -> f64 {
         let of = |sample: &&Sample| sample.fields == MIX[class].0;
         let part = |samples: f64, all: f64| samples / all;
@@ -60,12 +60,12 @@ impl Step {
             / part(work(self.offered().filter(of)), work(self.offered()))
     }
 
-    /// Milliseconds to a refusal.
+    /// Milliseconds until a rejection.
     fn refusal(&self) -> Summary {
         summary(self.offered().filter(|sample| matches!(sample.outcome, Outcome::Overloaded(_))))
     }
 
-    /// Calls by what became of them, beside those that were served.
+    /// Counts the requests that were not served, by outcome.
     fn refused(&self) -> String {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for sample in self.offered() {
@@ -84,12 +84,12 @@ impl Step {
     }
 }
 
-/// Fields of all.
+/// Sums the fields of samples.
 fn work<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
     samples.map(|sample| sample.fields as f64).sum()
 }
 
-/// Runs every step on one engine.
+/// Runs all steps on one engine.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut section = Section::new("overload: one tenant offers the mix up to ten times over");
     let mut mixed = Mixed::start(bench, "overload", "one", &[("schedule.order", "fair")])?;
@@ -137,7 +137,7 @@ fn step(bench: &Bench, mixed: &mut Mixed, factor: f64, capacity: f64, section: &
     let window = generator.run(Duration::from_secs_f64(time))?;
     generator.stop(load);
     generator.settle(load)?;
-    // A caller that was told to wait must not begin the next step with that.
+    // The next step must not begin with a client that was asked to wait.
     generator.run(Duration::from_millis(bench.length.pick(1_000, 1_000, 100)))?;
     let samples = generator.take();
     let (judged, note) = kept_up(generator.cost(&samples)?, LAG_OF_MS, &format!("{factor}x"));

@@ -1,6 +1,6 @@
-//! `picture`: the story in two figures. How fast small and large calls are sealed while a burst of batches arrives, and
-//! how latencies are spread at one and a half times the capacity, each first come first served, fair, and fair with the
-//! throttle that makes work wait early.
+//! `picture`: two figures. The first shows the throughput of small and large requests during a burst of batches. The
+//! second shows the latency distribution at one and a half times the capacity. Both compare FIFO order, fair order, and
+//! fair order with the throttle, which makes requests wait early.
 
 use std::io;
 use std::time::Duration;
@@ -17,41 +17,41 @@ use crate::fair::generator::{Drive, Load, Outcome, Sample};
 use crate::fair::plots;
 use crate::fair::report::{self, Judged, Section, Table, digits, kept_up};
 
-/// One way to schedule.
+/// One configuration of the scheduler.
 struct Variant {
     name: &'static str,
     settings: &'static [Setting],
 }
 
-/// The last is the default.
+/// The variants. The last is the default.
 const VARIANTS: [Variant; 3] = [
     Variant { name: "first come, first served", settings: &[("schedule.order", "arrival")] },
     Variant { name: "fair, no throttle", settings: &[("schedule.order", "fair"), ("schedule.wait_max_ms", "3600000")] },
     Variant { name: "fair, throttle", settings: &[("schedule.order", "fair")] },
 ];
-/// Calls whose speed is shown: fields, and the share of the capacity that is offered.
+/// Requests in the throughput figure: fields, and the offered share of the capacity.
 const SHOWN: [(usize, f64); 2] = [(30, 0.2), (2_000, 0.3)];
-/// A burst is calls of this many fields, so many that they take this many seconds of the whole engine.
+/// A burst is requests of [`BATCH_FIELDS`] fields, as many as occupy the whole engine for [`BURST_S`] seconds.
 const BATCH_FIELDS: usize = 10_000;
 const BURST_S: f64 = 3.0;
-/// Seconds of a point of the speed.
+/// Seconds per point of the throughput figure.
 const BIN_S: f64 = 0.25;
-/// The load of the latencies.
+/// Load of the latency figure, as a multiple of the capacity.
 const OFFERED: f64 = 1.5;
-/// Sends may be late by a quarter of this.
+/// Latency for judging the generator: sends can be late by a quarter of this.
 const LAG_OF_MS: f64 = 20.0;
 
 /// Measurements of one variant.
 struct Drawn {
     name: &'static str,
-    /// Fields a second by bin, for each of [`SHOWN`].
+    /// Fields per second by bin, for each of [`SHOWN`].
     speed: [Vec<f64>; 2],
-    /// By class.
+    /// Latencies by class.
     latency: [LogHistogram; 3],
     judged: Judged,
 }
 
-/// Runs every variant and draws both figures.
+/// Runs all variants and draws both figures.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     let mut section = Section::new("picture: speed while batches burst in, and latencies at 1.5 times the capacity");
     let (before, time) = bench.length.pick((4.0, 13.0), (2.5, 7.0), (0.25, 0.75));
@@ -91,7 +91,8 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     Ok(section)
 }
 
-/// Small and large calls of two tenants, and after `before` seconds a third one's batches, all at once.
+/// Measures throughput with small and large requests of two tenants. After `before` seconds, a third tenant sends a
+/// burst of batches.
 fn speed(
     bench: &Bench,
     mixed: &mut Mixed,
@@ -115,7 +116,7 @@ fn speed(
     let calls = vec![(generator.frame(frame(fields)), 1.0)];
     let burst = generator.add(Load { calls, connections, drive: Drive::Closed(batches) });
     shown.iter().for_each(|load| generator.start(*load));
-    // Until as much ends as begins.
+    // Waits until as many requests complete as begin.
     generator.run(Duration::from_millis(bench.length.pick(700, 700, 50)))?;
     let start = generator.run(Duration::from_secs_f64(before))?.start;
     generator.start(burst);
@@ -135,11 +136,11 @@ fn speed(
             speed[line][bin] += sample.fields as f64 / BIN_S;
         }
     }
-    // A large call ends in one bin or in the next.
+    // Smoothed, because a large request counts entirely in the bin of its end.
     Ok((speed.map(|line| smooth(&line)), samples))
 }
 
-/// One tenant offers the mix one and a half times over.
+/// Measures latencies while one tenant offers the mix at one and a half times the capacity.
 fn latencies(bench: &Bench, mixed: &mut Mixed, capacity: f64) -> io::Result<Vec<Sample>> {
     let generator = &mut mixed.generator;
     let drive = Drive::Random(OFFERED * capacity / mean_fields());

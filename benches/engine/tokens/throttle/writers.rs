@@ -1,4 +1,4 @@
-//! Writers of single random tokens, and what stands between them and the coalescer.
+//! Writers of single random tokens, and the admission control before the coalescer.
 
 use std::io;
 use std::sync::Arc;
@@ -13,26 +13,27 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::tokens::place::{MAP, failed, row};
 
-/// Lets rows in.
+/// Admission control for rows.
 pub(crate) enum Door {
-    /// The engine's. Who is refused comes again when it was told to.
+    /// The engine's throttle. A rejected writer retries after the time that it is given.
     Throttle(WriteThrottle),
-    /// So many rows, in order, and no curve.
+    /// A fixed number of rows, with FIFO waiting and without a delay curve.
     Bound(Arc<Semaphore>, usize),
 }
 
-/// Room for a row that is not durable yet; dropped, it is given back.
+/// Permit for a row that is not durable yet. Dropping it returns the permit.
 enum Room {
     Permit(Permit),
     Held(#[expect(dead_code, reason = "its drop gives it back")] OwnedSemaphorePermit),
 }
 
-/// When rows are due.
+/// The times at which rows arrive.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
-    /// The next when the last is durable.
+    /// A writer's next row arrives when its last is durable.
     Closed,
-    /// The next of a writer an exponential time after the last was let in, by the mean in seconds.
+    /// A writer's next row arrives at an exponential interval after its last was admitted. The value is the mean in
+    /// seconds.
     Steady(f64),
     /// An exponential time after the one before was due, whatever became of it: `over` the capacity and `under` it,
     /// mean seconds of a writer, in turns of `phase`.
@@ -42,13 +43,13 @@ pub(crate) enum Load {
 /// Times of one row, in seconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
-    /// When it was due, from the beginning.
+    /// Arrival, from the beginning.
     pub(crate) due: f64,
-    /// By how much its writer woke too late.
+    /// Lag of the writer's wake-up.
     pub(crate) late: f64,
-    /// From its first coming until it was let in.
+    /// From its first attempt to its admission.
     pub(crate) door: f64,
-    /// From when it was due until it was durable.
+    /// From its arrival until it was durable.
     pub(crate) durable: f64,
     pub(crate) refused: u32,
 }
@@ -62,7 +63,7 @@ pub(crate) struct Desk {
     promised_max: AtomicUsize,
 }
 
-/// A row that was let in.
+/// An admitted row.
 struct Entered {
     room: Room,
     sample: Sample,
@@ -70,13 +71,13 @@ struct Entered {
 }
 
 impl Desk {
-    /// `numbers` are those of the rows.
+    /// Makes the state. `numbers` counts the rows of all runs.
     pub(crate) fn new(door: Door, coalescer: Coalescer, numbers: Arc<AtomicU64>) -> Self {
         let row_bytes = row(0, false).bytes();
         Self { door, coalescer, numbers, row_bytes, promised_max: AtomicUsize::new(0) }
     }
 
-    /// The most rows that were let in and not durable.
+    /// Returns the largest number of rows that were admitted and not durable.
     pub(crate) fn promised_max(&self) -> usize {
         self.promised_max.load(Ordering::Relaxed)
     }
@@ -191,7 +192,7 @@ impl Desk {
 }
 
 impl Load {
-    /// Seconds between two rows of a writer, so long after the beginning.
+    /// Returns the seconds between two rows of a writer, at a time after the beginning.
     fn mean(self, after: Duration) -> f64 {
         match self {
             Self::Closed => 0.0,

@@ -11,7 +11,7 @@ use crate::timestamp::Moment;
 const BUFFER_BYTES_KEPT: usize = 256 << 10;
 const BUFFER_RECORDS_KEPT: usize = 4_096;
 
-/// Records one behind the other.
+/// Encoded records, stored one after the other.
 #[derive(Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
@@ -29,7 +29,7 @@ impl Batch {
         begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..*end])
     }
 
-    /// Forgets its records, not its room.
+    /// Removes the records but keeps the buffers.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(BUFFER_BYTES_KEPT);
@@ -47,7 +47,7 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// With more of them.
+    /// Adds `more` lost records to a count.
     pub(super) fn and(this: Option<Self>, more: u64, now: Moment) -> Option<Self> {
         let records = this.map_or(0, |lost| lost.records).saturating_add(more);
         (records > 0).then(|| Self { records, since: this.map_or(now, |lost| lost.since) })
@@ -56,9 +56,9 @@ impl Lost {
 
 /// Result of a push.
 pub(super) enum Pushed {
-    /// It is in this group.
+    /// The record is in this group.
     TakenRecords(Arc<WrittenGroup>),
-    /// It is lost.
+    /// The record is lost.
     Lost,
 }
 
@@ -82,11 +82,11 @@ struct Inner {
 /// The event that the writer waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleep {
-    /// Nothing: it writes.
+    /// None: the writer is writing.
     Not,
-    /// A record.
+    /// The arrival of a record.
     Idle,
-    /// The end of a time, or half the room gone.
+    /// The end of a delay, or half of the queue's capacity used.
     Gathers,
 }
 
@@ -113,7 +113,7 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a record, if there is room. While the files fail and calls are to fail with them, there is none.
+    /// Queues a record if there is room. With `Reject`, records are lost while the files cannot be written.
     pub(super) fn push(&self, body: &[u8]) -> Pushed {
         let mut inner = self.inner();
         let (records, bytes) = (inner.batch.len() + 1, inner.batch.bytes.len() + body.len());
@@ -138,19 +138,19 @@ impl Queue {
         Pushed::TakenRecords(group)
     }
 
-    /// Nothing more comes.
+    /// Closes the queue. Later records are lost.
     pub(super) fn close(&self) {
         self.inner().closing = true;
         self.wakes.notify_one();
     }
 
-    /// Records that wait, and records lost since the start.
+    /// Returns the number of queued records, and the number of records lost since the start.
     pub(super) fn counts(&self) -> (usize, u64) {
         let inner = self.inner();
         (inner.batch.len(), inner.lost_in_all)
     }
 
-    /// Records that were taken and not written are lost.
+    /// Counts records as lost that were taken from the queue and not written.
     pub(super) fn count_lost(&self, records: u64) {
         self.inner().lost_in_all += records;
     }
@@ -160,7 +160,7 @@ impl Queue {
         self.inner().fails = fails;
     }
 
-    /// Waits for records, and a little for more of them, and puts them into an empty batch.
+    /// Waits for records, then for up to `gather` for more, and moves them into the empty `batch`.
     pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> TakenRecords {
         let mut inner = self.inner();
         while inner.batch.len() == 0 && inner.lost.is_none() && !inner.closing {
@@ -177,7 +177,7 @@ impl Queue {
         TakenRecords { lost: inner.lost.take(), closing: inner.closing }
     }
 
-    /// Waits for a time, or the end. Gives what was lost meanwhile.
+    /// Waits for a time or until the queue is closed. Returns the records lost since the last call.
     pub(super) fn pause(&self, time: Duration) -> TakenRecords {
         let inner = self.inner();
         let (mut inner, _) =

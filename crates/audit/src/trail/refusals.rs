@@ -1,7 +1,8 @@
-//! Refused requests, which anybody with a certificate can send without end: each principal has some recorded one by one, and
-//! the rest counted, so that no flood fills the disk that permitted requests are recorded on.
+//! Limits the records of rejected requests, which any client with a certificate can send without end. A few per
+//! principal are recorded individually and the rest are counted. A flood therefore cannot fill the disk that holds the
+//! records of permitted requests.
 //!
-//! The clock is the caller's.
+//! The caller passes the current time.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,29 +12,30 @@ use crate::timestamp::Moment;
 
 /// Time for which requests are counted before the count is recorded.
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
-/// So many refused requests of a principal are recorded one by one,
+/// Burst of rejected requests per principal that are recorded individually.
 const SINGLE_MAX: u32 = 20;
-/// and one more for each such time that has passed since.
+/// Time after which one more rejected request can be recorded individually.
 const SINGLE_EVERY: Duration = Duration::from_secs(10);
-/// Most counts of one principal in a window. What is beyond is one count more.
+/// Maximum number of counts per principal in a window. All further combinations share one more count.
 const COUNTS_MAX: usize = 8;
-/// Most principals that are told apart. Those beyond count as one.
+/// Maximum number of principals with separate counts. All further principals share one entry.
 const PRINCIPALS_MAX: usize = 1_024;
-/// Stands for a name if several names are counted together.
+/// Replaces a name if several names are counted together.
 const SEVERAL: &str = "*";
 
-/// Counts of rejected requests that are not recorded yet. The constants above bound memory, to at most about 20 KiB per principal.
+/// Counts of rejected requests that are not recorded yet. The constants above bound memory to at most about 20 KiB per
+/// principal.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     principals: HashMap<Box<str>, Principal>,
-    /// When the oldest count that waits was begun.
+    /// Start time of the oldest unrecorded count.
     begun: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Principal {
     kind: Box<str>,
-    /// Requests that may still be recorded one by one, as of `refilled`.
+    /// Requests that can still be recorded individually, as of `refilled`.
     left: u32,
     refilled: Instant,
     counts: Vec<Count>,
@@ -58,7 +60,7 @@ impl Principal {
         let passed = now.saturating_duration_since(self.refilled).as_nanos() / SINGLE_EVERY.as_nanos();
         let more = u32::try_from(passed).unwrap_or(u32::MAX).min(SINGLE_MAX - self.left);
         self.left += more;
-        // A full allowance gathers nothing for later.
+        // Time spent with a full allowance earns no extra allowance.
         self.refilled = if self.left == SINGLE_MAX { now } else { self.refilled + SINGLE_EVERY * more };
     }
 
@@ -81,7 +83,8 @@ impl Principal {
 }
 
 impl Refusals {
-    /// A request was refused. Whether to record it for itself; else it is counted. None is while the room is `short`.
+    /// Handles a rejected request. Returns true if it should be recorded individually; otherwise the request is
+    /// counted. While space is `short`, all requests are counted.
     pub(super) fn take(&mut self, record: &Record<'_>, short: bool, now: Instant, at: Moment) -> bool {
         let (name, kind) = if self.principals.len() < PRINCIPALS_MAX || self.principals.contains_key(record.principal) {
             (record.principal, record.kind)
@@ -102,7 +105,8 @@ impl Refusals {
         false
     }
 
-    /// Gives all counts once the window has passed, or now if it is to `end`, and forgets principals that rest.
+    /// Emits all counts if the window has passed, or immediately if `end`. Then removes principals whose allowance is
+    /// full again.
     pub(super) fn settle(&mut self, end: bool, now: Instant, mut each: impl FnMut(&Event<'_>)) {
         let has_passed = |begun: Instant| now.saturating_duration_since(begun) >= WINDOW;
         if !end && !self.begun.is_some_and(has_passed) {
@@ -129,7 +133,7 @@ mod tests {
         Record { principal, kind: "dns", method, outcome, bytes_in: 10, ..Record::default() }
     }
 
-    /// All counts, as principal, method, outcome and count.
+    /// Returns all counts, as principal, method, outcome and count.
     fn settled(refusals: &mut Refusals, end: bool, now: Instant) -> Vec<(String, String, String, u64)> {
         let mut all = Vec::new();
         refusals.settle(end, now, |event| {
@@ -146,7 +150,7 @@ mod tests {
         let (mut refusals, begun) = (Refusals::default(), Instant::now());
         let mut now = begun;
         let (mut singles, mut counts, mut counted) = (0_u64, 0, 0);
-        // 10 minutes, 1,000 requests a second, of two kinds.
+        // 10 minutes with 1,000 requests per second, of two kinds.
         for ms in 0..600_000_u64 {
             now = begun + Duration::from_millis(ms);
             let method = if ms % 2 == 0 { "unknown" } else { "decrypt" };
@@ -182,7 +186,7 @@ mod tests {
         }
         assert_eq!(refusals.principals.len(), PRINCIPALS_MAX + 1);
         let all = settled(&mut refusals, true, now);
-        // Of those beyond only the first had records of their own, for all of them.
+        // The principals beyond the limit share one entry, so only their first requests were recorded individually.
         let beyond = (PRINCIPALS_MAX * (SINGLE_MAX as usize + 1) - SINGLE_MAX as usize) as u64;
         assert_eq!(all[0], ("*".into(), "m".into(), "forbidden".into(), beyond));
     }
@@ -197,12 +201,12 @@ mod tests {
         assert!(settled(&mut refusals, false, begun + WINDOW - Duration::from_millis(1)).is_empty());
         assert_eq!(settled(&mut refusals, false, begun + WINDOW).len(), 1);
         assert_eq!(refusals.principals.len(), 1);
-        // Six more after a minute, all of them after 200 s.
+        // Six more individual records after a minute, all twenty after 200 s.
         assert_eq!((0..30).filter(|_| take(&mut refusals, false, begun + WINDOW)).count(), 6);
         let later = begun + WINDOW + SINGLE_EVERY * SINGLE_MAX;
         assert_eq!(settled(&mut refusals, false, later).len(), 1);
         assert!(refusals.principals.is_empty());
-        // All requests are counted if room is short.
+        // All requests are counted if space is short.
         assert!((0..30).all(|_| !take(&mut refusals, true, later)));
         assert_eq!(settled(&mut refusals, true, later)[0].3, 30);
     }

@@ -1,4 +1,4 @@
-//! The thread that writes: group after group, and again where that fails.
+//! The writer thread: writes one group after another, and retries failed writes.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::record::Event;
 use crate::segment_writer::Journal;
 use crate::timestamp::Moment;
 
-/// Between two tries.
+/// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer {
@@ -22,9 +22,9 @@ pub(super) struct Writer {
     observer: Arc<dyn Observer>,
     on_failure: OnFailure,
     gather: Duration,
-    /// Lost and not recorded yet.
+    /// Records that are lost and not yet covered by a gap record.
     lost: Option<Lost>,
-    /// The last try failed.
+    /// True if the last attempt failed.
     fails: bool,
     error: String,
     gap: Vec<u8>,
@@ -42,7 +42,7 @@ impl Writer {
         Self { journal, shared, observer, on_failure, gather, lost: None, fails: false, error, gap }
     }
 
-    /// Writes until the trail is closed and nothing is left, or nothing can be written.
+    /// Runs until the audit log is closed and all records are written, or until writing fails after the close.
     pub(super) fn run(mut self) {
         let mut batch = Batch::default();
         loop {
@@ -61,7 +61,7 @@ impl Writer {
         }
         let lost = self.lost.map_or(0, |lost| lost.records);
         if lost == 0 {
-            // A killed machine loses nothing of a trail that was closed.
+            // After this sync, a machine failure loses no record of a closed audit log.
             if let Err(error) = self.journal.sync() {
                 self.observer.notice(&Notice::Failing { error: &error, lost: 0 });
             }
@@ -116,7 +116,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Where calls fail with their records, those are lost at once; else they are tried again, until the end.
+    /// Handles a failed attempt. The batch is lost at once if requests fail with their records or the log is closing.
+    /// Otherwise it is retried.
     fn failed(&mut self, error: &io::Error, batch: &mut Batch, closing: bool) {
         self.set_fails(true);
         self.error = error.to_string();

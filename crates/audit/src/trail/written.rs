@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The record was not written, and will not be.
+/// The record was not written and will not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the audit trail cannot be written")]
 pub struct Gone;
 
-/// Records that are written together, or none of them.
+/// A group of records that are written together or not at all.
 #[derive(Default)]
 pub(super) struct WrittenGroup(Mutex<Ending>);
 
@@ -25,7 +25,7 @@ impl WrittenGroup {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells whoever waits.
+    /// Sets the outcome and wakes all waiting futures.
     pub(super) fn end(&self, outcome: Result<(), Gone>) {
         let waiting = {
             let mut ending = self.ending();
@@ -36,7 +36,7 @@ impl WrittenGroup {
     }
 }
 
-/// A future that ends when a record is written or lost. May be dropped: the record is written all the same.
+/// A future that completes when a record is written or lost. Dropping the future does not stop the write.
 #[must_use]
 pub struct Written(Waits);
 
@@ -54,7 +54,7 @@ impl Written {
         Self(Waits::Over(outcome))
     }
 
-    /// How it ended, if it has.
+    /// Returns the outcome, if it is known.
     pub fn now(&self) -> Option<Result<(), Gone>> {
         match &self.0 {
             Waits::Over(outcome) => Some(*outcome),

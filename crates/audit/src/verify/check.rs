@@ -1,4 +1,5 @@
-//! Line after line against the chain. What does not fit is held against its neighbours, to say what happened and where.
+//! Checks one line after another against the chain. A line that does not fit is compared with its neighbours, to
+//! determine the kind and location of the problem.
 //!
 //! Each line is judged when the next one is known. One that is wrong is taken for changed where the next one follows
 //! from its hash, for inserted where the next one follows from what was before it, else for what its number says.
@@ -16,33 +17,33 @@ use crate::key::{AuditKey, same};
 use crate::note::NoteError;
 use crate::segment::{Header, RawRecord};
 
-/// Lines that stand too early, and ranges that are missing, of which the other half may still come.
+/// Maximum number of early lines, and of missing ranges, that are kept to match them with later lines.
 const OPEN_MAX: usize = 10_000;
 
-/// The state between two lines.
+/// The verification state between two lines.
 pub(super) struct Check<'a> {
     key: Option<&'a AuditKey>,
     anchors: Vec<(Anchor, Option<FoundRecord>)>,
     named: Option<Anchor>,
     named_is: Option<bool>,
-    /// The statement; records up to its own need not be here.
+    /// The archive statement. Records up to its last record can be absent.
     archived: Option<Archived>,
     range: Range,
     file: String,
     number: u64,
-    /// The line that is judged when the next one is known.
+    /// The previous line, which is judged when the next line is known.
     held: Option<Held>,
     spare: Vec<u8>,
-    /// The number of the next record.
+    /// The number of the next expected record.
     expected: u64,
     /// Hashes that it can follow; empty if unknown.
     before: Vec<Digest>,
     chain: Option<[u8; 16]>,
-    /// Seals of this segment cannot be checked.
+    /// True if the MACs of this segment cannot be checked.
     other_key: bool,
-    /// Lines that stood too early, by number: their finding and hash.
+    /// Lines that came too early, by record number: index of their finding, and hash.
     early: BTreeMap<u64, (usize, Digest)>,
-    /// Records that are missing so far: from, to and their finding.
+    /// Missing ranges so far: first record, last record, index of the finding.
     missing: Vec<(u64, u64, usize)>,
     findings: Vec<Option<Finding>>,
     omitted: u64,
@@ -58,7 +59,7 @@ pub(super) struct Check<'a> {
     end: u64,
 }
 
-/// Where an anchor's record was, and whether it is the one.
+/// The position of an anchor's record, and whether the hash matches.
 #[derive(Clone)]
 struct FoundRecord {
     file: String,
@@ -68,16 +69,16 @@ struct FoundRecord {
 
 struct Held {
     bytes: Vec<u8>,
-    /// It is one of ours, as far as that can be seen.
+    /// True if the line has the audit format.
     is_line: bool,
     number: u64,
 }
 
-/// How a line stands to the one before.
+/// The relation of a line to the previous line.
 struct SegmentVerdict {
-    /// `None`: what was before is not known.
+    /// True if the line follows from the previous hash. `None`: the previous hash is unknown.
     follows: Option<bool>,
-    /// `None`: the key is not known.
+    /// True if the MAC is valid. `None`: there is no key to check it.
     is_sealed: Option<bool>,
 }
 
@@ -86,7 +87,7 @@ impl SegmentVerdict {
         self.follows != Some(false) && self.is_sealed != Some(false)
     }
 
-    /// Good, and that is known from what was before.
+    /// Returns true if the line is valid and its predecessor is known.
     fn is_proven(&self) -> bool {
         self.follows == Some(true) && self.is_sealed != Some(false)
     }
@@ -138,7 +139,7 @@ impl<'a> Check<'a> {
         check
     }
 
-    /// Takes the statement for the beginning of what must be here.
+    /// Applies the archive statement, which determines the first record that must be here.
     fn follow(&mut self, archived: Archived) {
         let last = archived.last();
         if archived.findings > 0 {
@@ -153,7 +154,7 @@ impl<'a> Check<'a> {
         self.archived = Some(archived);
     }
 
-    /// The next file.
+    /// Starts the next file.
     pub(super) fn begin(&mut self, segment: &Segment) {
         self.file.clone_from(&segment.name);
         (self.number, self.end, self.other_key) = (0, 0, false);
@@ -163,7 +164,7 @@ impl<'a> Check<'a> {
         self.segments += 1;
     }
 
-    /// The next line.
+    /// Processes the next line.
     pub(super) fn line(&mut self, raw: &RawRecord<'_>) {
         let began = std::mem::replace(&mut self.end, raw.end);
         self.number += 1;
@@ -184,7 +185,7 @@ impl<'a> Check<'a> {
         self.held = Some(Held { bytes, is_line: line.is_some(), number: self.number });
     }
 
-    /// The file is over. Only of the last one the end may be torn.
+    /// Finishes a file. Only the last file can end with an incomplete line.
     pub(super) fn end(&mut self, is_last: bool) {
         self.judge_held(None);
         let torn = self.torn_bytes > 0;
@@ -194,7 +195,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// The first line of a file.
+    /// Checks the first line of a file.
     fn header(&mut self, line: Option<&Line<'_>>) {
         let Some(line) = line else { return };
         let Some(header) = Header::parse(line) else {
@@ -215,7 +216,7 @@ impl<'a> Check<'a> {
             self.expected = line.seq;
             self.before = vec![header.previous.hash];
         } else if goes_on && line.seq > self.expected {
-            // Its own word for what is missing before it, which the seal vouches for.
+            // The header names the record before it, and the MAC authenticates the header.
             self.miss(line.seq, 1);
             self.before = vec![header.previous.hash];
         } else if self.chain != Some(header.chain)
@@ -227,7 +228,7 @@ impl<'a> Check<'a> {
         self.chain = Some(header.chain);
     }
 
-    /// The first line of all: whether it stands where the trail must begin, and goes on from what was archived.
+    /// Checks the very first line: its position, and whether it continues from the archived records.
     fn beginning(&mut self, header: &Header) {
         let before = header.previous;
         let (from, is_other) = match &self.archived {
@@ -252,7 +253,7 @@ impl<'a> Check<'a> {
             Some(line) => self.judge(&line, held.number, next),
             None => {
                 self.find(held.number, None, Problem::Unreadable);
-                // Where the next one has the number after this one's, this one was a record.
+                // If the next line does not have the expected number, the unreadable line was a record.
                 if next.is_none_or(|next| next.seq != self.expected) {
                     self.expected += 1;
                     self.before.clear();
@@ -318,13 +319,13 @@ impl<'a> Check<'a> {
         let sealed = verdict.is_sealed != Some(false);
         match verdict.follows {
             Some(true) if is_numbered => Problem::Forged,
-            // Either the hash is the one that was sealed, or the rest is.
+            // Either the hash is the original hash, or the rest of the line is the original text.
             Some(_) if sealed || own => Problem::Edited,
             _ => Problem::Forged,
         }
     }
 
-    /// A line that is what it should be.
+    /// Accepts a valid line.
     fn accept(&mut self, line: &Line<'_>, number: u64) {
         for (anchor, found) in &mut self.anchors {
             if anchor.seq == line.seq {
@@ -370,8 +371,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Notes that everything up to a record is missing, but for what stood too early. Gives the hash of the record just
-    /// before it, where that is known.
+    /// Reports all records before `seq` as missing, except lines that came too early. Returns the hash of the record
+    /// directly before `seq`, if known.
     fn miss(&mut self, seq: u64, number: u64) -> Option<Digest> {
         let early: Vec<_> = self.early.range(self.expected..seq).map(|(seq, early)| (*seq, *early)).collect();
         let mut from = self.expected;
@@ -388,7 +389,7 @@ impl<'a> Check<'a> {
         early.last().filter(|(last, _)| last + 1 == seq).map(|(_, (_, hash))| *hash)
     }
 
-    /// Records from one up to another are missing before a line.
+    /// Reports the records from `from` to before `until` as missing before a line.
     fn missing_range(&mut self, from: u64, until: u64, seq: u64, number: u64) {
         if from < until {
             let to = until - 1;
@@ -399,7 +400,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A line before the one that belongs here.
+    /// Handles a line that precedes the expected record.
     fn stray(&mut self, line: &Line<'_>, number: u64, verdict: &SegmentVerdict) {
         if line.seq < self.expected {
             return self.late(line, number, verdict);
@@ -412,7 +413,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A line with a number that was passed.
+    /// Handles a line with a record number lower than the expected one.
     fn late(&mut self, line: &Line<'_>, number: u64, verdict: &SegmentVerdict) {
         let open = self.missing.iter().position(|(from, to, _)| (*from..=*to).contains(&line.seq));
         let Some(open) = open.filter(|_| verdict.is_sealed != Some(false)) else {
@@ -431,7 +432,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Notes a finding; gives its place if it is listed.
+    /// Adds a finding. Returns its index, if it is listed.
     fn find(&mut self, line: u64, seq: Option<u64>, problem: Problem) -> Option<usize> {
         self.find_in(self.file.clone(), line, seq, problem)
     }

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Something that is wrong, and where.
+/// A problem and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The file.
+    /// The file name.
     pub file: String,
-    /// The line in it, from 1; 0 for the file as a whole.
+    /// The line in the file, from 1; 0 for the whole file.
     pub line: u64,
-    /// The record's number, as far as that is known.
+    /// The record number, if known.
     pub seq: Option<u64>,
     /// A problem.
     pub problem: Problem,
@@ -31,22 +31,22 @@ impl fmt::Display for Finding {
 /// A problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The line is none that an engine writes.
+    /// The line does not have the format of an audit record.
     #[error("not a line of an audit trail")]
     Unreadable,
-    /// It was changed after it was sealed.
+    /// The line was changed after it was written.
     #[error("changed after it was written")]
     Edited,
-    /// No engine with the key has written it as it stands.
+    /// No engine with the key wrote the line in its present form.
     #[error("not sealed with the key: forged, or its seal was changed")]
     Forged,
-    /// It stands where nothing was, or a second time.
+    /// The line was added where no record was, or is a duplicate.
     #[error("inserted: it does not belong here")]
     Inserted,
-    /// It is genuine and stands elsewhere than it was written.
+    /// The line is authentic but at another position than originally.
     #[error("moved: it was written elsewhere in the chain")]
     Moved,
-    /// Records that were here are gone.
+    /// Records are missing in the middle.
     #[error("records {from} to {to} are missing before this")]
     Missing {
         /// The first.
@@ -54,7 +54,7 @@ pub enum Problem {
         /// The last.
         to: u64,
     },
-    /// The trail does not begin where it should: at record 1, or behind the last that was archived.
+    /// The log does not start at record 1, nor right after the last archived record.
     #[error("records {from} to {to} are missing at the beginning, and were not archived")]
     BeginningMissing {
         /// The first.
@@ -62,48 +62,48 @@ pub enum Problem {
         /// The last.
         to: u64,
     },
-    /// The statement of what was archived cannot be believed.
+    /// The archive statement is invalid.
     #[error("{0}")]
     Archived(String),
     /// The archived segments had findings.
     #[error("what was archived had {0} findings")]
     ArchivedFindings(u64),
-    /// The first line does not say what a segment's first line says.
+    /// The first line is not a segment header.
     #[error("the file does not begin as a segment does")]
     NoHeader,
-    /// The name says another first record than is in it.
+    /// The file name does not match its first record.
     #[error("the file's name is not that of its first record")]
     Renamed,
-    /// It goes on from another record than the last before it.
+    /// The segment continues from a different record than the last one before it.
     #[error("the segment goes on from another chain or another state of this one")]
     Spliced,
-    /// It says that it is sealed under another key, and could not be verified.
+    /// The segment names another key and could not be verified.
     #[error("sealed under key {0}, which is not the one given")]
     OtherKey(String),
-    /// The head says more than is there.
+    /// The checkpoint names records that are missing at the end.
     #[error("cut: records {from} to {to} are missing at the end")]
     CutTail {
-        /// The first that is missing.
+        /// First missing record.
         from: u64,
         /// The last record, according to the checkpoint.
         to: u64,
     },
-    /// The head cannot be believed.
+    /// The checkpoint is invalid.
     #[error("{0}")]
     Head(String),
-    /// The record that the head names is another.
+    /// The checkpoint names a different record with this number.
     #[error("the head names another record of this number")]
     HeadDiffers,
-    /// The engine found the trail so when it started.
+    /// An engine found the log in this condition when it started.
     #[error("an engine that started here found the trail damaged: {0}")]
     FoundAtStart(String),
-    /// The record that was expected is another.
+    /// The record differs from the anchor.
     #[error("not the expected record: the trail was rewritten or put back")]
     AnchorDiffers,
-    /// The record that was expected is not there.
+    /// The record of the anchor is absent.
     #[error("the expected record is not here: cut off, put back, or moved away")]
     AnchorAbsent,
-    /// Records that were asked for are not there.
+    /// Requested records are absent.
     #[error("records {from} to {to} were asked for and are not here")]
     NotHere {
         /// The first.

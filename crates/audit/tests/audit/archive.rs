@@ -1,4 +1,4 @@
-//! Segments that are gone: archived, or missing for good.
+//! Segments that are absent: archived, or permanently missing.
 
 use std::fs;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn what_is_missing_at_the_beginning_is_a_finding_for_good() {
             trail(folder.path(), 1, 3);
         }
     }
-    // One in the middle, too, is seen by the engine that starts.
+    // A missing segment in the middle is also detected at the engine start.
     let folder = made();
     fs::remove_file(folder.path().join(&files(folder.path())[1])).unwrap();
     trail(folder.path(), 1, 3);
@@ -68,7 +68,7 @@ fn what_is_archived_verifies_in_both_places_and_goes_on_there() {
     let whole = check(folder.path(), 1);
     let names = files(folder.path());
     let (last, end) = (names.last().unwrap().clone(), first(names.last().unwrap()) - 1);
-    // While an engine writes.
+    // Moves segments while an engine writes.
     let engine = opened(|| Trail::open(options(folder.path()), key(1), Arc::new(NoObserver)));
     let done = moved(&moving(&folder, &to));
     assert_eq!((done.records, done.segments, done.findings), (Some((1, end)), names.len() - 1, 0));
@@ -85,7 +85,7 @@ fn what_is_archived_verifies_in_both_places_and_goes_on_there() {
         let report = verify(at.path(), Some(&key(1)), Range::default(), &[anchor], &mut |_, _| ()).unwrap();
         assert!(report.is_sound(), "{report:?}");
     }
-    // On to the same folder, and then to another, which begins where that ends.
+    // Moves to the same folder again, then to another folder that continues from it.
     trail(folder.path(), 1, RECORDS);
     let second = moved(&moving(&folder, &to)).records.unwrap();
     assert_eq!(second.0, end + 1);
@@ -96,10 +96,10 @@ fn what_is_archived_verifies_in_both_places_and_goes_on_there() {
     let report = check(other.path(), 1);
     assert!(report.is_sound() && (report.first, report.last) == (second.1 + 1, third.1), "{report:?}");
     assert_eq!(problems(folder.path()), []);
-    // A start sees nothing amiss.
+    // An engine start reports no problem.
     trail(folder.path(), 1, 1);
     assert_eq!(problems(folder.path()), []);
-    // By age: nothing is so old yet; then everything that can be moved is.
+    // Moves by age: first no segment is old enough, then all completed segments are.
     trail(folder.path(), 1, RECORDS);
     let begun = Moment::parse(b"2026-01-01T00:00:00.000Z").unwrap();
     assert_eq!(moved(&Move { before: Some(begun), ..moving(&folder, &other) }).records, None);
@@ -116,7 +116,7 @@ fn a_statement_covers_what_was_moved_and_nothing_else() {
     trail(folder.path(), 1, RECORDS);
     let (_, later) = moved(&moving(&folder, &to)).records.unwrap();
     let new = fs::read(&statement).unwrap();
-    // Put back, taken away, or another's.
+    // Restores an old statement, removes the statement, or uses the statement of another log.
     fs::write(&statement, &old).unwrap();
     assert_eq!(problems(folder.path()), [Problem::BeginningMissing { from: end + 1, to: later }]);
     fs::remove_file(&statement).unwrap();
@@ -137,7 +137,7 @@ fn a_statement_covers_what_was_moved_and_nothing_else() {
     let next = files(folder.path())[1].clone();
     fs::remove_file(folder.path().join(&files(folder.path())[0])).unwrap();
     assert_eq!(problems(folder.path()), [Problem::BeginningMissing { from: later + 1, to: first(&next) - 1 }]);
-    // With everything else gone it still tells that there was a trail.
+    // With every other file gone, the statement still proves that a log existed.
     files(folder.path()).iter().for_each(|file| fs::remove_file(folder.path().join(file)).unwrap());
     fs::remove_file(folder.path().join(HEAD_FILE)).unwrap();
     trail(folder.path(), 1, 1);
@@ -162,7 +162,7 @@ fn what_does_not_verify_or_does_not_fit_is_not_moved() {
     assert!(matches!(archive(&moving(&folder, &headless), &key(1), &mut |_, _| ()), Err(ArchiveError::InUse { .. })));
     drop(engine);
     is_whole();
-    // A line that was changed stays to be seen wherever it goes.
+    // A changed line is reported in every folder that it is moved to.
     let mut changed = lines(folder.path(), &names[1]);
     changed[4] = changed[4].replacen("relay.internal", "nobody", 1);
     put(folder.path(), &names[1], &changed);
@@ -177,7 +177,7 @@ fn what_does_not_verify_or_does_not_fit_is_not_moved() {
         trail(folder.path(), 1, RECORDS);
         moved(&moving(&folder, &to));
     }
-    // One that does not go on from what is there.
+    // A target folder that does not continue from the existing records.
     let (another, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     trail(folder.path(), 1, RECORDS);
     moved(&moving(&folder, &another));
@@ -192,13 +192,13 @@ fn nothing_is_removed_that_has_no_copy() {
     let (folder, to) = (made(), TempDir::new().unwrap());
     let names = files(folder.path());
     moved(&moving(&folder, &to));
-    // Put back to look at it, and then moved on to elsewhere: there is no other copy there.
+    // Archived segments that were copied back and then moved to a third folder, which has no other copy.
     copied(to.path(), folder.path(), &names[..2]);
     let other = TempDir::new().unwrap();
     trail(folder.path(), 1, RECORDS);
     moved(&moving(&folder, &other));
     assert_eq!(files(folder.path())[..2], names[..2]);
-    // A new chain, whose records have numbers that the statement covers.
+    // A new chain, whose record numbers the statement already covers.
     files(folder.path()).iter().for_each(|file| fs::remove_file(folder.path().join(file)).unwrap());
     fs::remove_file(folder.path().join(HEAD_FILE)).unwrap();
     trail(folder.path(), 1, RECORDS);
@@ -206,7 +206,7 @@ fn nothing_is_removed_that_has_no_copy() {
     let said = refused(&moving(&folder, &other));
     assert!(said.contains("is of another trail than archived.json is of"), "{said}");
     assert_eq!(files(folder.path()), begun);
-    // One that an engine was killed over is not the one that is written.
+    // An empty segment of a killed engine does not count as the current segment.
     let (folder, to) = (made(), TempDir::new().unwrap());
     let last = files(folder.path()).pop().unwrap();
     fs::write(folder.path().join("audit-0000000000009999.jsonl"), "").unwrap();
@@ -221,7 +221,7 @@ fn a_move_that_was_killed_and_has_more_to_move_goes_on() {
     let before = TempDir::new().unwrap();
     copied(folder.path(), before.path(), &names);
     moved(&moving(&folder, &to));
-    // Before the statement; and then more is written.
+    // Interrupted before the statement, then more records are written.
     copied(before.path(), folder.path(), &names[..names.len() - 1]);
     fs::remove_file(folder.path().join(ARCHIVED_FILE)).unwrap();
     trail(folder.path(), 1, RECORDS);
@@ -235,12 +235,12 @@ fn a_move_that_was_killed_is_no_finding_and_is_run_again() {
     let names = files(folder.path());
     let moving = moving(&folder, &to);
     copied(folder.path(), before.path(), &names);
-    // Amid the copies.
+    // Interrupted during the copies.
     copied(folder.path(), to.path(), &names[..1]);
     fs::write(to.path().join("audit-0000000000000099.partial"), "torn").unwrap();
     moved(&moving);
     let statement = fs::read(folder.path().join(ARCHIVED_FILE)).unwrap();
-    // Before the statement, and amid the removals.
+    // Interrupted before the statement, and during the removals.
     for removed in [0, 0, 1, names.len() - 2] {
         copied(before.path(), folder.path(), &names[removed..]);
         assert_eq!(problems(folder.path()), [], "{removed}");

@@ -1,10 +1,10 @@
-//! All integration tests of the audit log, as one executable: it is linked and started once.
+//! All integration tests of the audit log, as one executable that is linked and started once.
 //!
 //! | module | what it tests |
 //! | --- | --- |
-//! | `archive` | segments that are gone: archived, or missing for good |
+//! | `archive` | absent segments: archived, or permanently missing |
 //! | `kills` | a log in a process that is killed, and on a full disk |
-//! | `room` | the largest size of a folder, and what is kept for permitted requests |
+//! | `room` | the largest size of a folder, and the space reserved for permitted requests |
 //! | `tamper` | every change to the files, and where verification finds it |
 
 #![allow(

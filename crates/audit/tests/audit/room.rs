@@ -83,7 +83,7 @@ fn a_folder_has_a_largest_size_and_goes_on_when_segments_are_moved_away() {
     let (from, to) = (folder.path().to_owned(), elsewhere.path().to_owned());
     let this = Move { folder: from, to, before: None, despite_findings: false };
     assert!(archive(&this, &key(), &mut |_, _| ()).unwrap().segments >= 3);
-    // It tries once a second.
+    // The writer retries once per second.
     while trail.rejects() {
         std::thread::sleep(Duration::from_millis(10));
     }

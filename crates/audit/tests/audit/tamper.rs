@@ -44,7 +44,8 @@ pub(crate) fn options(folder: &Path) -> TrailOptions {
     }
 }
 
-/// Opens what was closed just now. A process that another test starts holds copies of all locks until it runs its program.
+/// Opens a log that was just closed. A child process that another test starts inherits all locks until it executes its
+/// program.
 pub(crate) fn opened<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> T {
     loop {
         match open() {
@@ -55,7 +56,7 @@ pub(crate) fn opened<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> T 
     }
 }
 
-/// A trail of several segments under a key.
+/// Creates an audit log of several segments under a key.
 pub(crate) fn trail(folder: &Path, byte: u8, records: u64) {
     let trail = opened(|| Trail::open(options(folder), key(byte), Arc::new(NoObserver)));
     for call in 0..records {
@@ -105,7 +106,7 @@ pub(crate) fn put(folder: &Path, file: &str, lines: &[String]) {
     fs::write(folder.join(file), lines.iter().flat_map(|line| [line, "\n"]).collect::<String>()).unwrap();
 }
 
-/// The first record of a file, by its name.
+/// Parses the first record number from a file name.
 pub(crate) fn first(file: &str) -> u64 {
     file.trim_start_matches("audit-").trim_end_matches(".jsonl").parse().unwrap()
 }
@@ -131,7 +132,7 @@ fn what_was_written_verifies_and_says_what_it_covers() {
     }
 }
 
-/// Changes lines of the second segment and says what is found, with the key and without.
+/// Changes lines of the second segment and checks the findings, with and without the key.
 fn tampered(
     name: &str,
     change: impl Fn(&mut Vec<String>),
@@ -155,14 +156,14 @@ fn tampered(
     assert_eq!(plain(folder.path()).findings, expected(unkeyed), "{name}, without");
 }
 
-/// Replaces the hash or the seal of a line by other digits.
+/// Changes one digit of the hash or the MAC of a line.
 fn other_digits(line: &str, field: &str) -> String {
     let at = line.find(field).unwrap() + field.len();
     let digit = if line.as_bytes()[at] == b'0' { '1' } else { '0' };
     format!("{}{digit}{}", &line[..at], &line[at + 1..])
 }
 
-/// A line, and what stands behind it, sealed again as one can who lacks the key.
+/// Changes a line and recomputes the hashes of all following lines, as an attacker without the key can.
 fn rewritten(lines: &[String], from: usize, change: impl Fn(&str) -> String) -> Vec<String> {
     use sha2::{Digest as _, Sha256};
     let hash_of = |line: &str| -> Vec<u8> {
@@ -189,7 +190,7 @@ fn whatever_is_done_to_the_lines_is_found_where_it_was_done() {
     let edit =
         |from: &'static str, to: &'static str| move |lines: &mut Vec<String>| lines[4] = lines[4].replacen(from, to, 1);
     let one = |problem: Problem| vec![(5, 5, problem)];
-    // Each part of a line.
+    // Changes each part of a line.
     for (from, to) in [
         ("relay.internal", "relay.external"),
         ("\"time\":\"2", "\"time\":\"3"),
@@ -225,7 +226,7 @@ fn whatever_is_done_to_the_lines_is_found_where_it_was_done() {
         put(folder.path(), file, &changed);
         assert!(!check(folder.path(), 1).is_sound());
     }
-    // Lines as wholes.
+    // Changes whole lines.
     let gone = |lines: &mut Vec<String>| drop(lines.remove(4));
     let missing = [(5, 6, Missing { from: 5, to: 5 })];
     tampered("one removed", gone, &missing, &missing);
@@ -256,7 +257,7 @@ fn whatever_is_done_to_the_lines_is_found_where_it_was_done() {
 fn who_lacks_the_key_rewrites_everything_and_is_found_at_the_first_line() {
     let folder = made();
     let names = files(folder.path());
-    // Edits a record and seals all that follows again, over all files, as the format says.
+    // Edits a record and recomputes all later hashes over all files, as the format specifies.
     let all: Vec<_> = names.iter().flat_map(|file| lines(folder.path(), file)).collect();
     let at = lines(folder.path(), &names[0]).len() + 4;
     let all = rewritten(&all, at, |line| line.replacen("relay.internal", "nobody", 1));
@@ -268,7 +269,7 @@ fn who_lacks_the_key_rewrites_everything_and_is_found_at_the_first_line() {
     }
     let report = check(folder.path(), 1);
     assert_eq!(report.findings[0], finding(&names[1], 5, first(&names[1]) + 4, Problem::Forged));
-    // A first line whose previous one is still named in it is told by that.
+    // Even without the key, the change shows at the next segment header, which still names the original previous hash.
     let bad: std::collections::BTreeSet<_> = report.findings.iter().filter_map(|finding| finding.seq).collect();
     assert_eq!(bad.len() as u64, report.last - (first(&names[1]) + 4) + 1, "every line from there on");
     assert_eq!(
@@ -286,7 +287,7 @@ fn a_trail_of_another_key_is_no_proof() {
     let problems: Vec<_> = report.findings.iter().map(|finding| finding.problem.clone()).collect();
     assert_eq!(problems[0], Problem::OtherKey(key(2).id()));
     assert!(matches!(&problems[1], Problem::Head(text) if text.contains(&key(2).id())), "{problems:?}");
-    // It claims the right key.
+    // Claims the right key.
     for file in files(folder.path()) {
         let changed = fs::read_to_string(folder.path().join(&file)).unwrap().replace(&key(2).id(), &key(1).id());
         fs::write(folder.path().join(file), changed).unwrap();
@@ -296,13 +297,13 @@ fn a_trail_of_another_key_is_no_proof() {
 
 #[test]
 fn whole_files_are_missed_and_told_apart() {
-    // One in the middle.
+    // A segment missing in the middle.
     let folder = made();
     let names = files(folder.path());
     fs::remove_file(folder.path().join(&names[1])).unwrap();
     let missing = Problem::Missing { from: first(&names[1]), to: first(&names[2]) - 1 };
     assert_eq!(check(folder.path(), 1).findings, [finding(&names[2], 1, first(&names[2]), missing)]);
-    // The first: what is left verifies to who says where it begins.
+    // The first segment is missing. The rest verifies if the range starts after it.
     let folder = made();
     fs::remove_file(folder.path().join(&names[0])).unwrap();
     let to = first(&names[1]) - 1;
@@ -316,12 +317,12 @@ fn whole_files_are_missed_and_told_apart() {
     let report = verify(folder.path(), Some(&key(1)), all, &[], &mut |_, _| ()).unwrap();
     let absent = Problem::NotHere { from: 1, to: first(&names[1]) - 1 };
     assert_eq!(report.findings.last().unwrap().problem, absent);
-    // One under another name.
+    // A segment under another name.
     let folder = made();
     fs::rename(folder.path().join(&names[1]), folder.path().join("audit-0000000000000015.jsonl")).unwrap();
     let found = check(folder.path(), 1).findings;
     assert_eq!((&found[0].problem, found.len()), (&Problem::Renamed, 1), "{found:?}");
-    // One of another chain under the same key.
+    // A segment of another chain under the same key.
     let (folder, other) = (made(), made());
     fs::copy(other.path().join(&names[1]), folder.path().join(&names[1])).unwrap();
     let found = check(folder.path(), 1).findings;
@@ -343,7 +344,7 @@ fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
     let names = files(folder.path());
     let (last_file, old_head) = (names.last().unwrap(), fs::read(folder.path().join(HEAD_FILE)).unwrap());
     let last = check(folder.path(), 1).last;
-    // Some lines, and a whole file.
+    // Some lines and a whole file are cut off.
     let mut cut = lines(folder.path(), last_file);
     let kept = cut.len() - 2;
     cut.truncate(kept);
@@ -360,7 +361,7 @@ fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
     fs::remove_file(folder.path().join(last_file)).unwrap();
     let report = check(folder.path(), 1);
     assert_eq!(report.findings[0].problem, Problem::CutTail { from: first(last_file), to: last });
-    // The head with them: removed, damaged, made up.
+    // The checkpoint is also removed, damaged or forged.
     let text = String::from_utf8(old_head.clone()).unwrap();
     let lower = text.replacen(&format!("\"seq\":{last}"), &format!("\"seq\":{}", report.last), 1);
     for (name, head) in [("damaged", "{}"), ("made up", &lower)] {
@@ -370,7 +371,8 @@ fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
     }
     fs::remove_file(folder.path().join(HEAD_FILE)).unwrap();
     assert!(matches!(&check(folder.path(), 1).findings[..], [Finding { problem: Problem::Head(_), .. }]));
-    // Put back to an earlier state, head and all: nothing in the folder tells; what was kept elsewhere does.
+    // Resets the log to an earlier state, with its checkpoint. Nothing in the folder reveals the rollback, but an
+    // anchor stored elsewhere does.
     let folder = tempfile::tempdir().unwrap();
     trail(folder.path(), 1, 3);
     let backup: Vec<_> = fs::read_dir(folder.path())
@@ -392,7 +394,7 @@ fn a_cut_tail_is_told_by_the_head_and_an_old_head_by_an_anchor() {
     assert_eq!(expect(anchor).findings[0].problem, Problem::AnchorAbsent);
 }
 
-/// An engine that starts on a trail that was tampered with goes on, and what was done stays to be seen.
+/// An engine that starts on a tampered log continues, and the changes remain detectable.
 #[test]
 fn a_restart_hides_nothing() {
     let cut = |folder: &Path| {
@@ -455,7 +457,7 @@ fn what_a_kill_tears_is_set_aside_and_no_finding() {
         assert_eq!(fs::read(&path).unwrap(), whole);
         assert!(fs::read(folder.path().join(format!("{file}.torn"))).unwrap().ends_with(&[torn, b"\n"].concat()));
     }
-    // A segment of which nothing was written.
+    // An empty segment.
     fs::write(folder.path().join("audit-0000000000000099.jsonl"), "").unwrap();
     trail(folder.path(), 1, 3);
     assert!(check(folder.path(), 1).is_sound());

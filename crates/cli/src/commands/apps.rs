@@ -1,4 +1,4 @@
-//! `apps`: make and list apps, change their keys and settings, over an engine's control listener or in a file.
+//! `apps`: creates and lists apps, and changes their keys and settings, over an engine's control listener or in a file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -26,45 +26,45 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum AppsCommand {
-    /// Make an app with a key on each curve and one for its tokens
+    /// Create an app with a key on each curve and one for its tokens
     Create {
         /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
         name: String,
         #[command(flatten)]
         place: Place,
     },
-    /// Make an app's next key, which seals from then on; the older ones go on opening
+    /// Create an app's next key, which seals from then on; older keys still open
     Rotate {
         /// The app
         name: String,
-        /// Only on this curve; each curve that the app has keys on if left out
+        /// Only on this curve [default: each curve that the app has keys on]
         #[arg(long, value_parser = curve)]
         curve: Option<Curve>,
-        /// The key that seals the values of tokens, instead
+        /// Rotate the key that seals the values of tokens instead
         #[arg(long, conflicts_with = "curve")]
         token: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// Add a key that was made elsewhere, so that what was encrypted to it opens here
+    /// Import a key that was made elsewhere, so that data encrypted to it opens here
     Import(ImportArgs),
-    /// Stop an app, whose calls are then refused, or one of its keys: nothing opens or seals under it any more, not even if
+    /// Disable an app, whose requests are then denied, or one of its keys, which then neither opens nor seals, even if
     /// it is the last
     Disable(PartArgs),
-    /// Take a mistaken `disable` back
+    /// Undo a mistaken `disable`
     Enable(PartArgs),
-    /// Stop an app or one of its keys, and remove it after a time, with all that was sealed under it
+    /// Disable an app or one of its keys, and delete it after a delay, with all data sealed under it
     Delete {
-        /// Seconds until then; `restore` takes it back before
+        /// Seconds until the deletion; until then, `restore` undoes it
         #[arg(long, value_name = "N", default_value_t = DELAY_S_DEFAULT,
             value_parser = clap::value_parser!(u64).range(0..=DELAY_S_MAX))]
         delay_s: u64,
         #[command(flatten)]
         part: PartArgs,
     },
-    /// Take a `delete` back while its time lasts
+    /// Undo a `delete` before its delay is over
     Restore(PartArgs),
-    /// Change an app's settings; what is not named stays
+    /// Change an app's settings; settings that are not named stay
     Set {
         /// The app
         name: String,
@@ -78,9 +78,9 @@ enum AppsCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Write the apps of an engine to a file that engines with `state.mode` "stateless" read; keys stay sealed
+    /// Write an engine's apps to a file for engines with `state.mode` "stateless"; keys stay sealed
     Export {
-        /// The file, which must not be there
+        /// The file, which must not exist
         file: PathBuf,
         #[command(flatten)]
         at: At,
@@ -95,11 +95,12 @@ struct ImportArgs {
     /// r1 is P-256, k1 is secp256k1
     #[arg(long, value_parser = curve)]
     curve: Curve,
-    /// The private key, which others must not be able to read: PEM without a password (SEC 1 or PKCS #8), or its 32
-    /// bytes in hexadecimal or base64; `-` reads standard input
+    /// The private key: PEM without a password (SEC 1 or PKCS #8), or its 32 bytes in hexadecimal or base64; `-` reads
+    /// standard input. Other users must not be able to read the file
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
-    /// Also seal with it from now on, as after `rotate`; it only opens otherwise, since others may hold it
+    /// Also seal with this key from now on, as after `rotate`. Without this option the key only opens, because others
+    /// may hold it
     #[arg(long)]
     seals: bool,
     #[command(flatten)]
@@ -110,8 +111,9 @@ struct ImportArgs {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct SettingArgs {
-    /// Allow calls of key scope `epoch`: they share one ephemeral key per curve for this many milliseconds, 1 to 15000.
-    /// A call of few fields then costs a fraction; whoever learns that key reads all fields sealed under it. 0 forbids it
+    /// Allow requests of key scope `epoch`, which share one ephemeral key per curve for this many milliseconds, 1 to
+    /// 15000. A request of few fields then costs a fraction, but whoever learns that key can read all fields sealed
+    /// under it. 0 forbids it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(EpochLifetime::MS_MAX)))]
     epoch_ms: Option<u32>,
     /// Format for requests that name none: native or evervault
@@ -119,12 +121,13 @@ struct SettingArgs {
     format: Option<Format>,
 }
 
-/// An app or one of its keys.
+/// An app, or one of its keys.
 #[derive(Debug, clap::Args)]
 struct PartArgs {
     /// The app
     name: String,
-    /// One of its keys, by its id as `apps list` and `inspect` show it: 10 hexadecimal digits, or token-N; the whole app if
+    /// Id of one of the app's keys, as `apps list` and `inspect` show it: 10 hexadecimal digits, or token-N [default:
+    /// the whole app]
     /// left out
     #[arg(value_name = "KEY", value_parser = key_id)]
     key_id: Option<String>,
@@ -133,7 +136,7 @@ struct PartArgs {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    // It may hold the key-encryption key, and exported ones.
+    // This process can hold the key-encryption key, and exported keys.
     super::serve::no_core_dumps();
     match &args.command {
         AppsCommand::Create { name, place } => {
@@ -171,7 +174,7 @@ fn key_id(id: &str) -> Result<String, String> {
     if known { Ok(id.to_owned()) } else { Err("a key's id is 10 hexadecimal digits, or token-N".into()) }
 }
 
-/// Rotates one kind of key, or each curve that the app has keys on. Prints the new ones.
+/// Rotates one kind of key, or the keys on each curve of the app. Prints the new keys.
 fn rotate(name: &str, curve: Option<Curve>, token: bool, place: &Place) -> Result<(), Failure> {
     let changes = place.run(async |desk| {
         let kinds = match (token, curve) {
@@ -188,7 +191,7 @@ fn rotate(name: &str, curve: Option<Curve>, token: bool, place: &Place) -> Resul
     print_keys(place.at.json, &changes)
 }
 
-/// The curves that an app has keys on.
+/// Returns the curves that an app has keys on.
 async fn curves(desk: &Desk, name: &str) -> Result<Vec<Curve>, Failure> {
     let apps = desk.apps().await?;
     let app = apps.iter().find(|app| app.app == name).ok_or_else(|| format!("there is no app {name}"))?;
@@ -212,15 +215,15 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
     print_keys(args.place.at.json, &[change])
 }
 
-/// Longest file that holds a private key. PEM of one takes 300 bytes.
+/// Longest accepted private key file. A key in PEM takes 300 bytes.
 const KEY_FILE_BYTES_MAX: usize = 64 << 10;
 
-/// Reads a file with a private key, or standard input. Errors repeat nothing of it.
+/// Reads a file with a private key, or standard input. Errors contain none of its text.
 fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    // One allocation of the full size: a growing buffer would leave copies of the key behind, unwiped.
+    // Allocates the full size once. A growing buffer would leave copies of the key behind that are not wiped.
     let mut text = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX + 1));
     let open = if file == Path::new("-") {
-        // Not through `Stdin`, whose buffer is never wiped.
+        // Does not use `Stdin`, because its buffer is never wiped.
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
     } else {
         let open = File::open(file)?;
@@ -262,11 +265,12 @@ fn write_export(file: &Path, at: &At) -> Result<(), Failure> {
     })
 }
 
-/// Active keys on a curve beyond which an app is warned of: 0.25 ms for each Evervault key that opens nothing.
+/// Number of active keys on a curve above which a warning is printed. Each Evervault key that opens nothing costs 0.25
+/// ms.
 const ACTIVE_KEYS_FINE: usize = 4;
 
-/// Says so where a curve of the changed key has many active keys, for an Evervault value names none of them, or none that
-/// seals.
+/// Warns if a curve of the changed key has too many active keys, or no active key that seals. An Evervault value does
+/// not name its key, so all active keys may be tried.
 fn warn(app: &App, changed: &str) {
     let Some(key) = app.keys.iter().find(|key| key.id == changed) else { return };
     let (app_name, curve) = (&app.app, &key.curve);
@@ -285,7 +289,7 @@ fn warn(app: &App, changed: &str) {
     }
 }
 
-/// Prints an app with the keys that were changed, and no others.
+/// Prints an app with only the changed keys.
 fn print_keys(as_json: bool, changes: &[AppChanged]) -> Result<(), Failure> {
     let changed = |id: &str| changes.iter().any(|change| change.key.as_deref() == Some(id));
     let Some(mut app) = changes.last().and_then(|change| change.app.clone()) else {

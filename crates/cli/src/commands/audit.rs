@@ -1,4 +1,4 @@
-//! `audit`: what is in the audit trail, and whether it is as it was written.
+//! `audit`: shows the audit trail, and verifies that it is unchanged.
 
 use std::collections::VecDeque;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -19,7 +19,7 @@ use super::{Failure, default_config, folder};
 use sealwire_config::{Config, Environment};
 use sealwire_engine::kek::read_kek;
 
-/// How often `show --follow` looks for more.
+/// Interval at which `show --follow` polls for new records.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
 /// Most records of `--tail`.
 const TAIL_MAX: u64 = 100_000;
@@ -33,24 +33,24 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Verify an audit trail: find what was changed, removed, moved, added, forged or cut off, and say where
+    /// Verify an audit trail: report records that were changed, removed, moved, added, forged or cut off
     ///
-    /// Exit status 0: nothing was. All must be there from record 1 on, or from behind what `audit archive` moved away, unless
-    /// --from says where it begins. With the key-encryption key that the configuration names every record is checked to be
-    /// an engine's; without it only that each follows from the one before.
+    /// Exit status 0: the trail is sound. All records must exist from record 1, or from the end of the last `audit
+    /// archive`, unless --from names the first. With the configured key-encryption key, every record is checked to be
+    /// from an engine. Without the key, only the chain from record to record is checked.
     Verify {
         #[command(flatten)]
         place: AuditSource,
-        /// First record to verify; its whole file is, and what was before it need not be there
+        /// First record to verify. Its whole file is verified; records before it need not exist
         #[arg(long, value_name = "SEQ")]
         from: Option<u64>,
-        /// Last record to verify; then the end of the trail is not asked
+        /// Last record to verify; the end of the trail is then not checked
         #[arg(long, value_name = "SEQ")]
         to: Option<u64>,
         /// A record that must be there, as `audit checkpoint` or a log line named it; may be given again
         #[arg(long, value_name = "SEQ:HASH")]
         expect: Vec<Anchor>,
-        /// Do not use the key: only check that each record follows from the one before
+        /// Verify without the key: only check that each record follows from the one before
         #[arg(long)]
         plain: bool,
         /// Say the result in JSON
@@ -63,37 +63,39 @@ enum AuditCommand {
         place: AuditSource,
         #[command(flatten)]
         wanted: Wanted,
-        /// Only the last so many
+        /// Only the last records, at most this many
         #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=TAIL_MAX))]
         tail: Option<u64>,
-        /// Go on with what is written from now, until Ctrl-C
+        /// Continue with new records as they are written, until Ctrl-C
         #[arg(long, short)]
         follow: bool,
-        /// Print the lines as they are
+        /// Print the raw lines
         #[arg(long)]
         json: bool,
     },
-    /// Move complete segments to another folder, so that what is missing in the trail is told from what was archived
+    /// Move complete segments to another folder, and record the move so that archived records are not reported as
+    /// missing
     ///
     /// Segments are verified before they are moved. An authenticated statement stays behind. The other folder is a trail of its own: it verifies by itself
     /// and takes what is moved later. The engine may run. Killed at any point, it loses nothing: run it again.
     Archive {
         #[command(flatten)]
         place: AuditSource,
-        /// Folder to move to: a new one, or that of earlier moves
+        /// Folder to move to: a new folder, or that of earlier moves
         #[arg(long, value_name = "FOLDER")]
         to: PathBuf,
-        /// Only segments whose records are all older: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago [default: all but the last]
+        /// Only segments with all records older than this: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago [default: all
+        /// but the last]
         #[arg(long, value_name = "TIME", value_parser = moment)]
         before: Option<Moment>,
-        /// Move also what does not verify; `audit verify` says so from then on
+        /// Also move segments that do not verify; `audit verify` reports them from then on
         #[arg(long)]
         despite_findings: bool,
         /// Say the result in JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print the last record's number and hash, as `audit verify --expect` takes them: keep it where nobody can change it
+    /// Print the last record's number and hash for `audit verify --expect`. Keep them where nobody can change them
     Checkpoint {
         #[command(flatten)]
         place: AuditSource,
@@ -103,7 +105,7 @@ enum AuditCommand {
     },
 }
 
-/// Where the trail is, and its key.
+/// Location of the trail and its key.
 #[derive(Debug, clap::Args)]
 struct AuditSource {
     /// Folder of the trail [default: `audit.folder` of the configuration]
@@ -115,31 +117,31 @@ struct AuditSource {
     config: Option<PathBuf>,
 }
 
-/// Which records are shown. All that is said must hold.
+/// Selects the records to show. A record must match all given filters.
 #[derive(Debug, clap::Args)]
 struct Wanted {
-    /// Of this principal, by its whole name
+    /// Only records of this principal, by its whole name
     #[arg(long, value_name = "NAME")]
     principal: Option<String>,
-    /// Of this app
+    /// Only records of this app
     #[arg(long, value_name = "NAME")]
     app: Option<String>,
-    /// Of this collection
+    /// Only records of this collection
     #[arg(long, value_name = "NAME")]
     collection: Option<String>,
-    /// Of this method, such as decrypt or apps.rotate
+    /// Only records of this method, such as decrypt or apps.rotate
     #[arg(long, value_name = "NAME")]
     method: Option<String>,
-    /// With this outcome: ok, an error's code, or failed for every error
+    /// Only records with this outcome: ok, an error's code, or failed for every error
     #[arg(long, value_name = "CODE")]
     outcome: Option<String>,
-    /// Of this kind: call, start, stop, segment, gap, refused, sweep or reload
+    /// Only records of this kind: call, start, stop, segment, gap, refused, sweep or reload
     #[arg(long, value_name = "KIND")]
     event: Option<String>,
-    /// Not before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago
+    /// No records before this time: 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Moment>,
-    /// Not after this time
+    /// No records after this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Moment>,
 }
@@ -178,7 +180,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl AuditSource {
-    /// The folder and, where it is wanted and known, the key.
+    /// Returns the folder and, if `keyed` and a configuration is used, the key.
     fn find(&self, keyed: bool) -> Result<(PathBuf, Option<AuditKey>), Failure> {
         let config = match (&self.config, &self.folder) {
             (None, Some(_)) => None,
@@ -215,7 +217,7 @@ impl Wanted {
     }
 }
 
-/// Reads a time, or how long ago it was.
+/// Parses a time, or an age such as `15m`.
 fn moment(text: &str) -> Result<Moment, String> {
     if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
         return Ok(Moment::of(time.into()));

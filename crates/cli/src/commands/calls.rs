@@ -1,4 +1,4 @@
-//! `inspect`, `health` and `info`: one call, and its answer for a person or a machine.
+//! `inspect`, `health` and `info`: each sends one request, and prints the response as text or JSON.
 
 use std::time::Instant;
 
@@ -82,7 +82,7 @@ pub(super) fn info(args: &PlainArgs) -> Result<(), Failure> {
     )
 }
 
-/// Prints an object: as JSON, or a line per key.
+/// Prints an object as JSON, or as one line per key.
 fn print(as_json: bool, object: &Value) -> Result<(), Failure> {
     if as_json {
         println!("{object}");

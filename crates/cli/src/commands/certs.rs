@@ -1,4 +1,4 @@
-//! `certs`: an authority in a folder, and certificates under it.
+//! `certs`: creates an authority in a folder, and issues certificates under it.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, SecretPem, Usage,
 
 /// Base name of an authority's files.
 pub(super) const CA: &str = "ca";
-/// Days an authority made here is valid.
+/// Validity in days of an authority that this command creates.
 pub(super) const CA_DAYS: u32 = 3_650;
-/// Days a certificate made here is valid.
+/// Validity in days of a certificate that this command issues.
 pub(super) const LEAF_DAYS: u32 = 365;
 
 /// Arguments of `certs`.
@@ -25,14 +25,14 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum CertsCommand {
-    /// Make an authority: ca.pem and ca-key.pem
+    /// Create an authority: ca.pem and ca-key.pem
     Authority {
         #[command(flatten)]
         common: Common,
-        /// Its common name
+        /// The authority's common name
         #[arg(long, default_value = "Sealwire")]
         name: String,
-        /// Days it is valid
+        /// Days that the authority is valid
         #[arg(long, default_value_t = CA_DAYS)]
         days: u32,
     },
@@ -43,7 +43,7 @@ enum CertsCommand {
         #[command(flatten)]
         leaf: LeafArgs,
     },
-    /// Issue a certificate for a caller: NAME.pem and NAME-key.pem
+    /// Issue a certificate for a client: NAME.pem and NAME-key.pem
     Client {
         #[command(flatten)]
         common: Common,
@@ -54,7 +54,7 @@ enum CertsCommand {
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// Folder with the authority, where files are written
+    /// Folder with the authority, to which new files are written
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
     /// Print JSON
@@ -72,10 +72,11 @@ struct LeafArgs {
     /// IP addresses
     #[arg(long, value_name = "ADDRESS")]
     ip: Vec<IpAddr>,
-    /// URIs, such as spiffe://example.org/relay; in a client's certificate, what the engine calls it first
+    /// URIs, such as spiffe://example.org/relay; in a client's certificate, the engine prefers the URI as the client's
+    /// name
     #[arg(long, value_name = "URI")]
     uri: Vec<String>,
-    /// Days it is valid
+    /// Days that the certificate is valid
     #[arg(long, default_value_t = LEAF_DAYS)]
     days: u32,
 }
@@ -120,7 +121,7 @@ impl Common {
     }
 }
 
-/// The authority in a folder.
+/// Loads the authority in a folder.
 pub(super) fn load_authority(folder: &Path) -> Result<Authority, Failure> {
     let read = |name: &str| {
         let path = folder.join(name);
@@ -130,7 +131,7 @@ pub(super) fn load_authority(folder: &Path) -> Result<Authority, Failure> {
     Ok(Authority::load(&read("ca.pem")?, SecretPem::new(read("ca-key.pem")?))?)
 }
 
-/// Issues a certificate and writes it beside its authority.
+/// Issues a certificate and writes it to the authority's folder.
 pub(super) fn issue(
     folder: &Path,
     name: &str,
@@ -141,7 +142,7 @@ pub(super) fn issue(
     write_pair(folder, name, &issued.cert_pem, &issued.key_pem)
 }
 
-/// Writes NAME.pem and NAME-key.pem; never over an existing one.
+/// Writes NAME.pem and NAME-key.pem. Never overwrites an existing file.
 pub(super) fn write_pair(
     folder: &Path,
     name: &str,
@@ -149,7 +150,7 @@ pub(super) fn write_pair(
     key: &SecretPem,
 ) -> Result<(PathBuf, PathBuf), Failure> {
     let (cert_path, key_path) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}-key.pem")));
-    // The key first: a certificate without its key would look finished.
+    // Writes the key first: a certificate without its key would look complete.
     sealwire_dev_ca::write(&key_path, key.expose().as_bytes(), Access::Owner, Existing::Keep)?;
     sealwire_dev_ca::write(&cert_path, cert.as_bytes(), Access::Everyone, Existing::Keep)?;
     Ok((cert_path, key_path))

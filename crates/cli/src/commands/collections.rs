@@ -1,4 +1,4 @@
-//! `collections`: make and list collections of tokens, over an engine's control listener or in a file.
+//! `collections`: creates and lists collections of tokens, over an engine's control listener or in a file.
 
 use clap::{Subcommand, ValueEnum};
 use sealwire_wire::EXPIRES_S_MAX;
@@ -16,7 +16,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum CollectionsCommand {
-    /// Make a collection: where tokens and the values they stand for are kept
+    /// Create a collection, which stores tokens and the values that they stand for
     Create {
         /// The app
         app: String,
@@ -45,7 +45,7 @@ enum CollectionsCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Remove a collection at once: none of its tokens is found any more. There is no way back
+    /// Delete a collection at once, with all of its tokens. This cannot be undone
     Delete {
         /// The app
         app: String,
@@ -56,30 +56,30 @@ enum CollectionsCommand {
     },
 }
 
-/// Rules of a new collection. Only the two times can be changed later.
+/// Settings of a new collection. Only the two times can be changed later.
 #[derive(Debug, clap::Args)]
 struct Rules {
-    /// random: every call makes new tokens. deterministic: equal values have one token, so whoever sees tokens sees which
-    /// values are equal. one-way: the same, and no token leads back
+    /// random: every request makes new tokens. deterministic: equal values have equal tokens, so tokens reveal which
+    /// values are equal. one-way: like deterministic, and no token can be detokenized
     #[arg(long, value_enum)]
     kind: KindName,
     /// Format of tokens: tok_ and 22 letters and digits, a UUID, as many digits as the value, a card number with the
     /// value's ends, an address that gets no mail
     #[arg(long, value_enum, default_value = "opaque")]
     format: TokenFormatName,
-    /// Digits of a card number that its token keeps in front, 0 to 6 [default: 6]
+    /// First digits of a card number that its token keeps, 0 to 6 [default: 6]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=6))]
     first: Option<u8>,
-    /// Digits of a card number that its token keeps at the end, 0 to 4 [default: 4]
+    /// Last digits of a card number that its token keeps, 0 to 4 [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=4))]
     last: Option<u8>,
     /// Scope in which equal values have equal tokens: the whole collection, or one context
     #[arg(long, value_enum, default_value = "collection")]
     scope: ScopeName,
-    /// Seconds after which tokens expire whose call names no time [default: never]
+    /// Seconds after which tokens expire, unless the request names a time [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
     expires_s: Option<u64>,
-    /// Seconds for which an archived token is kept; then the engine removes it for good [default: for ever]
+    /// Seconds for which an archived token is kept before the engine deletes it for good [default: for ever]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
     retention_s: Option<u64>,
 }
@@ -88,13 +88,13 @@ struct Rules {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct Times {
-    /// Seconds after which tokens expire whose call names no time
+    /// Seconds after which tokens expire, unless the request names a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=EXPIRES_S_MAX))]
     expires_s: Option<u64>,
-    /// Tokens whose call names no time do not expire
+    /// Tokens do not expire, unless the request names a time
     #[arg(long, conflicts_with = "expires_s")]
     never: bool,
-    /// Seconds for which an archived token is kept; then the engine removes it for good
+    /// Seconds for which an archived token is kept before the engine deletes it for good
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
     retention_s: Option<u64>,
     /// Archived tokens are kept until an operator prunes them

@@ -21,7 +21,7 @@ enum ConfigCommand {
 
 #[derive(Debug, clap::Args)]
 struct TemplateArgs {
-    /// Print it as Markdown: docs/configuration.md
+    /// Print the keys as Markdown: docs/configuration.md
     #[arg(long, conflicts_with = "metrics")]
     markdown: bool,
     /// Print every metric, its unit and labels instead, as Markdown: docs/metrics.md

@@ -1,4 +1,4 @@
-//! How a command reaches an engine.
+//! Connection of a command to an engine.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,26 +9,27 @@ use sealwire_client::{Client, ClientConfig, Endpoint, Error, Pem};
 use super::{Failure, folder};
 use sealwire_config::Config;
 
-/// Where the engine is, and who we are to it.
+/// Address of the engine, and the client certificate to use.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct Connect {
-    /// Folder made by `sealwire dev`; gives every value below that is not given
+    /// Folder made by `sealwire dev`; supplies each value below that is not given
     #[arg(long, value_name = "DIR", default_value = folder::DEFAULT)]
     folder: PathBuf,
-    /// Engine to call; `apps`, `collections` and `instances` call its control listener. Of several, with commas between them or the option repeated, one that answers is called
+    /// Address of the engine, for `apps`, `collections` and `instances` that of its control listener. Separate several
+    /// with commas or repeat the option; one that responds is used
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     connect: Vec<String>,
     /// Name that the certificate of each engine must carry [default: the host of its address]
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
-    /// Authority that the engine's certificate must come from
+    /// CA certificate that must have issued the engine's certificate
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Our certificate
+    /// Client certificate
     #[arg(long, value_name = "FILE")]
     cert: Option<PathBuf>,
-    /// Its private key
+    /// Private key of the client certificate
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Give up after this many seconds
@@ -37,7 +38,7 @@ pub(super) struct Connect {
 }
 
 impl Connect {
-    /// Connects as a caller, and calls once to know that it works.
+    /// Connects as a client, and sends one request to check the connection.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         self.trust_folder()?;
         let addresses = self.addresses(|config| config.listen.address, "--connect")?;
@@ -61,13 +62,13 @@ impl Connect {
         })
     }
 
-    /// Only where something is taken from it.
+    /// Checks the folder's owner and mode, but only if a value comes from the folder.
     fn trust_folder(&self) -> Result<(), Failure> {
         let is_used = self.connect.is_empty() || [&self.ca, &self.cert, &self.key].iter().any(|given| given.is_none());
         if is_used { folder::refuse_foreign(&self.folder) } else { Ok(()) }
     }
 
-    /// How to reach those addresses under the certificate of that name.
+    /// Makes a client configuration for these addresses, with the folder's certificate `name` unless one is given.
     fn config(&self, addresses: &[String], name: &str) -> ClientConfig {
         let endpoint = |address: &String| {
             let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host).trim_matches(['[', ']']);
@@ -83,7 +84,7 @@ impl Connect {
         config
     }
 
-    /// Where to connect: as told, or as the engine of the folder listens.
+    /// Returns the addresses from the arguments, or else the address in the folder's configuration.
     fn addresses(
         &self,
         listens: impl FnOnce(&Config) -> Option<SocketAddr>,
@@ -105,7 +106,7 @@ impl Connect {
         Ok(vec![address.to_string()])
     }
 
-    /// Runs a command's calls to their end.
+    /// Runs a command's requests to completion.
     pub(super) fn run<T>(&self, calls: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(calls)
     }

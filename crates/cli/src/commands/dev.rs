@@ -1,7 +1,7 @@
-//! `dev`: an engine with everything made for you, shown at work on a document.
+//! `dev`: starts an engine with a ready-made setup, and demonstrates it on a document.
 //!
-//! Nothing here is special to development but the folder: the engine is the one that `serve` starts, and the
-//! document goes through its own mTLS port.
+//! Only the folder is special to development. The engine is the same as in `serve`, and the document goes through its
+//! own mTLS port.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::core_dumps;
 use sealwire_server::server::Server;
 
 const SAMPLE: &str = include_str!("sample.json");
-/// Sensitive fields of the sample.
+/// Paths of the sensitive fields in the sample.
 const SELECT: [&str; 3] = ["$.customer", "$.card.number", "$.card.cvc"];
 
 /// Collections of the app.
@@ -34,13 +34,13 @@ pub(super) struct Args {
     /// Folder for the authority, certificates, key-encryption key, configuration and apps
     #[arg(long, value_name = "DIR", default_value = folder::DEFAULT)]
     folder: PathBuf,
-    /// Where to take calls [default: as when the folder was made, first 127.0.0.1:7443]
+    /// Address for requests [default: that of the existing folder, or 127.0.0.1:7443]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Where to serve /live, /ready and /metrics [default: as when the folder was made, first 127.0.0.1:7444]
+    /// Address of /live, /ready and /metrics [default: that of the existing folder, or 127.0.0.1:7444]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// Where to change apps, keys and collections [default: as when the folder was made, first 127.0.0.1:7445]
+    /// Address for changes of apps, keys and collections [default: that of the existing folder, or 127.0.0.1:7445]
     #[arg(long, value_name = "ADDRESS")]
     control: Option<SocketAddr>,
     /// Stop after the demonstration
@@ -52,14 +52,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let at = folder::Addresses { listen: args.listen, admin: args.admin, control: args.control };
     let mut config = folder::prepare(&args.folder, &at)?;
     if config.access.administrators.is_empty() {
-        // A folder from before there were roles.
+        // The folder can be older than roles.
         config.access.administrators.extend(Principal::from_text(folder::OPERATOR_NAME));
     }
     drop(serve::log(&config)?);
     core_dumps::forbid_files();
     let runtime = serve::runtime(&config)?;
     let ended = runtime.block_on(async {
-        // No client is refused because its role is not there yet.
+        // The engine opens its listener only after the client's role exists, so no client is denied for its absence.
         let mut server = Server::start_closed(&config).await?;
         furnish(&args.folder, &server).await?;
         server.open();
@@ -74,23 +74,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Ok(())
     });
     if ended.is_err() {
-        // Crypto threads may be in the middle of what nobody waits for any more.
+        // Does not wait for crypto threads, whose results are no longer needed.
         runtime.shutdown_background();
     }
     ended
 }
 
-/// A client of the folder's engine.
+/// Connects to the folder's engine with the certificate `name`.
 async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client, Failure> {
     let file = |name: &str| Pem::File(folder.join(name));
     let (cert, key) = (file(&format!("{name}.pem")), file(&format!("{name}-key.pem")));
     Ok(Client::connect(ClientConfig::new(address.to_string(), "localhost", file("ca.pem"), cert, key)).await?)
 }
 
-/// Grant of the client.
+/// Permissions of the client's role.
 const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.* apps=*";
 
-/// Makes the app, its collections and the client's role over the engine's own control listener; what is there stays.
+/// Creates the app, its collections and the client's role over the engine's control listener. Existing ones are kept.
 async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     let Some(control) = server.control_address() else {
         return Err(
@@ -114,7 +114,7 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
     Ok(())
 }
 
-/// It was made, now or before.
+/// Treats "already exists" as success.
 fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
     match made {
         Ok(_) => Ok(()),
@@ -123,7 +123,7 @@ fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
     }
 }
 
-/// Encrypts and decrypts the sample through the engine's own port, and shows it.
+/// Encrypts and decrypts the sample through the engine's own port, and prints the steps.
 async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
     let address = server.address().ok_or("listen.address is empty: the demonstration needs a data listener")?;
     let client = client(folder, address, folder::CLIENT).await?;
@@ -162,7 +162,7 @@ fn text_of(payload: &[u8], limits: WalkLimits) -> Result<String, Failure> {
     Ok(String::from_utf8(text)?)
 }
 
-/// Cuts the middle out of long envelopes, so that lines stay readable.
+/// Shortens long envelopes in the middle, so that lines stay readable.
 fn shortened(text: &str) -> String {
     let shorten = |part: &str| match part.strip_prefix("sw1:") {
         Some(rest) if rest.len() > 40 && rest.is_ascii() => {

@@ -1,4 +1,4 @@
-//! `doctor`: what is wrong with a deployment, and what to do.
+//! `doctor`: prints a deployment's problems and their remedies.
 
 use std::process::ExitCode;
 
@@ -13,15 +13,15 @@ use sealwire_config::Environment;
 pub(super) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Show what is good as well
+    /// Also show checks that passed
     #[arg(long, short)]
     all: bool,
-    /// Print JSON, with everything that was looked at
+    /// Print JSON, with all checks
     #[arg(long)]
     json: bool,
 }
 
-/// Exit status: 1 when something is wrong; warnings alone are 0.
+/// Returns exit status 1 if there is an error. Warnings alone give 0.
 pub(super) fn run(args: &Args) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,

@@ -1,4 +1,4 @@
-//! `encrypt`, `decrypt` and `rewrap`: a JSON file in, a JSON file out.
+//! `encrypt`, `decrypt` and `rewrap`: read a JSON file and write a JSON file.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Read as _, Write};
@@ -31,16 +31,16 @@ pub(super) struct Common {
     /// Only these fields, as JSONPath: `$.card.number`, `$.users[*].ssn`, `$..pan`; repeat for more
     #[arg(long, short, value_name = "PATH")]
     select: Vec<String>,
-    /// Go on if a path of --select matches nothing, and say which; otherwise that is an error
+    /// Continue if a path of --select matches nothing, and list such paths; otherwise they are an error
     #[arg(long)]
     allow_unmatched: bool,
-    /// Bind the fields to a place, such as `customers.card.17`; the same is needed to decrypt
+    /// Context to bind the fields to, such as `customers.card.17`; decryption needs the same context
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(super) context: String,
-    /// Why, for whoever looks at it later; a role may demand it
+    /// Reason, for the audit trail; a role may require it
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: Option<String>,
-    /// One line instead of indented text
+    /// Write one line instead of indented text
     #[arg(long)]
     compact: bool,
     #[command(flatten)]
@@ -55,8 +55,8 @@ pub(super) struct EncryptArgs {
     /// r1 is P-256, k1 is secp256k1
     #[arg(long, value_enum, default_value = "r1")]
     curve: CurveName,
-    /// How far one ephemeral key reaches: the document, one field, or all calls of the app's present epoch, which
-    /// `sealwire apps set APP --epoch-ms N` allows
+    /// Scope of one ephemeral key: the document, one field, or all requests of the app's current epoch, which `sealwire
+    /// apps set APP --epoch-ms N` allows
     #[arg(long, value_enum, default_value = "request")]
     key_scope: ScopeName,
     /// Format of envelopes; evervault-bare has no metadata, so that nothing authenticates the type of a value
@@ -88,8 +88,8 @@ pub(super) struct RewrapArgs {
     /// Format of the new envelopes
     #[arg(long, value_enum)]
     format: Option<FormatName>,
-    /// With --context: open Evervault values too, which are bound to no place, and bind them to it from now on. For
-    /// bringing them in, once: whoever can write the file can have put any value of the app there
+    /// With --context: also open Evervault values, which are bound to no context, and bind them to this one. For a
+    /// one-time import: whoever can write the file can have put any value of the app there
     #[arg(long)]
     bind_unbound: bool,
     /// Leave fields that do not open as they are and list them, instead of failing
@@ -201,7 +201,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
 }
 
 impl Common {
-    /// A misspelt path would leave its field in the clear.
+    /// Fails for an unmatched path by default, because a misspelt path would leave its field in the clear.
     pub(super) fn unmatched(&self) -> Unmatched {
         if self.select.is_empty() || self.allow_unmatched { Unmatched::Report } else { Unmatched::Fail }
     }
@@ -234,7 +234,7 @@ impl Common {
         write(self.output.as_deref(), &converted)
     }
 
-    /// Adds to a refusal what a person would ask next; here with the paths that were asked for.
+    /// Adds a hint to an error, with the path that was given for it.
     fn explained(&self, failure: Failure) -> Failure {
         let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return explained(failure) };
         let position = error.details.iter().find(|detail| detail.key == "unmatched").map(|detail| &detail.value);
@@ -253,7 +253,7 @@ impl Common {
     }
 }
 
-/// Adds to a refusal what a person would ask next.
+/// Adds a hint to an error.
 pub(super) fn explained(failure: Failure) -> Failure {
     let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return failure };
     let path = error.details.iter().find(|detail| detail.key == "path").map(|detail| match &detail.value {
@@ -305,7 +305,7 @@ fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// A moving line on a terminal, shown once the work has taken a moment; nothing elsewhere.
+/// A spinner on a terminal. Prints nothing elsewhere.
 pub(super) struct DocumentProgress(ProgressBar);
 
 impl DocumentProgress {

@@ -1,4 +1,4 @@
-//! The folder that `sealwire dev` makes, and where things are in it.
+//! The folder that `sealwire dev` makes, and the names of its files.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -13,15 +13,15 @@ use super::certs::{CA, CA_DAYS, LEAF_DAYS, issue, load_authority};
 use sealwire_config::{Config, Environment};
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity};
 
-/// Where `sealwire dev` keeps everything, unless told otherwise.
+/// Default folder of `sealwire dev`.
 pub(super) const DEFAULT: &str = "sealwire-dev";
-/// The configuration in it.
+/// The folder's configuration file.
 pub(super) const CONFIG: &str = "sealwire.toml";
-/// The app in it.
+/// The folder's app.
 pub(super) const APP: &str = "demo";
-/// The client certificate in it.
+/// The folder's client certificate.
 pub(super) const CLIENT: &str = "client";
-/// The certificate in it that may change apps, keys and collections.
+/// The folder's operator certificate, which can change apps, keys and collections.
 pub(super) const OPERATOR: &str = "operator";
 /// Names of the two certificates.
 pub(super) const CLIENT_NAME: &str = "dev-client";
@@ -31,7 +31,8 @@ pub(super) const CLIENT_ROLE: &str = "relay";
 const SERVER: &str = "server";
 const KEK: &str = "kek";
 
-/// Where the folder's engine is to listen: a new folder keeps it, and in one that is there it is for this time.
+/// Listen addresses of the folder's engine. A new folder stores them; for an existing folder they apply to this run
+/// only.
 pub(super) struct Addresses {
     pub(super) listen: Option<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
@@ -45,8 +46,8 @@ impl Addresses {
     }
 }
 
-/// Refuses a folder that another user owns or may write: its keys, certificates and addresses would be that user's. Of relative
-/// folders there may be one in any working directory.
+/// Rejects a folder that another user owns or can write, because that user controls its keys, certificates and
+/// addresses. A relative folder can exist in any working directory.
 pub(super) fn refuse_foreign(folder: &Path) -> Result<(), Failure> {
     refuse_foreign_to(folder, rustix::process::geteuid().as_raw())
 }
@@ -54,7 +55,7 @@ pub(super) fn refuse_foreign(folder: &Path) -> Result<(), Failure> {
 fn refuse_foreign_to(folder: &Path, user: u32) -> Result<(), Failure> {
     let (Ok(named), Ok(found)) = (std::fs::symlink_metadata(folder), std::fs::metadata(folder)) else { return Ok(()) };
     let mode = found.mode();
-    // The group of a user's own, as many systems make one of the same number, may write.
+    // Accepts group write if the gid equals the uid, which is the user's private group on many systems.
     let others_write = mode & 0o002 != 0 || (mode & 0o020 != 0 && found.gid() != found.uid());
     let is_own = [&named, &found].iter().all(|one| [user, 0].contains(&one.uid()));
     if !is_own || others_write {
@@ -67,11 +68,11 @@ fn refuse_foreign_to(folder: &Path, user: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes what is missing in the folder and loads its configuration. Existing files are kept, so keys stay.
+/// Creates the missing files of the folder and loads its configuration. Existing files are kept, so keys stay.
 pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> {
     refuse_foreign(folder)?;
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    // Somebody may have made it a moment ago.
+    // Another user can have created the folder since the first check.
     refuse_foreign(folder)?;
     let missing = |name: &str| !folder.join(name).exists();
     if missing(KEK) {
@@ -115,7 +116,7 @@ pub(super) fn prepare(folder: &Path, at: &Addresses) -> Result<Config, Failure> 
     Ok(config)
 }
 
-/// The configuration of this folder, if it has one.
+/// Loads the configuration of this folder, if it has one.
 pub(super) fn config(folder: &Path) -> Result<Option<Config>, Failure> {
     let file: PathBuf = folder.join(CONFIG);
     match std::fs::metadata(&file) {
@@ -138,7 +139,7 @@ mod tests {
         let (own, own_group) = (found.uid(), found.gid() == found.uid());
         refuse_foreign_to(folder.path(), own).unwrap();
         refuse_foreign_to(&folder.path().join("nowhere"), own + 1).unwrap();
-        // The system's own may always.
+        // Folders of root are always trusted.
         assert_eq!(refuse_foreign_to(folder.path(), own + 1).is_ok(), own == 0);
         for (mode, is_trusted) in [(0o700, true), (0o755, true), (0o775, own_group), (0o777, false), (0o702, false)] {
             set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();

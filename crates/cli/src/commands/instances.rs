@@ -1,4 +1,4 @@
-//! `instances`: the engines that serve one control state, and how far each has followed it.
+//! `instances`: lists the engines that share one control state, and how far each has followed it.
 
 use super::Failure;
 use super::operator::At;

@@ -1,7 +1,7 @@
-//! `mask`: files and databases masked by rules, what rules would do, and whether anything leaked.
+//! `mask`: masks files and databases by rules, explains rules, and looks for leaks.
 //!
-//! A job is a client like any other: it finds the values that rules name and has the engine mask them, so that keys stay
-//! there and all else stays here. `check` and `verify` need no engine.
+//! A job is an ordinary client. It finds the values that rules name and sends only these to the engine for masking, so
+//! that keys stay in the engine. `check` and `verify` need no engine.
 
 mod check;
 mod engine;
@@ -62,15 +62,16 @@ pub(super) struct Args {
 enum MaskCommand {
     /// Mask a file of NDJSON, JSON or CSV; the output appears only when it is complete
     File(Box<FileArgs>),
-    /// Copy a PostgreSQL database masked into another one, which must be empty
+    /// Copy a PostgreSQL database, masked, into another database, which must be empty
     Database(Box<DatabaseArgs>),
-    /// Say for each field of a sample which rule masks it, or that none does; fails if the rules refuse one. Needs no engine
+    /// Show for each field of a sample the rule that masks it, or that there is none; fails if the rules reject a
+    /// field. Needs no engine
     Check(check::Args),
-    /// Look for originals of masked values in what came out; fails if there are any. Needs no engine
+    /// Look for originals of masked values in the output; fails if there are any. Needs no engine
     Verify(Box<VerifyArgs>),
 }
 
-/// Which rules.
+/// The rules file.
 #[derive(Debug, clap::Args)]
 struct RulesFile {
     /// Rules, a TOML file; `sealwire mask --help` shows one
@@ -91,7 +92,7 @@ struct Holds {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FormatName {
-    /// A JSON document in each line
+    /// One JSON document per line
     Ndjson,
     /// One JSON document
     Json,
@@ -102,13 +103,13 @@ enum FormatName {
 /// The app whose keys mask, and the engine.
 #[derive(Debug, clap::Args)]
 struct RpcEngine {
-    /// App whose keys mask: the same value masks alike wherever it is the same
+    /// App whose keys mask; equal values give equal masks everywhere
     #[arg(long, short, default_value = folder::APP)]
     app: String,
-    /// Why, for whoever looks at it later; a role may demand it
+    /// Reason, for the audit trail; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// How long a batch waits for an engine that is overloaded, restarts or cannot be reached
+    /// Longest wait of a batch for an engine that is overloaded, restarts or cannot be reached
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86_400))]
     retry_timeout: u64,
     #[command(flatten)]
@@ -121,17 +122,17 @@ struct FileArgs {
     /// File to mask; `-` reads standard input
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Where the masked file goes; `-` writes standard output, from which a failure takes nothing back
+    /// File for the masked output; `-` writes standard output, where a failure leaves partial output
     #[arg(long, short, value_name = "FILE")]
     out: PathBuf,
-    /// Replace an output that is there, once the new one is complete
+    /// Replace an existing output once the new one is complete
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     rules: RulesFile,
     #[command(flatten)]
     holds: Holds,
-    /// Then look for originals of masked values in the output
+    /// Look for originals of masked values in the output afterwards
     #[arg(long)]
     verify: bool,
     /// Print the report as JSON
@@ -141,10 +142,11 @@ struct FileArgs {
     engine: RpcEngine,
 }
 
-/// Two databases.
+/// Source and target database.
 #[derive(Debug, clap::Args)]
 struct Databases {
-    /// Database to copy, which is only read: postgres://USER@HOST:PORT/NAME, or a socket, postgres:///NAME?host=/FOLDER
+    /// Database to copy, which is only read: postgres://USER@HOST:PORT/NAME, or over a socket
+    /// postgres:///NAME?host=/FOLDER
     #[arg(long, value_name = "URL")]
     from: String,
     /// File with its password
@@ -162,13 +164,13 @@ struct Databases {
     /// Authority that its certificate must come from
     #[arg(long, value_name = "FILE")]
     to_ca: Option<PathBuf>,
-    /// Our certificate for both
+    /// Client certificate for both databases
     #[arg(long, value_name = "FILE", requires = "database_key")]
     database_cert: Option<PathBuf>,
-    /// Its key
+    /// Private key of the client certificate
     #[arg(long, value_name = "FILE", requires = "database_cert")]
     database_key: Option<PathBuf>,
-    /// Without TLS; only to this machine
+    /// Connect without TLS; only to this machine
     #[arg(long)]
     plain: bool,
 }
@@ -178,12 +180,12 @@ struct Databases {
 struct DatabaseArgs {
     #[command(flatten)]
     databases: Databases,
-    /// Drop what the database to fill holds first
+    /// First drop the contents of the database to fill
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     rules: RulesFile,
-    /// Then look for originals of masked values in the copy
+    /// Look for originals of masked values in the copy afterwards
     #[arg(long)]
     verify: bool,
     /// Print the report as JSON
@@ -202,9 +204,9 @@ struct VerifyArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verified {
-    /// Compare a masked file with what it was made of
+    /// Compare a masked file with its original
     File {
-        /// File that was masked
+        /// The original file
         #[arg(value_name = "FILE")]
         original: PathBuf,
         /// The masked file or database
@@ -215,7 +217,7 @@ enum Verified {
         #[command(flatten)]
         common: Verifying,
     },
-    /// Compare a masked database with what it was made of
+    /// Compare a masked database with its original
     Database {
         #[command(flatten)]
         databases: Databases,
@@ -224,7 +226,7 @@ enum Verified {
     },
 }
 
-/// By which rules, which name what is sensitive, whatever the job was run with.
+/// Rules for a verification, which name the sensitive values. They need not be those of the job.
 #[derive(Debug, clap::Args)]
 struct Verifying {
     #[command(flatten)]
@@ -244,7 +246,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl RulesFile {
-    /// The rules, with the lists beside them.
+    /// Loads the rules, and the lists from their folder.
     fn load(&self) -> Result<Arc<Rules>, Failure> {
         let path = self.rules.display();
         let text = std::fs::read_to_string(&self.rules).map_err(|error| format!("{path}: {error}"))?;
@@ -404,7 +406,7 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
     show::leaks(&report, common.json)
 }
 
-/// Runs a job on every core. What is left of one that failed does not hold up the end of the program.
+/// Runs a job on all cores. Leftover tasks of a failed job delay the end of the program by at most one second.
 fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(job);
@@ -412,7 +414,7 @@ fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failur
     outcome
 }
 
-/// Ends when somebody tells the program to.
+/// Waits for Ctrl-C or SIGTERM.
 async fn stopped() {
     let told = async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

@@ -1,4 +1,4 @@
-//! Where apps, keys and collections are changed: at an engine's control listener, or in a file of apps.
+//! Changes apps, keys and collections, at an engine's control listener or in a file of apps.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use super::{ConfigArgs, Failure};
 use sealwire_engine::control;
 use sealwire_engine::kek::read_kek;
 
-/// Entries asked for at once.
+/// Entries per page of a list.
 const PAGE: u32 = 1_000;
 
-/// Where to work, and how to print.
+/// Target of the changes, and the output format.
 #[derive(Debug, clap::Args)]
 pub(super) struct Place {
-    /// Change this file of apps instead of calling an engine: what engines with `state.mode` "stateless" read. Its keys are
-    /// sealed under the key-encryption key that the configuration names
+    /// Change this file of apps, which engines with `state.mode` "stateless" read, instead of connecting to an engine.
+    /// Its keys are sealed under the configured key-encryption key
     #[arg(long, value_name = "FILE", conflicts_with = "connect")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(super) struct Place {
     pub(super) at: At,
 }
 
-/// An engine's control listener, and how to print.
+/// An engine's control listener, and the output format.
 #[derive(Debug, clap::Args)]
 pub(super) struct At {
     /// Print JSON
@@ -43,16 +43,16 @@ pub(super) struct At {
     connect: Connect,
 }
 
-/// One of the two.
+/// Target of the changes: an engine or a file.
 pub(super) enum Desk {
-    /// An engine.
+    /// An engine's control listener.
     Engine(Client),
-    /// A file.
+    /// A file of apps.
     File(Control),
 }
 
 impl Place {
-    /// Runs calls, at the engine or on the file.
+    /// Runs requests, at the engine or on the file.
     pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Desk) -> Result<T, Failure>) -> Result<T, Failure> {
         let Some(file) = &self.file else {
             return self.at.run(async |client| calls(Desk::Engine(client)).await);
@@ -60,7 +60,7 @@ impl Place {
         let kek = read_kek(&self.config.load()?.kek)?;
         let control = Control::new(Arc::new(FileStore::open(file)?), kek);
         self.at.connect.run(async {
-            // Engines only read the file: what is past its time goes when somebody changes it.
+            // Engines only read the file. Expired entries are deleted when an operator changes the file.
             control.maintain(unix_s()?).await?;
             calls(Desk::File(control)).await
         })
@@ -68,14 +68,14 @@ impl Place {
 }
 
 impl At {
-    /// Runs calls at the engine.
+    /// Runs requests at the engine.
     pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
         self.connect.run(async { calls(self.connect.operator().await?).await }).map_err(explained)
     }
 }
 
 impl Desk {
-    /// Every app.
+    /// Returns all apps.
     pub(super) async fn apps(&self) -> Result<Vec<sealwire_wire::control::App>, Failure> {
         every(async |page| {
             let Apps { apps, next, .. } = match self {
@@ -96,7 +96,7 @@ impl Desk {
         })
     }
 
-    /// Every collection of an app.
+    /// Returns all collections of an app.
     pub(super) async fn collections(&self, app: &str) -> Result<Vec<sealwire_wire::control::Collection>, Failure> {
         every(async |page| {
             let Collections { collections, next, .. } = match self {
@@ -119,7 +119,7 @@ impl Desk {
 
 /// Roles and principals.
 impl Desk {
-    /// Every role.
+    /// Returns all roles.
     pub(super) async fn roles(&self) -> Result<Vec<sealwire_wire::control::Role>, Failure> {
         every(async |page| {
             let Roles { roles, next, .. } = match self {
@@ -131,7 +131,7 @@ impl Desk {
         .await
     }
 
-    /// Makes, changes or removes a role.
+    /// Creates, changes or deletes a role.
     pub(super) async fn change_role(&self, call: RoleCall<'_>) -> Result<RoleChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_role(call).await?,
@@ -139,7 +139,7 @@ impl Desk {
         })
     }
 
-    /// Every principal that has a role.
+    /// Returns all principals that have a role.
     pub(super) async fn principals(&self) -> Result<Vec<sealwire_wire::control::Principal>, Failure> {
         every(async |page| {
             let Principals { principals, next, .. } = match self {
@@ -151,7 +151,7 @@ impl Desk {
         .await
     }
 
-    /// Gives a role to a principal, or takes it away.
+    /// Grants a role to a principal, or revokes it.
     pub(super) async fn change_principal(&self, call: PrincipalCall<'_>) -> Result<PrincipalChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_principal(call).await?,
@@ -168,7 +168,7 @@ impl Desk {
     }
 }
 
-/// A list, page by page: `ask` gives one, and where the next begins.
+/// Reads a list page by page. `ask` returns a page and the start of the next.
 async fn every<T>(ask: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>) -> Result<Vec<T>, Failure> {
     let (mut all, mut after): (Vec<T>, Option<String>) = (Vec::new(), None);
     loop {
@@ -185,10 +185,10 @@ pub(super) fn unix_s() -> Result<u64, Failure> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())
 }
 
-/// How often an export begins anew because something was changed meanwhile.
+/// Attempts of an export. An attempt fails if state changes meanwhile.
 const EXPORTS_MAX: u32 = 10;
 
-/// All records of one generation.
+/// Returns all records of one generation.
 pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
     for _ in 0..EXPORTS_MAX {
         let mut all = client.export(Page { after: None, limit: Some(PAGE) }).await?;
@@ -208,13 +208,13 @@ pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
     Err("the apps are being changed all the time; try again".into())
 }
 
-/// Adds to a refusal what a person would do next.
+/// Adds a hint to an error.
 fn explained(failure: Failure) -> Failure {
     match failure.downcast_ref::<Error>() {
         Some(Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, .. })) => {
             let text = format!("{message}; --cert and --key name an operator's certificate");
             match failure.downcast_ref::<Error>() {
-                // A role is missing, which another certificate may have.
+                // The principal lacks a role, which another certificate may have.
                 Some(Error::Rpc(error)) if !error.details.is_empty() => {
                     format!("{text}, and `sealwire principals grant` gives it a role").into()
                 }

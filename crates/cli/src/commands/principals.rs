@@ -1,4 +1,4 @@
-//! `principals`: who has which role, over an engine's control listener or in a file.
+//! `principals`: manages the roles of principals, over an engine's control listener or in a file.
 
 use clap::Subcommand;
 use sealwire_wire::control::{CheckCall, Principal, PrincipalAsk, PrincipalCall};
@@ -29,7 +29,8 @@ enum PrincipalsCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Take a role from a principal, or all of them. No call that begins after this passes by it on that engine
+    /// Revoke a role from a principal, or all of its roles. On that engine, it no longer counts for requests that begin
+    /// afterwards
     Revoke {
         /// The name in its certificate
         principal: String,
@@ -38,17 +39,17 @@ enum PrincipalsCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Say whether a principal may do something, and by which role; fails if it may not
+    /// Check whether a principal has a permission, and by which role; fails if it has not
     Check {
         /// The name in its certificate
         principal: String,
         /// Operation, such as encrypt or tokens.list
         operation: String,
-        /// On which app [default: all]
+        /// The app [default: all]
         app: Option<String>,
-        /// On which collection [default: all]
+        /// The collection [default: all]
         collection: Option<String>,
-        /// Why, as a call would say it
+        /// The reason, as a request would give it
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
         #[command(flatten)]

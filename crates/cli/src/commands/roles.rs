@@ -1,4 +1,4 @@
-//! `roles`: what may be done, under names, over an engine's control listener or in a file.
+//! `roles`: manages roles, which are named sets of permissions, over an engine's control listener or in a file.
 
 use clap::Subcommand;
 use sealwire_access::{self as access, Grant};
@@ -16,12 +16,12 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum RolesCommand {
-    /// List roles with what they grant
+    /// List roles with their grants
     List {
         #[command(flatten)]
         place: Place,
     },
-    /// Make a role, or change what it grants: this and nothing else
+    /// Create a role, or replace all of its grants
     Set {
         /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
         role: String,
@@ -33,7 +33,7 @@ enum RolesCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Remove a role that nobody has
+    /// Delete a role that no principal has
     Delete {
         /// The role
         role: String,

@@ -20,7 +20,7 @@ use sealwire_engine::stores::{Access, Stores};
 use sealwire_server::server::{Server, StartError};
 use sealwire_telemetry::panics;
 
-/// Threads beside the crypto threads that may block: file reads, name look-ups.
+/// Threads beside the crypto threads for blocking work: file reads and name look-ups.
 const SPARE_BLOCKING_THREADS: usize = 8;
 
 /// Arguments of `serve` and `config check`.
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let runtime = runtime(&config)?;
     let ended = runtime.block_on(async {
         let supervisor = Supervisor::of_process();
-        // Before anything takes time: until it is there, SIGHUP ends the process.
+        // Registered before any slow step, because until then SIGHUP ends the process.
         let mut hangups = signal(SignalKind::hangup())?;
         let server = Server::start(&config).await?;
         let mut stop = StopSignals::listen()?;
@@ -64,13 +64,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         stop.unless_again(server.shutdown()).await
     });
     if ended.is_err() {
-        // Crypto threads may be in the middle of what nobody waits for any more.
+        // Does not wait for crypto threads, whose results are no longer needed.
         runtime.shutdown_background();
     }
     ended
 }
 
-/// Takes over what the configuration says now and needs no restart: all of that, or nothing where something is wrong.
+/// Applies configuration changes that need no restart. Applies all of them, or none if there is an error.
 async fn reload(args: &Args, server: &Server, log: &LogFilter) {
     let reloaded = async {
         let config = args.config.load().map_err(|error| chain(&*error))?;
@@ -93,7 +93,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     no_core_dumps();
     let tls = sealwire_server::tls::load(&config.tls, config.control.as_ref())?;
     let apps = if config.state.mode == Mode::Postgres {
-        // To ask it would be to bring its schema forward.
+        // Connecting to the database would upgrade its schema.
         "its database is not asked".to_owned()
     } else {
         match runtime(&config)?.block_on(count_apps(&config)) {
@@ -109,7 +109,7 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads every app as an engine would, and makes nothing that is not there.
+/// Loads every app as an engine would. Creates nothing that is missing.
 async fn count_apps(config: &Config) -> Result<usize, StartError> {
     let kek = read_kek(&config.kek)?;
     if config.state.mode == Mode::Embedded && !config.state.folder.exists() {
@@ -121,7 +121,7 @@ async fn count_apps(config: &Config) -> Result<usize, StartError> {
     Ok(loaded?.apps.len())
 }
 
-/// A runtime with the threads that the configuration names.
+/// Makes a runtime with the configured numbers of threads.
 pub(super) fn runtime(config: &Config) -> Result<Runtime, Failure> {
     let cores = available_parallelism().map_or(1, usize::from);
     let runtime = Builder::new_multi_thread()
@@ -133,10 +133,10 @@ pub(super) fn runtime(config: &Config) -> Result<Runtime, Failure> {
     Ok(runtime)
 }
 
-/// Puts another filter in the place of the log's.
+/// Replaces the log's filter.
 pub(super) type LogFilter = Box<dyn Fn(Targets)>;
 
-/// Sends log lines to standard error, as the configuration says.
+/// Sends log lines to standard error, in the configured format.
 pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
     let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
     let (filter, handle) = reload::Layer::new(filter);
@@ -146,23 +146,23 @@ pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
         LogFormat::Json => tracing_subscriber::registry().with(filter).with(lines.json()).try_init()?,
     }
     panics::log();
-    // It fails only where the log has ended, and there is nobody to tell.
+    // The reload fails only if the log has ended, and then there is nowhere to report the failure.
     Ok(Box::new(move |filter| drop(handle.reload(filter))))
 }
 
-/// SIGTERM and SIGINT.
+/// Receives SIGTERM and SIGINT.
 pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignals {
-    /// From now on they do not end the process by themselves.
+    /// Registers the signals. From now on they do not end the process by themselves.
     pub(super) fn listen() -> Result<Self, Failure> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for one of them.
+    /// Waits for one of the signals.
     pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => (),
@@ -170,7 +170,7 @@ impl StopSignals {
         }
     }
 
-    /// Waits for the end of a drain, or for a second signal: whoever sends one has waited long enough.
+    /// Waits for the end of a drain, or for a second signal, which ends the wait with an error.
     pub(super) async fn unless_again(&mut self, drained: impl Future<Output = ()>) -> Result<(), Failure> {
         tokio::select! {
             () = drained => Ok(()),

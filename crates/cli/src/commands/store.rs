@@ -1,4 +1,4 @@
-//! `store`: copies everything of one configuration's store to another's, and verifies it.
+//! `store`: copies all data of one configuration's store to another's, and verifies the copy.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum StoreCommand {
-    /// Copy apps, keys, collections and tokens from one store to another that is empty, and compare every row
+    /// Copy apps, keys, collections and tokens from one store to another, which must be empty, and compare every row
     ///
-    /// Stop the engines of both first. A copy that was cut short goes on when it is started again. The keys stay under
-    /// the key-encryption key that they are under: give the engines on the copy the same.
+    /// Stop the engines of both first. An interrupted copy continues when the command is started again. The keys stay
+    /// sealed under their key-encryption key: give engines on the copy the same one.
     Migrate {
         /// Configuration file of the store to copy
         #[arg(long, value_name = "FILE")]
@@ -33,7 +33,7 @@ enum StoreCommand {
         /// Configuration file of the empty store
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
-        /// Say the result in JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let StoreCommand::Migrate { from, to, json } = &args.command;
     let load = |path: &PathBuf| Config::load(path, &Environment::of_process());
     let (from, to) = (load(from)?, load(to)?);
-    // One runtime for the lanes of PostgreSQL and the waits of all.
+    // One runtime for PostgreSQL's worker tasks and for all waits.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         let source = Stores::open(&from, Access::Change).await?;
@@ -70,7 +70,7 @@ async fn copied(source: &Stores, target: &Stores, json: bool) -> Result<(), Fail
             bar.set_message(format!("{rows} rows copied"));
         }
         Progress::Compared(rows) => {
-            // How many there are is known once they are copied.
+            // The total is known only after the copy.
             if bar.length().is_none() {
                 bar.set_length(copied);
                 if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} rows compared ({eta})") {

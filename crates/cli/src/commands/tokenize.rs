@@ -1,4 +1,4 @@
-//! `tokenize` and `detokenize`: a JSON file in, a JSON file out.
+//! `tokenize` and `detokenize`: read a JSON file and write a JSON file.
 
 use sealwire_client::{Detokenize, Minting, OnError, Tokenize, Within};
 
@@ -10,16 +10,16 @@ use super::documents::Common;
 pub(super) struct TokenizeArgs {
     #[command(flatten)]
     common: Common,
-    /// Collection that keeps the values; `sealwire collections list APP` shows which there are
+    /// Collection that stores the values; `sealwire collections list APP` shows all
     #[arg(long, value_name = "NAME")]
     collection: String,
-    /// Put this beside each new token, in the clear, to list tokens by; repeat for more
+    /// Tag to store with each new token, in the clear, for `tokens list`; repeat for more
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
     /// Seconds after which new tokens expire [default: the collection's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=sealwire_wire::EXPIRES_S_MAX))]
     expires_s: Option<u64>,
-    /// Leave fields that the collection's format cannot stand for as they are and list them, instead of failing
+    /// Keep fields that do not fit the collection's format as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
 }
@@ -29,10 +29,10 @@ pub(super) struct TokenizeArgs {
 pub(super) struct DetokenizeArgs {
     #[command(flatten)]
     common: Common,
-    /// Collection that the tokens are of
+    /// Collection of the tokens
     #[arg(long, value_name = "NAME")]
     collection: String,
-    /// Leave tokens that are not found as they are and list them, instead of failing
+    /// Keep tokens that are not found as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
 }

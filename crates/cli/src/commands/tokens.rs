@@ -1,4 +1,4 @@
-//! `tokens`: what is known of tokens, and what becomes of them.
+//! `tokens`: shows, finds, expires and deletes tokens.
 
 use std::io::BufRead as _;
 
@@ -21,7 +21,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum TokensCommand {
-    /// Say what is known of tokens, without their values
+    /// Show the metadata of tokens, without their values
     Get {
         #[command(flatten)]
         named: Named,
@@ -32,10 +32,10 @@ enum TokensCommand {
     Find {
         /// The value, a string; `-` reads it from standard input, which other users and the shell's history do not see
         value: String,
-        /// Take the value as JSON: a number, true, false, or what was tokenized whole
+        /// Read the value as JSON: a number, true, false, or a value that was tokenized as a whole
         #[arg(long)]
         as_json: bool,
-        /// The context it was tokenized under
+        /// The context of the tokenization
         #[arg(long, default_value = "", hide_default_value = true)]
         context: String,
         #[command(flatten)]
@@ -58,7 +58,7 @@ enum TokensCommand {
         #[command(flatten)]
         common: Common,
     },
-    /// Remove tokens and their values for good
+    /// Delete tokens and their values for good
     Delete {
         #[command(flatten)]
         named: Named,
@@ -74,17 +74,17 @@ enum TokensCommand {
         #[command(flatten)]
         common: Common,
     },
-    /// Take expired tokens out of use, all of the collection
+    /// Archive expired tokens of the whole collection, so that they can no longer be used
     Archive {
-        /// Only what expired at least this many seconds ago
+        /// Only tokens that expired at least this many seconds ago
         #[arg(long, value_name = "N", default_value_t = 0)]
         expired_s: u64,
         #[command(flatten)]
         sweeping: Sweeping,
     },
-    /// Remove archived tokens and their values for good, all of the collection
+    /// Delete archived tokens of the whole collection, and their values, for good
     Prune {
-        /// Only what was archived at least this many seconds ago
+        /// Only tokens that were archived at least this many seconds ago
         #[arg(long, value_name = "N", default_value_t = 2_592_000)]
         archived_s: u64,
         #[command(flatten)]
@@ -92,29 +92,29 @@ enum TokensCommand {
     },
 }
 
-/// Which tokens.
+/// The tokens to change.
 #[derive(Debug, clap::Args)]
 struct Named {
-    /// Tokens; `-` reads them from standard input, one a line
+    /// Tokens; `-` reads them from standard input, one per line
     #[arg(required = true, value_name = "TOKEN")]
     tokens: Vec<String>,
 }
 
-/// When tokens expire.
+/// The time at which tokens expire.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct When {
-    /// In this many seconds; 0: now
+    /// Expire in this many seconds; 0 expires now
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=EXPIRES_S_MAX))]
     in_s: Option<u64>,
-    /// Not at all
+    /// Never expire
     #[arg(long)]
     never: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct Sweeping {
-    /// Only count
+    /// Count the tokens without changing them
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -123,13 +123,13 @@ struct Sweeping {
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// App whose tokens they are
+    /// App of the tokens
     #[arg(long, short, default_value = folder::APP)]
     app: String,
-    /// Collection; `sealwire collections list APP` shows which there are
+    /// Collection; `sealwire collections list APP` shows all
     #[arg(long, value_name = "NAME")]
     collection: String,
-    /// Why, for whoever looks at it later; a role may demand it
+    /// Reason, for the audit trail; a role may require it
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Print JSON
@@ -217,7 +217,7 @@ fn find(value: &str, as_json: bool, context: &str, common: &Common) -> Result<()
     let mut value = value.to_owned();
     if value == "-" {
         value = std::io::read_to_string(std::io::stdin())?;
-        // The end of a line that a person or `echo` ended is none of it.
+        // The final newline from a terminal or from `echo` is not part of the value.
         let kept = value.strip_suffix("\r\n").or(value.strip_suffix('\n')).map_or(value.len(), str::len);
         value.truncate(kept);
     }
@@ -259,7 +259,7 @@ fn list(common: &Common, listing: Listing<'_>, limit: usize) -> Result<(), Failu
     Ok(())
 }
 
-/// Changes named tokens, a call's worth at a time.
+/// Changes named tokens, in requests of bounded size.
 fn each(
     named: &Named,
     common: &Common,
@@ -286,7 +286,7 @@ fn each(
     tell(common, done, count, false)
 }
 
-/// Walks through the whole collection, a bounded step at a time.
+/// Processes the whole collection in bounded steps.
 fn sweep(
     args: &Sweeping,
     done: &str,

@@ -1,4 +1,4 @@
-//! The audit trail: whether it can be written, and whether its end is this engine's.
+//! Checks of the audit trail: it must be writable, and its end must be from this engine.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,7 +10,8 @@ use sealwire_config::Config;
 
 const CHECK: &str = "audit trail";
 
-/// Looks at the folder and at what the last engine left there; at its seal only with the key.
+/// Checks the folder and the end of the trail that the last engine left. Checks the end's seal only if the key is
+/// given.
 pub(super) fn examine(report: &mut Report, config: &Config, key: Option<&AuditKey>) {
     let Some(folder) = config.audit.folder.as_deref() else {
         return report.warn(

@@ -1,4 +1,4 @@
-//! Certificates, authorities and revocation lists: whether they load, fit, and how long they hold.
+//! Checks of certificates, authorities and revocation lists: they must load, match, and not expire soon.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use sealwire_config::Config;
 use sealwire_server::tls;
 
 const CHECK: &str = "certificates";
-/// Days before the end from which on it is said.
+/// Days before the expiry from which on there is a warning.
 const DAYS_FEW: i64 = 30;
 
 pub(super) fn examine(report: &mut Report, config: &Config) {
@@ -43,7 +43,7 @@ fn with_cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// Every certificate of a file; none where it cannot be read, which loading has said.
+/// Returns every certificate of a file, or none if the file cannot be read, which the loading check has reported.
 fn read(file: &Path) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(file).map(|all| all.filter_map(Result::ok).collect()).unwrap_or_default()
 }
@@ -52,7 +52,7 @@ fn parse<'a>(ders: &'a [CertificateDer<'static>]) -> Vec<X509Certificate<'a>> {
     ders.iter().filter_map(|der| X509Certificate::from_der(der).ok()).map(|(_, parsed)| parsed).collect()
 }
 
-/// The server's own chain.
+/// Checks the server's own chain.
 fn server(report: &mut Report, file: &Path) {
     let ders = read(file);
     let chain = parse(&ders);
@@ -106,7 +106,7 @@ fn authorities(report: &mut Report, key: &str, file: &Path) {
     ends(report, key, file, &all, "callers whose certificates come from it are refused from then on");
 }
 
-/// How long certificates hold.
+/// Checks the expiry of certificates.
 fn ends(report: &mut Report, key: &str, file: &Path, all: &[X509Certificate<'_>], why: &'static str) {
     let now = OffsetDateTime::now_utc();
     for certificate in all {
@@ -127,7 +127,7 @@ fn ends(report: &mut Report, key: &str, file: &Path, all: &[X509Certificate<'_>]
     }
 }
 
-/// Revocation lists: one for each authority, and not too old.
+/// Checks that each authority has a revocation list, and that none is too old.
 fn revocation(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
     let lists: Vec<CertificateRevocationListDer<'static>> = CertificateRevocationListDer::pem_file_iter(file)
         .map(|all| all.filter_map(Result::ok).collect())

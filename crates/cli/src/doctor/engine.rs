@@ -4,23 +4,24 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long it may take. It answers from a thread of its own within milliseconds.
+/// Timeout of each network operation. The engine responds from a separate thread within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest answer that is read.
+/// Longest response that is read.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// An engine that answers.
+/// An engine that responds.
 #[derive(Clone, Debug)]
 pub(super) struct RunningEngine {
     /// The text of `/ready`, and true if the engine is ready.
     pub(super) ready: (bool, String),
-    /// Its version.
+    /// The engine's version.
     pub(super) version: Option<String>,
-    /// File descriptors that it may open.
+    /// The engine's limit of file descriptors.
     pub(super) max_fds: Option<u64>,
 }
 
-/// Asks whoever listens at the health address. `None`: nobody does, or it is no engine.
+/// Reads the state of the engine at the health address. Returns `None` if there is none, or another program listens
+/// there.
 pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
     if address.port() == 0 {
         return None;
@@ -39,7 +40,7 @@ pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
     })
 }
 
-/// Whoever listens on every address is found on loopback.
+/// Replaces the unspecified address, which listens on all interfaces, by loopback.
 pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,4 +1,4 @@
-//! Files with secrets, and who may read or change them; and room where something is written.
+//! Checks of the permissions of secret files, and of free space in folders that are written.
 
 use std::fs::Metadata;
 use std::path::Path;
@@ -9,7 +9,7 @@ use sealwire_server::tls::exposed_mode;
 
 const CHECK: &str = "files";
 
-/// Looks at the modes of everything that holds a secret.
+/// Checks the permissions of everything that holds a secret.
 pub(super) fn modes(report: &mut Report, config: &Config) {
     let tls_key = [("tls.key", config.tls.key.as_path())];
     let kek = match &config.kek {
@@ -24,7 +24,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
     let postgres = postgres.filter(|_| config.state.mode == Mode::Postgres);
     let mut looked = 0;
     for (key, file) in tls_key.into_iter().chain(kek).chain(postgres) {
-        // One that is missing is said by whoever needs it.
+        // A missing file is reported by the check that needs the file.
         let Ok(metadata) = std::fs::metadata(file) else { continue };
         looked += 1;
         if let Some(mode) = exposed_mode(&metadata) {
@@ -55,7 +55,7 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
     report.good(CHECK, format!("{looked} files with secrets were looked at"));
 }
 
-/// The mode, if somebody beside the owner may write.
+/// Returns the mode if anybody beside the owner can write.
 fn written_by_others(metadata: &Metadata) -> Option<u32> {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = metadata.permissions().mode() & 0o777;
@@ -65,9 +65,9 @@ fn written_by_others(metadata: &Metadata) -> Option<u32> {
 /// Checks the free space of a folder that the engine writes to.
 pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static str) {
     const CHECK: &str = "disk";
-    /// Below this the store soon fails: its journal alone takes 64 MiB.
+    /// Free bytes below which the store soon fails: its journal alone takes 64 MiB.
     const BYTES_MIN: u64 = 256 << 20;
-    /// Below this somebody should look.
+    /// Free bytes below which the check warns.
     const BYTES_FEW: u64 = 2 << 30;
     /// Free inodes in percent below which the check warns.
     const FILES_FEW: u64 = 5;
@@ -89,7 +89,7 @@ pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static 
     } else {
         report.good(CHECK, what);
     }
-    // Some file systems have no fixed number of files and say 0.
+    // Some file systems have no fixed number of files and report 0.
     if disk.f_files > 0 && disk.f_favail < disk.f_files / 100 * FILES_FEW {
         let what = format!("{key}: {} of {} files are left at {}", disk.f_favail, disk.f_files, folder.display());
         report.warn(

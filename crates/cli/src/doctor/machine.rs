@@ -1,4 +1,4 @@
-//! The machine under the engine: processor, random numbers, clock, limits of processes, memory and swap.
+//! Checks of the machine: processor, random numbers, clock, process limits, memory and swap.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,12 +10,12 @@ use super::engine::RunningEngine;
 use crate::core_dumps;
 use sealwire_config::Config;
 
-/// File descriptors beside connections: listeners, the store, files that are read, the runtimes.
+/// File descriptors that are not for connections: listeners, the store, files that are read, the runtimes.
 const FDS_BESIDE: u64 = 256;
-/// 2026-01-01: this program is not older.
+/// 2026-01-01. This program is not older, so an earlier clock is wrong.
 const BUILT_AFTER_S: u64 = 1_767_225_600;
 
-/// Instructions that the cryptography is fast by.
+/// Processor instructions that make the cryptography fast.
 pub(super) fn cpu(report: &mut Report) {
     const CHECK: &str = "processor";
     #[cfg(target_arch = "x86_64")]
@@ -90,7 +90,8 @@ pub(super) fn swap(report: &mut Report) {
     }
 }
 
-/// The first that is neither compressed memory nor a mapped device, which is how encrypted ones are made.
+/// Returns the first swap device that is neither compressed memory nor a mapped device. Encrypted swap is a mapped
+/// device.
 fn swapped_to_disk<'a>(devices: &[&'a str]) -> Option<&'a str> {
     let fine = |device: &str| {
         device.starts_with("/dev/zram") || device.starts_with("/dev/mapper/") || device.starts_with("/dev/dm-")

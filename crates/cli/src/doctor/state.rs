@@ -1,4 +1,4 @@
-//! The key-encryption key, and where state rests: whether it is there, opens, and keeps what it acknowledges.
+//! Checks of the key-encryption key and the state: state must exist, open, and be durable.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use sealwire_config::{AccessMode, Config, Mode};
 use sealwire_engine::kek::read_kek;
 use sealwire_engine::stores::{Access, Stores, postgres_options};
 
-/// A database further away than this makes every call on a token slow.
+/// Latency to the database above which every request on a token is slow.
 const LATENCY_MS_MANY: u128 = 20;
-/// A clock that is off by more than this expires tokens visibly early or late.
+/// Clock difference above which tokens expire visibly early or late.
 const CLOCK_S_MANY: f64 = 5.0;
 
 pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: bool) {
@@ -52,7 +52,7 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
     }
 }
 
-/// Checks that somebody has a role.
+/// Checks that at least one principal has a role.
 async fn roles(report: &mut Report, config: &Config, store: &dyn ControlStore) {
     const CHECK: &str = "roles";
     match config.access.mode {
@@ -79,7 +79,7 @@ async fn roles(report: &mut Report, config: &Config, store: &dyn ControlStore) {
                 report.good(CHECK, "nobody has one yet; the next start makes the administrators");
             }
             Ok(_) => report.good(CHECK, "principals have roles"),
-            // Said of the state already.
+            // The state check has reported this.
             Err(_) => (),
         },
     }
@@ -101,7 +101,7 @@ fn refused(report: &mut Report, error: &StoreError) {
     report.wrong("state", error.to_string(), why, remedy);
 }
 
-/// Another user's engine could not use what we would write there.
+/// Checks that this user owns the folder. Files that another user writes there would be unusable for the engine.
 fn is_ours(report: &mut Report, folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     let owner = std::fs::metadata(folder).map(|metadata| metadata.uid());
@@ -117,7 +117,7 @@ fn is_ours(report: &mut Report, folder: &Path) -> bool {
     false
 }
 
-/// Looks at where state rests. Gives whether it can be opened without changing anything there.
+/// Checks the location of the state. Returns whether it can be opened without changing anything there.
 async fn place(report: &mut Report, config: &Config, engine_runs: bool) -> bool {
     match config.state.mode {
         Mode::Stateless => true,
@@ -159,9 +159,9 @@ fn embedded(report: &mut Report, folder: &Path, engine_runs: bool) -> bool {
     engine_runs || is_ours(report, folder)
 }
 
-/// Connections that one engine has.
+/// Returns the number of database connections of one engine.
 fn needed(config: &Config) -> u32 {
-    // One for control state, one for what is slow, one that hears of changes.
+    // Three connections beside readers and writers: for control state, for slow requests, and for change notifications.
     u32::try_from(config.postgres.writers + config.postgres.readers + 3).unwrap_or(u32::MAX)
 }
 

@@ -13,7 +13,7 @@ use super::*;
 use sealwire_dev_ca::{Authority, Leaf, Name, Usage, Validity};
 use sealwire_server::server::{Server, open_control};
 
-/// A deployment in a folder of its own, with nothing wrong.
+/// A deployment without problems, in a folder of its own.
 struct Deployment {
     folder: TempDir,
     authority: Authority,
@@ -24,7 +24,7 @@ impl Deployment {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("doctor", Validity::days(900)).unwrap();
-        // Ports that nobody has while the deployment is made; each test has its own.
+        // Ports that are free when the deployment is made. Each test has its own.
         let config = "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n\
                       [access]\nadministrators = [\"operator\"]\n[audit]\nfolder = \"audit\"\n\
                       [schedule]\nmemory_mib = 700\n";
@@ -43,7 +43,7 @@ impl Deployment {
         self.folder.path().join(name)
     }
 
-    /// Writes a file that its owner alone may read.
+    /// Writes a file that only its owner can read.
     fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).unwrap();
         self.mode(name, 0o600);
@@ -61,7 +61,7 @@ impl Deployment {
         self.write("tls/server-key.pem", issued.key_pem.expose());
     }
 
-    /// A certificate and a list as an authority of somebody else's makes them, with what ours refuses to issue.
+    /// Writes a self-signed server certificate, with properties that the dev authority does not issue.
     fn self_made(&self, change: impl FnOnce(&mut CertificateParams)) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -89,7 +89,7 @@ impl Deployment {
         examine(&self.path("sealwire.toml"), &Environment::default()).await
     }
 
-    /// Must find this, as bad as that.
+    /// Asserts that the report has a finding of this check and level that contains `says`.
     async fn finds(&self, level: Level, check: &str, says: &str) {
         let report = self.examine().await;
         let found = report.findings.iter().find(|it| it.check == check && it.level == level && it.what.contains(says));
@@ -117,7 +117,7 @@ async fn a_good_deployment_has_nothing_wrong() {
     deployment.finds(Level::Good, "entropy", "seeded").await;
 }
 
-/// Breaks one thing of a good deployment.
+/// A function that breaks one part of a good deployment.
 type Break = fn(&mut Deployment);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,7 +164,7 @@ async fn what_is_broken_is_found() {
             |d| {
                 let now = OffsetDateTime::now_utc();
                 let day = time::Duration::days(1);
-                // Its authority holds from an hour ago; one made by hand may be over.
+                // The authority is valid only from an hour ago, so the expired certificate is self-signed.
                 d.self_made(|params| (params.not_before, params.not_after) = (now - day * 3, now - day));
             },
             Wrong,

@@ -1,4 +1,4 @@
-//! The program as a person uses it: the built binary, real files, a real engine on loopback.
+//! Tests of the program as a user runs it: the built binary, real files, a real engine on loopback.
 
 mod masks;
 
@@ -28,7 +28,7 @@ fn ok(folder: &Path, arguments: &[&str]) -> String {
     out
 }
 
-/// Runs a command that must fail with this status and say this.
+/// Runs a command that must fail with this status and this text on standard error.
 fn refused(folder: &Path, arguments: &[&str], status: i32, says: &str) {
     let output = sealwire(folder, arguments);
     let err = String::from_utf8(output.stderr).unwrap();
@@ -37,10 +37,10 @@ fn refused(folder: &Path, arguments: &[&str], status: i32, says: &str) {
     assert!(output.stdout.is_empty(), "{arguments:?} printed a result");
 }
 
-/// An engine on ports of its own.
+/// Arguments of an engine on ports that the system chooses.
 const DEV: [&str; 7] = ["dev", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
 
-/// `sealwire dev` in a folder of its own, on a port of its own.
+/// `sealwire dev` in a folder and on ports of its own.
 struct Dev {
     folder: TempDir,
     child: Child,
@@ -61,7 +61,7 @@ impl Dev {
         let mut child = Command::new(env!("CARGO_BIN_EXE_sealwire"))
             .current_dir(folder.path())
             .args(arguments)
-            // A table for each key takes longer to make than a command takes.
+            // Making a precomputed table for each key takes longer than a command.
             .env("SEALWIRE_CRYPTO_PRECOMPUTED_TABLES", "0")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -92,7 +92,7 @@ impl Dev {
         refused(self.path(), &self.arguments(arguments), 1, says);
     }
 
-    /// A command of operators, at the control listener.
+    /// Adds the address of the control listener to an operator's command.
     fn operators<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
         [arguments, &["--connect", &self.control]].concat()
     }
@@ -109,20 +109,20 @@ impl Dev {
         std::fs::write(self.path().join(name), text).unwrap();
     }
 
-    /// SIGKILL, and nothing listens until [`Dev::again`].
+    /// Kills the process with SIGKILL. Nothing listens until [`Dev::again`].
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// One that is started [`Dev::again`]: on ports that nobody else is given meanwhile.
+    /// Starts an engine for a later [`Dev::again`], on ports that no other test gets meanwhile.
     fn start_to_come_again() -> Self {
         let [listen, control] = sealwire_testkit::free_ports::<2>().map(|port| format!("127.0.0.1:{port}"));
         let arguments = ["dev", "--listen", &listen, "--admin", "127.0.0.1:0", "--control", &control];
         Self::start_with(tempfile::tempdir().unwrap(), &arguments)
     }
 
-    /// Starts in the same folder on the same ports.
+    /// Starts an engine again in the same folder and on the same ports.
     fn again(mut self) -> Self {
         let (connect, control) = (self.connect.clone(), self.control.clone());
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
@@ -130,7 +130,7 @@ impl Dev {
         Self::start_with(folder, &again)
     }
 
-    /// SIGTERM drains and exits 0.
+    /// Stops the process with SIGTERM, which must drain and exit with status 0.
     fn stop(self) {
         self.end();
     }
@@ -202,7 +202,7 @@ fn selections_contexts_and_reports() {
         assert!(value.pointer(pointer).unwrap().as_str().unwrap().starts_with("sw1:"), "{pointer}");
     }
     assert_eq!(value["open"], "o");
-    // A path that is misspelt would leave its field in the clear.
+    // A misspelt path would leave its field in the clear.
     let misspelt = ["encrypt", "mine.json", "-s", "$.card", "-s", "$.users[*].sn", "--compact"];
     dev.refused(&misspelt, "--select $.users[*].sn matches nothing in mine.json: correct it");
     let output = sealwire(dev.path(), &dev.arguments(&[&misspelt[..], &["--allow-unmatched"]].concat()));
@@ -244,7 +244,7 @@ fn refusals_say_what_to_do() {
     let many = vec!["127.0.0.1:1"; 65].join(",");
     refused(dev.path(), &["health", "--connect", &many], 1, "endpoints must be 1 to 64");
     refused(dev.path(), &["health", "--connect", "127.0.0.1:1,"], 1, "address must be host:port");
-    // One of several is enough.
+    // One reachable address of several is enough.
     let both = format!("127.0.0.1:1,{}", dev.connect);
     ok(dev.path(), &["health", "--connect", &both]);
     ok(dev.path(), &["health", "--connect", "127.0.0.1:1", "--connect", &dev.connect]);
@@ -266,7 +266,7 @@ fn configuration_is_checked_before_anything_starts() {
     ok(path, &[&DEV[..], &["--demo-only"]].concat());
     assert!(ok(path, &["config", "check"]).contains("is good: 1 apps"));
     std::fs::write(path.join("reference.toml"), ok(path, &["config", "template"])).unwrap();
-    // Every default is accepted; only the files it names are not there.
+    // All defaults are accepted; only the files that they name are missing.
     refused(path, &["config", "check", "--config", "reference.toml"], 1, "No such file");
     std::fs::write(path.join("sealwire-dev/kek"), "not a key").unwrap();
     refused(path, &["serve"], 1, "key-encryption key is 32 bytes");
@@ -285,7 +285,7 @@ fn certificates_are_made_and_never_overwritten() {
     refused(path, &["certs", "client", "../relay"], 1, "no slash");
 }
 
-/// The keys of the app `demo`: id, curve, number and state, from what `apps` prints as JSON.
+/// Returns the keys of the app `demo` (id, curve, number and state) from the JSON output of `apps`.
 fn keys(printed: &str) -> Vec<(String, String, u64, String)> {
     let apps: serde_json::Value = serde_json::from_str(printed).unwrap();
     let app = apps.as_array().unwrap().iter().find(|app| app["app"] == "demo").unwrap();
@@ -300,12 +300,12 @@ fn listed(dev: &Dev) -> Vec<(String, String, u64, String)> {
     keys(&dev.operate(&["apps", "list", "--json"]))
 }
 
-/// The numbers of the keys on a curve, in the order they were made.
+/// Returns the numbers of the keys on a curve, in order of creation.
 fn numbers(keys: &[(String, String, u64, String)], curve: &str) -> Vec<u64> {
     keys.iter().filter(|key| key.1 == curve).map(|key| key.2).collect()
 }
 
-/// Tries until it holds. An engine follows the store within a second.
+/// Retries until `holds` returns true. An engine follows the store within a second.
 fn soon(holds: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(300);
     while !holds() {
@@ -344,7 +344,7 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
     dev.write("moved.json", &moved);
     soon(|| key_of(&dev.ok(&["rewrap", "old.json", "--curve", "k1", "--compact"])) == (third.clone(), "k1".into()));
 
-    // The old key is stopped: its envelope is shut, the moved one opens; and back.
+    // The old key is disabled: its envelope does not open, and the rewrapped one does. Then the key is enabled again.
     let stopped = keys(&dev.operate(&["apps", "disable", "demo", &first, "--json"]));
     assert_eq!(stopped, [(first.clone(), "r1".into(), 1, "disabled".into())]);
     soon(|| !sealwire(dev.path(), &dev.arguments(&["decrypt", "old.json"])).status.success());
@@ -355,7 +355,7 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
     assert!(dev.operate(&["apps", "enable", "demo", &first]).contains("active"));
     soon(|| sealwire(dev.path(), &dev.arguments(&["decrypt", "old.json"])).status.success());
 
-    // Without any key on the curve nothing is sealed there, and the operator is told.
+    // Without an active key on the curve, encryption fails, and the operator is warned.
     dev.operate(&["apps", "disable", "demo", &first]);
     let last = sealwire(dev.path(), &dev.operators(&["apps", "disable", "demo", &second]));
     assert!(last.status.success());
@@ -373,7 +373,7 @@ fn keys_are_rotated_disabled_and_enabled_under_a_running_engine() {
     dev.stop();
 }
 
-/// Runs a command with this on its standard input.
+/// Runs a command with `input` on its standard input.
 fn fed(folder: &Path, arguments: &[&str], input: &str) -> Output {
     let mut child = spawn(folder, arguments);
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -410,7 +410,7 @@ fn an_imported_key_opens_what_was_sealed_elsewhere() {
 
     soon(|| sealwire(dev.path(), &dev.arguments(&["decrypt", "theirs.json"])).status.success());
     assert_eq!(dev.ok(&["decrypt", "theirs.json", "--compact"]), "{\"n\":42,\"t\":\"hello\",\"p\":\"plain\"}\n");
-    // It does not seal: what is encrypted now is under the key that was there.
+    // The imported key does not seal: new data is encrypted under the earlier key.
     dev.write("mine.json", "\"x\"");
     let sealed = dev.ok(&["encrypt", "mine.json"]);
     assert!(dev.ok(&["inspect", sealed.trim().trim_matches('"')]).contains(&listed(&dev)[0].0));
@@ -488,12 +488,12 @@ fn rotations_that_are_killed_lose_no_key() {
         ended_early += u32::from(!child.wait().unwrap().success());
         let after = listed(&dev);
         assert_eq!(after[..before.len()], before, "kill {kill}");
-        // Two of its own, and one that the engine went on with after the last one was killed.
+        // At most three more keys: two of this round, and one that the engine still completed after the last kill.
         assert!(after.len() <= before.len() + 3);
         before = after;
     }
     println!("{ended_early} of {kills} killed before their end, in up to {whole:?}; {} keys", before.len());
-    // The next one succeeds, the numbers have no gap, and the engine that ran all the while opens and seals.
+    // The next rotation succeeds, the numbers have no gap, and the engine that ran all the time opens and seals.
     assert!(rotate().wait().unwrap().success());
     let after = listed(&dev);
     assert!((before.len() + 2..=before.len() + 3).contains(&after.len()));
@@ -614,7 +614,7 @@ fn values_become_tokens_and_come_back() {
     assert!(first == second && first.starts_with("424242") && first.ends_with("4242") && first != "4242424242424242");
     let found = dev.ok(&[&["tokens", "find", "4242424242424242"], &cards[..]].concat());
     assert_eq!(found.trim(), first);
-    // A value that no process list and no history shows.
+    // A value on standard input, which process lists and shell histories do not show.
     for input in ["4242424242424242", "4242424242424242\n", "4242424242424242\r\n"] {
         let found = fed(dev.path(), &dev.arguments(&[&["tokens", "find", "-"], &cards[..]].concat()), input);
         assert_eq!(String::from_utf8(found.stdout).unwrap().trim(), first, "{input:?}");
@@ -678,7 +678,7 @@ fn the_audit_trail_is_shown_verified_and_not_believed_once_it_was_touched() {
     std::fs::write(dev.folder.path().join("mine.json"), "{\"pan\": \"4242424242424242\"}").unwrap();
     dev.ok(&["encrypt", "mine.json", "--output", "sealed.json"]);
     let at = dev.folder.path().to_owned();
-    // While the engine writes.
+    // Reads the trail while the engine writes.
     let shown = ok(&at, &["audit", "show", "--method", "encrypt", "--tail", "1"]);
     assert!(shown.contains("ok dev-client encrypt demo, 1 field, "), "{shown}");
     assert!(!shown.contains("4242"));
@@ -753,7 +753,7 @@ fn roles_are_made_given_asked_about_and_taken_away() {
     dev.operate(&["roles", "delete", "support"]);
     dev.may_not(&["principals", "revoke", "cn:Anna", "support"], 1, "cn:Anna does not have role support");
 
-    // A role that demands a reason, from the command line of the one who needs it.
+    // A role that requires a reason: the client's command must give one.
     dev.write("mine.json", r#"{"a":1}"#);
     dev.operate(&["roles", "set", "relay", "encrypt apps=demo reason"]);
     dev.refused(&["encrypt", "mine.json"], "encrypt on app demo needs a reason");

@@ -1,4 +1,4 @@
-//! All tests of the engine from outside, as one executable: a link and a start less for each module that is added.
+//! All tests of the engine from outside, in one executable, which saves linking and starting one per module.
 //!
 //! | module | what runs |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! Sealing, opening and rewrapping allocate per document, never per field: 20 fields cost as much as 2,000. A call that is not
-//! traced allocates nothing for that.
+//! Tests that sealing, opening and rewrapping allocate per document and never per field: 20 fields cost as much as
+//! 2,000. A request without a trace allocates nothing for tracing.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -22,7 +22,7 @@ use sealwire_payload::{Budget, Containers, Progress, Selection, Transform, Walk,
 use sealwire_telemetry::traces::Traces;
 use sealwire_wire::OnError;
 
-/// An app with an old and a new key.
+/// Makes an app with an old and a new key.
 fn app() -> Arc<AppKeys> {
     let version = |number| KeyVersion::new(number, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
     Arc::new(AppKeys::new(AppId::new("shop").unwrap(), vec![version(1), version(2)]).unwrap())
@@ -47,7 +47,7 @@ fn sealing(writer: FieldSealer) -> SealFields {
     SealFields { writer, cancel: Arc::default(), faults: FieldErrors::new(OnError::Fail, 10, 10) }
 }
 
-/// One that shares the key of the epoch.
+/// Makes a sealer that shares the key of the epoch.
 fn sharing(keys: &AppKeys, encoding: Encoding) -> FieldSealer {
     let (newest, lifetime) =
         (keys.newest(Curve::P256).unwrap(), EpochLifetime::from_ms(EpochLifetime::MS_MAX).unwrap());
@@ -82,7 +82,7 @@ fn document(fields: u32) -> Vec<u8> {
     out
 }
 
-/// The document after the transform, and the allocations that took.
+/// Returns the transformed document, and the number of allocations.
 fn walk(input: &[u8], containers: Containers, mut transform: impl Transform<Error = FieldFault>) -> (Vec<u8>, u64) {
     let mut out = Vec::with_capacity(input.len() * 20);
     let everything = Arc::new(Selection::everything());
@@ -125,7 +125,7 @@ fn nor_do_evervault_strings_cost_more_of_them() {
     assert_eq!(allocations[0], allocations[1]);
 }
 
-/// Times are printed and judged by nobody.
+/// Counts the allocations of requests that are not traced. Times are printed, but not checked.
 #[test]
 fn a_call_that_is_not_traced_allocates_nothing_for_that() {
     let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -147,7 +147,7 @@ fn a_call_that_is_not_traced_allocates_nothing_for_that() {
         let (mut kept, begun) = (0, Instant::now());
         let count = measure(|| kept = (0..100_000).filter(|_| traces.sample(black_box(traceparent)).is_some()).count());
         println!("{name}, {traceparent:?}: {} ns", begun.elapsed().as_nanos() / 100_000);
-        // One in a million by chance.
+        // One request in a million is sampled by chance.
         assert!(count.count_total == 0 && kept < 100, "{name}: {} allocations, {kept} kept", count.count_total);
     }
     assert!(on.sample(Some(sampled)).is_some());

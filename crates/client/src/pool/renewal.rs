@@ -1,6 +1,8 @@
-//! Certificates that are renewed under a running client: connections made with the old ones are replaced, none is broken.
+//! Renewal of certificates under a running client. Connections with old certificates are replaced, and no request
+//! fails.
 //!
-//! An endpoint's connections are kept until a new one has proven itself: a new certificate may not be trusted there yet.
+//! Old connections of an endpoint are kept until a new connection is proven to work, because the endpoint may not trust
+//! the new certificate yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +12,16 @@ use tokio::time::Instant;
 use super::Inner;
 use crate::endpoints::{EndpointTable, Slot};
 
-/// How often files are looked at while calls are made, and unproven replacements are tried again.
+/// Time between checks of the certificate files, and between attempts to replace old connections.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_secs(10);
 
 impl Inner {
-    /// Looks for renewed certificates if it is time, off the caller's path.
+    /// Starts a check for renewed certificates if one is due, in a task outside the request path.
     pub(super) fn look_for_renewal(self: &Arc<Self>, table: &mut EndpointTable, now: Instant) {
         if self.renewals.is_none() || table.look_at.is_none_or(|at| at > now) {
             return;
         }
-        // One at a time.
+        // Only one check runs at a time.
         table.look_at = None;
         let inner = Arc::clone(self);
         tokio::spawn(async move {
@@ -32,7 +34,7 @@ impl Inner {
         });
     }
 
-    /// Replaces connections that are older than that, endpoint by endpoint.
+    /// Replaces connections that were opened before `since`, one endpoint after another.
     async fn renew(&self, since: Instant) {
         let is_old = |slot: &Slot| matches!(slot, Slot::Taken { since: made, .. } if *made < since);
         for endpoint in 0..self.doubted.len() {
@@ -52,7 +54,7 @@ impl Inner {
             tracing::info!(address = target.address, "connections are replaced under renewed certificates");
             for slot in target.slots.iter_mut().filter(|slot| is_old(slot)) {
                 if let Slot::Taken { connection, .. } = std::mem::replace(slot, Slot::Empty) {
-                    // It ends with the last call that has it.
+                    // The connection closes after its last request.
                     connection.state().retire();
                 }
             }

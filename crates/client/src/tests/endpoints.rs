@@ -1,4 +1,4 @@
-//! Several endpoints: who gets the calls, and who gets none.
+//! Several endpoints, and the choice between them.
 
 use std::sync::Mutex;
 
@@ -11,32 +11,32 @@ use super::*;
 /// Behaviour of a test server.
 #[derive(Clone, Debug)]
 pub(super) enum Does {
-    /// Answers, after that many milliseconds.
+    /// Responds after this many milliseconds.
     Answer(u64),
-    /// Answers with this error.
+    /// Responds with this error.
     Say(RpcError),
-    /// Answers `deadline_exceeded`, that many milliseconds after the call's deadline.
+    /// Responds `deadline_exceeded`, this many milliseconds after the request's deadline.
     Late(u64),
-    /// Answers `cancelled`, that many milliseconds after a cancel, and nothing else.
+    /// Responds only to a cancel: `cancelled`, after this many milliseconds.
     Obey(u64),
     /// Closes the connection.
     HangUp,
     Nothing,
 }
 
-/// An engine of the test's, over in-memory streams.
+/// A test engine over in-memory streams.
 pub(super) struct TestServer {
     does: Mutex<Does>,
-    /// With a call on tokens, if that is something else.
+    /// The reaction to token requests, if different.
     tokens: Mutex<Option<Does>>,
     health: Mutex<Does>,
-    /// Attempts to connect: taken, refused, or never ended.
+    /// The reaction to connection attempts: accepted, refused, or left hanging (`None`).
     door: Mutex<Option<bool>>,
     pub(super) calls: AtomicUsize,
     killed: Notify,
     healths: AtomicUsize,
     pub(super) connections: AtomicUsize,
-    /// Connections so far.
+    /// Number of connections so far.
     pub(super) connects: AtomicUsize,
 }
 
@@ -49,7 +49,7 @@ impl TestServer {
         self.calls.swap(0, Ordering::Relaxed)
     }
 
-    /// Ends every connection and takes no more.
+    /// Ends every connection and accepts no more.
     pub(super) fn kill(&self) {
         self.door(Some(false));
         self.killed.notify_waiters();
@@ -145,7 +145,7 @@ fn answer_in(ms: u64, answers: &mpsc::UnboundedSender<Vec<u8>>, answer: Vec<u8>)
     });
 }
 
-/// A client of that many engines, which answer at once until told otherwise.
+/// Creates a client of `N` engines, which respond at once until told otherwise.
 pub(super) fn engines<const N: usize>(config: ClientConfig) -> (Client, [Arc<TestServer>; N]) {
     engines_under(config, None)
 }
@@ -195,7 +195,7 @@ pub(super) async fn one(client: &Client) -> Result<Document, Error> {
     client.encrypt(Encrypt { deadline_ms: Some(2_000), ..Encrypt::new("a", &[1]) }).await
 }
 
-/// Calls one after the other, and whether each was answered.
+/// Sends requests one after the other. Returns true if all succeeded.
 pub(super) async fn calls(client: &Client, count: usize) -> bool {
     let mut well = true;
     for _ in 0..count {
@@ -204,7 +204,7 @@ pub(super) async fn calls(client: &Client, count: usize) -> bool {
     well
 }
 
-/// Every endpoint is connected.
+/// Connects every endpoint.
 pub(super) async fn warm(client: &Client) {
     assert!(one(client).await.is_ok());
     settle().await;
@@ -244,14 +244,15 @@ async fn a_slow_endpoint_gets_fewer_calls() {
     }
     let (slow, fast) = (slow.takes(), fast.takes());
     assert_eq!(slow + fast, 1_600);
-    // Equal shares in flight, so shares of the calls as their speeds: one in eleven.
+    // Equal numbers in flight give request shares proportional to speed: one in eleven.
     assert!((80..280).contains(&slow), "{slow} of 1600");
     assert_eq!(client.at_rest(), (2 * 64, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_asks_for_a_pause_gets_one_if_another_is_there() {
-    // A pause of its own length up to a second, which is as long as an engine begins no large calls on a connection.
+    // The endpoint is paused for the given time, up to one second. Engines delay large requests of a connection for at
+    // most this time.
     let long = [1_000, 60_000, u32::MAX].map(Some);
     for pause in long {
         let (client, [one, two]) = engines::<2>(config());
@@ -269,7 +270,7 @@ async fn an_endpoint_that_asks_for_a_pause_gets_one_if_another_is_there() {
         advance(Duration::from_millis(200)).await;
         assert!(calls(&client, 100).await);
         assert!((20..80).contains(&one.takes()), "{pause:?}");
-        // Both want to be spared: then nobody is.
+        // If both engines ask for a pause, both are used.
         for engine in [&one, &two] {
             engine.does(says(ErrorCode::Overloaded, Some(60_000)));
         }
@@ -309,7 +310,7 @@ async fn an_endpoint_without_its_store_is_spared_calls_on_tokens_and_no_others()
             advance(Duration::from_millis(200)).await;
         }
         assert_eq!(client.stats().ejections, 0);
-        // If the other lacks its store too, each is asked.
+        // If the other engine also lacks its store, each is tried.
         *two.tokens.lock().unwrap() = Some(lacks);
         for _ in 0..50 {
             assert!(!tokenize().await);
@@ -371,7 +372,7 @@ async fn an_answer_between_them_ends_a_row_of_failures() {
     assert_eq!(client.stats().ejections, 0);
 }
 
-/// Calls until that many ejections are counted.
+/// Sends requests until this many ejections are counted.
 async fn ejected(client: &Client, count: u64) {
     while client.stats().ejections < count {
         let _ = calls(client, 1).await;
@@ -388,23 +389,23 @@ async fn a_probe_decides_when_an_ejection_is_over() {
     ejected(&client, 1).await;
     bad.takes();
     let begun = Instant::now();
-    // The probe is a call of the client's own, and fails: no caller pays for it.
+    // The probe is a request of the client itself and fails, without effect on application requests.
     while client.stats().ejections < 2 {
         assert!(calls(&client, 1).await);
         sleep(Duration::from_millis(1)).await;
     }
-    // A second, up to a quarter more, and the five that the probe waits for an answer.
+    // One second, up to a quarter more, and the five seconds that the probe waits for a response.
     let length = begun.elapsed().as_millis();
     assert!((6_000..6_300).contains(&length), "{length}");
     assert_eq!((bad.takes(), bad.healths.load(Ordering::Relaxed)), (0, 1));
-    // Well at last by its own account, but its first call fails: ejected for longer.
+    // The probe succeeds at last, but the first request fails: ejected for longer.
     *bad.health.lock().unwrap() = says(ErrorCode::Overloaded, Some(1));
     let begun = Instant::now();
     ejected(&client, 3).await;
     let length = begun.elapsed().as_millis();
     assert!((2_000..2_600).contains(&length), "{length}");
     assert_eq!(bad.takes(), 1);
-    // Well in truth.
+    // The engine is healthy again.
     bad.does(Does::Answer(0));
     let begun = Instant::now();
     while bad.calls.load(Ordering::Relaxed) == 0 {
@@ -436,7 +437,7 @@ async fn an_attempt_from_before_a_probe_passed_changes_nothing() {
     }
     sleep(Duration::from_millis(100)).await;
     assert_eq!(back.connections.load(Ordering::Relaxed), 0);
-    // The probe gets through before that attempt has timed out.
+    // The probe succeeds before that attempt times out.
     back.door(Some(true));
     back.does(Does::Answer(0));
     back.takes();
@@ -533,7 +534,7 @@ async fn who_answers_a_missed_deadline_is_not_silent() {
         (Does::Late(300), true),
         (Does::Obey(0), true),
         (Does::Obey(300), true),
-        // The longest that an engine holds a connection back after `overloaded`.
+        // The maximum time that an engine delays a connection after `overloaded`.
         (Does::Obey(1_000), true),
         (Does::Nothing, false),
     ] {
@@ -542,7 +543,7 @@ async fn who_answers_a_missed_deadline_is_not_silent() {
         for engine in [&one, &two] {
             engine.does(does.clone());
         }
-        // One at a time, so that nothing else comes over the connection.
+        // One request at a time, so that no other data arrives on the connection.
         for deadline_ms in [5, 500, 700, 2_000].repeat(8) {
             let begun = Instant::now();
             let late = client.encrypt(Encrypt { deadline_ms: Some(deadline_ms), ..Encrypt::new("a", &[1]) }).await;

@@ -1,4 +1,4 @@
-//! Certificates that end or are renewed under a running client: its calls do not notice.
+//! Certificates that expire or are renewed under a running client, without effect on requests.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ async fn a_connection_that_is_not_accepted_any_more_is_replaced() {
         let client = client.clone();
         async move { one(&client).await }
     });
-    // The first connection has answered; the next one waits for its pause.
+    // The first connection has responded; the next one waits for its backoff.
     sleep(Duration::from_millis(10)).await;
     engine.does(Does::Answer(0));
     assert!(calling.await.unwrap().is_ok());
@@ -46,7 +46,7 @@ async fn calls_move_to_connections_under_renewed_certificates_and_none_is_lost()
     assert!(calls(&client, 10).await);
     assert_eq!(connects(), [1, 1], "nothing was renewed");
 
-    // Renewed, and one of the engines does not take the new one yet.
+    // The certificates are renewed, and one engine does not accept the new certificate yet.
     sleep(Duration::from_millis(9_800)).await;
     *renewed.lock().unwrap() = Some(Instant::now());
     other.door(Some(false));

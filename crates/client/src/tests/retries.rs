@@ -1,9 +1,9 @@
-//! Calls that are tried again: which, when, how often, and what ends it.
+//! Retries: conditions, times, counts and limits.
 
 use super::endpoints::{Does, TestServer, calls, engines, one, says, warm};
 use super::*;
 
-/// The defaults, with one connection to each endpoint.
+/// Returns the default configuration with one connection per endpoint.
 fn config() -> ClientConfig {
     ClientConfig { attempts_max: 4, ..super::config() }
 }
@@ -35,7 +35,7 @@ async fn what_may_pass_is_tried_again_and_nothing_else() {
         engine.does(does.clone());
         let begun = Instant::now();
         let outcome = one(&client).await;
-        // Timers tick in milliseconds: each pause may be one longer.
+        // Timers have millisecond resolution, so each pause can be 1 ms longer.
         let took = begun.elapsed().as_millis();
         assert!(ms.contains(&took) || (attempts > 1 && ms.contains(&(took - 3))), "{does:?}: {took} ms");
         assert_eq!(engine.takes(), attempts, "{does:?}");
@@ -54,7 +54,7 @@ async fn what_may_pass_is_tried_again_and_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn pauses_are_as_told_and_differ() {
-    // The call itself keeps to all of it, also where its endpoint is paused for less.
+    // The request itself waits for the full time, even if its endpoint is paused for less.
     for ms in [200, 1_200] {
         let mut seen = Vec::new();
         for _ in 0..50 {
@@ -75,7 +75,7 @@ async fn pauses_are_as_told_and_differ() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_ends_too_late_is_not_begun() {
-    // The deadline of each call is two seconds.
+    // The deadline of each request is two seconds.
     for (retry_after_ms, attempts) in
         [(1_999, None), (2_000, Some(1)), (60_000, Some(1)), (u32::MAX, Some(1)), (1_300, Some(2))]
     {
@@ -171,7 +171,7 @@ async fn a_call_that_was_sent_is_repeated_unless_that_is_switched_off() {
             }
         }
         let lost = if one.takes() == 0 { lost } else { panic!("it is dead") };
-        // `warm` may have been one of those counted, and is not in flight.
+        // The request of `warm` can be among those counted, and is not in flight.
         assert!(if repeat_sent { failed == 0 } else { lost - failed <= 1 }, "{failed} of {lost}");
         assert!(calls(&client, 50).await, "nobody else notices");
         assert_eq!(client.at_rest(), (128, 0));

@@ -16,7 +16,7 @@ pub(super) struct LoadArgs {
     /// Fields of a call [default: 30; of `self-test` 1]
     #[arg(long, value_name = "N", help_heading = "Calls")]
     pub(super) fields: Option<u32>,
-    /// Bytes of a field
+    /// Bytes per field
     #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Calls")]
     field_bytes: u32,
     /// Calls of several kinds instead: `founding` (80 % of 30 fields, 18 % of 150, 2 % of 2,000), or a JSON file: an
@@ -24,25 +24,25 @@ pub(super) struct LoadArgs {
     /// which all but weight may be left out
     #[arg(long, value_name = "founding|FILE", help_heading = "Calls")]
     mix: Option<String>,
-    /// App whose keys seal
+    /// App whose keys seal the fields
     #[arg(long, value_name = "NAME", default_value = "demo", help_heading = "Calls")]
     app: String,
-    /// Curve that seals
+    /// Curve used for sealing
     #[arg(long, value_enum, default_value_t = Curve::R1, help_heading = "Calls")]
     curve: Curve,
-    /// How far one ephemeral key reaches
+    /// Scope of one ephemeral key
     #[arg(long, value_enum, default_value_t = Scope::Request, help_heading = "Calls")]
     scope: Scope,
-    /// Where tokens are kept
+    /// Collection that stores the tokens
     #[arg(long, value_name = "NAME", default_value = "people", help_heading = "Calls")]
     collection: String,
-    /// Time that the engine has for a call
+    /// Deadline of a request
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=3_600_000), help_heading = "Calls")]
     deadline_ms: Option<u32>,
-    /// Cancel a call that has no answer after this long
+    /// Cancel a request that has no response after this time
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=3_600_000), help_heading = "Calls")]
     cancel_after_ms: Option<u32>,
-    /// Documents of each kind, which take turns
+    /// Number of different documents per kind, used in rotation
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Calls")]
     distinct: u32,
     /// Results to compare with what was sent, opened again where they are sealed: `1/N`, `all` or `none`. The first of
@@ -53,36 +53,37 @@ pub(super) struct LoadArgs {
     /// Connections to the engine, of all processes together
     #[arg(long, value_name = "N", default_value_t = 4, help_heading = "Load")]
     connections: u32,
-    /// Processes that send, each with its share of the load; for loads that one core cannot send
+    /// Sending processes, each with its share of the load; for loads that one core cannot send
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Load")]
     pub(super) processes: u32,
-    /// Seconds that count
+    /// Length of the measurement window
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, help_heading = "Load")]
     duration: f64,
-    /// Seconds before them that do not
+    /// Length of the warm-up before the measurement window
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, help_heading = "Load")]
     warm_up: f64,
-    /// Seconds that answers are waited for after the last call; what has none then counts as `unanswered`
+    /// Maximum time to wait for responses after the last request; requests without a response then count as
+    /// `unanswered`
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, help_heading = "Load")]
     drain: f64,
-    /// How the calls of an open loop are spread
+    /// Distribution of the requests of an open loop over time
     #[arg(long, value_enum, default_value_t = Arrivals::Poisson, help_heading = "Load")]
     pub(super) arrivals: Arrivals,
-    /// Go on sending when the engine says how long to wait; else such calls are not sent, and count as `paused`
+    /// Keep sending when the engine asks to wait; otherwise such requests are not sent and count as `paused`
     #[arg(long, help_heading = "Load")]
     ignore_retry: bool,
-    /// Beginning of the random numbers: the same gives the same calls at the same times
+    /// Seed of the random numbers; equal seeds give equal requests at equal times
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
     seed: u64,
-    /// Microseconds between two looks at the connections; 0: whenever something comes [default: 0, and 100 from 20,000
-    /// calls/s on]
+    /// Microseconds between two polls of the connections; 0: poll on every event [default: 0, and 100 from 20,000
+    /// requests/s on]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=100_000), help_heading = "Load")]
     tick_us: Option<u32>,
     /// Give figures also when the generator was the bottleneck, and mark them; of `sweep` its knee. `self-test` does so
     /// anyway
     #[arg(long, help_heading = "Load")]
     pub(super) allow_bottleneck: bool,
-    /// Print a line each second to standard error [default: `run`, if that is a terminal]
+    /// Print a progress line each second to standard error [default: for `run`, if standard error is a terminal]
     #[arg(long, help_heading = "Load")]
     pub(super) live: bool,
 

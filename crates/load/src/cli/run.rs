@@ -21,8 +21,8 @@ pub(super) struct RunArgs {
     /// so what waits in the generator counts too
     #[arg(long, value_name = "PER_S")]
     rate: Option<f64>,
-    /// Closed loop: so many callers, each of which sends when it has its answer. Says how much an engine can do; its
-    /// latencies leave out the calls that a slow engine kept from being sent
+    /// Closed loop: number of clients, each of which sends a request after the response to its previous one. Shows the
+    /// maximum throughput of an engine. Its latencies exclude requests that a slow engine kept from being sent
     #[arg(long, value_name = "N")]
     callers: Option<u32>,
     /// Name of the load in tables and plots
@@ -34,7 +34,7 @@ pub(super) struct RunArgs {
     load: LoadArgs,
 }
 
-/// Where figures go.
+/// Output options.
 #[derive(Debug, clap::Args)]
 pub(super) struct OutArgs {
     /// Print JSON

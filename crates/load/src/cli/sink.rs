@@ -12,17 +12,17 @@ use crate::null_server::Null;
 /// Arguments of `sink`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SinkArgs {
-    /// Where to take calls; port 0 takes a free one
+    /// Address of the listener; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7543")]
     listen: String,
-    /// Folder with ca.pem, server.pem and server-key.pem, as `sealwire dev` makes one; one that is not there is made, with
-    /// throw-away certificates
+    /// Folder with ca.pem, server.pem and server-key.pem, as created by `sealwire dev`. A folder that does not exist is
+    /// created, with temporary certificates
     #[arg(long, value_name = "DIR", default_value = "sealwire-dev")]
     folder: PathBuf,
-    /// Let one of so many answers be wrong, to see that a caller notices; 0: none
+    /// Make one of this many responses wrong, to test that clients detect it; 0: none
     #[arg(long, value_name = "N", default_value_t = 0)]
     wrong_every: u32,
-    /// End when standard input does
+    /// Exit when standard input closes
     #[arg(long, hide = true)]
     until_input_ends: bool,
 }

@@ -22,16 +22,16 @@ const GUESS_PART: f64 = 16.0;
 /// Arguments of `sweep`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SweepArgs {
-    /// First rate [default: a 16th of what a closed loop finds]
+    /// First rate [default: a 16th of the throughput of a closed loop]
     #[arg(long, value_name = "PER_S")]
     from: Option<f64>,
-    /// Each next rate is so many times the last one
+    /// Factor from each rate to the next
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = factor)]
     factor: f64,
-    /// Rates that are tried at most before the knee
+    /// Maximum number of rates tried before the knee
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=100))]
     rates: u32,
-    /// Rates that are tried around it
+    /// Number of rates tried around the knee
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=20))]
     around: u32,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(super) struct SweepArgs {
 /// Arguments of `self-test`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SelfTestArgs {
-    /// Fail if less can be sent on time
+    /// Fail if fewer requests per second can be sent on time
     #[arg(long, value_name = "PER_S", default_value_t = 100_000.0)]
     target: f64,
     /// First rate

@@ -1,4 +1,4 @@
-//! One plot as SVG: two axes, and marks between them.
+//! One plot as SVG: two axes, with marks between them.
 //!
 //! Colours come from the page's style sheet by class, so that they follow the reader's light or dark setting. What
 //! stands for measured values is in a group `series` and is the only thing with colour; axes and notes are grey.
@@ -8,37 +8,37 @@ use std::fmt;
 use super::html::Html;
 use super::scale::Scale;
 
-/// Colours of series before they come again.
+/// Number of series colours before they repeat.
 pub(crate) const COLOURS: usize = 6;
 
-/// Room around the marks, in units of the drawing.
+/// Margins around the marks, in units of the drawing.
 const TOP: f64 = 14.0;
 const RIGHT: f64 = 26.0;
 const BOTTOM: f64 = 46.0;
 const LEFT: f64 = 66.0;
-/// A letter is at most about so wide.
+/// Approximate maximum width of a letter.
 pub(crate) const LETTER: f64 = 6.8;
-/// A point every so many units is enough for the eye, and for a title.
+/// Maximum number of points with a title; more points are not distinguishable.
 const POINTS_MAX: usize = 60;
-/// Up to so many may be large.
+/// Maximum number of points that are drawn large.
 const DOTS_LARGE: usize = 14;
 
-/// One side of a plot.
+/// One axis of a plot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) scale: Scale,
     /// The quantity of the axis, with its unit.
     pub(crate) title: &'static str,
-    /// How its values are written.
+    /// Formats the axis values.
     pub(crate) label: fn(f64) -> String,
 }
 
-/// How large a plot is.
+/// Size of a plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// Two beside each other.
+    /// Half the page width, for two plots side by side.
     Half,
-    /// Across the page.
+    /// The full page width.
     Full,
 }
 
@@ -51,14 +51,14 @@ impl Size {
     }
 }
 
-/// The look of a line.
+/// Style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stroke {
     Solid,
     Dashed,
 }
 
-/// A plot in the making.
+/// A plot under construction.
 pub(crate) struct Chart {
     x: Axis,
     y: Axis,
@@ -69,7 +69,7 @@ pub(crate) struct Chart {
     above: Html,
 }
 
-/// A length of the drawing, to a tenth.
+/// A length in the drawing, rounded to a tenth.
 pub(crate) struct Px(pub(crate) f64);
 
 impl fmt::Display for Px {
@@ -79,7 +79,7 @@ impl fmt::Display for Px {
     }
 }
 
-/// The class of a mark: its colour by the number of its series.
+/// Returns the class of a mark: its colour by series number.
 pub(crate) fn class(name: &str, series: usize) -> String {
     format!("{name} s{}", series % COLOURS)
 }
@@ -128,7 +128,7 @@ impl Chart {
         self.at_x(point.0).zip(self.at_y(point.1))
     }
 
-    /// Through the points; those outside leave a gap.
+    /// Returns the path through the points. Points outside the plot leave a gap.
     fn path(&self, points: &[(f64, f64)]) -> String {
         let (mut path, mut pen) = (String::new(), 'M');
         for point in points {
@@ -149,7 +149,7 @@ impl Chart {
         self.marks.leaf("path", &[("class", &class(name, series)), ("d", &path)]);
     }
 
-    /// The room between a line and the lower axis.
+    /// Fills the area between a line and the lower axis.
     pub(crate) fn area(&mut self, series: usize, points: &[(f64, f64)]) {
         let ground = Px(self.height - BOTTOM);
         let inside: Vec<_> = points.iter().filter_map(|point| self.at(*point)).collect();
@@ -162,7 +162,7 @@ impl Chart {
         self.marks.leaf("path", &[("class", &class("fill", series)), ("d", &path)]);
     }
 
-    /// Points with what is said of each when it is pointed at; `name` is `dot` or another class of the style sheet.
+    /// Draws points with a tooltip for each. `name` is `dot` or another class of the style sheet.
     pub(crate) fn dots(&mut self, series: usize, name: &str, points: &[(f64, f64, String)]) {
         let every = points.len().div_ceil(POINTS_MAX).max(1);
         for (x, y, said) in points.iter().step_by(every) {
@@ -174,7 +174,7 @@ impl Chart {
         }
     }
 
-    /// Where something went wrong: a cross on the lower axis.
+    /// Marks an error at `x` by a cross on the lower axis.
     pub(crate) fn fault(&mut self, x: f64, said: &str) {
         let Some(x) = self.at_x(x) else { return };
         let y = self.height - BOTTOM - 6.0;
@@ -183,7 +183,7 @@ impl Chart {
         self.marks.element("title", &[], said).close("path");
     }
 
-    /// A grey line from the origin, with a word near its end.
+    /// Draws a grey line from the origin, with a label near its end.
     pub(crate) fn guide(&mut self, end: (f64, f64), word: &str) {
         let path = self.path(&[(0.0, 0.0), end]);
         self.below.leaf("path", &[("class", &"guide"), ("d", &path)]);
@@ -192,13 +192,13 @@ impl Chart {
         self.below.element("text", &[("class", &"note"), ("x", &x), ("y", &y), ("text-anchor", &"end")], word);
     }
 
-    /// A grey line from below to above at a value, with a word beside it.
+    /// Draws a grey vertical line at a value, with a label.
     pub(crate) fn mark(&mut self, x: f64, word: &str) {
         let Some(x) = self.at_x(x) else { return };
         let ground = self.height - BOTTOM;
         self.above
             .leaf("line", &[("class", &"mark"), ("x1", &Px(x)), ("x2", &Px(x)), ("y1", &Px(TOP)), ("y2", &Px(ground))]);
-        // On the side with more room.
+        // The label is on the side with more room.
         let (anchor, shift) = if x > self.width * 0.55 { ("end", -7.0) } else { ("start", 7.0) };
         self.above.element(
             "text",
@@ -207,7 +207,7 @@ impl Chart {
         );
     }
 
-    /// The whole; `said` is for those who do not see it.
+    /// Completes the plot; `said` is its text for screen readers.
     pub(crate) fn finish(self, id: &str, said: &str) -> Html {
         let mut svg = Html::default();
         let view = format!("0 0 {} {}", self.width, self.height);

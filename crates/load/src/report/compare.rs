@@ -1,4 +1,4 @@
-//! The plots that hold loads or stores beside each other: a sweep of rates, CPU per field, and backends.
+//! Plots that compare several loads or stores: a sweep of rates, CPU per field, and stores.
 
 use super::chart::{Axis, Chart, Size, Stroke};
 use super::html::Html;
@@ -8,10 +8,10 @@ use super::scale::{Scale, percentile, short, time_us};
 use super::spread;
 use crate::results::{Backend, Backends, Operations, Run, Sweep};
 
-/// Latencies that are drawn over offered load.
+/// Latency quantiles that are drawn over the offered load.
 const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];
 
-/// Throughput, latency and CPU per field over the offered load.
+/// Draws throughput, latency and CPU per field over the offered load.
 pub(crate) fn sweep(sweep: &Sweep, number: usize) -> Html {
     let mut runs: Vec<&Run> = sweep.runs.iter().collect();
     runs.sort_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s));
@@ -36,7 +36,7 @@ pub(crate) fn sweep(sweep: &Sweep, number: usize) -> Html {
     html
 }
 
-/// A figure that takes the whole width.
+/// Wraps a figure so that it takes the full page width.
 fn across(figure: &Html) -> Html {
     let mut html = Html::default();
     html.open("div", &[("class", &"across")]).add(figure).close("div").line();
@@ -132,13 +132,13 @@ pub(crate) fn legend(names: impl Iterator<Item = String>) -> Html {
     html
 }
 
-/// A colour and its name.
+/// Appends one legend entry: a colour and its name.
 pub(crate) fn item(html: &mut Html, series: usize, name: &str) {
     let class = super::chart::class("key", series);
     html.raw("<li>").open("i", &[("class", &class)]).raw("</i>").element("span", &[], name).close("li").line();
 }
 
-/// CPU per field of all loads of which it is known.
+/// Draws the CPU time per field of all loads where it is known.
 pub(crate) fn cpu(runs: &[&Run]) -> Html {
     let row = |run: &&Run| {
         let cpu = run.server_cpu?;
@@ -149,7 +149,7 @@ pub(crate) fn cpu(runs: &[&Run]) -> Html {
     rows::draw("cpu", "CPU of the engine for a field of a result", "CPU for a field", time_us, &rows, true)
 }
 
-/// A plot of stores.
+/// A plot that compares stores.
 pub(crate) struct StorePlot {
     pub(crate) title: &'static str,
     how: &'static str,
@@ -157,7 +157,7 @@ pub(crate) struct StorePlot {
     pub(crate) height: f64,
 }
 
-/// Writes and reads a second, and their times, store by store: four plots of one size.
+/// Draws write and read rates and their latencies, store by store: four plots of equal size.
 pub(crate) fn store_plots(backends: &Backends, number: usize) -> Vec<StorePlot> {
     let rate = |of: &Operations| (of.per_s, None, short(of.per_s));
     let times =
@@ -190,7 +190,7 @@ pub(crate) fn backends(backends: &Backends, number: usize) -> Html {
 
 type Part = fn(&Backend) -> &Operations;
 
-/// A row for each store, below what they have in common where that is not the same for all.
+/// Returns one row per store. Rows are grouped under their common parameters if these differ between stores.
 fn rows_of(
     backends: &Backends,
     part: Part,
@@ -216,7 +216,7 @@ fn rows_of(
     rows
 }
 
-/// As a person calls it.
+/// Returns the display name of a store.
 pub(crate) fn name(row: &Backend) -> String {
     let store = match row.store.as_str() {
         "postgres" => "PostgreSQL",

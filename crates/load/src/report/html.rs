@@ -1,4 +1,4 @@
-//! Markup that is made of words of ours and text of anybody's.
+//! Markup built from fixed literals and escaped text.
 //!
 //! Names of elements, classes and attributes are literals; everything else, whether text or the value of an attribute,
 //! goes through [`Html::text`] or an attribute and is escaped. There is no other way in, so a name in a file cannot
@@ -6,21 +6,21 @@
 
 use std::fmt::{self, Display, Write as _};
 
-/// Well-formed pieces, one after another.
+/// A sequence of well-formed markup.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Html(String);
 
-/// The attributes of an element: names of ours, values of anybody's.
+/// Attributes of an element: literal names, and values that are escaped.
 pub(crate) type Attributes<'a> = &'a [(&'static str, &'a dyn Display)];
 
 impl Html {
-    /// Markup of ours.
+    /// Appends literal markup.
     pub(crate) fn raw(&mut self, markup: &'static str) -> &mut Self {
         self.0.push_str(markup);
         self
     }
 
-    /// Text, escaped.
+    /// Appends text, escaped.
     pub(crate) fn text(&mut self, text: impl Display) -> &mut Self {
         // Writing to a string does not fail.
         let _ = write!(Escaped(&mut self.0), "{text}");
@@ -33,28 +33,28 @@ impl Html {
         self
     }
 
-    /// `<name a="b">`.
+    /// Appends `<name a="b">`.
     pub(crate) fn open(&mut self, name: &'static str, attributes: Attributes<'_>) -> &mut Self {
         self.start(name, attributes);
         self.raw(">")
     }
 
-    /// `</name>`.
+    /// Appends `</name>`.
     pub(crate) fn close(&mut self, name: &'static str) -> &mut Self {
         self.raw("</").raw(name).raw(">")
     }
 
-    /// The end of a line, between blocks.
+    /// Appends a line break between blocks.
     pub(crate) fn line(&mut self) -> &mut Self {
         self.raw("\n")
     }
 
-    /// `<name a="b">text</name>`.
+    /// Appends `<name a="b">text</name>`.
     pub(crate) fn element(&mut self, name: &'static str, attributes: Attributes<'_>, text: impl Display) -> &mut Self {
         self.open(name, attributes).text(text).close(name)
     }
 
-    /// `<name a="b"/>`, of SVG.
+    /// Appends `<name a="b"/>`, for SVG.
     pub(crate) fn leaf(&mut self, name: &'static str, attributes: Attributes<'_>) -> &mut Self {
         self.start(name, attributes);
         self.raw("/>")
@@ -86,7 +86,7 @@ impl Html {
         self.0.is_empty()
     }
 
-    /// The text of the page.
+    /// Returns the complete text.
     pub(crate) fn finish(self) -> String {
         self.0
     }
@@ -103,9 +103,9 @@ impl fmt::Write for Escaped<'_> {
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
                 '\'' => self.0.push_str("&#39;"),
-                // Not allowed in HTML, not even escaped; the others of the kind that are allowed are harmless.
+                // Not allowed in HTML, not even escaped. The allowed control characters are harmless.
                 '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' => self.0.push('\u{fffd}'),
-                // Would turn the direction of what follows it.
+                // These characters would change the direction of the following text.
                 '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => self.0.push('\u{fffd}'),
                 other => self.0.push(other),
             }

@@ -1,4 +1,4 @@
-//! The page: what a reader must know first, then the plots, then the tables behind them, then the files themselves.
+//! The page: warnings first, then the plots, the tables behind them, and the data of the files.
 
 use super::compare;
 use super::html::Html;
@@ -10,7 +10,7 @@ use crate::results::{Backends, Run, Sweep};
 
 const STYLE: &str = include_str!("page.css");
 
-/// Nothing is fetched and nothing runs, whatever a file holds.
+/// Content policy: the page makes no requests and runs no scripts, whatever a file contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// Content of the files by kind, each in the order of the files.
@@ -33,13 +33,13 @@ impl<'a> Content<'a> {
         content
     }
 
-    /// Those of sweeps too.
+    /// Returns all runs, including the runs of sweeps.
     fn all_runs(&self) -> Vec<&'a Run> {
         self.runs.iter().copied().chain(self.sweeps.iter().flat_map(|sweep| &sweep.runs)).collect()
     }
 }
 
-/// The whole document.
+/// Returns the whole document.
 pub(super) fn page(title: &str, documents: &[ReportPage]) -> String {
     let content = Content::of(documents);
     let mut html = Html::default();
@@ -60,7 +60,7 @@ pub(super) fn page(title: &str, documents: &[ReportPage]) -> String {
     html.finish()
 }
 
-/// The plots of stores, without a page.
+/// Draws the plots of stores without a page.
 pub(super) fn stores_svg(backends: &Backends) -> String {
     let plots = compare::store_plots(backends, 1);
     let (width, gap, head) = (520.0, 24.0, 40.0);

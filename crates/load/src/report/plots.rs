@@ -1,4 +1,4 @@
-//! The plots of single loads: speed and latency as they went, latency by percentile, and how it was spread.
+//! Plots of single loads: throughput and latency over time, latency by percentile, and latency distribution.
 
 use super::chart::{Axis, Chart, Size, Stroke};
 use super::html::Html;
@@ -6,17 +6,17 @@ use super::scale::{Scale, percent, percentile, short, time_us};
 use super::spread;
 use crate::results::{Class, Moment, Run};
 
-/// A second in the labels of a time axis.
+/// Formats seconds for the labels of a time axis.
 fn seconds(s: f64) -> String {
     short(s)
 }
 
-/// A percentile in the labels of an axis that says what they are.
+/// Formats a percentile for the labels of a percentile axis, without the percent sign.
 fn nines(quantile: f64) -> String {
     percentile(quantile).trim_end_matches(" %").to_owned()
 }
 
-/// Names of series, whose place is their colour: the same name has the same one in every plot.
+/// Names of series. A name's position is its colour, so that equal names have equal colours in every plot.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Vec<String>);
 
@@ -36,9 +36,9 @@ impl Names {
     }
 }
 
-/// Axes that all loads of a page share, so that their plots can be compared by eye.
+/// Axes that all loads of a page share, so that their plots can be compared visually.
 pub(crate) struct Axes {
-    /// None where one load would leave nothing to see of another.
+    /// `None` if the loads differ too much for a common axis.
     speed: Option<Scale>,
     over_time: Scale,
     latency: Scale,
@@ -68,7 +68,7 @@ impl Axes {
     }
 }
 
-/// The greatest of the loads' speeds may be so many times the least of them.
+/// Maximum ratio of the highest to the lowest throughput for a common axis.
 const SPEEDS_MAX: f64 = 10.0;
 
 fn speeds(run: &Run) -> impl Iterator<Item = f64> {
@@ -88,7 +88,7 @@ impl Axes {
     }
 }
 
-/// One plot, with what it shows above it. Nothing where nothing was measured.
+/// Returns one plot with its title and explanation. Empty if there is no data.
 pub(crate) fn figure(title: &'static str, how: &'static str, chart: Option<Html>) -> Html {
     let mut html = Html::default();
     if let Some(chart) = chart {
@@ -107,7 +107,7 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Classes of which there is something to show.
+    /// Returns the classes that have results.
     fn classes(&self) -> impl Iterator<Item = (usize, &Class)> {
         self.run.classes.iter().filter(|class| class.ok > 0).map(|class| (self.names.place(&class.name), class))
     }
@@ -126,7 +126,7 @@ impl Subject<'_> {
     fn over_time(&self, y: Axis, value: impl Fn(&Moment) -> Option<f64>, said: fn(f64) -> String) -> Chart {
         let mut chart = Chart::new(self.time_axis(), y, Size::Half);
         for (series, class) in self.classes() {
-            // A break in the line where there is nothing to tell.
+            // NaN breaks the line where there is no value.
             let points: Vec<_> =
                 class.over_time.iter().map(|moment| (moment.t_s, value(moment).unwrap_or(f64::NAN))).collect();
             chart.line(series, Stroke::Solid, &points);
@@ -143,7 +143,7 @@ impl Subject<'_> {
         chart
     }
 
-    /// Fields of results in each second, by class.
+    /// Draws the fields in results per second, by class.
     pub(crate) fn speed(&self) -> Html {
         let scale = self.axes.speed.unwrap_or_else(|| Scale::from_zero(speeds(self.run)));
         let y = Axis { scale, title: "fields a second", label: short };
@@ -156,7 +156,7 @@ impl Subject<'_> {
         )
     }
 
-    /// p99 of each part of the time, by class.
+    /// Draws the p99 latency over time, by class.
     pub(crate) fn latency_over_time(&self) -> Html {
         let y = Axis { scale: self.axes.over_time, title: "p99 latency", label: time_us };
         let chart = self.over_time(
@@ -168,7 +168,7 @@ impl Subject<'_> {
         figure("Latency over time", "99 of 100 calls of each moment were answered within this.", chart)
     }
 
-    /// Latency by percentile, from the schedule and from the send.
+    /// Draws latency by percentile, measured from the due time and from the send time.
     pub(crate) fn percentiles(&self) -> Html {
         let x = Axis { scale: Scale::tail(self.axes.calls), title: "percentile of calls, %", label: nines };
         let y = Axis { scale: self.axes.latency, title: "time to the answer", label: time_us };
@@ -186,7 +186,7 @@ impl Subject<'_> {
         figure("Latency by percentile", how, self.finish(chart, "percentiles", "Latency by percentile"))
     }
 
-    /// How latencies were spread.
+    /// Draws the latency distribution.
     pub(crate) fn histogram(&self) -> Html {
         let x = Axis { scale: self.axes.times, title: "latency from the schedule", label: time_us };
         let y = Axis { scale: self.axes.shares, title: "share of its calls", label: percent };

@@ -1,40 +1,40 @@
-//! A plot of named rows: a value or two in each, on one axis below.
+//! A plot of named rows, with one or two values each, above a common axis.
 
 use super::chart::{LETTER, Px, class, lower_axis};
 use super::html::Html;
 use super::scale::Scale;
 
-/// Width, room for names, letters of a name that fit; the whole name is in its title.
+/// Total width, width for names, and maximum letters of a name. The full name is in the row's tooltip.
 const WIDE: (f64, f64, usize) = (1_060.0, 330.0, 48);
 const NARROW: (f64, f64, usize) = (520.0, 160.0, 23);
-/// Room around what is written behind a value.
+/// Space for the text after a value.
 const BESIDE: f64 = 22.0;
 const TOP: f64 = 10.0;
 const ROW: f64 = 30.0;
 const BOTTOM: f64 = 44.0;
-/// Up to this ratio of the largest to the smallest, lengths from zero tell them apart.
+/// Maximum ratio of the largest to the smallest value for a linear axis from zero.
 const LINEAR_MAX: f64 = 12.0;
 
 /// One row.
 pub(crate) struct ResultRow {
     pub(crate) name: String,
-    /// Its colour.
+    /// Number of its colour.
     pub(crate) series: usize,
     pub(crate) value: f64,
-    /// A second value above the first, as p99 is above p50.
+    /// A second, greater value, for example p99 in addition to p50.
     pub(crate) upper: Option<f64>,
     /// The text after the value.
     pub(crate) said: String,
 }
 
 impl ResultRow {
-    /// A word above other rows, without a value.
+    /// Creates a heading for the following rows, without a value.
     pub(crate) fn head(name: String) -> Self {
         Self { name, series: 0, value: f64::NAN, upper: None, said: String::new() }
     }
 }
 
-/// How high so many rows are.
+/// Returns the height of a number of rows.
 pub(crate) fn height(rows: usize) -> f64 {
     TOP + ROW * rows as f64 + BOTTOM
 }
@@ -98,7 +98,7 @@ fn name(svg: &mut Html, row: &ResultRow, name_max: usize, (left, y): (f64, f64))
     svg.text(short).element("title", &[], name).close("text");
 }
 
-/// A bar from zero where there is a zero; else a dot, or two with a line between.
+/// Draws a bar if the axis has a zero; otherwise a dot, or two dots joined by a line.
 fn mark(marks: &mut Html, row: &ResultRow, zero: Option<f64>, (x, end, y): (f64, f64, f64)) {
     match (row.upper, zero) {
         (None, Some(zero)) => {

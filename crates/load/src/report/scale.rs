@@ -1,15 +1,15 @@
-//! Axes: where a value lies, which values are written beside it, and how.
+//! Axes: the position of values, and the choice and format of labels.
 
 use std::ops::RangeInclusive;
 
-/// How the values of an axis lie on it.
+/// Maps the values of an axis to positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
-    /// Evenly.
+    /// Linear.
     Linear { from: f64, to: f64 },
-    /// Factors evenly; both ends above zero.
+    /// Logarithmic; both ends are above zero.
     Log { from: f64, to: f64 },
-    /// Quantiles from 0 to below 1, with as much room for each nine, in powers of ten of `1 / (1 - quantile)`.
+    /// Quantiles from 0 to below 1, with equal space for each further nine: powers of ten of `1 / (1 - quantile)`.
     Tail { decades: f64 },
 }
 
@@ -18,31 +18,31 @@ pub(crate) const TIMES: RangeInclusive<f64> = 1e-6..=1e15;
 /// Range of a linear axis.
 const VALUES: RangeInclusive<f64> = 1e-9..=1e18;
 
-/// Steps of a linear axis, and values of a logarithmic one, within a power of ten.
+/// Steps of a linear axis and values of a logarithmic axis, within a power of ten.
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
-/// Labels of a linear axis, at most, without the first.
+/// Maximum number of labels of a linear axis, without the first.
 const TICKS_MAX: f64 = 5.0;
-/// Powers of ten up to which a logarithmic axis has labels between them.
+/// Maximum number of decades of a logarithmic axis for labels between powers of ten.
 const DECADES_FINE: f64 = 2.4;
 
 impl Scale {
-    /// From zero to a round number at or above all of the values.
+    /// Creates a linear axis from zero to a round number at or above all values.
     pub(crate) fn from_zero(values: impl Iterator<Item = f64>) -> Self {
         let most = values.filter(|value| VALUES.contains(value)).fold(0.0, f64::max);
         if most == 0.0 {
             return Self::Linear { from: 0.0, to: 1.0 };
         }
         let step = step(most);
-        // A value at a round number must not get a step above it because of how numbers are kept.
+        // Rounding errors must not add a step above a value that is a round number.
         Self::Linear { from: 0.0, to: (most / step - 1e-9).ceil() * step }
     }
 
-    /// From one to another, as they are.
+    /// Creates a linear axis from `from` to `to`, without rounding.
     pub(crate) fn between(from: f64, to: f64) -> Self {
         Self::Linear { from, to: if VALUES.contains(&(to - from)) { to } else { from + 1.0 } }
     }
 
-    /// Between round numbers around all of the values; those of zero and below have no place on it.
+    /// Creates a logarithmic axis between round numbers around all values. Ignores values of zero and below.
     pub(crate) fn log(values: impl Iterator<Item = f64>) -> Self {
         let (mut least, mut most) = (f64::MAX, 0.0_f64);
         for value in values.filter(|value| TIMES.contains(value)) {
@@ -56,7 +56,7 @@ impl Scale {
         if to > from { Self::Log { from, to } } else { Self::Log { from: from / 2.0, to: to * 2.0 } }
     }
 
-    /// For the quantiles of so many values.
+    /// Creates an axis for the quantiles of `count` values.
     pub(crate) fn tail(count: f64) -> Self {
         Self::Tail { decades: (2.0 * count).max(10.0).log10() }
     }
@@ -67,7 +67,7 @@ impl Scale {
         !matches!(self, Self::Log { .. }) || (power - power.round()).abs() < 1e-6
     }
 
-    /// From 0 at one end to 1 at the other; none where it has no place.
+    /// Returns the position from 0 to 1; `None` for a value outside the axis.
     pub(crate) fn place(self, value: f64) -> Option<f64> {
         let at = match self {
             Self::Linear { from, to } => (value - from) / (to - from),
@@ -103,7 +103,7 @@ impl Scale {
     }
 }
 
-/// A round step of which few go into a length.
+/// Returns a round step that divides a length into a few parts.
 fn step(length: f64) -> f64 {
     let power = 10_f64.powf((length / TICKS_MAX).log10().floor());
     let steps = STEPS.into_iter().chain([10.0]).map(|step| step * power);
@@ -122,7 +122,7 @@ fn round_up(value: f64) -> f64 {
     fits.unwrap_or(power * 10.0)
 }
 
-/// Three digits, with a letter for thousands and more.
+/// Formats three digits, with a letter for thousands and more.
 pub(crate) fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         of if of < 999.5 => (value, ""),
@@ -133,7 +133,7 @@ pub(crate) fn short(value: f64) -> String {
     if unit.is_empty() { digits(value) } else { format!("{} {unit}", digits(value)) }
 }
 
-/// A time given in microseconds, with its unit.
+/// Formats a time in microseconds with a suitable unit.
 pub(crate) fn time_us(us: f64) -> String {
     match us.abs() {
         0.0 => "0".into(),
@@ -144,7 +144,7 @@ pub(crate) fn time_us(us: f64) -> String {
     }
 }
 
-/// Three digits without zeros behind the point.
+/// Formats three digits without trailing zeros.
 pub(crate) fn digits(value: f64) -> String {
     let text = match value.abs() {
         of if of < 0.9995 => format!("{value:.3}"),
@@ -155,18 +155,18 @@ pub(crate) fn digits(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A quantile as a percentile.
+/// Formats a quantile as a percentile.
 pub(crate) fn percentile(quantile: f64) -> String {
     let text = format!("{:.6}", quantile * 100.0);
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A share, in percent.
+/// Formats a share in percent.
 pub(crate) fn percent(share: f64) -> String {
     format!("{} %", digits(share * 100.0))
 }
 
-/// A whole number with a comma at each thousand.
+/// Formats a whole number with commas between thousands.
 pub(crate) fn whole(value: u64) -> String {
     let text = value.to_string();
     let mut out = String::with_capacity(text.len() + text.len() / 3);

@@ -1,22 +1,22 @@
-//! How times were spread, from the ranges and percentiles that a file has of them.
+//! Distributions of times, from the histogram ranges and percentiles in a results file.
 
 use super::scale;
 use crate::results::{Run, Times};
 
-/// Ranges that are drawn, in a power of ten.
+/// Number of drawn ranges per power of ten.
 const BINS: f64 = 20.0;
 
-/// The quantile at which the greatest of so many is drawn: there is no place for 1.
+/// Returns the quantile at which the maximum of `count` values is drawn, because 1 is outside the axis.
 fn last(count: f64) -> f64 {
     1.0 - 0.5 / count
 }
 
-/// In floating point, which no file can make too large.
+/// Sums the counts in floating point, which no file can overflow.
 fn sum(histogram: &[(f64, u64)]) -> f64 {
     histogram.iter().map(|(_, count)| *count as f64).sum()
 }
 
-/// Quantiles and times, rising, of ranges by their upper ends.
+/// Returns quantiles and times in ascending order, from ranges given by their upper ends.
 pub(crate) fn curve(histogram: &[(f64, u64)], least: f64) -> Vec<(f64, f64)> {
     let total = sum(histogram);
     let mut points = vec![(0.0, least)];
@@ -28,14 +28,14 @@ pub(crate) fn curve(histogram: &[(f64, u64)], least: f64) -> Vec<(f64, f64)> {
     points
 }
 
-/// The quantiles that a file names, as far as so many times have them.
+/// Returns the quantiles in a results file that are meaningful for `count` values.
 pub(crate) fn known(times: &Times, count: u64) -> Vec<(f64, f64)> {
     let all = [(0.0, times.min), (0.5, times.p50), (0.9, times.p90), (0.99, times.p99), (0.999, times.p999)];
     let end = last(count as f64);
     all.into_iter().filter(|(quantile, _)| *quantile < end).chain([(end, times.max)]).collect()
 }
 
-/// A quantile of the results of all classes of a load.
+/// Returns a quantile of the results of all classes of a load.
 pub(crate) fn quantile(run: &Run, quantile: f64) -> Option<f64> {
     let mut all: Vec<(f64, u64)> = run.classes.iter().flat_map(|class| class.histogram_us.iter().copied()).collect();
     all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -46,9 +46,9 @@ pub(crate) fn quantile(run: &Run, quantile: f64) -> Option<f64> {
     })
 }
 
-/// The middles of ranges that are evenly wide by factors, and the share of all that lies in each; zero before and behind.
-/// A range of the file is spread over what lies between it and the one before, of which it may be far away: then it is
-/// taken to be as wide as one of ours.
+/// Returns the centers of ranges of equal logarithmic width, with the share of values in each, and a zero at both ends.
+/// Each range of the file is spread evenly from the previous range to its end. If the previous range is far away, the
+/// file's range is taken to be as wide as a drawn range.
 pub(crate) fn bins(histogram: &[(f64, u64)]) -> Vec<(f64, f64)> {
     let place = |us: f64| us.log10() * BINS;
     let ranges: Vec<_> = histogram.iter().filter(|(upper, _)| scale::TIMES.contains(upper)).collect();

@@ -5,13 +5,13 @@ use super::html::Html;
 use super::scale::{digits, short, time_us, whole};
 use crate::results::{Backends, Class, Mode, Run, Sweep};
 
-/// Conditions of loads that were made together are said once.
+/// Loads that were measured together, whose conditions are listed once.
 pub(crate) struct Group<'a> {
     pub(crate) title: String,
     pub(crate) runs: Vec<&'a Run>,
 }
 
-/// Values of one condition that are listed before only their count is.
+/// Maximum number of listed values per condition; beyond that, only their number is shown.
 const VALUES_MAX: usize = 3;
 
 /// Returns the warnings that a reader must know before any figure.
@@ -85,7 +85,7 @@ fn warning(html: &mut Html, class: &str, what: &str, said: &str) {
         .line();
 }
 
-/// One line for each load.
+/// Returns a table with one line per load.
 pub(crate) fn overview(runs: &[&Run]) -> Html {
     let head = [
         "load",
@@ -118,7 +118,7 @@ pub(crate) fn overview(runs: &[&Run]) -> Html {
     table(&head, &runs.iter().map(row).collect::<Vec<_>>())
 }
 
-/// One line for each class of a load.
+/// Returns a table with one line per class of a load.
 pub(crate) fn classes(run: &Run) -> Html {
     let head = [
         "calls",
@@ -150,7 +150,7 @@ fn failed(class: &Class) -> u64 {
     class.errors.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
-/// The figures of stores.
+/// Returns a table with the figures of stores.
 pub(crate) fn stores(backends: &Backends) -> Html {
     let head = ["store", "threads", "writes/s", "p50", "p99", "reads/s", "p50", "p99", "secrets"];
     let row = |row: &crate::results::Backend| {
@@ -203,7 +203,7 @@ fn table(head: &[&'static str], rows: &[Vec<String>]) -> Html {
     html
 }
 
-/// Facts by name, in a column for each title; a fact that all columns share is said once.
+/// Returns a table of facts with one column per title. A fact that all columns share is listed once.
 fn facts(titles: &[&str], rows: &[(String, Vec<String>)]) -> Html {
     let mut html = Html::default();
     html.raw("<div class=\"scroll\"><table class=\"facts\">");
@@ -290,7 +290,7 @@ fn joined(group: &Group<'_>, of: fn(&Run) -> String) -> String {
     }
 }
 
-/// The conditions of a comparison of stores, whatever they are called.
+/// Returns a table of the conditions of a comparison of stores, with any names.
 pub(crate) fn store_conditions(backends: &Backends) -> Html {
     let mut rows = Vec::new();
     for (name, value) in &backends.conditions {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::results::tests::{backends, run};
 
-/// Markup, quotes, the end of a script block, an entity, a link that runs.
+/// Hostile text: markup, quotes, the end of a script block, an entity, and a script link.
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=\"alert('2')\">&lt; javascript:alert(3)";
 
 fn document(name: &str, value: &Value) -> ReportPage {
@@ -70,7 +70,7 @@ fn no_string_of_a_file_becomes_markup() {
     assert_eq!(page.matches("<script ").count(), 3);
     assert_eq!(page.matches("</script>").count(), 3);
     assert!(!page.contains("href=\"javascript"));
-    // The data are the files' all the same.
+    // The embedded data still equal the files' data.
     for (number, value) in values.iter().enumerate() {
         let (_, block) = page.split_once(&format!("id=\"data-{}\"", number + 1)).unwrap();
         let (block, _) = block.split_once('>').unwrap().1.split_once("</script>").unwrap();

@@ -1,4 +1,4 @@
-//! The program as it is used: loads over real sockets and TLS, and every way in which one must fail.
+//! End-to-end tests of the program: loads over real sockets and TLS, and all expected failures.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which lints only know in unit tests")]
 
@@ -13,10 +13,10 @@ use sealwire_load::results::{Figures, Mode, Run};
 
 use programs::{Callee, EngineProgram, Null, program, said};
 
-/// A load that is over soon.
+/// Options of a short load.
 const SHORT: &str = "--warm-up 0.1 --duration 0.6";
 
-/// Every call of a class is accounted for, and what came is what was sent.
+/// Asserts that every request of a class is counted once, and that some results were compared with the documents sent.
 fn adds_up(run: &Run) {
     for class in &run.classes {
         assert_eq!(class.sent, class.ok + class.errors.values().sum::<u64>(), "{class:?}");
@@ -50,7 +50,7 @@ fn until(callee: &impl Callee, options: &str, is_enough: impl Fn(&Run) -> bool) 
     panic!("{options}: {last}");
 }
 
-/// Starts a load that goes on for an hour, and waits until it has run for a second. What it says goes on in the reader.
+/// Starts a load of one hour and waits until it has run for a second. Further output is available from the reader.
 fn under_way(callee: &impl Callee, options: &str) -> (Child, BufReader<ChildStderr>) {
     let mut command: Command = callee.command("run", &format!("{options} --warm-up 0 --duration 3600 --live"));
     let mut load = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -84,7 +84,7 @@ fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
         let busy = ["overloaded", "paused", "deadline_exceeded", "unanswered", "unsent"];
         let mut codes = run.classes.iter().flat_map(|class| class.errors.keys());
         assert!(codes.all(|code| busy.contains(&code.as_str())), "{options}: {:?}", run.classes);
-        // So short a load may take less than the hundredth of a second that the kernel counts in.
+        // A short load can use less CPU than the kernel's resolution of 10 ms.
         assert!(run.server_cpu.is_some() && run.totals.fields_per_s > 0.0);
         let is_open = options.contains("--rate");
         assert_eq!((run.conditions.mode == Mode::Open, run.conditions.callers.is_none()), (is_open, is_open));
@@ -95,7 +95,7 @@ fn each_kind_of_load_is_answered_by_an_engine_and_compared() {
 fn calls_that_are_cancelled_or_too_late_are_errors_by_their_code() {
     let engine = EngineProgram::start();
     for (options, code) in [("--cancel-after-ms 1", "cancelled"), ("--deadline-ms 1", "deadline_exceeded")] {
-        // A mix, so that some calls succeed: of nothing but failures there are no figures.
+        // A mix in which some requests succeed, because a load without any result gives no figures.
         let file = engine.folder().join("mix.json");
         let large = options.trim_start_matches("--").replace('-', "_").replace(' ', "\": ");
         let mix = format!(r#"[{{"weight": 1, "fields": 1}}, {{"weight": 1, "fields": 20000, "{large}}}]"#);
@@ -115,14 +115,14 @@ fn calls_that_are_cancelled_or_too_late_are_errors_by_their_code() {
 fn a_wrong_answer_fails_the_load() {
     for method in ["encrypt", "decrypt", "tokenize"] {
         let null = Null::start(10);
-        // The first wrong answer ends it.
+        // The first wrong response ends the load.
         let output =
             null.run(&format!("--rate 400 --method {method} --distinct 2 --check all --warm-up 0 --duration 600"));
         let said = said(&output);
         assert_eq!(output.status.code(), Some(3), "{method}: {said}");
         assert!(said.contains("WRONG ANSWER") && output.stdout.is_empty(), "{method}: {said}");
     }
-    // Nobody looks.
+    // Without checks, wrong responses are not detected.
     let run = until(&Null::start(10), "--rate 400 --check none", |run| run.classes[0].ok >= 10);
     assert_eq!(run.classes[0].checked, 0);
 }
@@ -156,7 +156,7 @@ fn no_process_of_a_load_outlives_it() {
     let (mut load, said) = under_way(&null, "--rate 200 --processes 3");
     load.kill().unwrap();
     load.wait().unwrap();
-    // Its children hold standard error open, for an hour if they go on.
+    // The child processes keep standard error open, for an hour if they continue.
     let (ended, is_ended) = channel();
     std::thread::spawn(move || ended.send(said.lines().count()));
     is_ended.recv_timeout(Duration::from_secs(120)).expect("a process goes on");
@@ -244,7 +244,7 @@ fn what_cannot_be_run_is_refused_before_anybody_is_called() {
         assert_eq!(output.status.code(), Some(status), "{options}: {}", said(&output));
         assert!(said(&output).contains(expect), "{options}: {}", said(&output));
     }
-    // Another authority's certificate: the engine ends the connection, and the reason is said.
+    // With another CA, the handshake fails, and the error names the reason.
     let stranger = Null::start(0);
     let output = null.command("run", "--rate 1").arg("--ca").arg(stranger.folder().join("ca.pem")).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

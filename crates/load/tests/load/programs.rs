@@ -1,4 +1,4 @@
-//! The program under test, and whom it calls: the responder as a process, the engine in this one.
+//! The program under test and its targets: the null responder as a process, and the engine inside this process.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use sealwire_store::{CollectionKind, CollectionName, Rules, Scope};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// The program, with nothing said to it.
+/// Returns the program without arguments.
 pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_sealwire-load"))
 }
@@ -24,12 +24,12 @@ pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Somebody to call, with the certificates for it.
+/// A server under load, with client certificates for it.
 pub(crate) trait Callee {
     fn folder(&self) -> &Path;
     fn address(&self) -> &str;
 
-    /// A command that calls it. The machine of a test is busy: whether sends are on time is not what it asks.
+    /// Returns a command that loads this server. Test machines are busy, so tests do not require punctual sending.
     fn command(&self, command: &str, options: &str) -> Command {
         let mut program = program();
         program.arg(command).args(options.split_whitespace()).arg("--folder").arg(self.folder());
@@ -42,7 +42,7 @@ pub(crate) trait Callee {
         self.command("run", options).output().unwrap()
     }
 
-    /// The figures of a load, which must succeed.
+    /// Returns the figures of a load, which must succeed.
     fn figures(&self, options: &str) -> Run {
         let output = self.run(&format!("{options} --json --allow-bottleneck"));
         assert!(output.status.success(), "{options}: {}", said(&output));
@@ -104,13 +104,13 @@ pub(crate) struct EngineProgram {
 
 impl EngineProgram {
     pub(crate) fn start() -> Self {
-        // The engine is in this process, whose CPU time counts only under its name.
+        // The engine is in this process, whose CPU time counts only under the engine's process name.
         std::fs::write("/proc/self/comm", "sealwire").unwrap();
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
         let mut config = Config::defaults(folder.path());
         config.access.mode = AccessMode::Off;
-        // A busy machine must not reject calls here.
+        // The engine must not reject requests on a busy machine.
         config.schedule.wait_max_ms = 3_600_000;
         config.listen.address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.admin.address = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -1,9 +1,10 @@
-//! JSON text to MessagePack and back, for the command line.
+//! Converts JSON text to MessagePack and back, for the command line.
 //!
-//! Nothing changes on the way, or the conversion is refused with the path of what would have changed: a number whose
-//! decimal value no 64-bit type holds, a key that occurs twice, binary, an extension, a key that is not a string, a
-//! float that is not a number. Key order is kept. Integers stay integers and floats stay floats: `1` and `1.0` are
-//! different values here, as they are to whoever decrypts them.
+//! A conversion either preserves every value, or is rejected with the path of the value that would change. Rejected
+//! are: numbers whose decimal value no 64-bit type holds, keys that occur twice, binary data, and extensions. Also
+//! rejected are keys that are not strings and floats that are not finite. Key order is preserved. Integers stay
+//! integers and floats stay floats: `1` and `1.0` are different values here, as they are to the application that
+//! decrypts them.
 
 mod number;
 mod read;
@@ -19,10 +20,11 @@ pub use number::{append as append_number, write_float};
 pub use read::to_msgpack;
 pub use write::from_msgpack;
 
-/// Why a conversion was refused.
+/// The reason why a conversion was rejected.
 #[derive(Debug, Error)]
 pub enum JsonError {
-    /// Not JSON; the message says where. A half of a surrogate pair is not JSON either, for no string can hold it.
+    /// The text is not JSON; the message names the location. Unpaired surrogates are not JSON either, because no string
+    /// can hold them.
     #[error("{0}")]
     Syntax(String),
     /// A number that would change: neither a 64-bit integer nor the exact text of a 64-bit float.
@@ -30,10 +32,10 @@ pub enum JsonError {
     InexactNumber {
         /// Where, as a select path.
         path: String,
-        /// The number as written, cut after 40 bytes.
+        /// The number as written, truncated to 40 bytes.
         text: String,
     },
-    /// A key that its object already has.
+    /// A key that occurs twice in its object.
     #[error("key at {path} occurs twice")]
     DuplicateKey {
         /// Where, as a select path.
@@ -42,7 +44,7 @@ pub enum JsonError {
     /// Nested deeper than the limit.
     #[error("nested deeper than {depth_max} at {path}")]
     TooDeep {
-        /// The container that is too deep, as a select path.
+        /// The container that is nested too deep, as a select path.
         path: String,
         /// The limit.
         depth_max: usize,
@@ -56,7 +58,7 @@ pub enum JsonError {
     /// The bytes are not MessagePack.
     #[error("{source} at byte {at}")]
     Malformed {
-        /// Offset of the first byte of the value that is wrong.
+        /// Offset of the first byte of the invalid value.
         at: usize,
         /// The error.
         source: Malformed,
@@ -64,15 +66,15 @@ pub enum JsonError {
     /// Bytes follow the document.
     #[error("a second value begins at byte {at}")]
     Trailing {
-        /// Offset of the first byte behind the document.
+        /// Offset of the first byte after the document.
         at: usize,
     },
-    /// A value that JSON cannot hold.
+    /// A value that JSON cannot represent.
     #[error("{what} at {path} has no JSON form")]
     NotJson {
         /// Where, as a select path.
         path: String,
-        /// The kind of value with its article.
+        /// The kind of value, with its article.
         what: &'static str,
     },
     /// The reader or writer failed.
@@ -86,9 +88,9 @@ impl From<JsonSyntaxError> for JsonError {
     }
 }
 
-/// One key that stands twice among `keys`, which are ranges of `bytes` and are left in another order.
+/// Returns a key that occurs twice among `keys`, which are ranges of `bytes`. Reorders `keys`.
 fn repeated(bytes: &[u8], keys: &mut [Range<usize>]) -> Option<Range<usize>> {
-    // Sorting when an object ends needs no set per object, and no keys can be chosen to make it slow.
+    // Sorting at the end of an object needs no set per object, and no choice of keys can make it slow.
     keys.sort_unstable_by(|a, b| bytes[a.clone()].cmp(&bytes[b.clone()]));
     let pair = keys.windows(2).find(|pair| bytes[pair[0].clone()] == bytes[pair[1].clone()])?;
     Some(pair[0].clone())
@@ -281,7 +283,7 @@ mod tests {
             let printed = print(&bytes, pretty).expect("prints");
             let back: Value = serde_json::from_str(&printed).expect("our text is JSON");
             prop_assert_eq!(&back, &value);
-            // Our own text is a fixed point, so key order and the kind of each number are kept too.
+            // The output of this module converts to itself, so key order and the kind of each number are preserved too.
             prop_assert_eq!(convert(&printed).expect("converts"), bytes);
         }
 

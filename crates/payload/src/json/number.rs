@@ -1,12 +1,12 @@
-//! JSON number text to the one 64-bit value with the same decimal value.
+//! Converts JSON number text to the 64-bit value with the same decimal value.
 //!
-//! A float is taken only when its shortest text has the digits and exponent of the input: `0.1` means the float that
-//! everyone writes as 0.1, while `0.1234567890123456789012` would come back with digits missing.
+//! A float is accepted only if its shortest text has the digits and exponent of the input. `0.1` is accepted, since its
+//! float is written as 0.1. `0.1234567890123456789012` is rejected, because it would lose digits.
 
 use sealwire_msgpack::write;
 
-/// Appends `text`, a number in JSON's grammar, as an integer or a 64-bit float; `false`, with `out` untouched, if
-/// neither holds its value.
+/// Appends `text`, a number in JSON's grammar, as an integer or a 64-bit float. Returns `false` and leaves `out`
+/// unchanged if neither type holds the value.
 pub fn append(text: &str, out: &mut Vec<u8>) -> bool {
     let is_integer = !text.contains(['.', 'e', 'E']);
     if is_integer && text != "-0" {
@@ -19,7 +19,7 @@ pub fn append(text: &str, out: &mut Vec<u8>) -> bool {
             return true;
         }
     }
-    // JSON's grammar is part of what `f64` parses, so the only failure left is a value that does not survive.
+    // `f64` parses all of JSON's grammar, so the only remaining failure is a value that the float does not preserve.
     let Ok(value) = text.parse::<f64>() else {
         return false;
     };
@@ -30,19 +30,19 @@ pub fn append(text: &str, out: &mut Vec<u8>) -> bool {
     survives
 }
 
-/// The fewest digits that read back as `value`, which is finite; never without a point or an exponent. Between two
-/// texts of equal length and distance it is the even one, as in JavaScript, Python and serde_json: those texts must
-/// pass, and ours must be one of them.
+/// Returns the shortest digits that parse to the finite `value`, always with a point or an exponent. Of two texts with
+/// equal length and distance, the even one is chosen, as in JavaScript, Python and serde_json. Their texts must be
+/// accepted, and the output must be one of their texts.
 pub(super) fn shortest(value: f64, buffer: &mut zmij::Buffer) -> &str {
     buffer.format_finite(value)
 }
 
-/// Appends `value`, which is finite, as JSON text that reads back as the same float.
+/// Appends the finite `value` as JSON text that parses to the same float.
 pub fn write_float(value: f64, out: &mut Vec<u8>) {
     out.extend_from_slice(shortest(value, &mut zmij::Buffer::new()).as_bytes());
 }
 
-/// A decimal value in its one normal form: 0.d1d2d3... times ten to the exponent, no zeros on either end.
+/// A decimal value in normal form: 0.d1d2d3... times ten to the exponent, without leading or trailing zeros.
 #[derive(Debug, PartialEq, Eq)]
 struct Decimal {
     is_negative: bool,
@@ -51,7 +51,7 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// `None` if the exponent is beyond all reckoning.
+    /// Parses a number. Returns `None` if the exponent is out of range.
     fn of(text: &str) -> Option<Self> {
         let (is_negative, text) = match text.strip_prefix('-') {
             Some(text) => (true, text),
@@ -61,7 +61,7 @@ impl Decimal {
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).collect();
         let Some(first) = digits.iter().position(|d| *d != b'0') else {
-            // Zero is zero whatever its exponent; only the sign counts.
+            // The exponent of zero is irrelevant; only the sign matters.
             return Some(Self { is_negative, digits: Vec::new(), exponent: 0 });
         };
         let last = digits.iter().rposition(|d| *d != b'0').unwrap_or(first);
@@ -77,7 +77,7 @@ impl Decimal {
 /// Returns true if two JSON numbers have the same decimal value. Implemented independently of [`Decimal`].
 #[cfg(test)]
 pub(super) fn same_decimal(a: &str, b: &str) -> bool {
-    // Signed digits scaled to an integer over ten to the power of 1,200, as text: slow, and obviously right.
+    // Digits scaled to an integer by ten to the power of 1,200, with sign, as text: slow, but obviously correct.
     fn scaled(text: &str) -> (bool, String) {
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let is_negative = mantissa.starts_with('-');
@@ -135,7 +135,8 @@ mod tests {
         check("0.00012e+07", Some(Token::F64(1200.0)));
         check("1e20", Some(Token::F64(1e20)));
         check("100000000000000000000", Some(Token::F64(1e20)));
-        // Halfway between ....2 and ....3, which are the same float and equally near: the even one is its text.
+        // Halfway between ....2 and ....3, which are the same float and equally near: the even one is the shortest
+        // text.
         check("606072328954555.2", Some(Token::F64(606_072_328_954_555.0 + 0.25)));
         check("5e-324", Some(Token::F64(5e-324)));
         check("1.7976931348623157e308", Some(Token::F64(f64::MAX)));

@@ -1,7 +1,7 @@
-//! JSON text to MessagePack.
+//! Converts JSON text to MessagePack.
 //!
-//! Containers get five-byte headers whose counts are filled in when they end, so the text is read once. The JSON
-//! parser keeps its own stack, as this module does; neither recurses.
+//! Containers get five-byte headers, whose counts are written when the container ends, so that the text is read only
+//! once. The JSON parser uses an explicit stack, as does this module; neither recurses.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -16,14 +16,14 @@ use crate::path::write_name;
 const ARRAY32: u8 = 0xdd;
 const MAP32: u8 = 0xdf;
 
-/// Bytes of a refused number that its error shows.
+/// Maximum number of bytes of a rejected number in its error.
 const NUMBER_BYTES_SHOWN: usize = 40;
 
-/// Converts one JSON text, a byte-order mark before it allowed. Strings and scalars get their shortest encoding,
+/// Converts one JSON text, with an optional byte-order mark. Strings and scalars get their shortest encoding,
 /// containers a 32-bit header.
 ///
 /// # Errors
-/// [`JsonError`] when the text is not JSON, when a value would change, or when a limit is hit.
+/// [`JsonError`] if the text is not JSON, a value would change, or a limit is exceeded.
 pub fn to_msgpack(json: &[u8], limits: WalkLimits) -> Result<Vec<u8>, JsonError> {
     let mut parser = SliceJsonParser::new(json);
     let mut build = Build {
@@ -47,18 +47,18 @@ struct Build {
     out: Vec<u8>,
     limits: WalkLimits,
     open: Vec<OpenContainer>,
-    /// Where in `out` the keys of all open objects are, outermost object first.
+    /// Ranges in `out` of the keys of all open objects, outermost object first.
     keys: Vec<Range<usize>>,
 }
 
-/// A container whose end is still to come.
+/// A container that has not ended yet.
 struct OpenContainer {
-    /// Offset of its header in `out`.
+    /// Offset of the container's header in `out`.
     header_at: usize,
     is_object: bool,
-    /// Values begun so far.
+    /// Number of values started so far.
     count: u32,
-    /// Keys of the objects around it.
+    /// Number of keys of the enclosing objects.
     keys_before: usize,
 }
 
@@ -133,14 +133,14 @@ impl Build {
         JsonError::InexactNumber { path: self.path(), text: shown }
     }
 
-    /// Path of the value that was begun last.
+    /// Returns the path of the value that started last.
     #[cold]
     fn path(&self) -> String {
         let mut path = String::from("$");
         let keys_after = self.open.iter().skip(1).map(|open| open.keys_before).chain([self.keys.len()]);
         for (open, keys_after) in self.open.iter().zip(keys_after) {
             if open.is_object {
-                // The last key of this object is the one before the first key of the next.
+                // The last key of this object precedes the first key of the next object.
                 let key = keys_after.checked_sub(1).and_then(|last| self.keys.get(last));
                 self.push_name(&mut path, key.cloned().unwrap_or_default());
             } else {

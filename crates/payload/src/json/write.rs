@@ -1,8 +1,8 @@
-//! MessagePack to JSON text.
+//! Converts MessagePack to JSON text.
 //!
-//! Refuses, with its path, whatever JSON would turn into something else. Floats are printed with the fewest digits
-//! that read back as the same float, always with a point or an exponent, so that they read back as floats. A 32-bit
-//! float is printed as the 64-bit float of the same value.
+//! Values that JSON would change are rejected with their path. Floats are printed with the fewest digits that parse to
+//! the same float, always with a point or an exponent, so that they parse as floats. A 32-bit float is printed as the
+//! 64-bit float of the same value.
 
 use std::io::{BufWriter, Write};
 use std::ops::Range;
@@ -17,12 +17,13 @@ use crate::path::write_name;
 use crate::select::NOTHING;
 use crate::{Path, WalkLimits};
 
-/// Writes one MessagePack document as JSON text: on one line, or, if `pretty`, with two blanks per level. No newline
-/// at the end. The writer need not be buffered. Of the limits only `depth_max` counts here, since the text goes
-/// straight to the writer; after an error it holds a part of it.
+/// Writes one MessagePack document as JSON text: on one line, or with two spaces per level if `pretty`. There is no
+/// newline at the end. The writer does not need to be buffered. Of the limits, only `depth_max` applies, because the
+/// text goes directly to the writer. After an error, the writer has received part of the text.
 ///
 /// # Errors
-/// [`JsonError`] when the bytes are not one MessagePack document, or hold what JSON cannot, or the writer fails.
+/// [`JsonError`] if the bytes are not one MessagePack document, contain a value without a JSON form, or the writer
+/// fails.
 pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: WalkLimits) -> Result<(), JsonError> {
     let mut print = Print {
         reader: TokenReader::new(bytes),
@@ -50,14 +51,14 @@ struct Print<'a, W: Write> {
     pretty: bool,
     limits: WalkLimits,
     frames: Vec<Frame>,
-    /// Where in the input the keys of all open maps are, outermost map first.
+    /// Ranges in the input of the keys of all open maps, outermost map first.
     keys: Vec<Range<usize>>,
-    /// For each frame, the count of keys of the maps around it.
+    /// For each frame, the number of keys of the enclosing maps.
     keys_before: Vec<usize>,
 }
 
 impl<'a, W: Write> Print<'a, W> {
-    /// Prints one value with its key, or ends one container; `false`: all have ended.
+    /// Prints one value with its key, or ends one container. Returns `false` after the last container.
     fn next(&mut self) -> Result<bool, JsonError> {
         let Some(frame) = self.frames.last_mut() else {
             return Ok(false);
@@ -152,7 +153,7 @@ impl<'a, W: Write> Print<'a, W> {
 
     fn string(&mut self, bytes: &[u8], at: usize) -> Result<(), JsonError> {
         let text = std::str::from_utf8(bytes).map_err(|_| JsonError::Malformed { at, source: Malformed::NotUtf8 })?;
-        // A serializer of its own for each string: we only want its quoting, and an empty one allocates nothing.
+        // A new serializer for each string, because only its quoting is needed; an empty serializer allocates nothing.
         LowLevelJsonSerializer::new().serialize_event(JsonEvent::String(text.into()), &mut self.writer)?;
         Ok(())
     }

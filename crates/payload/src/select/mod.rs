@@ -1,10 +1,9 @@
-//! Compiled `select` paths: which values of a document are fields.
+//! Compiled `select` paths, which determine the fields of a document.
 //!
-//! All paths of a selection are one nondeterministic automaton. Each path takes a run of neighbouring bits, one per
-//! segment and one for "matched", and the bits that are on after a value's path say where each select path stands
-//! there. Moving to a child is a shift and a few masks, so the walk allocates nothing and its cost per field does not
-//! grow with the count of paths. It refuses paths that need more than the 127 bits rather than falling back to
-//! something slower.
+//! All paths of a selection form one nondeterministic automaton. Each path occupies adjacent bits: one per segment, and
+//! one for "matched". The bits set after a value's path are the positions of all select paths at that value. Moving to
+//! a child takes a shift and a few masks. The walk therefore allocates nothing, and its cost per field does not grow
+//! with the number of paths. Paths that need more than 127 bits are rejected, because there is no slower fallback.
 
 mod parse;
 mod priority;
@@ -17,32 +16,32 @@ pub use priority::Ranked;
 use priority::Ranks;
 use thiserror::Error;
 
-/// Where each select path stands at one value: a set of automaton states.
+/// The positions of all select paths at one value: a set of automaton states.
 pub(crate) type States = u128;
 
-/// This value and everything beneath it is selected, leaf by leaf.
+/// State that selects the value and every leaf beneath it.
 pub(crate) const EVERYTHING: States = 1 << 127;
 
-/// No select path reaches this value or anything beneath it.
+/// The empty set: no select path reaches this value or anything beneath it.
 pub(crate) const NOTHING: States = 0;
 
-/// Bits left for paths beside [`EVERYTHING`].
+/// Number of bits available for paths, without [`EVERYTHING`].
 const STEPS_MAX: u32 = 127;
 
 /// Names the fields of a document.
 ///
-/// Paths follow RFC 9535 (JSONPath) as far as one pass over the document can: `$`, `.name`, `['any key']`, `[2]`,
-/// `.*` and `[*]`, several selectors in one bracket (`['a','b']`, `[0,2]`), and `..` before any of them. Filters,
-/// slices, functions and negative indexes are refused.
+/// Paths follow the part of RFC 9535 (JSONPath) that one pass over the document can evaluate: `$`, `.name`, `['any
+/// key']`, `[2]`, `.*` and `[*]`. One bracket can hold several selectors (`['a','b']`, `[0,2]`), and `..` can precede
+/// any selector. Filters, slices, functions and negative indexes are rejected.
 ///
 /// Map keys that are not strings are matched by `*` only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// States at the document's root.
+    /// Returns the states at the document's root.
     start: States,
-    /// States whose path is complete: the value is selected.
+    /// States whose path is complete, so that the value is selected.
     accept: States,
-    /// States that stay on beneath the value, for `..` segments.
+    /// States that remain set beneath the value, for `..` segments.
     descend: States,
     /// States whose next segment matches any child.
     wild: States,
@@ -50,15 +49,15 @@ pub struct Selection {
     named: States,
     /// All states that occur in `indexes`.
     indexed: States,
-    /// Key to the states whose next segment matches it; sorted by key.
+    /// Maps a key to the states whose next segment matches it; sorted by key.
     names: Vec<(Box<[u8]>, States)>,
-    /// Index to the states whose next segment matches it; sorted by index.
+    /// Maps an index to the states whose next segment matches it; sorted by index.
     indexes: Vec<(u32, States)>,
-    /// Where fields are told what selected them.
+    /// Ranks of paths and keys, in a ranked selection.
     ranks: Option<Box<Ranks>>,
 }
 
-/// Why a list of select paths was refused. The caller's bug; retrying will not help.
+/// The reason why a list of select paths was rejected. An error of the client; retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectError {
     /// One path is not in the supported grammar.
@@ -71,26 +70,26 @@ pub enum SelectError {
         /// The accepted syntax at that position.
         expected: &'static str,
     },
-    /// The paths together have too many steps. A path takes one step per segment and one more for itself.
+    /// The paths together have too many steps. A path takes one step per segment, plus one.
     #[error("select paths have more than {steps_max} steps in all, from `{path}` on")]
     TooManySteps {
         /// The first path that did not fit.
         path: String,
-        /// The most steps one selection may have.
+        /// Maximum number of steps of one selection.
         steps_max: u32,
     },
 }
 
 impl Selection {
-    /// Every leaf of the document is a field.
+    /// Creates a selection in which every leaf of the document is a field.
     pub const fn everything() -> Self {
         Self::starting_with(EVERYTHING)
     }
 
-    /// The union of `paths`. No paths select nothing.
+    /// Creates the union of `paths`. Without paths, nothing is selected.
     ///
     /// # Errors
-    /// [`SelectError`] names the first path refused, the byte, and what was expected there.
+    /// [`SelectError`] names the first rejected path, the byte offset, and the expected syntax.
     pub fn parse<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self, SelectError> {
         Self::of(paths, STEPS_MAX)
     }
@@ -167,7 +166,7 @@ impl Selection {
             }
             let last = left.trailing_zeros();
             left &= left - 1;
-            // All states of the path: one that is met inside could go on to its end.
+            // All states of the path. A state reached inside such a container could have continued to its end.
             let path = (((1 << last) - 1) | (1 << last)) & !((1 << first) - 1);
             if met & (1 << last) == 0 && within & path == 0 {
                 unmatched.push(position);
@@ -177,7 +176,7 @@ impl Selection {
         unmatched
     }
 
-    /// States at the document's root.
+    /// Returns the states at the document's root.
     #[inline]
     pub(crate) const fn start(&self) -> States {
         self.start
@@ -189,7 +188,7 @@ impl Selection {
         states & self.accept != 0
     }
 
-    /// States of an array's child.
+    /// Returns the states of an array's child.
     #[inline]
     pub(crate) fn at_index(&self, states: States, index: u32) -> States {
         if states & EVERYTHING != 0 || states == NOTHING {
@@ -202,7 +201,7 @@ impl Selection {
         self.moved(states, matched)
     }
 
-    /// States of a map's value under a string key.
+    /// Returns the states of a map's value under a string key.
     #[inline(always)] // Out of line, its result goes through memory: a tenth of a walk that selects everything.
     pub(crate) fn at_key(&self, states: States, key: &[u8]) -> States {
         if states & EVERYTHING != 0 || states == NOTHING {
@@ -216,7 +215,7 @@ impl Selection {
         self.ranks.as_ref().map_or(moved, |ranks| ranks.at_key(moved, key))
     }
 
-    /// States of a map's value under a key that is not a string.
+    /// Returns the states of a map's value under a key that is not a string.
     #[inline]
     pub(crate) const fn at_other_key(&self, states: States) -> States {
         if states & EVERYTHING != 0 {
@@ -227,12 +226,12 @@ impl Selection {
 
     #[inline]
     const fn moved(&self, states: States, matched: States) -> States {
-        // A complete path has no next segment, so its bit is in no mask and never shifts into its neighbour.
+        // A complete path has no next segment. Its bit is in no mask, so it never shifts into the next path.
         (states & self.descend) | ((states & matched) << 1)
     }
 }
 
-/// For `dedup_by` over sorted entries: folds `next` into `kept` when they have the same key.
+/// Merges `next` into `kept` if both have the same key. For `dedup_by` over sorted entries.
 fn merge_same<K: PartialEq>(next: &mut (K, States), kept: &mut (K, States)) -> bool {
     let same = next.0 == kept.0;
     if same {
@@ -269,7 +268,7 @@ mod tests {
         assert_eq!(fields(selection, containers, &doc(DOC)), expected, "{paths:?} {containers:?}");
     }
 
-    /// For paths that select leaves only, where both modes agree.
+    /// Checks paths that select only leaves, where both modes agree.
     #[track_caller]
     fn check_both(paths: &[&str], expected: &[&str]) {
         check(paths, Containers::Whole, expected);
@@ -323,7 +322,7 @@ mod tests {
     fn paths_of_one_selection_are_a_union() {
         check_both(&["$.b", "$.a.b", "$.b"], &["$.a.b", "$.b"]);
         check_both(&["$.a.b", "$.list[2]", "$.nowhere"], &["$.a.b", "$.list[2]"]);
-        // Neighbours in the bit set: a complete path must not step into the next one.
+        // Adjacent paths in the bit set: a complete path must not shift into the next one.
         check_both(&["$.a.z", "$.*.z", "$.b.b"], &[]);
     }
 
@@ -339,11 +338,12 @@ mod tests {
         let (longest, many): (String, Vec<&str>) = ("$".to_owned() + &".a".repeat(126), vec!["$.a"; 63]);
         for (paths, expected) in [
             (&["$.a", "$.b", "$.list[0].pan"][..], &[][..]),
-            // A null is there, though it is no field.
+            // A null value matches a path, although it is not a field.
             (&["$.a.n", "$.a.c[2]"], &[]),
             (&["$.nowhere", "$.b", "$.a.z", "$..x.pan", "$..nowhere", "$.list[9]"], &[0, 2, 4, 5]),
             (&["$.b.b", "$.A", "$.user.sn"], &[0, 1, 2]),
-            // Selected with its container, or may be: not looked for in there.
+            // Values inside a container that is selected as a whole are not examined, so their paths do not count as
+            // unmatched.
             (&["$.a", "$.a.b", "$..nowhere"], &[]),
             (&["$", "$.nowhere.at.all"], &[]),
             (&[&longest], &[0]),

@@ -1,21 +1,21 @@
-//! The grammar of one select path: text to segments.
+//! The grammar of a select path: converts text to segments.
 //!
-//! RFC 9535 without what a single pass cannot decide (negative indexes and slices need the length first) or what a
-//! field selection has no use for (filters, functions). Everything else is refused with the byte and what was
-//! expected there, so that a typing error never silently selects nothing.
+//! Implements RFC 9535 without negative indexes and slices, which a single pass cannot evaluate because they need the
+//! length first. Filters and functions are also omitted, because field selections do not need them. All other input is
+//! rejected with the byte offset and the expected syntax, so that a typo never silently selects nothing.
 
 use super::SelectError;
 
-/// One step down the document.
+/// One step down into the document.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     /// True if it can skip any number of levels first (`..`).
     pub(super) descends: bool,
-    /// Matches when any of these does; never empty.
+    /// Selectors of which at least one must match; never empty.
     pub(super) selectors: Vec<Selector>,
 }
 
-/// Which children a segment matches.
+/// Determines the children that a segment matches.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Selector {
     /// Any child.
@@ -30,7 +30,7 @@ const AFTER_SEGMENT: &str = "`.`, `[` or the end of the path";
 const NAME: &str = "a name, `*` or `[`; write a key with other characters as ['key']";
 const SELECTOR: &str = "a quoted key, an index from 0 to 4294967295 or `*`";
 
-/// The segments of `path`; `$` alone has none.
+/// Parses the segments of `path`; `$` alone has none.
 pub(super) fn segments(path: &str) -> Result<Vec<Segment>, SelectError> {
     let mut cursor = Cursor { path, at: 0 };
     if !cursor.eat('$') {
@@ -80,7 +80,7 @@ impl Cursor<'_> {
         Ok(Selector::Name(name))
     }
 
-    /// The inside of a bracket up to and including `]`.
+    /// Parses the content of a bracket, up to and including `]`.
     fn bracket(&mut self) -> Result<Vec<Selector>, SelectError> {
         let mut selectors = Vec::new();
         loop {
@@ -120,7 +120,7 @@ impl Cursor<'_> {
         Ok(index)
     }
 
-    /// A quoted key behind its opening `quote`, up to and including the closing one.
+    /// Parses a quoted key after its opening `quote`, up to and including the closing quote.
     fn quoted(&mut self, quote: char) -> Result<String, SelectError> {
         let mut key = String::new();
         loop {
@@ -142,7 +142,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// An escape, from its backslash on.
+    /// Parses an escape, starting at its backslash.
     fn escape(&mut self, quote: char) -> Result<char, SelectError> {
         let start = self.at;
         self.at += 1;
@@ -166,7 +166,7 @@ impl Cursor<'_> {
         Ok(named)
     }
 
-    /// The digits behind `\u`, with the second half of a surrogate pair if there is one.
+    /// Parses the digits after `\u`, including the second half of a surrogate pair if there is one.
     fn unicode_escape(&mut self, start: usize) -> Result<char, SelectError> {
         let mut units = [self.hex_unit()?, 0];
         let mut len = 1;

@@ -1,36 +1,37 @@
-//! Selections that say which of their paths a field falls under.
+//! Selections that report which of their entries selected a field.
 //!
-//! Select paths are states like any others, complete ones staying on beneath their value. Keys that count at any depth
-//! are too many for that: of them the states keep one number, the lowest rank met on the way, so that a thousand cost
-//! what a few do.
+//! Select paths are ordinary states, except that complete paths remain set beneath their value. Keys that match at any
+//! depth would need too many states. For keys, the states instead hold one number: the lowest rank among the keys above
+//! the value. A thousand keys therefore cost as much as a few.
 
 use super::{SelectError, Selection, States, lookup};
 
-/// On at every value of a ranked selection, so that leaves which nothing selects are fields too. Above all others.
+/// Set at every value of a ranked selection, so that leaves that no entry selects are fields too. The highest bit of
+/// all paths.
 const VISITED: States = 1 << 126;
 
-/// One more than the lowest rank of the keys on the way; 0 without any.
+/// Position of the key rank: one more than the lowest rank of the keys above the value; 0 without any.
 const KEY_RANK_AT: u32 = 110;
 const KEY_RANK: States = 0xffff << KEY_RANK_AT;
 
-/// Most ranks.
+/// Maximum number of ranks.
 const RANKS_MAX: usize = 0xffff;
 
-/// One thing that a ranked selection ranks.
+/// One entry of a ranked selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranked<'p> {
-    /// A select path, with everything beneath it.
+    /// A select path, including everything beneath it.
     Path(&'p str),
-    /// The value under this key in any map, with everything beneath it: `$..['key']` without steps.
+    /// The value under this key in any map, including everything beneath it: `$..['key']`, but without using steps.
     Key(&'p str),
 }
 
 /// The part of a ranked selection besides its states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ranks {
-    /// Of each path, in the order of their states.
+    /// Rank of each path, in the order of the paths' states.
     paths: Vec<u32>,
-    /// Key to one more than its rank; sorted by key.
+    /// Maps a key to one more than its rank; sorted by key.
     keys: Vec<(Box<[u8]>, States)>,
 }
 
@@ -39,7 +40,7 @@ impl Selection {
     /// or a container around it, or that none does.
     ///
     /// # Errors
-    /// As [`Selection::parse`]. Paths have 110 steps in all; of paths and keys together there are at most 65,535.
+    /// As [`Selection::parse`]. Paths have at most 110 steps in total. Paths and keys together are limited to 65,535.
     pub fn ranked<'p>(ranked: impl IntoIterator<Item = Ranked<'p>>) -> Result<Self, SelectError> {
         let (mut texts, mut ranks) = (Vec::new(), Ranks { paths: Vec::new(), keys: Vec::new() });
         for (rank, ranked) in ranked.into_iter().enumerate() {
@@ -55,11 +56,11 @@ impl Selection {
                 Ranked::Key(key) => ranks.keys.push((key.as_bytes().into(), rank as States + 1)),
             }
         }
-        // The first of equal keys counts.
+        // Of equal keys, the first takes precedence.
         ranks.keys.sort_unstable();
         ranks.keys.dedup_by(|next, kept| next.0 == kept.0);
         let mut selection = Self::of(texts, KEY_RANK_AT)?;
-        // A complete path holds beneath its value too, where an earlier one may still complete.
+        // A complete path also applies beneath its value, where an earlier path can still complete.
         selection.descend |= selection.accept | VISITED | KEY_RANK;
         selection.start |= VISITED;
         selection.accept |= VISITED;
@@ -73,7 +74,7 @@ impl Selection {
         self.ranks.is_some()
     }
 
-    /// The first that selects a leaf with these states; 0 under a selection without ranks.
+    /// Returns the rank of a leaf with these states; 0 for a selection without ranks.
     pub(crate) fn rank(&self, states: States) -> Option<u32> {
         self.ranks.as_ref().map_or(Some(0), |ranks| self.lowest(ranks, states))
     }
@@ -81,7 +82,7 @@ impl Selection {
     fn lowest(&self, ranks: &Ranks, states: States) -> Option<u32> {
         let complete = states & self.accept & !VISITED;
         let first = complete & complete.wrapping_neg();
-        // Each path has one such bit, in the order of paths.
+        // Each path has one accepting bit, in path order.
         let before = (self.accept & first.wrapping_sub(1)).count_ones() as usize;
         let by_path = if complete == 0 { None } else { ranks.paths.get(before).copied() };
         let by_key = (((states & KEY_RANK) >> KEY_RANK_AT) as u32).checked_sub(1);
@@ -93,7 +94,7 @@ impl Selection {
 }
 
 impl Ranks {
-    /// `states` of a value under `key`, with the key's rank if that is the lowest on the way.
+    /// Returns the `states` of a value under `key`, updated with the key's rank if it is lower than the ranks above.
     #[inline(never)] // Walks without ranks pay for no registers of it.
     pub(super) fn at_key(&self, states: States, key: &[u8]) -> States {
         let found = lookup(&self.keys, |other| other.as_ref().cmp(key));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::testing::{doc, fields};
 use crate::{Budget, Containers, Field, Outcome, Path, Ranked, SelectError, Selection, Transform, Walk, WalkLimits};
 
-/// Paths and ranks of all fields.
+/// Collects the paths and ranks of all fields.
 #[derive(Default)]
 struct Ranks(Vec<(String, Option<u32>)>);
 
@@ -32,7 +32,7 @@ fn ranks(selection: Selection, input: &[u8]) -> Vec<(String, Option<u32>)> {
     ranks.0
 }
 
-/// A text that begins with `$` is a path, another one a key.
+/// Parses entries: a text that begins with `$` is a path, any other text is a key.
 fn ranked<'p>(texts: impl IntoIterator<Item = &'p str>) -> Result<Selection, SelectError> {
     Selection::ranked(
         texts.into_iter().map(|text| if text.starts_with('$') { Ranked::Path(text) } else { Ranked::Key(text) }),

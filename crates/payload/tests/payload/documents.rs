@@ -1,9 +1,9 @@
-//! Arbitrary MessagePack documents, built as bytes so that every encoding of a value occurs, the overlong ones too.
+//! Arbitrary MessagePack documents, built as bytes so that every encoding of a value occurs, including overlong ones.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One document: any kinds of value, nested up to 6 deep, keys of any kind.
+/// Generates a document with any kinds of values and keys, nested up to 6 levels deep.
 pub(crate) fn document() -> impl Strategy<Value = Vec<u8>> {
     leaf().prop_recursive(6, 96, 8, |value| {
         prop_oneof![
@@ -16,7 +16,7 @@ pub(crate) fn document() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A document with a few bytes changed, or cut short.
+/// Generates a document with a few changed bytes, or truncated.
 pub(crate) fn broken_document() -> impl Strategy<Value = Vec<u8>> {
     let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     (document(), changes, any::<prop::sample::Index>(), any::<bool>()).prop_map(|(mut bytes, changes, cut, is_cut)| {
@@ -31,13 +31,13 @@ pub(crate) fn broken_document() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// How much longer than needed a length is encoded, as far as the kind allows.
+/// Generates the number of extra steps in the width of a length, as far as the kind allows.
 fn width() -> impl Strategy<Value = usize> {
     prop_oneof![4 => Just(0), 1 => 0..4_usize]
 }
 
 fn key(value: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
-    // Few names, so that select paths meet them.
+    // Few names, so that select paths match them.
     let name = "[a-d]".prop_map(|name| [&[0xa1], name.as_bytes()].concat());
     prop_oneof![8 => name, 2 => text(), 1 => value]
 }
@@ -60,7 +60,7 @@ fn leaf() -> impl Strategy<Value = Vec<u8>> {
         any::<bool>().prop_map(|value| vec![0xc2 + u8::from(value)]),
         (0..0x80_u8).prop_map(|marker| vec![marker]),
         (0xe0..=0xff_u8).prop_map(|marker| vec![marker]),
-        // The fixed-size numbers: floats from 0xca, integers up to 0xd3; every bit pattern is one.
+        // The fixed-size numbers: floats from 0xca, integers up to 0xd3. Every bit pattern is valid.
         (0..10_usize, any::<[u8; 8]>()).prop_map(|(kind, bytes)| {
             let len = [4, 8, 1, 2, 4, 8, 1, 2, 4, 8][kind];
             [&[0xca + kind as u8], &bytes[..len]].concat()
@@ -78,7 +78,8 @@ fn leaf() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Binary or an extension with a length of 1, 2 or 4 bytes, whose markers follow each other.
+/// Encodes binary data or an extension with a length of 1, 2 or 4 bytes. The markers of the three widths are
+/// consecutive.
 fn with_length(marker: u8, width: usize, kind: &[u8], bytes: &[u8]) -> Vec<u8> {
     let len = (bytes.len() as u32).to_be_bytes();
     [&[marker + width as u8], &len[4 - (1 << width)..], kind, bytes].concat()

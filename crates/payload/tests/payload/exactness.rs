@@ -1,4 +1,4 @@
-//! Every kind of leaf reaches the transform exactly as it stands in the document, and comes back so.
+//! Every kind of leaf reaches the transform exactly as encoded in the document, and is output unchanged.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use sealwire_payload::{Containers, Field, Outcome, Path, Selection, Transform};
 
 use crate::transforms::{AT_ONCE, Unwrap, Wrap, run};
 
-/// Lists fields as text, since tokens with NaN are never equal.
+/// Lists fields as text, because tokens with NaN are never equal.
 #[derive(Default)]
 struct Seen(Vec<(String, Vec<u8>)>);
 
@@ -32,7 +32,7 @@ impl Transform for Seen {
 
 fn check(leaf: &[u8], expected: &str) {
     let everything = Arc::new(Selection::everything());
-    // Alone, in an array, as a map's value, and below keys that are not strings.
+    // Alone, in an array, as a map's value, and under keys that are not strings.
     let key = [0x82, 0xa1, b'k'];
     let contexts = [
         leaf.to_vec(),
@@ -58,7 +58,7 @@ fn integers_are_exact_to_both_ends() {
     check(&[0xd3, 0x7f, 255, 255, 255, 255, 255, 255, 255], "Int(9223372036854775807)");
     check(&[0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0], "Int(-9223372036854775808)");
     check(&[0xff], "Int(-1)");
-    // 5 in nine bytes stays in nine bytes.
+    // The value 5 encoded in nine bytes keeps its nine bytes.
     check(&[0xcf, 0, 0, 0, 0, 0, 0, 0, 5], "Uint(5)");
     check(&[0xd0, 5], "Int(5)");
 }

@@ -6,7 +6,7 @@ use allocation_counter::measure;
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
 
-/// Replaces even fields, fails and goes on for odd ones.
+/// Replaces even fields, and fails odd fields but continues.
 #[derive(Default)]
 struct Alternate {
     count: usize,

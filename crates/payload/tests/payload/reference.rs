@@ -1,4 +1,4 @@
-//! A second, naive reading of select paths: a recursive search over a tree, compared with the walk's automaton.
+//! A second, naive implementation of select paths: a recursive search over a tree, compared with the walk's automaton.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Segment {
     selectors: Vec<Selector>,
 }
 
-/// Select paths over the names a to d and indexes below 4.
+/// Generates select paths over the names a to d and indexes below 4.
 pub(crate) fn segments() -> impl Strategy<Value = Vec<Segment>> {
     let selector = prop_oneof![
         1 => Just(Selector::Wild),
@@ -82,7 +82,7 @@ fn children<'v>(value: &'v Value, path: &str) -> Vec<(&'v Value, String, Option<
     }
 }
 
-/// The fields in document order, given which values are selected.
+/// Lists the fields in document order, given the selected values.
 fn fields(value: &Value, path: &str, selected: &BTreeSet<String>, mode: ReferenceMode, out: &mut Vec<String>) {
     let is_selected = mode == ReferenceMode::All || selected.contains(path);
     match value {

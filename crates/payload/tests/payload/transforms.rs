@@ -1,4 +1,4 @@
-//! Transforms that stand in for encryption, and runs of a whole walk.
+//! Transforms that replace encryption in tests, and functions that run a whole walk.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use sealwire_payload::{
     Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError, WalkLimits,
 };
 
-/// Binary that holds the field's raw bytes: as reversible as encryption.
+/// Replaces a field by binary data that holds its raw bytes: reversible, as encryption is.
 pub(crate) struct Wrap;
 
-/// The inverse of [`Wrap`]; keeps what is not binary.
+/// The inverse of [`Wrap`]; keeps values that are not binary.
 pub(crate) struct Unwrap;
 
-/// Changes nothing.
+/// Keeps every field.
 pub(crate) struct Keep;
 
-/// Fails every field, goes on, and lists their paths.
+/// Fails every field, continues, and lists the paths.
 #[derive(Default)]
 pub(crate) struct Paths(pub(crate) Vec<String>);
 
@@ -76,7 +76,7 @@ impl Transform for Paths {
     }
 }
 
-/// One walk to its end: the output and the bytes consumed. The budgets are used in turn, over and over.
+/// Runs one walk to its end. Returns the output and the number of bytes consumed. The budgets are used cyclically.
 pub(crate) fn run<T: Transform>(
     selection: &Arc<Selection>,
     containers: Containers,
@@ -94,5 +94,5 @@ pub(crate) fn run<T: Transform>(
     unreachable!("there is at least one budget");
 }
 
-/// The budget of a walk that is not sliced.
+/// The budget of a walk without slicing.
 pub(crate) const AT_ONCE: &[Budget] = &[Budget::UNLIMITED];

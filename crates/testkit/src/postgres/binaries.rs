@@ -1,4 +1,4 @@
-//! Where the installed server's programs are.
+//! Finds the programs of the installed server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::Failure;
 pub(super) struct Binaries(PathBuf);
 
 impl Binaries {
-    /// Asks `pg_config`, then looks where Debian puts each version (the newest first), then in PATH.
+    /// Tries `pg_config`, then Debian's folders per version (the newest first), then PATH.
     pub(super) fn find() -> Result<Self, Failure> {
         let mut folders: Vec<PathBuf> =
             told_by_pg_config().into_iter().chain(debian(Path::new("/usr/lib/postgresql"))).collect();
@@ -23,7 +23,7 @@ impl Binaries {
         self.0.join(name)
     }
 
-    /// Such as `15.14`; names the template that fits.
+    /// Returns the server's version, such as `15.14`. The version names the template to use.
     pub(super) fn version(&self) -> Result<String, Failure> {
         let output = Command::new(self.program("postgres")).arg("--version").output();
         let output = output.map_err(|source| Failure::io(&self.program("postgres"), source))?;

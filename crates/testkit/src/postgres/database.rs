@@ -1,8 +1,8 @@
-//! A database of a server: its addresses, and SQL in it.
+//! A database of a server: its URLs, and SQL in it.
 
 use super::{Failure, OWNER, Postgres};
 
-/// A database of a [`Postgres`]. It stays until the server goes.
+/// A database of a [`Postgres`]. Exists until the server is removed.
 #[derive(Clone, Debug)]
 pub struct Database<'a> {
     pub(super) server: &'a Postgres,
@@ -10,36 +10,37 @@ pub struct Database<'a> {
 }
 
 impl Database<'_> {
-    /// Its name.
+    /// Returns the database's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Over the unix socket, as the role `sealwire`, without the password.
+    /// Returns a URL over the Unix socket, as the role `sealwire`, without the password.
     #[must_use]
     pub fn socket_url(&self) -> String {
         let (folder, port) = (self.server.folder.display(), self.server.port);
         format!("postgres:///{}?user={OWNER}&host={folder}&port={port}", self.name)
     }
 
-    /// Over loopback, as the role `sealwire`, without the password.
+    /// Returns a URL over loopback, as the role `sealwire`, without the password.
     #[must_use]
     pub fn tls_url(&self) -> String {
         self.url(&[self.server.port])
     }
 
-    /// Over loopback at other ports, of proxies or of other servers: they are tried in that order.
+    /// Returns a URL over loopback at other ports, such as those of proxies or other servers. A client tries them in
+    /// this order.
     #[must_use]
     pub fn url(&self, ports: &[u16]) -> String {
         let hosts: Vec<String> = ports.iter().map(|port| format!("localhost:{port}")).collect();
         format!("postgres://{OWNER}@{}/{}", hosts.join(","), self.name)
     }
 
-    /// Runs SQL in it as the superuser; see [`Postgres::sql`].
+    /// Runs SQL in this database as the superuser; see [`Postgres::sql`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Postgres::sql`].
     pub fn sql(&self, sql: &str) -> Result<String, Failure> {
         self.server.sql(&self.name, sql)
     }

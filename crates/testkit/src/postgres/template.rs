@@ -10,7 +10,7 @@ use super::binaries::Binaries;
 use super::user::User;
 use super::{Failure, OWNER, checked};
 
-/// Changes whenever what is below makes another folder.
+/// Version of the folder's layout. Increase it when the code below makes a different folder.
 const LAYOUT: u32 = 1;
 
 /// Client authentication: by password, or by certificate for the role of its name.
@@ -29,7 +29,8 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// The one of this version; made when it is not there yet. Several may make it at once: the first is kept.
+    /// Returns the template of the installed version, and makes it first if it is missing. If several processes make it
+    /// at once, the first is kept.
     pub(super) fn find(binaries: &Binaries, user: User) -> Result<Self, Failure> {
         let cache = cache_folder().join(format!("postgres-{}-{LAYOUT}", binaries.version()?));
         if !cache.is_dir() {
@@ -41,7 +42,7 @@ impl Template {
     }
 }
 
-/// `testkit` where Cargo puts what it builds in this profile, which is where `deps` is.
+/// Returns `testkit` in Cargo's build folder of this profile, which is the folder with `deps`.
 fn cache_folder() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let built = program.ancestors().find(|folder| folder.join("deps").is_dir());
@@ -52,7 +53,7 @@ fn make(binaries: &Binaries, user: User, cache: &Path) -> Result<(), Failure> {
     let io = |source| Failure::io(cache, source);
     let parent = cache.parent().unwrap_or(cache);
     fs::create_dir_all(parent).map_err(io)?;
-    // Where that user may go, which the target folder may not be.
+    // A folder that the server's user can enter. The target folder can be closed to that user.
     let work = tempfile::Builder::new().prefix("sealwire-template-").tempdir().map_err(io)?;
     user.own(work.path()).map_err(io)?;
     let password = random().map_err(io)?;
@@ -94,7 +95,8 @@ fn fed(command: &mut Command, input: &str) -> std::io::Result<Output> {
     child.wait_with_output()
 }
 
-/// 32 hexadecimal digits: while a test runs, others on the machine can reach its port.
+/// Returns 32 random hexadecimal digits for the password. Other users of the machine can reach the server's port during
+/// a test.
 fn random() -> std::io::Result<String> {
     use std::io::Read;
     let mut bytes = [0; 16];

@@ -1,4 +1,4 @@
-//! Under whom the server runs: PostgreSQL refuses root.
+//! The user that runs the server. PostgreSQL does not run as root.
 
 use std::fs;
 use std::io;
@@ -9,12 +9,12 @@ use std::process::Command;
 
 use super::Failure;
 
-/// Another user's ids when this one is root; nothing else needs to change who it is.
+/// The uid and gid to switch to if this process runs as root, else `None`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User(Option<(u32, u32)>);
 
 impl User {
-    /// Whoever runs this.
+    /// Returns the current user.
     pub(super) const fn same() -> Self {
         Self(None)
     }
@@ -30,7 +30,7 @@ impl User {
         ids.map(|ids| Self(Some(ids))).ok_or(Failure::NoUser)
     }
 
-    /// A command that runs as this user, apart from the terminal's signals.
+    /// Makes a command that runs as this user, in a process group without the terminal's signals.
     pub(super) fn command(self, program: &Path) -> Command {
         let mut command = Command::new(program);
         if let Some((uid, gid)) = self.0 {
@@ -40,12 +40,12 @@ impl User {
         command
     }
 
-    /// Gives a file or folder to this user.
+    /// Makes this user the owner of a file or folder.
     pub(super) fn own(self, path: &Path) -> io::Result<()> {
         self.0.map_or(Ok(()), |(uid, gid)| chown(path, Some(uid), Some(gid)))
     }
 
-    /// Copies a folder with all in it; the copy is this user's alone.
+    /// Copies a folder with its contents. Only this user can access the copy.
     pub(super) fn copy(self, from: &Path, to: &Path) -> io::Result<()> {
         fs::create_dir(to)?;
         fs::set_permissions(to, fs::Permissions::from_mode(0o700))?;
@@ -64,7 +64,7 @@ impl User {
     }
 }
 
-/// A user's uid and gid by what `/etc/passwd` says.
+/// Finds a user's uid and gid in the text of `/etc/passwd`.
 fn ids(users: &str, name: &str) -> Option<(u32, u32)> {
     let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
     let mut fields = line.split(':').skip(2);

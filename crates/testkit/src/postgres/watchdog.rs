@@ -1,8 +1,8 @@
-//! A child that outlives whoever started a server, for as long as it takes to remove it.
+//! A child process that outlives the owner of a server until the server is removed.
 //!
-//! It reads from a pipe to which nobody writes. The pipe ends when its owner closes it or dies, even by SIGKILL; then the
-//! watchdog stops every process that works in the server's folder, and removes that. It runs as the server's user, who may
-//! see where those processes work where root in a container may not.
+//! The watchdog reads from a pipe to which nobody writes. The pipe ends when its owner closes it or dies, even by
+//! SIGKILL. Then the watchdog stops every process that works in the server's folder, and removes the folder. It runs as
+//! the server's user, who can see the working folders of those processes. Root in a container sometimes cannot.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 
 use super::user::User;
 
-/// `$1`: the folder, with the server's files in `data`. The gentle stop gives shared memory back.
+/// `$1` is the folder, with the server's files in `data`. The clean stop releases shared memory.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 read -r _
@@ -38,7 +38,7 @@ rm -rf -- "$1"
 pub(super) struct Watchdog(Child);
 
 impl Watchdog {
-    /// Watches over a folder that is the user's.
+    /// Starts a watchdog over a folder that the user owns.
     pub(super) fn start(user: User, folder: &Path) -> io::Result<Self> {
         let mut command = user.command(Path::new("/bin/sh"));
         command.args(["-c", SCRIPT, "watchdog"]).arg(folder);
@@ -46,7 +46,7 @@ impl Watchdog {
         command.spawn().map(Self)
     }
 
-    /// Has it remove everything now, and waits for that.
+    /// Makes the watchdog remove everything now, and waits until it has.
     pub(super) fn release(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();

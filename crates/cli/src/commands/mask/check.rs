@@ -1,4 +1,4 @@
-//! `mask check`: what rules do to a sample. A job over it with a key that is thrown away, whose output goes nowhere.
+//! `mask check`: shows the effect of rules on a sample, by a job with a throw-away key whose output is discarded.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::commands::Failure;
 /// Arguments of `mask check`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A file as it will be masked, or a part of one; `-` reads standard input
+    /// A file of the kind to mask, or a part of one; `-` reads standard input
     #[arg(value_name = "SAMPLE")]
     sample: PathBuf,
     #[command(flatten)]
@@ -35,11 +35,11 @@ pub(super) struct Args {
 /// Effect of the rules on the sample.
 #[derive(Debug, Serialize)]
 struct Explained {
-    /// By path or column, in the order they were met.
+    /// Fields by path or column, in order of appearance.
     fields: Vec<Field>,
-    /// Values that their rule's function does not take.
+    /// Values that do not fit the function of their rule.
     unfit: Vec<Unfit>,
-    /// Rules that named nothing in the sample, counted from 1.
+    /// Rules without a match in the sample, counted from 1.
     unused: Vec<usize>,
 }
 
@@ -48,7 +48,7 @@ struct Field {
     field: String,
     /// `masked`, `kept` or `refused`.
     becomes: &'static str,
-    /// Which rule, counted from 1; absent if none names it.
+    /// The rule that applies, counted from 1; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<usize>,
     /// The target of that rule: `path $.a`, `column a` or `kind card`.
@@ -62,7 +62,7 @@ struct Field {
 
 #[derive(Clone, Debug, Serialize)]
 struct Unfit {
-    /// Counted from 1.
+    /// The rule, counted from 1.
     rule: usize,
     mask: String,
     values: u64,
@@ -111,7 +111,7 @@ fn explained(rules: &Rules, refuses: bool, field: FieldReport) -> Field {
     let becomes = match rule {
         Some(rule) if rule.function.is_keep() => "kept",
         Some(_) => "masked",
-        // Nulls alone were met: they stay under any rule.
+        // Only nulls were found, which any rule keeps.
         None if refuses && field.masked + field.kept > 0 => "refused",
         None => "kept",
     };
@@ -172,7 +172,7 @@ fn verdict(explained: &Explained) -> Result<(), Failure> {
     }
 }
 
-/// Masks under a key that nobody has, and notes what does not fit.
+/// Masks under a random key, and records the values that do not fit.
 struct Trial {
     masks: Masks,
     unfit: Mutex<BTreeMap<usize, Unfit>>,

@@ -1,4 +1,4 @@
-//! The engine behind a job: batches of values to the RPC `mask`, and its answers back.
+//! The engine of a job: sends batches of values to the RPC `mask`, and reads its responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,22 +16,22 @@ use tokio::time::{Instant, sleep};
 use super::show::Bar;
 use crate::commands::{Failure, chain};
 
-/// Columns in one call: what paths take in all is bounded.
+/// Columns in one request, because the total length of the paths is limited.
 const COLUMNS_MAX: usize = 25;
-/// Pause where nobody says how long one should be.
+/// Pause before a retry if the engine does not name one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A batch that waits longer than this is spoken of.
+/// A batch that waits longer than this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
 
-/// An engine over its client.
+/// An engine that is reached over a client.
 pub(super) struct Remote {
     client: Client,
     app: String,
     reason: Option<String>,
     rules: Arc<Rules>,
-    /// Of each rule, its function as text.
+    /// The function of each rule, as text.
     functions: Vec<String>,
-    /// How long a batch waits for an engine that is overloaded, drains or does not answer.
+    /// Longest wait of a batch for an engine that is overloaded, drains or does not respond.
     retry_timeout: Duration,
     /// True if the wait was already reported.
     is_told: AtomicBool,
@@ -39,7 +39,7 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Connects; says above `bar` when the job waits for the engine.
+    /// Connects to the engine. `bar` is the line above which waits are reported.
     pub(super) async fn connect(args: &super::RpcEngine, rules: &Arc<Rules>, bar: &Bar) -> Result<Self, Failure> {
         Ok(Self {
             client: args.connect.client().await?,
@@ -67,7 +67,7 @@ impl Remote {
         };
         let lists = self.rules.lists().filter(|(name, _)| wanted(name));
         let lists = lists.map(|(name, entries)| MaskList { name, entries: entries.collect() }).collect();
-        // A subject beside a value is nobody's field, and stays.
+        // The subject next to a value is matched by no rule, so it is kept.
         let writing = Masking { rules, unknown: UnknownFields::Keep, lists };
         let call = Mask { reason: self.reason.as_deref(), writing, ..Mask::new(&self.app, &payload) };
         let (began, mut has_told) = (Instant::now(), false);
@@ -83,7 +83,8 @@ impl Remote {
             let Some(pause) = pause(&error).filter(|pause| waited + *pause < self.retry_timeout) else {
                 return Err(failed(&error));
             };
-            // Once a batch: while some pass and some wait, they would tell each other's news at every try.
+            // Reports at most once per batch. With batches that wait and batches that pass, each retry would otherwise
+            // print a line.
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
                 let seconds = self.retry_timeout.as_secs();
                 self.tell(true, || {
@@ -94,9 +95,9 @@ impl Remote {
         }
     }
 
-    /// Says once that the job waits, and once that it goes on.
+    /// Reports once that the job waits, and once that it continues.
     fn tell(&self, waits: bool, what: impl FnOnce() -> String) {
-        // Most calls find that there is nothing to say; they need not take turns at one cache line for it.
+        // Most requests have nothing to report. The plain load lets them avoid contention for the cache line.
         if self.is_told.load(Ordering::Relaxed) != waits && self.is_told.swap(waits, Ordering::Relaxed) != waits {
             self.bar.suspend(|| eprintln!("{}", what()));
         }
@@ -119,7 +120,7 @@ impl Engine for Remote {
     }
 }
 
-/// How long to wait before the same may pass; `None`: it will not.
+/// Returns the pause before a retry, or `None` if a retry cannot succeed.
 fn pause(error: &Error) -> Option<Duration> {
     match error {
         Error::Rpc(error) => match error.code {

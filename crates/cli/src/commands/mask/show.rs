@@ -1,4 +1,4 @@
-//! How far a job is, and what it did, for a person or a machine.
+//! Prints the progress and the report of a job, as text or JSON.
 
 use std::io::{IsTerminal as _, Write};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use sealwire_mask_job::{FieldReport, LeakReport, LeakVerdict, Progress};
 use super::Done;
 use crate::commands::Failure;
 
-/// How often the line moves.
+/// Interval at which the progress line is updated.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A moving line on a terminal; nothing elsewhere.
+/// A progress line on a terminal. Prints nothing elsewhere.
 pub(super) struct Bar {
     bar: ProgressBar,
     /// Progress that the job updates.
@@ -31,12 +31,12 @@ impl Bar {
         Self { bar, progress: Arc::default() }
     }
 
-    /// The line itself, for who has something to say above it.
+    /// Returns the progress bar, for printing messages above it.
     pub(super) fn line(&self) -> ProgressBar {
         self.bar.clone()
     }
 
-    /// Shows how far a job is until it ends.
+    /// Shows the progress of an asynchronous job until it ends.
     pub(super) async fn over<T>(&self, job: impl Future<Output = T>) -> T {
         let moves = async {
             loop {
@@ -64,7 +64,7 @@ impl Bar {
 
     fn show(&self) {
         let now = self.progress.moment();
-        // By what is known of its end: bytes of a file, rows of a database.
+        // Shows the part that is done if the total is known: the bytes of a file or the rows of a database.
         let (done, all, unit) = match (now.bytes_all, now.records_all) {
             (0, 0) => return self.bar.tick(),
             (0, rows) => (now.records, rows, "{human_pos} of {human_len} rows"),
@@ -86,7 +86,7 @@ impl Drop for Bar {
     }
 }
 
-/// Prints a table: the first column to the left, numbers to the right.
+/// Prints a table, with the first column aligned left and numbers aligned right.
 fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([head[at].len()]).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
@@ -103,7 +103,7 @@ fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::R
     Ok(())
 }
 
-/// `1 value`, `2 values`.
+/// Formats a count: `1 value`, `2 values`.
 pub(super) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -1,4 +1,4 @@
-//! `sealwire mask`: samples explained, files masked against a real engine, and what leaked found.
+//! Tests of `sealwire mask`: rules explained on samples, files masked by a real engine, and leaks found.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -63,7 +63,7 @@ fn run(folder: &Path, arguments: &[&str]) -> (String, String, i32) {
     (text(output.stdout), text(output.stderr), output.status.code().unwrap())
 }
 
-/// The words of a line that begins so.
+/// Returns the words of the line whose first word is `field`.
 fn row<'t>(table: &'t str, field: &str) -> Vec<&'t str> {
     let line = table.lines().find(|line| line.split_whitespace().next() == Some(field));
     line.unwrap_or_else(|| panic!("{field} is not in\n{table}"))
@@ -81,7 +81,7 @@ fn a_sample_is_explained_field_by_field_without_an_engine() {
     write("heroes.txt", "Ajax\nHector\nParis\n");
     write("sample.ndjson", &orders(8));
     let check = ["mask", "check", "--rules", "rules.toml", "sample.ndjson"];
-    // Card numbers that do not pass Luhn are taken as they are: the rule names them.
+    // Card numbers that fail the Luhn check are accepted, because a rule names the field.
     let (table, said, status) = run(folder.path(), &check);
     assert_eq!(row(&table, "$.email"), ["$.email", "email", "rule 1, column email", "8", "0"], "{said}");
     assert_eq!(row(&table, "$.name")[1..3], ["pseudonym(list=heroes)", "rule 3, column name"]);
@@ -109,7 +109,7 @@ fn a_sample_is_explained_field_by_field_without_an_engine() {
     assert!(status == 1 && said.contains("its function does not fit 1 value"), "{table}{said}");
 
     write("long.txt", &(0..3_000).map(|n| format!("{n:0100}\n")).collect::<String>());
-    // Rules that are none: file, line, column, and what to write.
+    // Invalid rules: the error has file, line, column and a hint.
     for (from, to, says) in [
         ("\"card(first=6, last=4)\"", "\"card(first=six)\"", "rules-bad.toml: line 10, column"),
         ("unknown = \"refuse\"", "", "unknown = \"keep\""),
@@ -154,7 +154,7 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
         assert!(mask.starts_with("424242") && mask.ends_with(&number[12..]), "{mask}");
         assert_eq!(before["call"].is_null(), after["call"].is_null());
     }
-    // Another run and another format give the same masks.
+    // Another run and another format give equal masks.
     dev.ok(&[&file[..], &["--out", "again.ndjson"]].concat());
     assert_eq!(read("again.ndjson"), masked);
     let csv = original
@@ -172,16 +172,16 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     let first = serde_json::from_str::<Value>(masked.lines().next().unwrap()).unwrap();
     let second = read("users-masked.csv");
     assert_eq!(second.lines().nth(1).unwrap(), format!("{},\"a, b\"", first["email"].as_str().unwrap()));
-    // In a pipe the document is on standard output, and what was done is said beside it.
+    // With a pipe, the document is on standard output and the report on standard error.
     let piped = dev.arguments(&[&file[..], &["--out", "-"]].concat());
     let (document, said, status) = run(dev.path(), &piped);
     assert!(status == 0 && document == masked && said.contains("3000 records"), "{said}");
-    // Another app has other masks.
+    // Another app gives different masks.
     dev.operate(&["apps", "create", "other"]);
     dev.ok(&["mask", "file", "users.csv", "--out", "other.csv", "--rules", "csv.toml", "--app", "other"]);
     assert_ne!(read("other.csv"), read("users-masked.csv"));
 
-    // The leak check is not fooled by rules that name less.
+    // The leak check works although the rules of the check name fewer fields.
     let verify =
         |masked: &str| run(dev.path(), &["mask", "verify", "file", "orders.ndjson", masked, "--rules", "rules.toml"]);
     let (table, said, status) = verify("masked.ndjson");
@@ -216,7 +216,7 @@ fn a_job_outlives_an_engine_that_is_killed_and_comes_back() {
         let output = job.wait_with_output().unwrap();
         (String::from_utf8(output.stderr).unwrap(), output.status.code())
     };
-    // The engine goes while both are under way, and half of their input is still to come.
+    // The engine stops during both jobs, when half of their input is still to come.
     let (half, rest) = orders.split_at(orders.len() / 2);
     let mut jobs = [piped("masked.ndjson", "300"), piped("never.ndjson", "1")];
     for (input, _) in &mut jobs {
@@ -224,7 +224,7 @@ fn a_job_outlives_an_engine_that_is_killed_and_comes_back() {
     }
     dev.kill();
     let [(mut patient, outlives), (mut brief, gives_up)] = jobs;
-    // It may give up before it has read all.
+    // This job can give up before it has read all input.
     let _ = brief.write_all(rest.as_bytes());
     drop(brief);
     let (said, status) = finished(gives_up);
@@ -259,7 +259,7 @@ fn a_job_that_fails_says_where_and_leaves_nothing() {
         let after: Vec<_> = std::fs::read_dir(dev.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(after.len(), before.len(), "{says}: {after:?}");
     }
-    // Without the right to mask nothing is read.
+    // Without the permission to mask, no input is read.
     dev.operate(&["roles", "set", "bare", "encrypt apps=*"]);
     let client = dev.operate(&["principals", "list"]);
     let relay = client.lines().find(|line| !line.contains("administrator") && !line.starts_with("PRINCIPAL")).unwrap();

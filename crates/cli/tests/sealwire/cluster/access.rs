@@ -1,4 +1,4 @@
-//! Roles on several engines: what one takes away, none grants, as soon as it is told.
+//! Tests of roles on several engines: a role that is revoked on one engine grants nothing on any engine.
 
 use sealwire_client::control::{PrincipalAsk, PrincipalCall, RoleAsk, RoleCall};
 use sealwire_client::{Client, Encrypt, Error, ErrorCode, to_payload};

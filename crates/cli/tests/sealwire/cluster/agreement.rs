@@ -1,4 +1,4 @@
-//! Three engines on one database: what one changes, all serve.
+//! Tests of three engines on one database: all serve the changes that one makes.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
             }
         }
 
-        // A fence: no engine answers by an older state than the caller knows of.
+        // A fence: no engine responds from an older state than the client requires.
         let made = operator.change_app(AppCall { app: "fenced", ask: AppAsk::Create }).await.unwrap();
         let ahead = Some(made.generation + 100);
         let fenced = clients[1].encrypt(Encrypt { min_generation: ahead, ..Encrypt::new("fenced", &payload) });
@@ -70,7 +70,7 @@ fn without_notification_a_poll_is_enough() {
         let engine = cluster.engine("one");
         let client = cluster.client(&[&engine]);
         let before = client.info().await.unwrap().generation;
-        // A change that tells nobody.
+        // A change without a notification.
         cluster.database.sql("UPDATE sealwire.control SET generation = generation + 1").unwrap();
         let moved = async || (client.info().await.unwrap().generation == before + 1).then_some(());
         until("a change that nobody told of", moved).await;
@@ -89,7 +89,8 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
         until("the app", async || seals(&other, "name").await.then_some(())).await;
         engines[1].signal("STOP");
         operator.change_app(app(AppAsk::Delete { key: None, delay_s: Some(0) })).await.unwrap();
-        // Until it is removed the name is taken; then the engine that stands still may serve it.
+        // The name is taken until the app is deleted on all engines. The frozen engine may still serve the old app
+        // before.
         let create = async || operator.change_app(app(AppAsk::Create)).await;
         let refused = async || match create().await {
             Err(Error::Rpc(error)) => Some(error),
@@ -157,7 +158,7 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
                 assert_eq!(answers.len(), 1, "64 callers over three engines got one token for each value");
             }
         }
-        // The key that seals changes, the names of values do not.
+        // The key that seals changes, but the tokens of values do not.
         let rotate = AppAsk::Rotate { kind: RotateKind::Token };
         let call = |payload| {
             let writing = Minting { collection: DETERMINISTIC, ..Minting::default() };

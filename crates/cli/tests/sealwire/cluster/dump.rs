@@ -13,12 +13,12 @@ const NAME: &str = "Canary-Wilhelmina-Featherstonehaugh";
 const CARD: &str = "4929104735512188";
 const CONTEXT: &str = "canary-context-row-8841";
 
-/// The ways a value may stand in a text file.
+/// Returns the encodings in which a value can appear in a text file.
 fn forms(value: &str) -> Vec<String> {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD_NO_PAD;
     let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
-    // Whatever comes before it: each of three alignments, without what its neighbours change.
+    // Base64 at each of three alignments, without the characters that depend on neighbouring bytes.
     let base64 = (0..3).map(|shift| {
         let text = STANDARD_NO_PAD.encode([&vec![0; shift], value.as_bytes()].concat());
         text[4..text.len() - 4].to_owned()
@@ -80,7 +80,8 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
             }
         }
 
-        // Of 100 equal values under random tokens no two rows share eight bytes in a row of what could tell.
+        // With 100 equal values under random tokens, no two rows share eight consecutive bytes that could reveal the
+        // equality.
         let sql = "SELECT encode(id, 'hex') || coalesce(encode(fingerprint, 'hex'), '') || ' ' || encode(sealed, 'hex') \
                    FROM sealwire.tokens WHERE tags IS NOT NULL";
         let rows = cluster.database.sql(sql).unwrap();
@@ -88,7 +89,7 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
         let mut count = 0;
         for (row, line) in rows.lines().enumerate() {
             let (hashes, sealed) = line.split_once(' ').unwrap();
-            // Version and key number, 5 bytes, are the same for all.
+            // The first 5 bytes are equal for all: version and key number.
             for text in [hashes, &sealed[10..]] {
                 for start in (0..text.len() - 16).step_by(2) {
                     let other = seen.insert(&text[start..start + 16], row);

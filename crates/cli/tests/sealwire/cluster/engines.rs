@@ -1,4 +1,4 @@
-//! Engines as processes, a database, an authority, and clients of both listeners.
+//! Engines as processes with a database, an authority, and clients of both listeners.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,13 +14,13 @@ use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Va
 use sealwire_testkit::{Database, Postgres, free_ports};
 use tempfile::TempDir;
 
-/// The app that [`Cluster::furnish`] makes.
+/// The app that [`Cluster::furnish`] creates.
 pub(crate) const APP: &str = "shop";
-/// Its collection of random tokens.
+/// The app's collection of random tokens.
 pub(crate) const RANDOM: &str = "people";
-/// Its collection of deterministic tokens.
+/// The app's collection of deterministic tokens.
 pub(crate) const DETERMINISTIC: &str = "cards";
-/// Seconds after which a wait for an event has failed. A guard against hangs: no promise of speed.
+/// Timeout in seconds of every wait for an event. Guards against hangs; says nothing about speed.
 pub(crate) const HANG_S: u64 = 300;
 
 /// State shared by engines on one database.
@@ -35,7 +35,7 @@ pub(crate) struct Cluster<'a> {
     more: &'static str,
 }
 
-/// One engine.
+/// An engine process.
 pub(crate) struct EngineProcess {
     pub(crate) address: SocketAddr,
     pub(crate) control: SocketAddr,
@@ -69,41 +69,41 @@ impl<'a> Cluster<'a> {
         self
     }
 
-    /// Has engines refuse what no role grants; `operator` is an administrator.
+    /// Makes engines deny what no role grants; `operator` is an administrator.
     pub(crate) fn enforcing(mut self) -> Self {
         self.access = "enforce";
         self
     }
 
-    /// Lets engines sweep all the time, and record it.
+    /// Makes engines sweep continuously and record the sweeps.
     pub(crate) fn sweeping(mut self) -> Self {
         self.more = "[sweep]\ninterval_s = 1\nrows_per_s = 1000000\n[audit]\nfolder = \"audit\"\n";
         self
     }
 
-    /// An engine on the database, ready.
+    /// Starts an engine on the database, and waits until it is ready.
     pub(crate) fn engine(&self, name: &str) -> EngineProcess {
         self.engine_on(name, &self.database.socket_url(), "")
     }
 
-    /// An engine that reaches the database by `url` over TLS, at one of `servers`; ready.
+    /// Starts an engine that reaches the database by `url` over TLS, at one of `servers`, and waits until it is ready.
     pub(crate) fn engine_over_tls(&self, name: &str, url: &str, servers: &[&Postgres]) -> EngineProcess {
         let authorities = servers.iter().map(|server| fs::read_to_string(&server.certificates().ca).unwrap());
         fs::write(self.folder.path().join("database-ca.pem"), authorities.collect::<String>()).unwrap();
         self.engine_on(name, url, "ca = \"../database-ca.pem\"\n")
     }
 
-    /// An engine that keeps its state in a folder of its own, ready.
+    /// Starts an engine with its state in a folder of its own, and waits until it is ready.
     pub(crate) fn engine_embedded(&self, name: &str) -> EngineProcess {
         self.engine_with(name, "mode = \"embedded\"\nfolder = \"state\"")
     }
 
-    /// An engine on the database without a data listener, ready.
+    /// Starts an engine on the database without a data listener, and waits until it is ready.
     pub(crate) fn engine_of_control_alone(&self, name: &str) -> EngineProcess {
         self.engine_listening(name, &self.postgres(&self.database.socket_url(), ""), false, true)
     }
 
-    /// An engine on the database without a control listener, ready.
+    /// Starts an engine on the database without a control listener, and waits until it is ready.
     pub(crate) fn engine_of_data_alone(&self, name: &str) -> EngineProcess {
         self.engine_listening(name, &self.postgres(&self.database.socket_url(), ""), true, false)
     }
@@ -112,7 +112,7 @@ impl<'a> Cluster<'a> {
         self.engine_with(name, &self.postgres(url, postgres))
     }
 
-    /// The state section of an engine on a database, with `more` about the database.
+    /// Returns the state section of an engine on a database, with more settings in `postgres`.
     fn postgres(&self, url: &str, postgres: &str) -> String {
         let mut text = format!("mode = \"postgres\"\npoll_s = {}\n[postgres]\nurl = \"{url}\"\n", self.poll_s);
         writeln!(text, "password_file = \"../password\"\ntimeout_ms = {}\n{postgres}", self.timeout_ms).unwrap();
@@ -136,7 +136,7 @@ impl<'a> Cluster<'a> {
         writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"").unwrap();
         writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();
         writeln!(text, "{}[state]\n{state}", self.more).unwrap();
-        // Admission is in time: no request is rejected because the machine is slow.
+        // Long limits, so that no request is rejected because the machine is slow.
         writeln!(text, "[limits]\ndeadline_ms_default = 600000\n[schedule]\nwait_max_ms = 3600000").unwrap();
         writeln!(text, "[crypto]\nthreads = 1\nprecomputed_tables = 0\n[log]\nfilter = \"{}\"", self.log_filter)
             .unwrap();
@@ -147,7 +147,7 @@ impl<'a> Cluster<'a> {
         engine
     }
 
-    /// A client of the data listeners of `engines`.
+    /// Makes a client of the data listeners of `engines`.
     pub(crate) fn client(&self, engines: &[&EngineProcess]) -> Client {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", |_| ())
     }
@@ -157,7 +157,7 @@ impl<'a> Cluster<'a> {
         self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", change)
     }
 
-    /// A client of an engine's control listener.
+    /// Makes a client of an engine's control listener.
     pub(crate) fn operator(&self, engine: &EngineProcess) -> Client {
         self.client_at(&[engine.control], "operator", |config| config.connections = 1)
     }
@@ -174,7 +174,7 @@ impl<'a> Cluster<'a> {
         Client::lazy(config).unwrap()
     }
 
-    /// Makes the app and its collections.
+    /// Creates the app and its collections.
     pub(crate) async fn furnish(&self, engine: &EngineProcess) {
         let operator = self.operator(engine);
         operator.change_app(AppCall { app: APP, ask: AppAsk::Create }).await.unwrap();
@@ -183,7 +183,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Waits until all of `engines` serve what the first of them serves.
+    /// Waits until all of `engines` have the generation of the first.
     pub(crate) async fn agree(&self, engines: &[&EngineProcess]) {
         let generation = self.client(&engines[..1]).info().await.unwrap().generation;
         for engine in engines {
@@ -193,7 +193,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Makes a collection of the app.
+    /// Creates a collection of the app.
     pub(crate) async fn collection(&self, engine: &EngineProcess, name: &str, kind: Kind, format: TokenFormat) {
         let scope = Scope::Collection;
         let ask =
@@ -204,7 +204,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl EngineProcess {
-    /// Starts it, and returns when it is ready.
+    /// Starts the process, and waits until it is ready.
     pub(crate) fn start(&mut self) {
         self.launch();
         let end = Instant::now() + Duration::from_secs(HANG_S);
@@ -215,7 +215,7 @@ impl EngineProcess {
         }
     }
 
-    /// Starts it, whatever becomes of it.
+    /// Starts the process without waiting.
     pub(crate) fn launch(&mut self) {
         let log = File::options().create(true).append(true).open(&self.log).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
@@ -223,14 +223,14 @@ impl EngineProcess {
         self.child = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
     }
 
-    /// SIGKILL.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// SIGTERM, which must drain and exit 0.
+    /// Stops the process with SIGTERM, which must drain and exit with status 0.
     pub(crate) fn stop(&mut self) {
         self.signal("TERM");
         assert!(self.child.take().unwrap().wait().unwrap().success(), "{}", self.log());
@@ -242,17 +242,17 @@ impl EngineProcess {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// The status of `/ready`; `None` when nobody answers.
+    /// Returns the status of `/ready`, or `None` without a response.
     pub(crate) fn ready(&self) -> Option<u16> {
         self.status("/ready")
     }
 
-    /// The status of a path of the health listener.
+    /// Returns the status of a path of the health listener.
     pub(crate) fn status(&self, path: &str) -> Option<u16> {
         self.page(path)?.split_whitespace().nth(1)?.parse().ok()
     }
 
-    /// A path of the health listener, with the head of its answer.
+    /// Reads a path of the health listener. Returns the response with its head.
     pub(crate) fn page(&self, path: &str) -> Option<String> {
         use std::io::{Read as _, Write as _};
         let patience = Duration::from_secs(HANG_S);
@@ -265,7 +265,7 @@ impl EngineProcess {
         Some(answer)
     }
 
-    /// All that it has logged.
+    /// Returns the process's whole log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -290,7 +290,7 @@ fn private(path: &Path, contents: &str) {
     sealwire_dev_ca::write(path, contents.as_bytes(), Access::Owner, Existing::Replace).unwrap();
 }
 
-/// Waits until `check` returns something. Fails when it hangs.
+/// Waits until `check` returns a value. Panics after a timeout.
 pub(crate) async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(HANG_S);
     loop {
@@ -302,7 +302,7 @@ pub(crate) async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<
     }
 }
 
-/// Runs a test on a runtime of its own.
+/// Runs a test on a separate runtime.
 pub(crate) fn run(body: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(body);

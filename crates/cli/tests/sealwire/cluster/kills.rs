@@ -1,6 +1,6 @@
-//! Engine and database killed at random under load: nothing acknowledged is lost.
+//! Tests with random kills of engine and database under load: no acknowledged write is lost.
 //!
-//! `SEALWIRE_KILL_ROUNDS` sets how often, 3 unless it is set; 1,000 is the long form.
+//! `SEALWIRE_KILL_ROUNDS` sets the number of kills. The default is 3, and 1,000 is the long form.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn no_acknowledged_token_is_lost_when_engine_or_database_are_killed() {
         let callers = ledger.callers(&client, 16);
         let mut pause = 0x9e37_79b9_u64;
         for round in 0..rounds {
-            // xorshift: another moment each time, the same in every run.
+            // xorshift: a different moment each time, but the same sequence in every run.
             pause ^= pause << 13;
             pause ^= pause >> 7;
             pause ^= pause << 17;

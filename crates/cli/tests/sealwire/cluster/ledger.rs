@@ -1,4 +1,4 @@
-//! Callers that write down what they were promised, and what is there in the end.
+//! A load that records acknowledged tokens, and verifies at the end that they exist.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,35 +10,35 @@ use sealwire_testkit::Database;
 
 use crate::cluster::engines::{APP, DETERMINISTIC, RANDOM, until};
 
-/// Values that all callers tokenize deterministically, again and again.
+/// Number of values that all clients tokenize deterministically and repeatedly.
 const SHARED_VALUES: u64 = 500;
-/// Tokens looked up in one call at the end.
+/// Tokens per look-up request at the end.
 const VERIFIED_AT_ONCE: usize = 500;
 
 /// Records acknowledged requests.
 pub(crate) struct Ledger {
-    /// Tells the calls of one ledger from those of another in the same database.
+    /// Distinguishes the requests of this ledger from those of others in one database.
     name: u64,
     deadline_ms: u32,
-    /// Value by token.
+    /// Values by token.
     random: Mutex<HashMap<String, String>>,
-    /// Token by value.
+    /// Tokens by value.
     deterministic: Mutex<HashMap<String, String>>,
     calls: AtomicU64,
     failures: Mutex<HashMap<String, u64>>,
     stop: AtomicBool,
 }
 
-/// Ledgers opened so far.
+/// Number of ledgers opened so far.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
 impl Ledger {
-    /// Its calls give up after 3 s.
+    /// Makes a ledger whose requests have a deadline of 3 s.
     pub(crate) fn open() -> Arc<Self> {
         Self::with_deadline(3_000)
     }
 
-    /// Its calls give up after ten minutes: none fails because the machine or the database is slow for a while.
+    /// Makes a ledger whose requests have a deadline of ten minutes, so that none fails because the machine is slow.
     pub(crate) fn patient() -> Arc<Self> {
         Self::with_deadline(600_000)
     }
@@ -55,14 +55,14 @@ impl Ledger {
         })
     }
 
-    /// Another ledger that holds callers to the tokens in this one.
+    /// Makes another ledger that expects the deterministic tokens of this one.
     pub(crate) fn again(&self) -> Arc<Self> {
         let ledger = Self::with_deadline(self.deadline_ms);
         *ledger.deterministic.lock().unwrap() = self.deterministic.lock().unwrap().clone();
         ledger
     }
 
-    /// `callers` tasks that tokenize until [`Ledger::stop`].
+    /// Starts `callers` tasks that tokenize until [`Ledger::stop`].
     pub(crate) fn callers(self: &Arc<Self>, client: &Client, callers: u64) -> tokio::task::JoinSet<()> {
         let mut tasks = tokio::task::JoinSet::new();
         for caller in 0..callers {
@@ -90,7 +90,7 @@ impl Ledger {
         }
     }
 
-    /// New values, tagged with how many they are.
+    /// Tokenizes new values, tagged with their number.
     async fn write_random(&self, client: &Client, caller: u64, round: u64) -> Result<(), Error> {
         let count = 1 + round % 17;
         let values: Vec<String> = (0..count).map(|field| format!("value {caller}/{round}/{field}")).collect();
@@ -106,7 +106,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Values that others write too.
+    /// Tokenizes values that other clients tokenize too.
     async fn write_deterministic(&self, client: &Client, caller: u64, round: u64) -> Result<(), Error> {
         let value = |field| format!("card {}", (caller * 31 + round * 7 + field * 3) % SHARED_VALUES);
         let values: Vec<String> = (0..1 + round % 9).map(value).collect();
@@ -122,30 +122,31 @@ impl Ledger {
         Ok(())
     }
 
-    /// Tells the callers to end.
+    /// Stops the clients.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until that many more are acknowledged.
+    /// Waits until `calls` more requests are acknowledged.
     pub(crate) async fn goes_on(&self, calls: u64) {
         let before = self.calls();
         until("the load goes on", async || (self.calls() > before + calls).then_some(())).await;
     }
 
-    /// Calls that were acknowledged.
+    /// Returns the number of acknowledged requests.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Calls that failed, by what their callers saw.
+    /// Returns the number of failed requests by error.
     pub(crate) fn failures(&self) -> Vec<(String, u64)> {
         let mut failures: Vec<_> = self.failures.lock().unwrap().clone().into_iter().collect();
         failures.sort();
         failures
     }
 
-    /// Every acknowledged token leads to its value, no call is there by half, no value has two tokens.
+    /// Verifies that every acknowledged token leads to its value, that no request is stored in part, and that no value
+    /// has two tokens.
     pub(crate) async fn verify(&self, client: &Client, database: &Database<'_>) {
         let random: Vec<_> = self.random.lock().unwrap().clone().into_iter().collect();
         let cards = self.deterministic.lock().unwrap().clone();
@@ -156,7 +157,8 @@ impl Ledger {
                 let payload = to_payload(&tokens).unwrap();
                 let detokenize = async || {
                     let call = Detokenize { writing: Within { collection }, ..Detokenize::new(APP, &payload) };
-                    // Right after a loss it may be unavailable for a moment; a token that is gone is another error.
+                    // Right after a loss, the store can be unavailable for a moment. A lost token would give another
+                    // error.
                     match client.detokenize(call).await {
                         Err(Error::Rpc(error)) if error.code == ErrorCode::Unavailable => None,
                         found => Some(found.unwrap().to_value::<Vec<String>>().unwrap()),

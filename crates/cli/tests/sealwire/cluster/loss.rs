@@ -1,4 +1,4 @@
-//! The database lost and found again: what callers see meanwhile, and that nothing which needs no database stops.
+//! Tests of a database that is lost and comes back: the errors of clients, and requests that need no database.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use sealwire_testkit::{Options, Postgres, Proxy, Stop, Way};
 use crate::cluster::engines::{APP, Cluster, HANG_S, run, until};
 use crate::cluster::ledger::Ledger;
 
-/// Looks at what needs no database while there is none.
+/// Least number of checks, without the database, of requests that need none.
 const LOOKS_MIN: u32 = 5;
 
-/// One way to lose the database, and for how long it is lost.
+/// One way to lose the database, and the duration of the loss.
 struct Case<'a> {
     name: &'static str,
     lose: &'a dyn Fn(),
@@ -21,7 +21,7 @@ struct Case<'a> {
 
 #[test]
 fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
-    // The long form freezes for ten seconds.
+    // The long form freezes the database for ten seconds.
     let frozen = std::env::var("SEALWIRE_FROZEN_S").map_or(3, |seconds| seconds.parse().unwrap());
     let postgres = Postgres::start(Options::default()).unwrap();
     let proxy = Proxy::start(postgres.port()).unwrap();
@@ -78,7 +78,7 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
         let cluster = Cluster::new(&postgres);
         let engine = cluster.engine_over_tls("one", &cluster.database.url(&[proxy.port()]), &[&postgres]);
         cluster.furnish(&engine).await;
-        // Nothing is tried again here, so that callers see what the engine says.
+        // The client does not retry, so that the test sees the engine's responses.
         let client = cluster.client_with(&[&engine], |config| config.attempts_max = 1);
         for case in cases {
             let ledger = Ledger::open();
@@ -86,7 +86,8 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
             ledger.goes_on(20).await;
             let start = Instant::now();
             (case.lose)();
-            // The database is found only after these: whatever asked it would fail, or wait for it for ever.
+            // The database comes back only after these requests. Any request to the database would fail, or wait for
+            // it.
             let mut looks = 0;
             while !case.lost_for.is_zero() && (start.elapsed() < case.lost_for || looks < LOOKS_MIN) {
                 let payload = to_payload(&["needs no database"]).unwrap();

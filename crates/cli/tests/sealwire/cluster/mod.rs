@@ -1,6 +1,6 @@
-//! Several engines on one PostgreSQL, each a process of its own, and what their callers see: agreement, kills, loss.
+//! Tests of several engines on one PostgreSQL, as separate processes, from a client's view: agreement, kills, losses.
 //!
-//! The database is a throw-away one with fsync on, the engines are the built program, and callers use real mTLS.
+//! The database is a throw-away server with fsync on, the engines are the built program, and clients use real mTLS.
 
 mod access;
 mod agreement;

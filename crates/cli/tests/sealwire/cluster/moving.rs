@@ -1,4 +1,4 @@
-//! From the folder of one engine to the database of several, by one command that compares what it copied.
+//! Tests of the command that migrates one engine's folder to the database of several, and compares the copy.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -45,7 +45,7 @@ fn what_one_engine_kept_in_its_folder_several_serve_from_a_database() {
         shared.start();
         let client = cluster.client(&[&shared]);
         ledger.verify(&client, &cluster.database).await;
-        // And it goes on from there: known values keep their tokens.
+        // The load continues on the copy: known values keep their tokens.
         let more = ledger.again();
         let callers = more.callers(&client, 4);
         more.goes_on(100).await;

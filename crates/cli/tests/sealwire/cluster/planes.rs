@@ -1,4 +1,4 @@
-//! Engines that have one of the two listeners: the planes on machines of their own.
+//! Tests of engines that have only one of the two listeners, as for separate data and control machines.
 
 use std::net::TcpStream;
 

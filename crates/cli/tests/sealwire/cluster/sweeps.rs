@@ -55,7 +55,7 @@ async fn sweeps(cluster: &Cluster<'_>, engines: &[EngineProcess]) {
         .await
         .unwrap();
     assert_eq!(back.payload, to_payload(&(0..7).collect::<Vec<u64>>()).unwrap());
-    // The app goes with its last collection.
+    // Deleting the app deletes its last collection.
     let delete = AppAsk::Delete { key: None, delay_s: Some(0) };
     operator.change_app(AppCall { app: APP, ask: delete }).await.unwrap();
     until("a swept app", async || (erased() >= ROWS + 7).then_some(())).await;

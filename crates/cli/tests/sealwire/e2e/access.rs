@@ -44,7 +44,7 @@ async fn put(store: &dyn ControlStore, key: &str, record: Vec<u8>) {
     assert!(matches!(store.commit(base, key, Some(&record)).await.unwrap(), Commit::Done(_)));
 }
 
-/// Gives a caller a role of its own that grants every operation on those apps.
+/// Gives a principal a role that grants every operation on those apps.
 pub(crate) async fn everything_on(store: &dyn ControlStore, caller: &str, apps: &str) {
     let grant = Grant {
         operations: Operations::DATA.and(Operations::CONTROL),
@@ -58,7 +58,7 @@ pub(crate) async fn everything_on(store: &dyn ControlStore, caller: &str, apps: 
     put(store, &principal_key(&principal), binding.to_record()).await;
 }
 
-/// A server that enforces: `full` may do everything, `elsewhere` everything on another app, `nobody` nothing.
+/// Starts a server that enforces roles: `full` has all permissions, `elsewhere` all on another app, `nobody` none.
 pub(crate) async fn start() -> Harness {
     Harness::prepared(enforcing, async |control| {
         everything_on(&**control.store(), FULL, "*").await;
@@ -67,19 +67,19 @@ pub(crate) async fn start() -> Harness {
     .await
 }
 
-/// Makes a role of these grants and gives it to a caller.
+/// Creates a role with these grants and gives it to a principal.
 pub(crate) async fn grant_role(operator: &Client, caller: &str, role: &str, grants: &[&str]) {
     operator.change_role(RoleCall { role, ask: RoleAsk::Set { grants: grants.to_vec() } }).await.unwrap();
     operator.change_principal(principal(caller, PrincipalAsk::Grant { role })).await.unwrap();
 }
 
-/// Puts a role into the store past everything that looks at it, and waits until the engine serves it.
+/// Puts a role into the store without any checks, and waits until the engine serves it.
 pub(crate) async fn put_role_record(harness: &Harness, role: &str, grant: &str) {
     let role = Role::new(role, vec![Grant::from_text(grant).unwrap()]).unwrap();
     harness.change(async |control, _| put(&**control.store(), &role_key(role.name()), role.to_record()).await).await;
 }
 
-/// A call of that operation on [`APP`] and its collection `people`, as bytes.
+/// Encodes a request of that operation on [`APP`] and its collection `people`.
 fn message(operation: Operation) -> Vec<u8> {
     let (mut out, nil) = (Vec::new(), &[0xc0][..]);
     let app = |ask| Control::App(AppCall { app: APP, ask });
@@ -177,7 +177,7 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
     match operation {
         Operation::AppsCreate => Some(ErrorCode::Conflict),
         Operation::AppsImport => Some(ErrorCode::BadRequest),
-        // The collection is made by a later row.
+        // The collection is created by a later row.
         operation if operation.has_collection() && Operations::DATA.contains(operation) => Some(ErrorCode::NotFound),
         _ => None,
     }
@@ -185,7 +185,7 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
 
 #[derive(Debug, PartialEq)]
 enum ExpectedOutcome {
-    /// No connection, or one that is closed without a word.
+    /// No connection, or a connection that is closed without a response.
     Out,
     Result,
     Refused(ErrorCode, Option<String>),
@@ -281,7 +281,7 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
                 let (over, passes) = (Arc::clone(&over), Arc::clone(&passes));
                 callers.spawn(async move {
                     let (payload, mut calls) = (fields(1), Vec::new());
-                    // One more once it is over, so that there is one.
+                    // Sends one more request after the revocation, so that there is at least one.
                     let mut last = false;
                     while !last {
                         last = over.load(Ordering::SeqCst);
@@ -300,7 +300,7 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
             while passes.load(Ordering::SeqCst) < 16 {
                 tokio::task::yield_now().await;
             }
-            // By the principal, and by the role.
+            // Alternates between changing the principal and changing the role.
             if round % 2 == 0 {
                 operator
                     .change_principal(principal(NOBODY, PrincipalAsk::Revoke { role: Some("relay") }))
@@ -331,7 +331,7 @@ fn what_is_not_granted_looks_the_same_whether_it_is_there_or_not() {
         let not_there = rpc_error(client.encrypt(Encrypt::new("shap", &payload)).await);
         assert_eq!(there.message.replace(APP, "shap"), not_there.message);
         assert_eq!((there.code, there.details), (not_there.code, not_there.details));
-        // On what is granted the truth is told.
+        // With a permission, the error says that the app does not exist.
         let granted = rpc_error(client.encrypt(Encrypt::new("elsewhere", &payload)).await);
         assert_eq!(granted.code, ErrorCode::NotFound);
     });
@@ -384,7 +384,7 @@ fn a_role_may_grant_so_many_fields_an_hour() {
         assert!((1..=2).contains(&passed), "{passed}");
         assert_eq!((refused.code, text(&refused, "reason").as_deref()), (ErrorCode::Overloaded, Some("hourly")));
         assert!(refused.retry_after_ms.unwrap() > 60_000, "{refused:?}");
-        // Others are none the worse for it, nor is what is counted apart.
+        // Other principals and separately counted operations are not affected.
         connect(&harness, harness.address, FULL).await.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
         client.encrypt(Encrypt::new(APP, &fields(4))).await.unwrap();
     });
@@ -447,11 +447,11 @@ fn observing_refuses_nothing_and_counts() {
     });
 }
 
-/// Bytes that a message of `message_bytes` announces, of which a part is sent.
+/// Announced length of a message, of which only a part is sent.
 const ANNOUNCED_BYTES: u32 = 8 << 20;
 const SENT_BYTES: usize = 1 << 20;
 
-/// The beginning of a request: its head, and params that hold one long string.
+/// Encodes the beginning of a request: its head, and params with one long string.
 fn long_beginning(msgid: u8, method: &str) -> Vec<u8> {
     let mut out = vec![0x94, 0, msgid];
     sealwire_msgpack::write::str(&mut out, method);
@@ -466,7 +466,7 @@ fn a_principal_without_a_role_holds_no_memory_with_long_messages() {
     run(async {
         let harness = start().await;
         for method in ["encrypt", "decrypt", "tokens.get", "inspect", "explode"] {
-            // Each connection begins a message and does not end it.
+            // Each connection begins a message and does not complete it.
             let mut connections = Vec::new();
             for msgid in 1..=4 {
                 let mut raw = harness.raw_as(Some(&harness.another_caller(NOBODY))).await.unwrap();
@@ -482,7 +482,7 @@ fn a_principal_without_a_role_holds_no_memory_with_long_messages() {
                 connections.push(raw);
             }
             harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
-            // The rest is dropped, and the connection lives.
+            // The rest is discarded, and the connection stays open.
             for mut raw in connections {
                 let sent = long_beginning(1, method).iter().position(|byte| *byte == 0xdb).unwrap() + 5;
                 raw.send(&vec![b'a'; ANNOUNCED_BYTES as usize - (SENT_BYTES - sent)]).await;

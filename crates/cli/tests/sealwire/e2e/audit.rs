@@ -52,7 +52,7 @@ pub(crate) fn records(folder: &Path) -> Vec<Shown> {
     found
 }
 
-/// The trail is whole, under the key that the configuration leads to.
+/// Verifies the trail with the key of the configuration.
 fn verified(config: &Config, folder: &Path) {
     let KekSource::File(file) = &config.kek else { panic!("the default is a file") };
     let kek = Kek::from_hex(&std::fs::read_to_string(file).unwrap()).unwrap();
@@ -61,7 +61,7 @@ fn verified(config: &Config, folder: &Path) {
     assert!(report.is_sound() && report.from_beginning, "{:?}", report.findings);
 }
 
-/// Every byte of every file of the trail.
+/// Returns the contents of all files of the trail.
 fn bytes(folder: &Path) -> Vec<u8> {
     std::fs::read_dir(folder).unwrap().flat_map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
 }
@@ -84,7 +84,7 @@ fn doc(count: usize) -> Vec<u8> {
     sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
 }
 
-/// Method, outcome, app, collection, fields and errors of each call, as its record has them.
+/// Method, outcome, app, collection, fields and errors of a request, as in its record.
 type Row = (String, String, Option<String>, Option<String>, u64, u64);
 
 fn row(method: &str, outcome: &str, app: Option<&str>, collection: Option<&str>, fields: u64, errors: u64) -> Row {
@@ -122,7 +122,7 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
         let sealed = relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
         relay.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap();
         relay.rewrap(Rewrap::new(APP, &sealed.payload)).await.unwrap();
-        // A context that nothing was sealed under: every field is refused, one by one.
+        // With a context that nothing was sealed under, every field fails on its own.
         let other =
             Decrypt { context: CANARY.as_bytes(), on_error: OnError::Report, ..Decrypt::new(APP, &sealed.payload) };
         assert_eq!(relay.decrypt(other).await.unwrap().errors.len(), 7);
@@ -159,10 +159,10 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
         relay.tokens_prune(map, Sweep::default()).await.unwrap();
         let nowhere = TokenMap { collection: "nowhere", ..map };
         assert_eq!(code(relay.tokens_get(nowhere, &some).await), ErrorCode::NotFound);
-        // None of these is recorded.
+        // These requests are not recorded.
         relay.health().await.unwrap();
         relay.info().await.unwrap();
-        // Malformed, unknown, and a second message on the same connection.
+        // A malformed request, an unknown method, and a second message on the same connection.
         let mut raw = harness.raw().await;
         raw.send(&[0x94, 0x00, 0x01, 0xa7, b'd', b'e', b'c', b'r', b'y', b'p', b't', 0x91, 0x80]).await;
         assert!(matches!(raw.hear().await, Heard::Reply(1, Err(error)) if error.code == ErrorCode::BadRequest));
@@ -208,7 +208,7 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
         assert_eq!(by_event, BTreeMap::from([("call", 22), ("segment", 1), ("start", 1), ("stop", 1)]));
         for record in found.iter().filter(|record| record.event == "call").skip(1) {
             assert_eq!((record.principal.as_deref(), record.kind.as_deref()), (Some("relay"), Some("dns")));
-            // The shortest message is that of the unknown method.
+            // The shortest message is the one with the unknown method.
             assert!(record.bytes_in >= 9 && record.generation >= 1, "{record:?}");
             assert_eq!(record.instance, found[0].instance);
         }
@@ -221,7 +221,7 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
     });
 }
 
-/// The strings in an array.
+/// Returns the strings in an array.
 fn strings(payload: &[u8]) -> Vec<String> {
     let mut text = Vec::new();
     sealwire_payload::json::from_msgpack(payload, &mut text, false, sealwire_payload::WalkLimits::default()).unwrap();
@@ -379,7 +379,7 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
                 relay.encrypt(Encrypt::new(APP, &doc(1))).await.unwrap();
             }
         }
-        // The control listener hears a stranger for a few seconds, as often as it comes.
+        // The control listener serves an unauthorized client for a few seconds per connection, so the test reconnects.
         let mut denied = 0;
         while denied < 100 {
             let raw = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&stranger)).await;
@@ -403,7 +403,7 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
         {
             let (single, counted) = (of("call", outcome), of("refused", outcome));
             let sum: u64 = counted.iter().filter_map(|record| record.count).sum();
-            // The last answer to a stranger may not have come.
+            // The last response to an unauthorized client can be missing.
             assert!((sent..sent + 10).contains(&(single.len() as u64 + sum)), "{outcome}: {} and {sum}", single.len());
             assert!(single.len() >= 20 && sum >= sent / 2, "{outcome}: {} and {sum}", single.len());
             for record in single.iter().chain(&counted) {

@@ -9,19 +9,19 @@ use tokio::time::sleep;
 use crate::e2e::harness::{APP, Harness, fields, run};
 use crate::e2e::raw::{Heard, health};
 
-/// The msgid of every bad call.
+/// The msgid of every invalid request.
 const MSGID: u32 = 7;
 
 /// The expected response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExpectedReply {
-    /// The call is answered with this, and the next call is served.
+    /// An error response, after which the next request is served.
     Answered(ErrorCode),
-    /// The call is answered with this, and the connection ends.
+    /// An error response, after which the connection is closed.
     AnsweredThenEnds(ErrorCode),
-    /// There is no call to blame: a notice, and the end.
+    /// An error notification without a request, after which the connection is closed.
     Ends(ErrorCode),
-    /// Nothing is said, and the next call is served.
+    /// No response; the next request is served.
     Ignored,
 }
 use ExpectedReply::{Answered, AnsweredThenEnds, Ends, Ignored};
@@ -34,12 +34,12 @@ fn encrypt(params: &[u8]) -> Vec<u8> {
     request(b"\xa7encrypt", &[b"\x91", params].concat())
 }
 
-/// An `encrypt` with a good app and payload and one more key.
+/// Encodes an `encrypt` with a valid app and payload and one more key.
 fn with(pair: &[u8]) -> Vec<u8> {
     encrypt(&[b"\x83\xa3app\xa4shop\xa7payload\x01", pair].concat())
 }
 
-/// An `encrypt` of that payload.
+/// Encodes an `encrypt` with that payload.
 fn of(payload: &[u8]) -> Vec<u8> {
     encrypt(&[b"\x82\xa3app\xa4shop\xa7payload", payload].concat())
 }
@@ -138,7 +138,7 @@ fn bad_bytes_get_the_answer_and_the_fate_of_the_contract() {
             raw.send(&[bytes, health(8)].concat()).await;
             match verdict {
                 Answered(code) => {
-                    // In any order: the bad call may be looked at on a crypto thread.
+                    // In any order, because the invalid request can be read on a crypto thread.
                     let mut heard = [raw.hear().await, raw.hear().await];
                     heard.sort_by_key(|heard| if let Heard::Reply(msgid, _) = heard { *msgid } else { u32::MAX });
                     let [Heard::Reply(MSGID, Err(error)), Heard::Reply(8, Ok(_))] = heard else {

@@ -1,4 +1,4 @@
-//! Work stops when nobody wants it any more, and nothing of it stays behind.
+//! Tests of cancellation: work stops when its result is no longer needed, and leaves nothing behind.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::e2e::harness::{APP, Dice, Harness, Shared, fields, resident_mib, run,
 use crate::e2e::hold::CryptoHold;
 use crate::e2e::raw::{Heard, Raw, cancel, encrypt, health, heavy, heavy_within};
 
-/// Fields of the requests that are stopped here. One slice holds few of them, since each has a key of its own.
+/// Fields of the requests that are cancelled. One slice has few of them, because each has a key of its own.
 const MANY: u32 = 2_000;
-/// Most fields in one slice, however fast the machine: 100 us of key agreements.
+/// Most fields in one slice, even on a fast machine: 100 us of key agreements.
 const SLICE_MAX: f64 = 200.0;
 
 /// Waits until a request is in flight, and lets it run its first slice.
@@ -27,9 +27,9 @@ async fn saved(harness: &Harness, reason: &str) -> f64 {
     harness.metric(&format!("sealwire_fields_saved_total{{reason=\"{reason}\"}}")).await
 }
 
-/// Asserts that the one request of [`MANY`] fields was stopped for that reason after its first slice.
+/// Asserts that the request of [`MANY`] fields was stopped for that reason after its first slice.
 async fn was_stopped(harness: &Harness, reason: &str, hold: CryptoHold) {
-    // Its work is given up while the thread is still held: nothing of the work waits to run.
+    // The work is dropped while the thread is still held.
     harness.metric_becomes(&format!("sealwire_cancels_total{{reason=\"{reason}\"}}"), |calls| calls == 1.0).await;
     drop(hold);
     harness.settles().await;
@@ -98,7 +98,7 @@ fn a_connection_that_drops_while_it_may_not_send_ends_its_work() {
         })
         .await;
         let mut raw = harness.raw().await;
-        // The second call waits for the first one's place, so the server does not read for calls at the time.
+        // The second request waits for the first one's permit, so the server does not read requests at this time.
         let both = [heavy(1, MANY), heavy(2, 10)].concat();
         let mut hold = harness.hold_crypto().await;
         raw.send(&both).await;
@@ -115,7 +115,7 @@ fn a_deadline_ends_the_work() {
     run(async {
         let harness = Harness::with(|config| config.crypto.threads = 1).await;
         let mut raw = harness.raw().await;
-        // So little work that no machine predicts that it would be late; it is, since the thread is held.
+        // The work is too small to be predicted as late. It is late because the thread is held.
         let hold = harness.hold_crypto().await;
         raw.send(&heavy_within(1, 20, Some(1_000))).await;
         assert_eq!(raw.answer(1).await.unwrap_err().code, ErrorCode::DeadlineExceeded);
@@ -133,7 +133,7 @@ fn waiting_for_a_place_counts_against_the_deadline() {
     run(async {
         let harness = Harness::with(|config| config.limits.in_flight_per_connection_max = 1).await;
         let mut raw = harness.raw().await;
-        // The first request keeps the only permit while the threads are held; the second one's time is up before.
+        // The first request keeps the only permit while the threads are held, so the second exceeds its deadline.
         let _hold = harness.hold_crypto().await;
         raw.send(&[heavy(1, 100), heavy_within(2, 1_000, Some(300))].concat()).await;
         assert_eq!(raw.answer(2).await.unwrap_err().code, ErrorCode::DeadlineExceeded);
@@ -160,7 +160,7 @@ fn a_dropped_client_future_ends_the_work() {
     });
 }
 
-/// One of many requests, and whether crypto threads have to do with it.
+/// Returns a random request, and true if it needs crypto threads.
 fn call(dice: &mut Dice, msgid: u32, sealed: &[u8]) -> (Vec<u8>, bool) {
     let kind = dice.roll(5);
     let bytes = match kind {
@@ -177,9 +177,9 @@ fn call(dice: &mut Dice, msgid: u32, sealed: &[u8]) -> (Vec<u8>, bool) {
     (bytes, kind != 0)
 }
 
-/// Requests in rounds of fifty, each with a cancel before it, behind it or after its answer. While a round is sent the crypto
-/// threads are held, so that every cancel which comes right behind a request with work meets that request. Returns how
-/// many requests were stopped.
+/// Sends requests in rounds of fifty, each with a cancel before it, directly after it, or after its response. Crypto
+/// threads are held during a round, so that a cancel directly after a request with work takes effect. Returns the
+/// number of requests that were stopped.
 async fn cancel_at_random(
     harness: &Harness,
     holding: &Mutex<()>,
@@ -217,7 +217,7 @@ async fn cancel_at_random(
         let one_at_a_time = holding.lock().await;
         let hold = harness.hold_crypto().await;
         raw.send(&early).await;
-        // Some are answered at once.
+        // Some get their response at once.
         while !met.is_empty() {
             let (msgid, is_stopped) = hear(raw, &mut waiting).await;
             assert!(!met.remove(&msgid) || is_stopped, "{msgid} was not stopped");
@@ -235,7 +235,7 @@ async fn cancel_at_random(
     stopped
 }
 
-/// The next answer to a request that waits for one: its msgid, and whether the request was stopped.
+/// Reads the next response to a pending request. Returns its msgid, and true if the request was stopped.
 async fn hear(raw: &mut Raw, waiting: &mut HashSet<u32>) -> (u32, bool) {
     let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
     assert!(waiting.remove(&msgid), "{msgid} is answered twice, or was never called");

@@ -24,7 +24,7 @@ const LOADED: &str = "sealwire_certificate_reloads_total{outcome=\"loaded\"}";
 const ACCEPTED: &str = "sealwire_connections_total{outcome=\"accepted\"}";
 const REVOKED: &str = "sealwire_disconnected_clients_total{reason=\"revoked\"}";
 
-/// An authority's list that revokes these.
+/// Makes a revocation list of the authority with these certificates.
 fn list(authority: &Authority, revoked: &[&Issued]) -> String {
     let now = OffsetDateTime::now_utc();
     let revoke = |issued: &&Issued| {
@@ -50,7 +50,7 @@ fn list(authority: &Authority, revoked: &[&Issued]) -> String {
     list.signed_by(&issuer).unwrap().pem().unwrap()
 }
 
-/// Revokes callers of the server's authority.
+/// Revokes certificates of the server's authority.
 pub(crate) async fn revoke(harness: &mut Harness, revoked: &[&Issued]) {
     let file = harness.config.tls.client_ca.with_file_name("crl.pem");
     std::fs::write(&file, list(&harness.authority, revoked)).unwrap();
@@ -58,7 +58,7 @@ pub(crate) async fn revoke(harness: &mut Harness, revoked: &[&Issued]) {
     harness.reload().await;
 }
 
-/// A client pool at work.
+/// A client pool under load.
 struct BackgroundLoad {
     client: Client,
     stop: Arc<AtomicBool>,
@@ -93,7 +93,7 @@ impl BackgroundLoad {
         Self { client, stop, calls, callers }
     }
 
-    /// Waits for that many more calls.
+    /// Waits for `calls` more requests.
     async fn goes_on(&self, calls: u64) {
         let until = self.calls.load(Ordering::Relaxed) + calls;
         while self.calls.load(Ordering::Relaxed) < until {
@@ -101,7 +101,7 @@ impl BackgroundLoad {
         }
     }
 
-    /// Ends it: how many calls there were, of which none failed.
+    /// Stops the load. Returns the number of requests, and fails if any failed.
     async fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let failures = self.callers.join_all().await.concat();
@@ -110,7 +110,7 @@ impl BackgroundLoad {
     }
 }
 
-/// Waits until a series has a value, however busy the machine is.
+/// Waits until a metric has this value, however slow the machine is.
 async fn reaches(harness: &Harness, series: &str, value: f64) {
     let end = Instant::now() + HANG;
     while harness.metric(series).await != value {
@@ -119,7 +119,7 @@ async fn reaches(harness: &Harness, series: &str, value: f64) {
     }
 }
 
-/// The certificate that a server shows.
+/// Returns the server's certificate on a connection.
 fn shown(raw: &Raw) -> CertificateDer<'static> {
     raw.stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
 }
@@ -137,7 +137,7 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         reaches(&harness, "sealwire_connections_open", 2.0).await;
         let before = shown(&harness.raw().await);
 
-        // 1. The server's own, found by the watch.
+        // 1. The server's certificate, whose change the file watch finds.
         let issued = harness.authority.issue(&leaf(Usage::Server, "engine")).unwrap();
         private(&harness.config.tls.key, issued.key_pem.expose());
         std::fs::write(&harness.config.tls.certificate, &issued.cert_pem).unwrap();
@@ -146,14 +146,14 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         assert_ne!(shown(&raw), before, "a new connection sees the new one");
         raw.is_alive().await;
 
-        // 2. The authority of callers: old and new together.
+        // 2. The authority of clients: old and new together.
         let next = Authority::create("next", Validity::days(10)).unwrap();
         let both = format!("{}{}", harness.authority.cert_pem(), next.cert_pem());
         std::fs::write(&harness.config.tls.client_ca, both).unwrap();
         reaches(&harness, LOADED, 2.0).await;
         let new = BackgroundLoad::start(&harness, &next.issue(&leaf(Usage::Client, "relay-next")).unwrap()).await;
 
-        // 3. Lists: one caller of the old authority is revoked, the new one revokes nobody.
+        // 3. Revocation lists: the old authority's revokes one client, the new authority's is empty.
         let leaver = harness.another_caller("leaver");
         let mut leaving = harness.raw_as(Some(&leaver)).await.unwrap();
         leaving.is_alive().await;
@@ -175,13 +175,13 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         std::fs::write(&client_ca, next.cert_pem()).unwrap();
         reaches(&harness, LOADED, 5.0).await;
         let untrusted = "sealwire_disconnected_clients_total{reason=\"untrusted\"}";
-        // The pool's two, and what spoke to the new certificate.
+        // The pool's two connections, and the connection that saw the new certificate.
         reaches(&harness, untrusted, 3.0).await;
         assert!(old_calls.health().await.is_err());
         let sum = calls + new.end().await;
         assert_eq!(harness.metric(REVOKED).await, 1.0);
         println!("{sum} calls over five rotations, none failed, none tried again");
-        // Two pools of two, and the three raw ones that were heard.
+        // Two pools of two connections, and the three raw connections that were served.
         assert_eq!(harness.metric(ACCEPTED).await, 7.0, "no caller had to connect again");
         harness.take_server().shutdown().await;
         let records = records(harness.config.audit.folder.as_ref().unwrap());
@@ -208,7 +208,7 @@ fn a_relay_that_renews_its_files_loses_no_call_when_the_old_certificate_goes() {
         let load = BackgroundLoad::of(ClientConfig { certificate: cert_file, key: key_file, ..config }).await;
         load.goes_on(50).await;
         renew(&harness.another_caller("relay"));
-        // At once: sooner than the client looks for it.
+        // The server closes the connection before the client checks for a revocation.
         revoke(&mut harness, &[&old]).await;
         load.goes_on(100).await;
         let stats = load.client.stats();
@@ -227,7 +227,7 @@ fn what_runs_finishes_and_nothing_new_begins_once_a_caller_is_revoked() {
         .await;
         let caller = harness.another_caller("relay");
         let (mut busy, mut idle) = (harness.raw_as(Some(&caller)).await.unwrap(), harness.raw().await);
-        // In the middle of its work for as long as the thread is held.
+        // The request is being processed while the thread is held.
         let mut hold = harness.hold_crypto().await;
         busy.send(&heavy(1, 100)).await;
         harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;

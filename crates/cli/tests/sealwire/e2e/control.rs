@@ -1,4 +1,4 @@
-//! Apps, keys and collections are changed over a listener of its own, by operators and nobody else, and served at once.
+//! Tests of the control listener: only operators change apps, keys and collections, and changes are served at once.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn start() -> Harness {
     Harness::with(|config| config.control = Some(listen(&[OPERATOR]))).await
 }
 
-/// A client of the control listener under a certificate of the server's authority.
+/// Connects to the control listener with a certificate of the server's authority.
 async fn client(harness: &Harness, name: &str) -> Result<Client, Error> {
     connect(harness, harness.control_address(), &harness.another_caller(name)).await
 }
@@ -55,7 +55,7 @@ fn create(kind: Kind) -> CollectionAsk {
     CollectionAsk::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None }
 }
 
-/// The state of the app, and of each of its keys by id.
+/// Returns the state of the app, and of each of its keys by id.
 fn states(changed: &AppChanged) -> (String, Vec<(String, String)>) {
     let app = changed.app.as_ref().unwrap();
     (app.state.clone(), app.keys.iter().map(|key| (key.id.clone(), key.state.clone())).collect())
@@ -75,7 +75,7 @@ fn an_app_is_made_served_stopped_and_brought_back() {
         let keys: Vec<_> = shown.keys.iter().map(|key| (&*key.curve, key.version, &*key.state, key.seals)).collect();
         assert_eq!(keys, [("r1", 1, "active", true), ("k1", 1, "active", true)]);
         assert_eq!((shown.token_keys.len(), shown.epoch_ms, &*shown.format), (1, 0, "native"));
-        // Served here once the answer is there, and under that generation.
+        // The change is served here as soon as the response has arrived, under the response's generation.
         let sealed = relay.encrypt(Encrypt { min_generation: Some(made.generation), ..Encrypt::new("new", &payload) });
         let sealed = sealed.await.unwrap();
         let open = || relay.decrypt(Decrypt::new("new", &sealed.payload));
@@ -228,7 +228,7 @@ fn instances_export_info_and_health() {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
         let made = operator.change_collection(collection("c", create(Kind::Random))).await.unwrap();
-        // It says so itself, a moment after it serves the change.
+        // The engine reports its generation a moment after it serves the change.
         let end = Instant::now() + HANG;
         let found = loop {
             let found = operator.instances().await.unwrap();
@@ -255,7 +255,7 @@ fn instances_export_info_and_health() {
 fn only_operators_get_in_and_each_listener_has_its_methods() {
     run(async {
         let harness = start().await;
-        // A certificate of the right authority that nobody listed: told so, and let go.
+        // An unlisted certificate of the correct authority gets an error, and the connection is closed.
         for call in [b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xa3new".to_vec(), health(7)] {
             let relay = harness.another_caller("relay");
             let relay = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&relay)).await;
@@ -266,7 +266,7 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
             assert!(error.message.contains("control.principals"), "{error}");
             assert_eq!(relay.hear().await, Heard::End);
         }
-        // Without a certificate, or under another authority's, not even that.
+        // Without a certificate, or with another authority's, there is no response.
         let stranger = Authority::create("e2e", Validity::days(1)).unwrap();
         let stranger = stranger.issue(&leaf(Usage::Client, OPERATOR)).unwrap();
         for identity in [None, Some(&stranger)] {
@@ -275,7 +275,7 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
                 assert_eq!(raw.hear().await, Heard::End);
             }
         }
-        // The methods of the other listener do not exist.
+        // The methods of the data listener do not exist here.
         let operator = client(&harness, OPERATOR).await.unwrap();
         let sealed = operator.encrypt(Encrypt::new(APP, &fields(1))).await;
         assert_eq!(code(sealed), ErrorCode::NotFound);
@@ -288,7 +288,7 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
 #[test]
 fn who_is_not_listed_keeps_no_operator_out() {
     run(async {
-        // A stranger who says nothing, or half of it, is let go long before these limits.
+        // An unauthorized client that sends nothing, or half a message, is disconnected long before these limits.
         let harness = Harness::with(|config| {
             config.control = Some(listen(&[OPERATOR]));
             (config.limits.idle_ms_max, config.limits.message_ms_max) = (86_400_000, 3_600_000);
@@ -317,13 +317,13 @@ fn who_is_not_listed_keeps_no_operator_out() {
             assert_eq!(code, hears, "{case}");
             assert!(code.is_none() || relay.hear().await == Heard::End, "{case}");
         }
-        // Our client says so when it connects, and not only that its first call was lost.
+        // The client reports the denial when it connects, not only a lost first request.
         let turned_away = client(&harness, "relay").await.map(drop);
         assert!(
             matches!(&turned_away, Err(Error::Rpc(error)) if error.code == ErrorCode::Forbidden),
             "{turned_away:?}"
         );
-        // As many as the listener takes, under names enough: the operator still gets in, and at once.
+        // As many connections as the listener accepts, under several names. The operator still connects, and at once.
         let mut strangers = Vec::new();
         for name in ["a", "b", "c", "d", "e"] {
             for _ in 0..13 {
@@ -347,7 +347,7 @@ fn a_control_message_has_a_time_to_arrive_in_full() {
         let raw = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&operator)).await;
         let mut raw = raw.unwrap();
         raw.is_alive().await;
-        // A byte at a time, each well within the limit, and all of them far beyond it.
+        // One byte at a time: each is within the time limit, but all together far exceed it.
         let head = b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc5\x40\x00";
         let mut bytes = head.iter().chain(std::iter::repeat_n(&0, 0x4000));
         let heard = loop {
@@ -372,7 +372,7 @@ fn an_authority_of_its_own_needs_no_list() {
         let anyone = own.issue(&leaf(Usage::Client, "anyone")).unwrap();
         let operator = connect(&harness, harness.control_address(), &anyone).await.unwrap();
         assert_eq!(operator.apps(Page::default()).await.unwrap().apps.len(), 1);
-        // Neither authority's callers get into the other's listener.
+        // Clients of one listener's authority cannot connect to the other listener.
         assert!(client(&harness, OPERATOR).await.is_err());
         assert!(connect(&harness, harness.address, &anyone).await.is_err());
     });
@@ -394,7 +394,7 @@ fn a_bad_message_harms_only_its_own_connection() {
         };
         answered(&mut one, b"\x94\x00\x07\xabapps.create\x91\x80", ErrorCode::BadRequest).await;
         answered(&mut one, b"\x94\x00\x07\xabapps.invent\x91\x80", ErrorCode::NotFound).await;
-        // Longer than a control message may be, and announced so: dropped as it comes.
+        // The announced length exceeds that of a control message, so the message is discarded as it arrives.
         let long = [&b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc6\x00\x20\x00\x00"[..], &vec![0; 2 << 20]].concat();
         answered(&mut one, &long, ErrorCode::TooLarge).await;
         one.is_alive().await;

@@ -10,14 +10,14 @@ use tokio::time::{Duration, Instant, sleep};
 
 use crate::e2e::harness::{APP, HANG, Harness, code, rpc_error, run};
 
-/// A value from the calls that write it.
+/// Encodes a value.
 pub(crate) fn value(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut out);
     out
 }
 
-/// Documents with every type in every place.
+/// Returns documents with every type in every position.
 pub(crate) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let scalars: Vec<Vec<u8>> = vec![
         value(write::nil),
@@ -229,7 +229,7 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
             raw.send(&call.concat()).await;
             raw.answer(1).await.unwrap();
         }
-        // Another app has other keys: the same failure, to the letter.
+        // Another app has other keys: the error is identical.
         harness.create_app("other").await;
         let mut waited = Decrypt::new("other", &sealed);
         waited.min_generation = Some(2);
@@ -256,7 +256,7 @@ fn no_altered_envelope_opens_and_all_failures_look_alike() {
                 let writing = Writing { curve: *curve, encoding: *encoding, ..Writing::default() };
                 let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
                 let sealed = client.encrypt(call).await.unwrap().payload;
-                // Both forms are 32 to 255 bytes long here, so both have a header of two bytes.
+                // Both forms have 32 to 255 bytes here, so both have a header of two bytes.
                 let (prefix, bits) = match encoding {
                     Encoding::Text => (4, 7), // Bit 7 makes a string that is not UTF-8, and that is no document.
                     Encoding::Binary => (3, 8),
@@ -314,7 +314,7 @@ fn report_lists_what_did_not_open_and_opens_the_rest() {
         let failed = rpc_error(client.decrypt(Decrypt::new(APP, &document)).await);
         assert_eq!(failed.code, ErrorCode::CannotOpen);
 
-        // Of many, the first thousand are listed and the others counted.
+        // The first thousand errors are listed and the others counted.
         let many = value(|out| {
             write::array_len(out, 1_500);
             (0..1_500).for_each(|_| out.extend_from_slice(&bad));
@@ -323,7 +323,7 @@ fn report_lists_what_did_not_open_and_opens_the_rest() {
         let opened = client.decrypt(call).await.unwrap();
         assert_eq!((opened.errors.len(), opened.errors_omitted, opened.payload == many), (1_000, 500, true));
 
-        // Long paths would make a reply far larger than its request, and than the bytes set aside for it.
+        // Long paths would make a response far larger than its request, and larger than the reserved memory.
         let long = [b"\x81\xd9\xff".as_slice(), &[b'k'; 255], &many].concat();
         let call = Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, &long) };
         let opened = client.decrypt(call).await.unwrap();
@@ -346,7 +346,7 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         assert_eq!(early.code, ErrorCode::Conflict);
         assert!(early.retry_after_ms.is_some());
 
-        // An app that is made is served a moment later, without a restart.
+        // A new app is served a moment later, without a restart.
         harness.create_app("late").await;
         let made = Instant::now();
         let served = loop {

@@ -1,4 +1,4 @@
-//! The engine goes down without a word left unsaid.
+//! Tests of shutdown: the engine sends all responses before it ends.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
         .await;
         let (mut busy, mut idle) = (harness.raw().await, harness.raw().await);
         idle.is_alive().await;
-        // In the middle of its work for as long as the thread is held.
+        // The request is being processed while the thread is held.
         let mut hold = harness.hold_crypto().await;
         busy.send(&heavy(1, 100)).await;
         harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;
@@ -34,7 +34,7 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
         for msgid in [2, 3] {
             assert_eq!(busy.answer(msgid).await.unwrap_err().code, ErrorCode::Unavailable);
         }
-        // The listener closes in its own turn.
+        // The listener closes at its own time.
         while TcpStream::connect(harness.address).await.is_ok() {
             sleep(Duration::from_millis(10)).await;
         }
@@ -87,7 +87,7 @@ fn a_peer_that_does_not_read_does_not_hold_up_the_end() {
         .await;
         let mut deaf = harness.raw().await;
         deaf.send(&encrypt(1, &Encrypt::new(APP, &fields(100_000)))).await;
-        // The reply is made, and longer than what sockets take.
+        // The response is ready, and too large for the socket buffers.
         harness.metric_becomes("sealwire_requests_total{method=\"encrypt\",code=\"ok\"}", |calls| calls == 1.0).await;
         harness.take_server().shutdown().await;
         drop(deaf);
@@ -104,12 +104,12 @@ fn silent_handshakes_do_not_hold_up_the_end() {
             config.limits.drain_ms_max = 3_600_000;
         })
         .await;
-        // One more than there are places, so the server does not accept at the time.
+        // One more than the limit, so the server does not accept connections at this time.
         let mut silent = Vec::new();
         for _ in 0..3 {
             silent.push(TcpStream::connect(harness.address).await.unwrap());
         }
-        // Any moment will do; in this one the server has most likely taken those that it takes.
+        // After this pause, the server has most likely accepted the connections up to its limit.
         sleep(Duration::from_millis(50)).await;
         harness.take_server().shutdown().await;
     });

@@ -1,4 +1,5 @@
-//! Epoch scope: only by its operator's word, one key for many calls, no number twice whatever happens to a call.
+//! Tests of epoch scope: only if the operator allows it, one key for many requests, and no sequence number is used
+//! twice.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,10 +14,10 @@ use tokio::time::{Instant, sleep};
 use crate::e2e::harness::{APP, Dice, Harness, fields, rpc_error, run};
 use crate::e2e::raw::{Heard, Raw, cancel, encrypt};
 
-/// Under which key a field is sealed, and with which number.
+/// The key under which a field is sealed, and its sequence number.
 type Place = (Box<[u8]>, u32);
 
-/// The places of a document's envelopes, in order.
+/// Returns the key and the sequence number of each envelope of a document, in order.
 fn places(document: &[u8]) -> Vec<Place> {
     let mut reader = TokenReader::new(document);
     let mut all = Vec::new();
@@ -67,12 +68,12 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
         harness.set_epoch(15_000).await;
         let (one, other) = (harness.client().await, harness.client().await);
         let document = fields(3);
-        // Tried again if the machine stood still and the epoch ended in between: it lasts 14 s at the least.
+        // Retried if the machine was slow and the epoch ended in between: an epoch lasts at least 14 s.
         let (all, request, rewrapped) = loop {
             let begun = Instant::now();
             let mut all = sealed(&one, call(KeyScope::Epoch, &document, b"row 1")).await;
             all.extend(sealed(&other, call(KeyScope::Epoch, &document, b"row 2")).await);
-            // No other scope takes a number of it.
+            // Other scopes use no sequence number of the epoch key.
             let request = one.encrypt(call(KeyScope::Request, &document, b"row 1")).await.unwrap().payload;
             let rewrapped = one.rewrap(Rewrap { context: b"row 1", ..Rewrap::new(APP, &request) }).await.unwrap();
             all.extend(sealed(&one, call(KeyScope::Epoch, &document, b"row 1")).await);
@@ -105,8 +106,8 @@ fn calls_of_one_epoch_share_a_key_and_later_ones_do_not() {
     });
 }
 
-/// Requests in rounds of 25. The first of each is large and is stopped after its first slice; many of the others are
-/// cancelled at once or in a while. Returns the places of all that was sealed, and how many requests were stopped.
+/// Sends requests in rounds of 25. The first is large and is stopped after its first slice; many others are cancelled
+/// at once or later. Returns the key and number of each sealed field, and the number of stopped requests.
 async fn seal_and_cancel(harness: &Harness, raw: &mut Raw, dice: &mut Dice, rounds: u32) -> (Vec<Place>, u32) {
     let (mut all, mut stopped) = (Vec::new(), 0);
     for round in 0..rounds {
@@ -148,13 +149,13 @@ async fn seal_and_cancel(harness: &Harness, raw: &mut Raw, dice: &mut Dice, roun
             }
         }
         assert!(hold.is_none(), "the large request was not stopped");
-        // The next round is of another epoch.
+        // The next round is in another epoch.
         sleep(Duration::from_millis(EPOCH_MS + 1)).await;
     }
     (all, stopped)
 }
 
-/// Fields of a request that does not fit one slice, on any machine.
+/// Fields of a request that exceeds one slice on any machine.
 const LARGE: u32 = 20_000;
 const EPOCH_MS: u64 = 40;
 

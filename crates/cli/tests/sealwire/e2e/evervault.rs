@@ -17,7 +17,7 @@ const VECTORS: &str = include_str!("../../../../../proto/vectors/evervault.jsonl
 /// The key of the worked examples.
 const KEY: [u8; 32] = [0x11; 32];
 
-/// A server that can open what was sealed to [`KEY`].
+/// Starts a server that can open values sealed to [`KEY`].
 async fn server(legacy: bool, open_roles: &[&str]) -> Harness {
     with_key(legacy, open_roles, &KEY).await
 }
@@ -37,7 +37,7 @@ fn array(values: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// The values of an array, each as its bytes.
+/// Returns the values of an array, each as its bytes.
 fn values(array: &[u8]) -> Vec<Vec<u8>> {
     let mut reader = TokenReader::new(array);
     let Ok(Token::Array(count)) = reader.token() else { panic!("not an array") };
@@ -60,7 +60,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
-/// The value as a caller gets it.
+/// Encodes the value as a client receives it.
 fn typed(kind: &str, value: &str) -> Vec<u8> {
     let mut out = Vec::new();
     match kind {
@@ -89,7 +89,7 @@ fn listed(code: ErrorCode, places: &[usize]) -> Vec<FieldError> {
     places.iter().map(|place| FieldError { path: format!("$[{place}]"), code }).collect()
 }
 
-/// A string under [`KEY`] as a client of the format makes it.
+/// Makes a string under [`KEY`] as a client of the format does.
 fn string(curve: sealwire_crypto::Curve, role: Option<&str>, datatype: Datatype, text: &str) -> Vec<u8> {
     let form = Form::Metadata { role: role.map(|role| Role::new(role).unwrap()), encrypted_at: 1_700_000_000 };
     let version = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &KEY).unwrap());
@@ -99,7 +99,7 @@ fn string(curve: sealwire_crypto::Curve, role: Option<&str>, datatype: Datatype,
     str(std::str::from_utf8(&out).unwrap())
 }
 
-/// The string of the one vector whose name ends so.
+/// Returns the string of the vector whose name has this ending.
 fn vector(name: &str) -> Vec<u8> {
     let mut vectors = VECTORS.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     str(vectors.find(|vector| vector["name"].as_str().unwrap().ends_with(name)).unwrap()["sealed"].as_str().unwrap())
@@ -114,7 +114,7 @@ fn every_vector_opens_typed_or_is_left_and_listed() {
         for legacy in [false, true] {
             let harness = with_key(legacy, &["*"], unhex(key).as_slice().try_into().unwrap()).await;
             let client = harness.client().await;
-            // Some vectors only refuse because of another key, or of the switch: each is asked as it says.
+            // Some vectors fail only with another key, or with another switch. Each is sent with its own settings.
             let of_this = lines.iter().filter(|v| v["private_key"] == key && v["legacy"] == legacy);
             let (mut sent, mut expected, mut refused) = (Vec::new(), Vec::new(), Vec::new());
             for vector in of_this {
@@ -139,7 +139,7 @@ fn every_vector_opens_typed_or_is_left_and_listed() {
             }
             assert_eq!(document.errors, listed(ErrorCode::CannotOpen, &refused));
             seen = (seen.0 + sent.len() - refused.len(), seen.1 + refused.len());
-            // The other switch: every string of a tag that was given up refuses, every other one opens.
+            // With the switch off, every string with a legacy tag fails to open, and every other opens.
             if legacy {
                 let strict = with_key(false, &["*"], unhex(key).as_slice().try_into().unwrap()).await;
                 let given_up: Vec<Vec<u8>> = lines
@@ -207,7 +207,8 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
         let client = harness.client().await;
         let native = client.encrypt(Encrypt::new(APP, &str("native"))).await.unwrap().payload.to_vec();
         let theirs = string(sealwire_crypto::Curve::Secp256k1, None, Datatype::String, "theirs");
-        // Looks like one from one end, or from neither; wide headers and duplicate keys show that nothing is rewritten.
+        // Strings that resemble the format at one end or not at all. Wide headers and duplicate keys show that nothing
+        // is re-encoded.
         let others = [str("ev:"), str("ev:x"), str("x:$"), str("ev"), bin(b"ev:QkTC:$"), bin(b"%EVEN"), str("")];
         let wide = b"\xdb\x00\x00\x00\x02hi\xcd\x00\x01\xc0".to_vec();
         let before = [&[native.clone(), theirs.clone(), theirs.clone()][..], &others].concat();
@@ -225,7 +226,7 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
         let one = client.decrypt(Decrypt { payload: &document, ..select }).await.unwrap().payload;
         assert_eq!(values(&one), [&[native.clone(), str("theirs")][..], &before[2..]].concat());
 
-        // The format binds no context: where one was asked for, its values stay shut.
+        // The format binds no context, so its values do not open with a context.
         let bound = client.encrypt(Encrypt { context: b"row 7", ..Encrypt::new(APP, &str("bound")) }).await.unwrap();
         let document = array(&[bound.payload.to_vec(), theirs.clone()]);
         let call = Decrypt { context: b"row 7", on_error: OnError::Report, ..Decrypt::new(APP, &document) };
@@ -233,7 +234,7 @@ fn in_a_mixed_document_only_what_claims_to_be_sealed_changes() {
         assert_eq!(values(&reported.payload), [str("bound"), theirs.clone()]);
         assert_eq!(reported.errors, listed(ErrorCode::CannotOpen, &[1]));
 
-        // Another app has not the key, and a stopped key opens nothing.
+        // Another app does not have the key, and a disabled key opens nothing.
         harness.create_app("other").await;
         let wait = |generation| Decrypt { min_generation: Some(generation), ..Decrypt::new("other", &theirs) };
         let error = loop {
@@ -271,7 +272,7 @@ fn a_copy_with_one_character_changed_never_opens() {
     });
 }
 
-/// Every kind of leaf, and what comes back of it.
+/// Returns every kind of leaf, with the value that decryption gives.
 fn leaves() -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut same: Vec<Vec<u8>> = ["", "x", "Zo\u{eb} \u{1f511}", "007", "42", "true", "null", "ev:QkTC:$", " padded "]
         .iter()
@@ -288,7 +289,7 @@ fn leaves() -> Vec<(Vec<u8>, Vec<u8>)> {
     let floats = [0.0, -0.0, 1.0, -1.5, 0.1, 1e21, 5e-324, f64::MAX, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
     same.extend(floats.map(|value| number(&|out| write::f64(out, value))));
     let mut pairs: Vec<_> = same.into_iter().map(|value| (value.clone(), value)).collect();
-    // The format has one float and no widths.
+    // The format has one float type and no integer widths.
     pairs.push((number(&|out| write::f32(out, 1.5)), number(&|out| write::f64(out, 1.5))));
     pairs.push((vec![0xcf, 0, 0, 0, 0, 0, 0, 0, 7], vec![7]));
     pairs.push((vec![0xd0, 7], vec![7]));
@@ -330,16 +331,17 @@ fn what_is_written_is_the_tag_that_was_asked_for_and_opens_to_the_same_value() {
                         other => panic!("{other:?}"),
                     }
                 }
-                // A string and a file of one key write its point in two ways.
+                // A string and a file under one key encode its point in two ways.
                 let keys = if key_scope == KeyScopeName::Field { sent.len() } else { 2 };
                 assert_eq!(ephemerals.len(), keys, "{tag} {key_scope:?}");
                 assert_eq!(values(&decrypt(&client, &sealed).await.unwrap().payload), back, "{tag}");
-                // A second writing of the same is another string.
+                // A second encryption gives another string.
                 let again = client.encrypt(Encrypt { payload: &document, ..call }).await.unwrap().payload;
                 assert!(values(&again).iter().zip(values(&sealed)).all(|(one, other)| *one != other));
             }
         }
-        // A role is in what is sealed: this server opens it, one that does not list it refuses.
+        // The role is part of the sealed data. This server opens it, and a server that does not list the role denies
+        // it.
         let writing = Writing { format: Some(Format::Evervault), role: Some("card-number"), ..Writing::default() };
         let sealed = client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &str("4242")) }).await.unwrap().payload;
         assert_eq!(decrypt(&client, &sealed).await.unwrap().payload, str("4242"));
@@ -377,12 +379,12 @@ fn what_the_format_cannot_do_is_refused_by_name() {
             (evervault, b"row 7", "context must be empty: the Evervault format binds none"),
             (bare, b"row 7", "context must be empty: the Evervault format binds none"),
         ] {
-            // Before any work: the payload is not even one that could be walked.
+            // Fails before any work: the payload is not even valid.
             let error = rpc_error(client.encrypt(Encrypt { writing, context, ..Encrypt::new(APP, b"\xa1\xff") }).await);
             assert_eq!((error.code, &*error.message), (ErrorCode::BadRequest, message));
         }
 
-        // One field that cannot be held ends the call, or is left and listed.
+        // A field that the format cannot represent fails the request, or is kept and listed.
         let ext = b"\xd4\x05\x00".to_vec();
         let container = [&b"\x81\xa1k"[..], b"\x01"].concat();
         let document = array(&[str("a"), container.clone(), ext.clone(), bin(b"file"), vec![0xc0]]);
@@ -446,7 +448,7 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
             let opened = client.decrypt(Decrypt { context: b"row 7", ..Decrypt::new(APP, &moved) }).await.unwrap();
             assert_eq!(values(&opened.payload), back);
             assert_eq!(rpc_error(decrypt(&client, &moved).await).code, ErrorCode::CannotOpen);
-            // And from native to each of the two forms, and on.
+            // From native to each of the two forms, and back.
             let native = rewrap(&client, &theirs, Format::Native, b"", OnError::Fail).await.unwrap().payload;
             for format in [Format::Evervault, Format::EvervaultBare] {
                 let again = rewrap(&client, &native, format, b"", OnError::Fail).await.unwrap().payload;
@@ -457,7 +459,8 @@ fn strings_of_others_move_to_envelopes_and_back_without_being_shown() {
                 assert_eq!(values(&decrypt(&client, &again).await.unwrap().payload), back);
             }
         }
-        // A binding cannot be kept, so it is not silently given up; nor has a container a form.
+        // The format cannot keep a context, so the request fails instead of dropping it. Containers have no form
+        // either.
         let error = rpc_error(rewrap(&client, &document, Format::Evervault, b"row 7", OnError::Fail).await);
         assert_eq!(&*error.message, "context must be empty: the Evervault format binds none");
         let select = Some(vec!["$[0]"]);
@@ -479,7 +482,7 @@ fn a_role_goes_along_or_keeps_the_value_where_it_is() {
         ]);
         let harness = server(false, &["support"]).await;
         let client = harness.client().await;
-        // Neither form without a role takes over one that this engine may not open.
+        // Neither form without a role accepts a value whose role this engine cannot open.
         for format in [Format::Native, Format::EvervaultBare] {
             let moved = rewrap(&client, &document, format, b"", OnError::Report).await.unwrap();
             assert_eq!(moved.errors, listed(ErrorCode::Forbidden, &[2]));
@@ -491,7 +494,7 @@ fn a_role_goes_along_or_keeps_the_value_where_it_is() {
             let opened = values(&report(&client, &moved.payload).await.payload);
             assert_eq!([&opened[0], &opened[1], &opened[3]], [&str("open"), &vec![42], &vec![0xc3]]);
         }
-        // With metadata each keeps its own, and is as shut as before.
+        // With metadata each value keeps its role, and is as protected as before.
         let moved = rewrap(&client, &document, Format::Evervault, b"", OnError::Fail).await.unwrap().payload;
         assert!(values(&moved).iter().zip(values(&document)).all(|(new, old)| *new != old));
         let opened = report(&client, &moved).await;
@@ -500,7 +503,7 @@ fn a_role_goes_along_or_keeps_the_value_where_it_is() {
     });
 }
 
-/// The length of what is written would tell a value whose role is shut, if its text were written in another way.
+/// Tests that rewrapping keeps a value's text. A changed text would reveal a value with a closed role by its length.
 #[test]
 fn what_moves_inside_the_format_keeps_its_datatype_and_text() {
     run(async {
@@ -552,7 +555,7 @@ fn a_listed_role_is_not_lost_where_it_could_be_kept() {
         assert_eq!(moved.errors, listed(ErrorCode::Forbidden, &[2, 3]));
         assert_eq!(values(&moved.payload)[2..], values(&document)[2..]);
         assert!((0..2).all(|at| values(&moved.payload)[at] != values(&document)[at]));
-        // Forms without a place for any role give up those that are listed.
+        // In forms without roles, listed roles are dropped.
         for format in [Format::Native, Format::EvervaultBare] {
             let moved = rewrap(&client, &document, format, b"", OnError::Fail).await.unwrap().payload;
             assert_eq!(values(&decrypt(&client, &moved).await.unwrap().payload), opened);

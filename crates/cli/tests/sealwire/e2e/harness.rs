@@ -1,4 +1,4 @@
-//! A server to try things on: certificates, an app, a client, metrics. One per test.
+//! A server for one test, with certificates, an app, a client and metrics.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -23,19 +23,19 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::e2e::hold::CryptoHold;
 use crate::e2e::raw::Raw;
 
-/// The app that every server of this suite has.
+/// The app that every server of these tests has.
 pub(crate) const APP: &str = "shop";
 
-/// Longest wait for an event that must come. It turns a hang into a failure and says nothing about speed: a machine ten
-/// times slower than usual, with its cores taken by others, stays far below it.
+/// Longest wait for an expected event. Turns a hang into a failure, and says nothing about speed. A machine ten times
+/// slower than usual, with its cores in use, stays far below it.
 pub(crate) const HANG: Duration = Duration::from_secs(300);
 
-/// Held by a test that measures the memory of this process.
+/// Write-locked by a test that measures the memory of this process.
 static MEMORY: RwLock<()> = RwLock::new(());
 
-/// Runs one test on a runtime of its own. Fails the test when it hangs.
+/// Runs one test on a separate runtime. Fails the test if it hangs.
 pub(crate) fn run(body: impl Future<Output = ()>) {
-    // A poisoned lock is another test's failure.
+    // A poisoned lock comes from another test's failure.
     let _memory = MEMORY.read().unwrap_or_else(PoisonError::into_inner);
     run_unlocked(body);
 }
@@ -53,7 +53,7 @@ fn run_unlocked(body: impl Future<Output = ()>) {
     assert!(done.is_ok(), "the test hangs");
 }
 
-/// A certificate for one end. A server is found under `localhost`, a caller is known by its name.
+/// A certificate for a server, with the name `localhost`, or for a client, with its own name.
 pub(crate) fn leaf(usage: Usage, name: &str) -> Leaf {
     let host = if usage == Usage::Server { "localhost" } else { name };
     Leaf {
@@ -64,7 +64,7 @@ pub(crate) fn leaf(usage: Usage, name: &str) -> Leaf {
     }
 }
 
-/// A server on loopback with its files in a folder that goes with it.
+/// A server on loopback. Its folder is removed together with the harness.
 pub(crate) struct Harness {
     pub(crate) authority: Authority,
     pub(crate) config: Config,
@@ -76,12 +76,12 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    /// A server with the defaults.
+    /// Starts a server with default settings.
     pub(crate) async fn start() -> Self {
         Self::with(|_| ()).await
     }
 
-    /// A server whose configuration is changed first.
+    /// Starts a server with a changed configuration.
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
         Self::prepared(change, async |_| ()).await
     }
@@ -96,9 +96,9 @@ impl Harness {
         config.crypto.threads = 2;
         // Permissions are tested in `access.rs`.
         config.access.mode = AccessMode::Off;
-        // A table of multiples for each key takes longer to make than most tests take; `documents` has tables.
+        // Making a precomputed table for each key takes longer than most tests; `documents` tests tables.
         config.crypto.precomputed_tables = 0;
-        // Admission is in time: no test but those of overload may depend on what a slow machine predicts.
+        // Long limits: only the overload tests may depend on predictions of a slow machine.
         config.limits.deadline_ms_default = config.limits.deadline_ms_max;
         config.schedule.wait_max_ms = 3_600_000;
         change(&mut config);
@@ -131,7 +131,7 @@ impl Harness {
         harness
     }
 
-    /// The apps of the engine's store: a file is changed as another process does it, any other through the engine.
+    /// Opens the apps of the engine's store: a file as another process would, other stores through the engine.
     pub(crate) async fn control(&self) -> Control {
         match &self.server {
             Some(server) if self.config.state.mode != Mode::Stateless => server.engine().apps.control().clone(),
@@ -139,7 +139,7 @@ impl Harness {
         }
     }
 
-    /// Makes an app, which the engine comes to serve.
+    /// Creates an app, without waiting until the engine serves it.
     pub(crate) async fn create_app(&self, name: &str) {
         self.control().await.create(&AppId::new(name).unwrap(), &Curve::ALL).await.unwrap();
     }
@@ -164,20 +164,20 @@ impl Harness {
         changed
     }
 
-    /// Makes a collection, and waits until the engine serves it.
+    /// Creates a collection, and waits until the engine serves it.
     pub(crate) async fn create_collection(&self, app: &str, name: &str, rules: Rules) {
         let (app, name) = (AppId::new(app).unwrap(), CollectionName::new(name).unwrap());
         self.change(async |control, _| control.create_collection(&app, &name, rules).await.unwrap()).await;
     }
 
-    /// Starts another server on what the last one left.
+    /// Starts another server on the state of the last one.
     pub(crate) async fn restart(&mut self) {
         let server = Server::start(&self.config).await.unwrap();
         (self.address, self.admin) = (server.address().unwrap(), server.admin_address());
         self.server = Some(server);
     }
 
-    /// Takes the server down and starts another one, whose token store is another or acts otherwise.
+    /// Stops the server and starts another one with a changed token store.
     pub(crate) async fn restart_with(&mut self, change: impl FnOnce(Arc<dyn TokenStore>) -> Arc<dyn TokenStore>) {
         if let Some(server) = self.server.take() {
             server.shutdown().await;
@@ -189,13 +189,13 @@ impl Harness {
         self.server = Some(server);
     }
 
-    /// Sets how long the app's epochs last; 0 forbids them.
+    /// Sets the lifetime of the app's epochs; 0 forbids epochs.
     pub(crate) async fn set_epoch(&self, ms: u32) {
         let set = move |settings: &mut Settings| settings.epoch = EpochLifetime::from_ms(ms).ok();
         self.change(async |control, app| control.configure(app, set).await.unwrap()).await;
     }
 
-    /// Has the server take over the configuration and the files as they are now.
+    /// Makes the server reload the configuration and the files.
     pub(crate) async fn reload(&self) {
         self.server.as_ref().unwrap().reload(&self.config).await.unwrap();
     }
@@ -210,22 +210,22 @@ impl Harness {
         CryptoHold::start(self.engine(), self.crypto_threads()).await
     }
 
-    /// How many crypto threads the server has.
+    /// Returns the number of the server's crypto threads.
     pub(crate) fn crypto_threads(&self) -> usize {
         self.config.crypto.threads_on(std::thread::available_parallelism().map_or(1, usize::from))
     }
 
-    /// Where the server takes control calls.
+    /// Returns the address of the control listener.
     pub(crate) fn control_address(&self) -> SocketAddr {
         self.server.as_ref().unwrap().control_address().unwrap()
     }
 
-    /// Takes the server out, to shut it down.
+    /// Takes the server out of the harness, to shut it down.
     pub(crate) fn take_server(&mut self) -> Server {
         self.server.take().unwrap()
     }
 
-    /// A client with one connection that tries every call once, so that each answer is seen.
+    /// Makes a client with one connection and without retries, so that each response is seen.
     pub(crate) async fn client(&self) -> Client {
         let config = ClientConfig { connections: 1, attempts_max: 1, ..self.client_config() };
         Client::connect(config).await.unwrap()
@@ -243,7 +243,7 @@ impl Harness {
         )
     }
 
-    /// A connection for arbitrary bytes, under the usual certificate.
+    /// Opens a connection for arbitrary bytes, with the usual certificate.
     pub(crate) async fn raw(&self) -> Raw {
         self.raw_as(Some(&self.client)).await.unwrap()
     }
@@ -253,12 +253,12 @@ impl Harness {
         Raw::connect(self.address, self.authority.cert_pem(), identity).await
     }
 
-    /// A certificate of the server's authority for another caller.
+    /// Issues a certificate of the server's authority for another client.
     pub(crate) fn another_caller(&self, name: &str) -> Issued {
         self.authority.issue(&leaf(Usage::Client, name)).unwrap()
     }
 
-    /// A certificate that ended an hour ago.
+    /// Issues a certificate that expired an hour ago.
     pub(crate) fn expired_caller(&self) -> Issued {
         let now = OffsetDateTime::now_utc();
         let validity =
@@ -266,7 +266,7 @@ impl Harness {
         self.authority.issue(&Leaf { validity, ..leaf(Usage::Client, "late") }).unwrap()
     }
 
-    /// One series of `/metrics`, by its text up to the value.
+    /// Returns the value of a series of `/metrics`.
     pub(crate) async fn metric(&self, series: &str) -> f64 {
         let (status, text) = http_get(self.admin, "/metrics").await;
         assert_eq!(status, 200);
@@ -274,7 +274,7 @@ impl Harness {
         line.unwrap_or_else(|| panic!("{series} is not in\n{text}")).rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Waits until a series is what it should be. Fails when it never is.
+    /// Waits until `holds` accepts the value of a series. Panics after a timeout.
     pub(crate) async fn metric_becomes(&self, series: &str, holds: impl Fn(f64) -> bool) -> f64 {
         let end = Instant::now() + HANG;
         let mut pause = Duration::from_millis(2);
@@ -284,25 +284,25 @@ impl Harness {
                 return value;
             }
             assert!(Instant::now() < end, "{series} stays {value}");
-            // All series are written out each time, which is work for the cores that the test waits for.
+            // Each reading renders all series, which takes CPU time from the work that the test waits for.
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(80));
         }
     }
 
-    /// Waits until the server holds nothing for any call.
+    /// Waits until the server has no requests in flight and no reserved bytes.
     pub(crate) async fn settles(&self) {
         self.metric_becomes("sealwire_requests_in_flight", |calls| calls == 0.0).await;
         self.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
     }
 }
 
-/// Has the apps in a file, which several servers can share.
+/// Stores the apps in a file, which several servers can share.
 pub(crate) fn stateless(config: &mut Config) {
     config.state.mode = Mode::Stateless;
 }
 
-/// Gives the app a key that was made elsewhere, on both curves.
+/// Imports a key for the app, on both curves.
 pub(crate) async fn import(control: &Control, scalar: &[u8; 32], seals: bool) {
     for curve in Curve::ALL {
         let pair = KeyPair::from_scalar(curve, scalar).unwrap();
@@ -310,7 +310,7 @@ pub(crate) async fn import(control: &Control, scalar: &[u8; 32], seals: bool) {
     }
 }
 
-/// The name of [`APP`].
+/// Returns the id of [`APP`].
 pub(crate) fn shop() -> AppId {
     AppId::new(APP).unwrap()
 }
@@ -319,7 +319,7 @@ pub(crate) fn private(path: &std::path::Path, contents: &str) {
     sealwire_dev_ca::write(path, contents.as_bytes(), Access::Owner, Existing::Replace).unwrap();
 }
 
-/// One HTTP request on a connection of its own: status and body.
+/// Sends one HTTP request on a separate connection. Returns status and body.
 pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
@@ -330,7 +330,7 @@ pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// A document: an array of that many strings of 16 bytes.
+/// Makes a document: an array of `count` strings of 16 bytes.
 pub(crate) fn fields(count: u32) -> Vec<u8> {
     let mut out = Vec::new();
     write::array_len(&mut out, count);
@@ -340,7 +340,7 @@ pub(crate) fn fields(count: u32) -> Vec<u8> {
     out
 }
 
-/// The error that the server answered a client with.
+/// Returns the error of the server's response.
 pub(crate) fn rpc_error<T: std::fmt::Debug>(outcome: Result<T, Error>) -> RpcError {
     match outcome {
         Err(Error::Rpc(error)) => error,
@@ -348,12 +348,12 @@ pub(crate) fn rpc_error<T: std::fmt::Debug>(outcome: Result<T, Error>) -> RpcErr
     }
 }
 
-/// The code that the server answered a client with.
+/// Returns the error code of the server's response.
 pub(crate) fn code<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ErrorCode {
     rpc_error(outcome).code
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudorandom numbers, identical in every run.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -361,7 +361,7 @@ impl Dice {
         Self(seed | 1)
     }
 
-    /// From 0 to `below - 1`.
+    /// Returns a number from 0 to `below - 1`.
     pub(crate) fn roll(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -373,7 +373,7 @@ impl Dice {
 /// Shares a harness between tasks.
 pub(crate) type Shared = Arc<Harness>;
 
-/// Resident memory of this process, which holds the server, in MiB.
+/// Returns the resident memory of this process, which contains the server, in MiB.
 pub(crate) fn resident_mib() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();

@@ -1,4 +1,4 @@
-//! Health while there is no core to spare.
+//! Tests of the health listener while no core is free.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use sealwire_server::server::Server;
 use crate::e2e::harness::{Harness, http_get, run};
 use crate::e2e::hold::EndlessWork;
 
-/// One probe as an orchestrator makes it, on a connection of its own: how long it took.
+/// Sends one probe like an orchestrator, on a separate connection. Returns its duration.
 fn probe(admin: SocketAddr) -> Duration {
     let begun = Instant::now();
     let mut stream = TcpStream::connect(admin).unwrap();
@@ -20,7 +20,7 @@ fn probe(admin: SocketAddr) -> Duration {
     begun.elapsed()
 }
 
-/// Percentiles of that many probes, one after another: p50, p99, the slowest.
+/// Returns percentiles of `count` consecutive probes: p50, p99 and the maximum.
 async fn probes(admin: SocketAddr, count: usize) -> [Duration; 3] {
     let mut all: Vec<Duration> =
         tokio::task::spawn_blocking(move || (0..count).map(|_| probe(admin)).collect()).await.unwrap();
@@ -28,7 +28,8 @@ async fn probes(admin: SocketAddr, count: usize) -> [Duration; 3] {
     [all[count / 2], all[count * 99 / 100], all[count - 1]]
 }
 
-/// How often to probe: for the percentiles of an optimised build, or only to see that every probe is answered.
+/// Number of probes: many for the percentiles of an optimised build, few in a debug build to check that every probe
+/// succeeds.
 const PROBES: usize = if cfg!(debug_assertions) { 20 } else { 1_000 };
 
 #[test]
@@ -49,7 +50,7 @@ fn health_answers_while_every_crypto_thread_is_busy() {
         assert_eq!(http_get(harness.admin, "/ready").await.0, 200);
         drop(busy);
         harness.settles().await;
-        // Nor does it take a crypto thread at all.
+        // A probe does not need a crypto thread either.
         let hold = harness.hold_crypto().await;
         probes(harness.admin, 5).await;
         client.health().await.unwrap();
@@ -72,7 +73,7 @@ fn an_engine_that_starts_closed_takes_calls_once_it_is_opened() {
         connecting.await.is_alive().await;
         assert_eq!(http_get(harness.admin, "/ready").await.0, 200);
         server.shutdown().await;
-        // One that nobody opens goes down as well.
+        // A server that is never opened shuts down too.
         Server::start_closed(&harness.config).await.unwrap().shutdown().await;
     });
 }

@@ -1,4 +1,4 @@
-//! Work that occupies crypto threads until a test releases it, so that no test depends on how long real work takes.
+//! Work that occupies crypto threads until a test releases it, so that no test depends on the speed of real work.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Occupies every crypto thread until it is dropped. Requests that arrive meanwhile wait in the scheduler.
+/// Occupies every crypto thread until dropped. Requests that arrive meanwhile wait in the scheduler.
 pub(crate) struct CryptoHold {
     engine: Arc<Engine>,
     blocked: Vec<Blocked>,
 }
 
-/// One thread that is held. The thread goes on when the sender is dropped.
+/// One held thread. The thread continues when the sender is dropped.
 struct Blocked {
     _place: AdmissionPermit,
     _release: mpsc::Sender<()>,
@@ -41,10 +41,10 @@ impl CryptoHold {
         Self { engine: Arc::clone(engine), blocked }
     }
 
-    /// Lets the only crypto thread run one slice of a large request that waits, then holds the thread again.
+    /// Lets the only crypto thread run one slice of a waiting large request, then holds the thread again.
     ///
-    /// The request must be of a client named `relay`. Small work goes before large work, and one pick in 16 goes to the oldest request: this hands the thread from one
-    /// blocker to the next until that pick has come.
+    /// The request must be from a client named `relay`. Small work precedes large work, and one pick in 16 goes to the
+    /// oldest request. So this function hands the thread from one blocker to the next until that pick has come.
     pub(crate) async fn run_one_slice(&mut self) {
         let before = self.large_work_left();
         assert!(before > 0, "no large request waits");
@@ -56,7 +56,7 @@ impl CryptoHold {
         }
     }
 
-    /// Nanoseconds of admitted work in all size classes but the smallest, to which the blockers belong.
+    /// Returns the nanoseconds of admitted work in all size classes except the smallest, which the blockers belong to.
     fn large_work_left(&self) -> u64 {
         self.engine.scheduler.gauges().backlog[1..].iter().sum()
     }
@@ -88,7 +88,7 @@ impl Slices for Blocker {
         if let Some(started) = self.started.take() {
             let _ = started.send(());
         }
-        // An error: the hold was dropped.
+        // An error means that the hold was dropped.
         let _ = self.release.recv();
         Slice { done: Shape::default(), more: false }
     }
@@ -104,7 +104,7 @@ fn block(engine: &Engine) -> (Blocked, oneshot::Receiver<()>) {
     (Blocked { _place: place, _release: release }, started)
 }
 
-/// Admission under the name that clients of the harness have.
+/// Admits work under the principal of the harness's clients.
 fn offer(engine: &Engine, shape: Shape) -> AdmissionPermit {
     let principal = Principal::from_text("relay").unwrap();
     let since = std::time::Instant::now();
@@ -120,7 +120,7 @@ fn offer(engine: &Engine, shape: Shape) -> AdmissionPermit {
     engine.scheduler.offer(&offer, &ConnectionMemory::new(usize::MAX)).unwrap()
 }
 
-/// Requests of the largest size class that keep crypto threads busy in slices and end only when this is dropped.
+/// Requests of the largest size class that occupy crypto threads with slices until dropped.
 pub(crate) struct EndlessWork {
     stop: Arc<AtomicBool>,
     slices: Arc<AtomicU64>,
@@ -128,7 +128,7 @@ pub(crate) struct EndlessWork {
 }
 
 impl EndlessWork {
-    /// Returns once `running` slices run at once.
+    /// Starts the requests, and returns when `running` slices run at once.
     pub(crate) async fn start(engine: &Arc<Engine>, requests: usize, running: u32) -> Self {
         let (stop, slices, mut tasks) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), JoinSet::new());
         for _ in 0..requests {
@@ -146,7 +146,7 @@ impl EndlessWork {
         Self { stop, slices, _requests: tasks }
     }
 
-    /// Slices run so far.
+    /// Returns the number of slices run so far.
     pub(crate) fn slices(&self) -> u64 {
         self.slices.load(Ordering::Relaxed)
     }
@@ -164,7 +164,7 @@ struct Spinning {
 }
 
 impl Spinning {
-    /// An hour or more by any estimate.
+    /// Work of at least an hour by any estimate.
     const SHAPE: Shape = Shape { calls: 1, keys: 0, fields: 1 << 48, bytes: 0 };
 }
 

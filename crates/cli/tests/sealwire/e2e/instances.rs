@@ -1,4 +1,4 @@
-//! Several engines on one database: what is changed on one is so on all, and they come and go without a failed call.
+//! Tests of several engines on one database: changes reach all, and engines come and go without a failed request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,12 +17,12 @@ use crate::e2e::harness::{APP, HANG, Harness, code, http_get, run, shop};
 
 const DOCUMENT: &[u8] = b"\xa5hello";
 
-/// Three engines, of which the harness is the first, on a database of their own.
+/// Starts three engines on a database of their own. The harness is the first.
 async fn three() -> (Harness, Vec<Server>) {
     let database = tokio::task::spawn_blocking(|| Postgres::shared().database().unwrap()).await.unwrap();
     let mut harness = Harness::with(|config: &mut Config| {
         config.state.mode = Mode::Postgres;
-        // No poll comes while a test waits: what an engine serves of another's changes, it was told of.
+        // No poll during a test: an engine learns of the others' changes only by notifications.
         config.state.poll_s = 86_400;
         config.postgres.url = database.tls_url();
         config.postgres.ca = Some(Postgres::shared().certificates().ca.clone());
@@ -44,7 +44,7 @@ async fn client_of(harness: &Harness, server: &Server) -> Client {
     Client::connect(config).await.unwrap()
 }
 
-/// Tries until it holds.
+/// Retries until `holds` returns true.
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     let end = Instant::now() + HANG;
     while !holds().await {
@@ -77,7 +77,7 @@ fn what_one_engine_changes_all_come_to_serve() {
             until("a key is stopped", fails).await;
             assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::NotFound);
         }
-        // A name is free when all of them have caught up, and not before.
+        // A name becomes free only when all engines have caught up.
         control.delete(&late, Target::App, Duration::ZERO).await.unwrap();
         let end = Instant::now() + HANG;
         let mut conflicts = 0;

@@ -1,4 +1,4 @@
-//! Large documents, and a reader that takes its time over them.
+//! Tests of large documents, and of a slow reader.
 
 use sealwire_msgpack::write;
 use sealwire_wire::{Decrypt, Document, Encrypt};
@@ -6,7 +6,7 @@ use sealwire_wire::{Decrypt, Document, Encrypt};
 use crate::e2e::harness::{APP, Dice, Harness, fields, run};
 use crate::e2e::raw::encrypt;
 
-/// A document of about that many bytes: maps of strings short and long, numbers, binary, lists.
+/// Makes a document of about `bytes` bytes: maps of short and long strings, numbers, binary, lists.
 fn mixed(bytes: usize) -> Vec<u8> {
     let mut dice = Dice::new(20);
     let mut records = Vec::new();
@@ -67,13 +67,13 @@ fn twenty_megabytes_come_back() {
 #[test]
 fn a_reader_that_pauses_holds_up_nobody() {
     run(async {
-        // Nobody reads the large reply for as long as the small requests take.
+        // The large response is not read while the small requests run.
         let harness = Harness::with(|config| config.limits.write_stall_ms_max = 3_600_000).await;
         let client = harness.client().await;
         let document = mixed(20 << 20);
         let mut slow = harness.raw().await;
         slow.send(&encrypt(1, &Encrypt::new(APP, &document))).await;
-        // The reply is over 27 MB, far beyond what the system's buffers take: half of it waits in the server.
+        // The response has over 27 MB, far more than the system's buffers: half of it waits in the server.
         let whole = slow.hear_part(10 << 20).await;
         for call in 0..50 {
             let small = fields(1 + call % 7);

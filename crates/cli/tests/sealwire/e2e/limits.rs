@@ -1,4 +1,4 @@
-//! Every bound holds, and hits only whoever runs into it.
+//! Tests of limits: every limit holds, and affects only the client that exceeds it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ fn is_short_of_memory(error: &RpcError) {
     assert_eq!(error.details[0], Detail::text("reason", "memory"));
 }
 
-/// A connection that is served, which may take some tries: a place is free a moment after its connection is gone.
+/// Opens a connection that is served. This can take several attempts, because a slot is free only a moment after its
+/// connection ends.
 async fn served(harness: &Harness, caller: &Issued) -> Raw {
     let end = Instant::now() + HANG;
     loop {
@@ -59,7 +60,7 @@ fn a_principal_whose_requests_are_rejected_is_read_slowly_and_no_other() {
                 assert!(matches!(flood.hear().await, Heard::Reply(7, Err(_))), "late, and none is lost");
             }
         }
-        // A pause is as long as at most the other connection's 150 requests: there were some on each.
+        // A pause lasts at most as long as the other connection's 150 requests, so each connection had several.
         assert!(harness.metric("sealwire_read_pauses_total").await >= 2.0);
     });
 }
@@ -95,7 +96,7 @@ fn a_flood_that_is_never_read_is_bounded_and_cut() {
         }
         let sent = flooding.await.unwrap();
         println!("{sent} calls taken, {calls_max} and {bytes_max} bytes at most in flight");
-        // A call of 500 fields sets aside 70 KB. One more message may be on its way in, and one call is the client's.
+        // A request of 500 fields reserves 70 KB. One more message can be arriving, and one request is the client's.
         assert!(calls_max <= 9.0 && bytes_max < 10.0 * 100_000.0, "{calls_max} {bytes_max}");
         harness.settles().await;
         harness.metric_becomes("sealwire_connections_open", |open| open == 1.0).await;
@@ -108,7 +109,7 @@ fn a_flood_of_refused_messages_is_bounded_and_cut() {
     run(async {
         let harness = Harness::with(|config| config.limits.write_stall_ms_max = 1_000).await;
         let client = harness.client().await;
-        // Calls that are refused while they arrive hold no place; their answers must not pile up either.
+        // Requests that are rejected while they arrive hold no permit. Their responses must not pile up either.
         let bad = [&b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k"[..], &[0x91; 100], &[0x01]].concat().repeat(500);
         let mut flood = harness.raw().await;
         let flooding = tokio::spawn(async move { while flood.try_send(&bad).await.is_ok() {} });
@@ -135,7 +136,7 @@ fn a_message_that_dribbles_in_ends_the_connection() {
     run(async {
         let harness = Harness::with(|config| config.limits.message_ms_max = 400).await;
         let mut raw = harness.raw().await;
-        // Each byte comes within the limit, and all of them would take much longer than it.
+        // Each byte arrives within the limit, but all together take much longer.
         let mut bytes = encrypt(1, &Encrypt::new(APP, &fields(1_000))).into_iter();
         let heard = loop {
             let _ = raw.try_send(&[bytes.next().expect("the message arrived in full")]).await;
@@ -172,12 +173,12 @@ fn too_many_bytes_are_answered_overloaded_and_others_are_served() {
         let client = harness.client().await;
         let mut busy = harness.raw().await;
         let hold = harness.hold_crypto().await;
-        // Its reply is bounded by reply_bytes_max, so about 6.9 of the caller's 7 MiB are taken.
+        // The response is bounded by reply_bytes_max, so about 6.9 of the client's 7 MiB are reserved.
         busy.send(&heavy(1, 55_000)).await;
         harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 6.5 * MIB as f64).await;
         let second = fields(5_000);
         is_short_of_memory(&rpc_error(client.encrypt(Encrypt::new(APP, &second)).await));
-        // A longer one is refused while it arrives; its connection and the calls behind it live on.
+        // A longer request is rejected while it arrives. Its connection stays open, and later requests are served.
         let long = fields(50_000);
         let mut raw = harness.raw().await;
         for _ in 0..3 {
@@ -188,12 +189,12 @@ fn too_many_bytes_are_answered_overloaded_and_others_are_served() {
             raw.answer(8).await.unwrap();
         }
         assert!(harness.metric("sealwire_rejections_total{reason=\"memory\"}").await >= 4.0);
-        // A notice that is too long for now is dropped; it has no answer.
+        // A notification that is too long at the moment is discarded without a response.
         raw.send(&[&b"\x93\x02\xa6cancel\x91\xc6\x00\x0a\x00\x00"[..], &vec![0; 10 << 16]].concat()).await;
         raw.is_alive().await;
         client.health().await.unwrap();
         assert!(harness.metric("sealwire_bytes_in_flight").await <= 7.0 * MIB as f64);
-        // Another caller has a share of its own.
+        // Another client has its own share.
         drop(hold);
         let mut other = harness.raw_as(Some(&harness.another_caller("billing"))).await.unwrap();
         other.send(&encrypt(1, &Encrypt::new(APP, &second))).await;
@@ -216,7 +217,7 @@ fn small_messages_in_pieces_are_served_while_no_byte_is_left() {
             config.limits.check().unwrap();
         })
         .await;
-        // Messages that never end take all but 14 KiB of their caller's half.
+        // Incomplete messages reserve all but 14 KiB of the client's half.
         let mut fillers = Vec::new();
         for _ in 0..3 {
             let mut filler = harness.raw().await;
@@ -246,7 +247,7 @@ fn small_messages_in_pieces_are_served_while_no_byte_is_left() {
 fn an_idle_connection_keeps_no_memory_of_large_messages() {
     run_measuring_memory(async {
         let harness = Harness::start().await;
-        // Refused once whole, so that nothing else in the server holds on to it.
+        // A request that is rejected after it has arrived, so that nothing else in the server keeps it.
         let large =
             [&b"\x94\x00\x07\xa7inspect\x91\x81\xa8envelope\xc6\x02\x80\x00\x00"[..], &vec![0x33; 40 << 20]].concat();
         let mut peers = Vec::new();
@@ -277,13 +278,13 @@ fn no_more_connections_than_allowed() {
         let (mut first, mut second) = (harness.raw().await, harness.raw().await);
         first.is_alive().await;
         second.is_alive().await;
-        // A third of the same caller is turned away; another caller has its own share.
+        // A third connection of the client is rejected, while another client has its own share.
         let mut third = harness.raw().await;
         let _ = third.try_send(&health(1)).await;
         assert_eq!(third.hear().await, Heard::End);
         harness.metric_becomes("sealwire_connections_total{outcome=\"principal_refused\"}", |n| n == 1.0).await;
         let mut fourth = served(&harness, &harness.another_caller("billing")).await;
-        // Now all places are taken, whoever asks.
+        // Now all slots are in use, for every client.
         let refused = "sealwire_connections_total{outcome=\"refused\"}";
         let before = harness.metric(refused).await;
         let another = harness.another_caller("reports");
@@ -306,7 +307,7 @@ fn a_silent_connection_is_closed_and_a_waiting_one_is_not() {
         })
         .await;
         let hold = harness.hold_crypto().await;
-        // On a machine that stands still, a connection may be silent for too long before its request is there.
+        // On a slow machine, a connection can be idle for too long before its request arrives.
         let mut waiting = loop {
             let mut raw = harness.raw().await;
             let _ = raw.try_send(&heavy(1, 10)).await;
@@ -317,7 +318,7 @@ fn a_silent_connection_is_closed_and_a_waiting_one_is_not() {
                 heard = raw.hear() => assert!(matches!(heard, Heard::Notice(_) | Heard::End), "{heard:?}"),
             }
         };
-        // Silent for all of the limit, while the other one waits for longer.
+        // Idle for the whole limit, while the other connection waits longer for its response.
         let mut silent = harness.raw().await;
         assert_eq!(silent.ends().await.map(|notice| notice.code), Some(ErrorCode::DeadlineExceeded));
         drop(hold);
@@ -333,7 +334,7 @@ fn a_handshake_has_its_time() {
             config.limits.handshakes_max = 2;
         })
         .await;
-        // More silent peers than there are places: whoever comes behind them waits, and then is served.
+        // More idle peers than slots: a later client waits, and is then served.
         let mut silent = Vec::new();
         for _ in 0..4 {
             silent.push(TcpStream::connect(harness.address).await.unwrap());
@@ -373,7 +374,7 @@ fn a_reply_over_its_bound_is_refused_by_name() {
 #[test]
 fn a_long_call_on_tokens_is_counted_once() {
     run(async {
-        // A caller alone has 512 KiB. The call takes 2 KiB for each token in the answer, and twice its message.
+        // A single client has 512 KiB. The request needs 2 KiB for each token in the response, and twice its message.
         let harness = Harness::with(|config| config.schedule.memory_mib = 1).await;
         let rules = Rules {
             kind: CollectionKind::Random,

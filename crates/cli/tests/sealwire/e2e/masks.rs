@@ -1,4 +1,4 @@
-//! Masks over real calls: what `mask` gives, and that a role with a mask never lets a value out.
+//! Tests of masks: the results of `mask`, and that a role with a mask never reveals a value.
 
 use sealwire_client::control::{CheckCall, RoleAsk, RoleCall};
 use sealwire_client::{
@@ -45,7 +45,7 @@ fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
         harness.serve_app("other").await;
         let client = harness.client().await;
         let lists = vec![MaskList { name: "towns", entries: vec!["Ulm", "Bonn", "Jena"] }];
-        // A value, a function, what is known of the mask, and whether another app has another.
+        // A value, a function, a check of the mask, and true if another app gives another mask.
         let starts =
             |start: &'static str| -> Box<dyn Fn(&str) -> bool> { Box::new(move |mask| mask.starts_with(start)) };
         let is = |is: &'static str| -> Box<dyn Fn(&str) -> bool> { Box::new(move |mask| mask == is) };
@@ -82,7 +82,7 @@ fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
                 assert_eq!(one, other, "{function}");
             }
         }
-        // Many values, so that chance does not make the masks of two apps alike.
+        // Many values, so that the masks of two apps do not agree by chance.
         let many = doc(&format!("[{}]", (0..64).map(|n| format!("\"+49 30 55{n:05}\"")).collect::<Vec<_>>().join(",")));
         for function in ["hash", "fpe(alphabet=digits)", "pseudonym(list=towns)", "pseudonym(list=cities)", "phone"] {
             let masked = async |app, payload: &[u8]| {
@@ -118,18 +118,18 @@ fn rules_name_paths_columns_and_kinds_and_the_rest_is_kept_or_refused() {
         let expected = r#"{"id":7,"email":"column","card":{"number":"path","email":"column"},"note":"kind","born":"1990-01-01","none":null}"#;
         assert_eq!(text(&masked.payload), expected);
         assert!(masked.errors.is_empty() && masked.generation >= 1);
-        // Without a word on it, what no rule names is refused.
+        // By default, a field without a rule is rejected.
         let refused = rpc_error(mask(&client, APP, &payload, masking(rules())).await);
         assert_eq!(refused.code, ErrorCode::BadRequest);
         assert!(format!("{refused:?}").contains("$.born"), "{refused:?}");
         assert!(!format!("{refused:?}").contains("1990"), "{refused:?}");
-        // Reported, it is redacted and not shown.
+        // With error reports, the field is redacted.
         let call = Mask { on_error: OnError::Report, writing: masking(rules()), ..Mask::new(APP, &payload) };
         let reported = client.mask(call).await.unwrap();
         assert_eq!(text(&reported.payload), expected.replace("1990-01-01", "[redacted]"));
         let errors: Vec<_> = reported.errors.iter().map(|error| (error.path.as_str(), error.code)).collect();
         assert_eq!(errors, [("$.born", ErrorCode::BadRequest)]);
-        // So is a field that the function does not fit.
+        // A value that does not fit its function is redacted too.
         let unfit = masking(vec![at("$", "date_shift(days=1)"), at("$.never", "null")]);
         let payload = doc(r#"{"a": "2026-11-22", "b": "canary", "c": 5}"#);
         let call = Mask { on_error: OnError::Report, writing: unfit.clone(), ..Mask::new(APP, &payload) };
@@ -170,7 +170,7 @@ fn rules_that_are_none_are_refused_by_place() {
         let writing = Masking { lists: list(vec!["one"]), ..masking(vec![fine()]) };
         let refused = rpc_error(mask(&client, APP, &payload, writing).await);
         assert!(refused.code == ErrorCode::BadRequest && refused.message.contains("own"), "{}", refused.message);
-        // Bounds of the wire, by their words; the connection goes on.
+        // Limits of the protocol, by their messages. The connection stays open.
         let many = vec![fine(); 257];
         let refused = rpc_error(mask(&client, APP, &payload, masking(many)).await);
         assert!(refused.message.contains("1 to 256 rules"), "{}", refused.message);
@@ -186,7 +186,7 @@ fn rules_that_are_none_are_refused_by_place() {
 #[test]
 fn a_long_mask_is_sliced_and_stops_when_told_to() {
     run(async {
-        // Each of them more than one slice.
+        // Both exceed one slice.
         const MANY: u32 = 70_000;
         const STOPPED: u32 = 70_000;
         let harness = Harness::with(|config| config.crypto.threads = 1).await;
@@ -216,7 +216,7 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
                 assert!([ErrorCode::DeadlineExceeded, ErrorCode::Overloaded].contains(&code), "{code}");
             }
         }
-        // The whole of it, in as many slices as it takes, is what its parts are.
+        // The masks of the whole document, in several slices, begin with those of its part.
         let masked = client.mask(Mask { writing: writing.clone(), ..Mask::new(APP, &payload) }).await.unwrap();
         let few = crate::e2e::harness::fields(3);
         let part = client.mask(Mask { writing, ..Mask::new(APP, &few) }).await.unwrap();
@@ -230,7 +230,7 @@ const CANARY: &str = "canary";
 const NUMBER: u64 = 0x1122_3344_5566_7788;
 const FLOAT: f64 = 1_234_567.890_123;
 
-/// A document with a canary in every kind of value.
+/// Makes a document with a canary in every type of value.
 fn canaries(with_containers: bool) -> Vec<u8> {
     let mut out = Vec::new();
     write::map_len(&mut out, 6 + u32::from(with_containers));
@@ -261,7 +261,7 @@ fn is_clean(bytes: &[u8]) -> bool {
     ![CANARY.as_bytes(), &NUMBER.to_be_bytes(), &FLOAT.to_be_bytes()].iter().any(|needle| contains(bytes, needle))
 }
 
-/// One message as bytes, and all bytes of its answer.
+/// Sends one encoded message, and returns all bytes of the response.
 async fn exchange(harness: &Harness, caller: &str, message: &[u8]) -> Vec<u8> {
     use tokio::io::AsyncReadExt as _;
     let identity = harness.another_caller(caller);
@@ -338,7 +338,7 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
                 for on_error in [OnError::Fail, OnError::Report] {
                     let mut bad = document.to_vec();
                     let mut documents = vec![document.to_vec()];
-                    // One that does not open among those that do.
+                    // An envelope that does not open, among others that do.
                     if let Some(at) = bad.windows(4).rposition(|window| window == b"sw1:") {
                         bad[at + 60] ^= 1;
                         documents.push(bad);
@@ -357,7 +357,7 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
                 }
             }
         }
-        // It is masked, and not left sealed.
+        // The value is masked, instead of left sealed.
         set_role(&operator, "support", &["decrypt apps=shop mask=partial(last=4)"]).await;
         let client = connect(&harness, harness.address, NOBODY).await;
         let shown = client.decrypt(Decrypt::new(APP, &sealed[0].1)).await.unwrap();
@@ -367,7 +367,8 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
     });
 }
 
-/// Nothing authenticates the datatype of a bare Evervault string: whoever holds one can change the word.
+/// Tests that masks ignore the type of a bare Evervault string. The type is not authenticated, so anybody can change
+/// it.
 #[test]
 fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
     run(async {
@@ -406,7 +407,7 @@ fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
     });
 }
 
-/// The strings among a map's values and everything beneath.
+/// Returns the strings among a map's values, at any depth.
 fn strings(document: &[u8]) -> Vec<String> {
     let (mut reader, mut found) = (TokenReader::new(document), Vec::new());
     let entries = reader.map_len().unwrap();
@@ -450,7 +451,7 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
             let grant = format!("detokenize apps=shop collections=people mask={mask}");
             set_role(&operator, "support", &[&grant]).await;
             for document in &documents {
-                // Beside it a token that is not there.
+                // Also with a token that does not exist.
                 let missing = [&b"\x92"[..], document, b"\xb9tok_AAAAAAAAAAAAAAAAAAAAA"].concat();
                 for (document, on_error) in
                     [(document.to_vec(), OnError::Fail), (missing.clone(), OnError::Report), (missing, OnError::Fail)]
@@ -470,7 +471,7 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
         let writing = Within { collection: "others" };
         let refused = client.detokenize(Detokenize { writing, ..Detokenize::new(APP, &elsewhere) }).await;
         assert_eq!(rpc_error(refused).code, ErrorCode::Forbidden);
-        // A value that the function fits is masked by it, a container and all else redacted.
+        // A value that fits the function is masked. Containers and other values are redacted.
         set_role(&operator, "support", &["detokenize apps=shop mask=partial(last=4)"]).await;
         let within = Within { collection: "people" };
         let shown =
@@ -508,14 +509,14 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
             set_role(&operator, "support", &[masked]).await;
             assert!(!sees(None).await);
         }
-        // It may ask for a reason; without one the mask holds.
+        // Such a grant can require a reason. Without a reason the mask applies.
         set_role(&operator, "support", &[masked, "decrypt apps=shop reason"]).await;
         assert!(!sees(None).await && sees(Some("ticket 7")).await);
         let check = CheckCall { principal: NOBODY, operation: "decrypt", app: Some(APP), ..CheckCall::default() };
         assert_eq!(operator.check(check).await.unwrap().mask.as_deref(), Some("redact"));
         let checked = operator.check(CheckCall { reason: Some("ticket 7"), ..check }).await.unwrap();
         assert_eq!((checked.permitted, checked.mask), (true, None));
-        // Another role of the same principal counts as well, and its end.
+        // Another role of the principal counts as well, until it is revoked.
         grant_role(&operator, NOBODY, "breaker", &["decrypt apps=shop"]).await;
         assert!(sees(None).await);
         operator
@@ -526,7 +527,7 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
             .await
             .unwrap();
         assert!(!sees(None).await);
-        // On another app nothing is granted, masked or not.
+        // On another app, nothing is granted, masked or not.
         everything_on(&**harness.control().await.store(), "elsewhere", "elsewhere").await;
         assert_eq!(rpc_error(client.decrypt(Decrypt::new("elsewhere", &sealed)).await).code, ErrorCode::Forbidden);
     });
@@ -594,14 +595,14 @@ fn a_mask_that_is_none_is_refused_when_the_role_is_set_and_shows_nothing_when_it
                 assert!(refused.message.contains(word), "{grants:?}: {}", refused.message);
             }
         }
-        // As it is listed, it can be set again.
+        // A listed grant can be set again.
         let grant = "decrypt,detokenize apps=shop mask=\"partial( last = 4 )\" reason";
         set_role(&operator, "support", &[grant]).await;
         let listed = operator.roles(Default::default()).await.unwrap().roles;
         let listed = &listed.iter().find(|role| role.role == "support").unwrap().grants[0];
         assert_eq!(listed, "decrypt,detokenize apps=shop mask=partial(last=4) reason");
         set_role(&operator, "support", &[listed]).await;
-        // A record that came by other means, of a later version perhaps.
+        // A record that was stored by other means, for example by a later version.
         let sealed = relay.encrypt(Encrypt::new(APP, &canaries(false))).await.unwrap().payload;
         grant_role(&operator, NOBODY, "late", &["decrypt apps=shop mask=redact"]).await;
         put_role_record(&harness, "late", "decrypt apps=shop mask=hologram(last=4)").await;

@@ -10,7 +10,7 @@ use crate::e2e::raw::{Heard, Raw, cancel, encrypt, health, heavy, heavy_within};
 
 const REJECTED: &str = "sealwire_requests_total{method=\"encrypt\",code=\"overloaded\"}";
 
-/// A server with one crypto thread that refuses what would wait for more than 20 ms, whatever its deadline.
+/// Starts a server with one crypto thread that rejects work with a wait above 20 ms, whatever its deadline.
 async fn impatient() -> Harness {
     Harness::with(|config| {
         config.crypto.threads = 1;
@@ -19,7 +19,7 @@ async fn impatient() -> Harness {
     .await
 }
 
-/// The reason in an `overloaded`, which also says when to come again and how long it would have taken.
+/// Returns the reason in an `overloaded` error. Checks that the error also has a retry time and an estimate.
 fn reason(error: &RpcError) -> &str {
     assert_eq!(error.code, ErrorCode::Overloaded, "{error}");
     assert!(error.retry_after_ms.is_some_and(|ms| ms >= 5), "{error:?}");
@@ -32,7 +32,7 @@ fn reason(error: &RpcError) -> &str {
     reason
 }
 
-/// Small calls of one key agreement for each of ten fields, 80 ms of work in all.
+/// Makes small requests with one key agreement for each of ten fields, 80 ms of work in total.
 fn burst(msgids: std::ops::Range<u32>) -> Vec<u8> {
     msgids.flat_map(|msgid| heavy(msgid, 10)).collect()
 }
@@ -41,11 +41,12 @@ fn burst(msgids: std::ops::Range<u32>) -> Vec<u8> {
 fn a_burst_is_served_delayed_or_refused_and_every_call_hears_of_it() {
     run(async {
         let harness = impatient().await;
-        // Of ordinary size, a sixteenth of 20 ms, also on slow cores: larger ones wait on. From four connections of one
-        // caller, whose seats hold more than 20 ms of work also on fast cores.
+        // Each request is small even on slow cores, below a sixteenth of 20 ms, because larger ones keep waiting. The
+        // requests come over four connections of one client, whose permits allow more than 20 ms of work even on fast
+        // cores.
         let small: Vec<u8> = (0..400).flat_map(|msgid| heavy(msgid, 2)).collect();
         let mut all = [harness.raw().await, harness.raw().await, harness.raw().await, harness.raw().await];
-        // Nothing is done until something was rejected.
+        // No work is done before a request was rejected.
         let hold = harness.hold_crypto().await;
         for raw in &mut all {
             raw.send(&small).await;
@@ -82,7 +83,7 @@ fn a_call_that_no_crypto_thread_takes_is_rejected() {
     run(async {
         let harness = impatient().await;
         let mut raw = harness.raw().await;
-        // One that is alone is admitted at once, and nothing runs as long as this is held.
+        // A single request is admitted at once, and nothing runs as long as the hold lasts.
         let hold = harness.hold_crypto().await;
         raw.send(&heavy(1, 1)).await;
         let Heard::Reply(1, Err(error)) = raw.hear().await else { panic!("it is not rejected") };
@@ -101,14 +102,14 @@ fn what_costs_nothing_is_answered_while_calls_may_not_begin() {
         let mut raw = harness.raw().await;
         let hold = harness.hold_crypto().await;
         raw.send(&[burst(0..120), health(1_000), cancel(119)].concat()).await;
-        // Both come while no request can be worked on.
+        // Both responses arrive while no request can be processed.
         let (mut answered, mut health, mut cancelled) = (0, false, false);
         while !(health && cancelled) {
             let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
             answered += 1;
             match (msgid, outcome) {
                 (1_000, outcome) => health = outcome.is_ok(),
-                // Where the machine is slow the call may have waited for too long before.
+                // On a slow machine, the request can have waited for too long before.
                 (119, Err(error)) if [ErrorCode::Cancelled, ErrorCode::Overloaded].contains(&error.code) => {
                     cancelled = true;
                 }
@@ -132,12 +133,12 @@ fn who_cannot_be_served_in_time_hears_it_at_once() {
         let hold = harness.hold_crypto().await;
         raw.send(&heavy(1, 1_000)).await;
         harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;
-        // 20 ms of work at the least, on any machine.
+        // At least 20 ms of work on any machine.
         raw.send(&heavy_within(2, 2_000, Some(1))).await;
         assert_eq!(reason(&raw.answer(2).await.unwrap_err()), "deadline");
         raw.send(&cancel(1)).await;
         assert_eq!(raw.answer(1).await.unwrap_err().code, ErrorCode::Cancelled);
-        // Smaller calls may still begin on this connection.
+        // Smaller requests are still accepted on this connection.
         raw.send(&encrypt(3, &Encrypt::new(APP, &fields(1)))).await;
         harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;
         drop(hold);
@@ -157,13 +158,13 @@ async fn answers(raw: &mut Raw, msgids: std::ops::Range<u32>) {
 fn one_callers_batches_do_not_hold_up_another() {
     run(async {
         let harness = impatient().await;
-        // Hours of work for the one crypto thread, under one name.
+        // Hours of work for the one crypto thread, by one principal.
         let batch = EndlessWork::start(harness.engine(), 4, 1).await;
         let mut own = harness.raw().await;
         answers(&mut own, 0..50).await;
         let mut other = harness.raw_as(Some(&harness.another_caller("billing"))).await.unwrap();
         answers(&mut other, 0..50).await;
-        // Nor does the batch stand still.
+        // The batch makes progress too.
         let done = batch.slices();
         while batch.slices() == done {
             tokio::task::yield_now().await;
@@ -173,10 +174,10 @@ fn one_callers_batches_do_not_hold_up_another() {
     });
 }
 
-/// Sends a whole request beside three whose bodies arrive slowly. Returns the first rejection: on a machine that stands
-/// still for long enough, each of them waits for twice its bound.
+/// Sends a complete request beside three requests whose bodies arrive slowly. Returns the first rejection: on a very
+/// slow machine, each request waits for twice its limit.
 async fn whole_beside_slow_bodies(harness: &Harness) -> Result<(), RpcError> {
-    // 0.2 s of work in 54 KB, of which 40 KB are sent: all but the first wait for admission behind what it will cost.
+    // 0.2 s of work in 54 KB, of which 40 KB are sent. All but the first wait for admission behind its estimated work.
     let call = heavy(1, 3_000);
     let (begun, rest) = call.split_at(40_000);
     let mut slow = [harness.raw().await, harness.raw().await, harness.raw().await];
@@ -206,7 +207,7 @@ async fn whole_beside_slow_bodies(harness: &Harness) -> Result<(), RpcError> {
 fn a_whole_call_does_not_wait_for_bodies_that_arrive_slowly() {
     run(async {
         let harness = impatient().await;
-        // If the whole request waited for the others, it would be rejected each time.
+        // If the complete request waited for the others, it would be rejected each time.
         while let Err(error) = whole_beside_slow_bodies(&harness).await {
             assert_eq!(reason(&error), "backlog");
             harness.settles().await;

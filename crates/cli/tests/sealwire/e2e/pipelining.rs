@@ -1,4 +1,4 @@
-//! Many calls on one connection at once.
+//! Tests of many requests on one connection at once.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ fn every_call_gets_its_own_answer() {
         let mut sent = HashMap::new();
         let mut bytes = Vec::new();
         while sent.len() < 200 {
-            // Any 32 bits will do as a msgid; one in ten calls is large.
+            // Any 32-bit number is a valid msgid. One in ten requests is large.
             let msgid = dice.roll(1 << 32) as u32;
             let count = if dice.roll(10) == 0 { 2_000 + dice.roll(3_000) } else { dice.roll(40) } as u32;
             if sent.insert(msgid, count).is_none() {
@@ -53,8 +53,8 @@ fn a_msgid_may_be_used_again_once_it_is_answered() {
 fn a_msgid_in_flight_twice_ends_the_connection() {
     run(async {
         let harness = Harness::start().await;
-        // The second use may be any request, also one that is refused while it arrives: its answer would be taken for
-        // the first one's.
+        // The second use of a msgid can be any request, even one that is rejected while it arrives. Its response could
+        // be mistaken for the first one's.
         let refused = b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k\xdd\x00\x60\x00\x00".to_vec();
         for second in [health(7), heavy(7, 1), refused] {
             let mut raw = harness.raw().await;

@@ -1,4 +1,4 @@
-//! A peer that sends any bytes it likes and hears whole messages.
+//! A client that sends arbitrary bytes and reads complete messages.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::e2e::harness::{APP, HANG, fields};
 
-/// A result, whose bytes are too many to print.
+/// A result, which is too long to print.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Value(Vec<u8>);
 
@@ -40,15 +40,15 @@ impl std::fmt::Debug for Value {
 /// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// The answer to a call.
+    /// The response to a request.
     Reply(u32, Result<Value, RpcError>),
-    /// Why the connection is about to close.
+    /// The error notification before the server closes the connection.
     Notice(RpcError),
     /// The connection is closed.
     End,
 }
 
-/// A connection over mutual TLS with nothing in between.
+/// A connection over mutual TLS, without the client library.
 pub(crate) struct Raw {
     pub(crate) stream: TlsStream<TcpStream>,
     buffer: BytesMut,
@@ -56,7 +56,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Under TLS 1.3 a refused certificate may only show at the first read.
+    /// Connects. Under TLS 1.3, a rejected certificate can show only at the first read.
     pub(crate) async fn connect(address: SocketAddr, ca: &str, identity: Option<&Issued>) -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
@@ -80,18 +80,18 @@ impl Raw {
         Ok(Self { stream, buffer: BytesMut::new(), scanner: Scanner::for_replies(limits) })
     }
 
-    /// Sends everything.
+    /// Sends all bytes.
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.try_send(bytes).await.unwrap();
     }
 
-    /// Sends everything, unless the server closes.
+    /// Sends all bytes. Returns an error if the server closes the connection.
     pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await?;
         self.stream.flush().await
     }
 
-    /// The next message, or the end. Fails when the server hangs.
+    /// Reads the next message, or the end. Fails after a timeout.
     pub(crate) async fn hear(&mut self) -> Heard {
         loop {
             match self.scanner.scan(&self.buffer) {
@@ -119,7 +119,7 @@ impl Raw {
         }
     }
 
-    /// Takes that many bytes in, without looking at them. Whether they hold a whole message.
+    /// Reads that many bytes without decoding them. Returns true if they contain a complete message.
     pub(crate) async fn hear_part(&mut self, bytes: usize) -> bool {
         while self.buffer.len() < bytes {
             self.buffer.reserve(64 << 10);
@@ -128,7 +128,7 @@ impl Raw {
         self.scanner.scan(&self.buffer) != Scan::Incomplete
     }
 
-    /// The answer to that call; nothing else may come before it.
+    /// Reads the response to the request `msgid`. Fails if another message comes first.
     pub(crate) async fn answer(&mut self, msgid: u32) -> Result<Value, RpcError> {
         match self.hear().await {
             Heard::Reply(answered, outcome) if answered == msgid => outcome,
@@ -136,7 +136,7 @@ impl Raw {
         }
     }
 
-    /// Asserts that the connection still answers.
+    /// Asserts that the server still responds on the connection.
     pub(crate) async fn is_alive(&mut self) {
         let mut out = Vec::new();
         request::health(&mut out, u32::MAX);
@@ -148,13 +148,13 @@ impl Raw {
     pub(crate) async fn refuses_to_speak(&mut self) -> bool {
         let mut out = Vec::new();
         request::health(&mut out, 0);
-        // Fails if the end is seen already.
+        // Fails if the connection has already ended.
         let _ = self.stream.write_all(&out).await;
         let _ = self.stream.flush().await;
         self.hear().await == Heard::End
     }
 
-    /// Asserts that it ends, after answers to calls and at most one notice, which is returned.
+    /// Asserts that the connection ends, after responses and at most one error notification, which is returned.
     pub(crate) async fn ends(&mut self) -> Option<RpcError> {
         let mut notice = None;
         loop {
@@ -167,7 +167,7 @@ impl Raw {
     }
 }
 
-/// A call that keeps one core busy for that many key agreements, about 70 us each.
+/// Encodes a request that occupies one core for `count` key agreements, about 70 us each.
 pub(crate) fn heavy(msgid: u32, count: u32) -> Vec<u8> {
     heavy_within(msgid, count, None)
 }
@@ -185,21 +185,21 @@ pub(crate) fn three_and_two_waiting() -> Vec<u8> {
     (1..=5).flat_map(|msgid| heavy(msgid, if msgid <= 3 { 100 } else { 3_000 })).collect()
 }
 
-/// One `encrypt` request.
+/// Encodes an `encrypt` request.
 pub(crate) fn encrypt(msgid: u32, call: &Encrypt<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     request::encrypt(&mut out, msgid, call);
     out
 }
 
-/// One `cancel`.
+/// Encodes a `cancel`.
 pub(crate) fn cancel(msgid: u32) -> Vec<u8> {
     let mut out = Vec::new();
     request::cancel(&mut out, msgid);
     out
 }
 
-/// One `health` request.
+/// Encodes a `health` request.
 pub(crate) fn health(msgid: u32) -> Vec<u8> {
     let mut out = Vec::new();
     request::health(&mut out, msgid);

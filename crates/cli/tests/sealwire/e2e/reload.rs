@@ -1,4 +1,5 @@
-//! SIGHUP to the program itself: what is right is taken over, what is wrong changes nothing, no caller is cut off.
+//! Tests of SIGHUP to the program: valid changes are applied, invalid ones change nothing, and no client is
+//! disconnected.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -23,7 +24,7 @@ fn ok(folder: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `sealwire serve` and what it logs.
+/// `sealwire serve` and its log.
 struct ReloadEngine {
     child: Child,
     lines: Receiver<Value>,
@@ -42,7 +43,7 @@ impl ReloadEngine {
         Self { child, lines }
     }
 
-    /// The next line with that message.
+    /// Returns the next log line with that message.
     fn says(&self, message: &str) -> Value {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
@@ -81,7 +82,7 @@ fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
         ok(path, &["dev", "--demo-only", "--listen", any, "--admin", any, "--control", any]);
         let folder = path.join("sealwire-dev");
         let config = folder.join("sealwire.toml");
-        // Only at SIGHUP, so that nothing else can have done it.
+        // The file watch is off, so that only SIGHUP can cause the reload.
         let good = std::fs::read_to_string(&config).unwrap().replace("[tls]", "[tls]\nwatch_s = 0");
         std::fs::write(&config, &good).unwrap();
         let mut engine = ReloadEngine::start(path);
@@ -96,7 +97,7 @@ fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
         // Nothing has changed.
         engine.hangup("configuration reloaded");
 
-        // A configuration that is wrong, and one whose files are.
+        // An invalid configuration, and a valid one that names invalid files.
         std::fs::write(&config, format!("{good}\n[log]\nfilter = \"debug\"\n[limits]\ndepth_max = 1\n")).unwrap();
         let why = engine.hangup("nothing is reloaded")["why"].to_string();
         assert!(why.contains("limits.depth_max"), "{why}");
@@ -108,7 +109,7 @@ fn a_hangup_takes_over_what_is_right_and_nothing_of_what_is_wrong() {
         client.health().await.unwrap();
         std::fs::write(folder.join("server-key.pem"), key).unwrap();
 
-        // The server's certificate, the level of the log, and what takes a restart.
+        // A changed server certificate, a changed log level, and a change that needs a restart.
         std::fs::write(&config, format!("{good}\n[log]\nfilter = \"debug\"\n[limits]\ndepth_max = 9\n")).unwrap();
         ok(path, &["certs", "server", "next", "--folder", "sealwire-dev", "--dns", "localhost", "--ip", "127.0.0.1"]);
         for name in ["-key.pem", ".pem"] {

@@ -19,7 +19,7 @@ const OVERLOADED: &str = "sealwire_requests_total{method=\"encrypt\",code=\"over
 
 const SERVED: &str = "sealwire_requests_total{method=\"encrypt\",code=\"ok\"}";
 
-/// An engine with 512 KiB for one caller.
+/// Starts an engine with 512 KiB per client.
 async fn narrow() -> Harness {
     Harness::with(|config| {
         stateless(config);
@@ -32,7 +32,7 @@ async fn narrow() -> Harness {
     .await
 }
 
-/// A message that never ends: half of the caller's share is taken for as long as it is kept.
+/// Sends an incomplete message, which reserves half of the client's share as long as the connection is open.
 async fn fill(harness: &Harness) -> Raw {
     let mut filler = harness.raw().await;
     let head = [&b"\x94\x00\x07\xa7encrypt\x91\x81\xa7payload\xc6"[..], &(250_u32 << 10).to_be_bytes()].concat();
@@ -41,7 +41,7 @@ async fn fill(harness: &Harness) -> Raw {
     filler
 }
 
-/// Needs, with its reply, a little more than the other half.
+/// Makes a document whose request and response need a little more than the other half.
 fn large() -> Vec<u8> {
     fields(2_200)
 }
@@ -71,8 +71,8 @@ fn calls_go_to_the_engine_that_has_room() {
     run(async {
         let full = narrow().await;
         let free = Server::start(&full.config).await.unwrap();
-        // The pauses are so short that every second call may begin with a refusal, and the free engine too may still
-        // hold the last reply when the next call arrives.
+        // The pauses are so short that every second request can begin with a rejection. The free engine can still hold
+        // the last response too when the next request arrives.
         let mut config = ClientConfig { retry_percent: 100, attempts_max: 100, ..full.client_config() };
         config.endpoints.push(Endpoint::new(free.address().unwrap().to_string(), "localhost"));
         let client = Client::connect(config).await.unwrap();
@@ -91,7 +91,7 @@ fn calls_go_to_the_engine_that_has_room() {
     });
 }
 
-/// The program over the folder that `sealwire dev` made, on ports of its own.
+/// The program on the folder that `sealwire dev` made, with ports of its own.
 struct KilledEngine {
     child: Child,
     address: SocketAddr,
@@ -110,17 +110,17 @@ impl KilledEngine {
         Self::serve(folder, any, any)
     }
 
-    /// Starts it and waits for its word that it is ready.
+    /// Starts the program and waits until it reports that it is ready.
     fn serve(folder: &Path, address: SocketAddr, admin: SocketAddr) -> Self {
         let mut child = sealwire(folder, &["serve"])
             .env("SEALWIRE_LISTEN_ADDRESS", address.to_string())
             .env("SEALWIRE_ADMIN_ADDRESS", admin.to_string())
             .env("SEALWIRE_LOG_FORMAT", "json")
-            // Two may not have one folder, and each would listen for operators at one address.
+            // Two engines cannot share a folder, or an address of the control listener.
             .env("SEALWIRE_STATE_MODE", "stateless")
             .env("SEALWIRE_CONTROL_ADDRESS", "")
             .env("SEALWIRE_AUDIT_FOLDER", "")
-            // No call is rejected because the machine is slow.
+            // Long limits, so that no request is rejected because the machine is slow.
             .env("SEALWIRE_SCHEDULE_WAIT_MAX_MS", "3600000")
             .env("SEALWIRE_LIMITS_DEADLINE_MS_DEFAULT", "600000")
             .stderr(Stdio::piped())
@@ -138,20 +138,20 @@ impl KilledEngine {
         *self = Self::serve(folder, self.address, self.admin);
     }
 
-    /// As `kill -9` does.
+    /// Kills the process, like `kill -9`.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Calls of `encrypt` that it has answered.
+    /// Returns the number of successful `encrypt` requests.
     async fn answered(&self) -> f64 {
         let (_, text) = http_get(self.admin, "/metrics").await;
         let served = text.lines().find_map(|line| line.strip_prefix(SERVED)?.strip_prefix(' '));
         served.map_or(0.0, |count| count.parse().unwrap())
     }
 
-    /// Waits until it has answered some.
+    /// Waits until the engine has served some requests.
     async fn is_used(&self) {
         let end = Instant::now() + HANG;
         while self.answered().await <= 10.0 {

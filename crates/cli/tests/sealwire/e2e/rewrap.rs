@@ -1,4 +1,4 @@
-//! Rotation and `rewrap`: old envelopes move to the newest key, and nobody but the engine sees what is in them.
+//! Tests of rotation and `rewrap`: old envelopes move to the newest key, and only the engine sees their values.
 
 use std::sync::Arc;
 
@@ -207,7 +207,7 @@ fn what_is_no_envelope_stays_byte_for_byte() {
                 assert_eq!(client.rewrap(call).await.unwrap().payload, document, "{name}");
             }
         }
-        // Beside envelopes too, and with headers wider than needed.
+        // Also with other data beside envelopes, and with headers wider than needed.
         let sealed = client.encrypt(Encrypt::new(APP, b"\xa1x")).await.unwrap().payload;
         let build = |envelope: &[u8]| {
             let before = b"\x84\xa1a\xdb\x00\x00\x00\x04sw1;\xa1b\xc5\x00\x03\x53\x57\x02\xa1c";
@@ -231,7 +231,7 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
             let document = value(|out| write::str(out, text));
             client.encrypt(Encrypt { context, ..Encrypt::new(APP, &document) }).await.unwrap().payload
         };
-        // Whoever has the public key can seal what is no value; it must not get a fresh envelope.
+        // Anybody with the public key can seal invalid data. Such data must not get a fresh envelope.
         let keys = harness.control().await.load().await.unwrap().apps.remove(0).keys;
         let newest = Arc::clone(keys.newest(crypto::Curve::P256).unwrap());
         let mut sealer =
@@ -254,7 +254,7 @@ fn what_does_not_open_fails_or_is_reported_and_left() {
         let reported = client.rewrap(Rewrap { on_error: OnError::Report, ..call }).await.unwrap();
         let listed = ["$.b[0]", "$.c", "$.d"].map(|path| (path, ErrorCode::CannotOpen));
         assert_eq!((errors(&reported), reported.errors_omitted), (listed.to_vec(), 0));
-        // Only the good one changed, and it opens; the others are as they came.
+        // Only the valid envelope changed, and it opens. The others are unchanged.
         let opened = Decrypt { on_error: OnError::Report, payload: &reported.payload, ..decrypt.clone() };
         let expected = client.decrypt(Decrypt { on_error: OnError::Report, ..decrypt }).await.unwrap();
         assert_eq!(client.decrypt(opened).await.unwrap(), expected);
@@ -281,7 +281,7 @@ fn the_bytes_set_aside_suffice_when_binary_becomes_text() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
-        // Lengths around every width of a header, and many of the worst.
+        // Lengths around every header width, and many fields with the worst lengths.
         for (count, bytes) in [(20_000, 0), (20_000, 1), (5_000, 128), (5_000, 192), (20, 48_000), (10, 65_450)] {
             let document = value(|out| {
                 write::array_len(out, count);

@@ -1,4 +1,4 @@
-//! Apps that change under a running engine, and stores that go away and come back.
+//! Tests of apps that change under a running engine, and of stores that become unavailable and return.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn a_key_that_is_stopped_here_stops_at_once() {
             let key = apps.control().app(&shop()).await.unwrap().keys[0].id;
             let stopped = apps.control().disable(&shop(), Target::Key(key)).await.unwrap();
             apps.changed_here().await;
-            // The very next call.
+            // The change applies to the very next request.
             assert_eq!(code(client.decrypt(Decrypt::new(APP, &sealed)).await), ErrorCode::CannotOpen, "{round}");
             let fence = Encrypt { min_generation: Some(stopped.generation), ..Encrypt::new(APP, DOCUMENT) };
             assert_eq!(code(client.encrypt(fence).await), ErrorCode::NotFound, "no key is left on the curve");
@@ -57,14 +57,14 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         }
         harness.change(async |control, app| control.enable(app, Target::App).await.unwrap()).await;
         assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
-        // Deleted, it stops at once and can be had back.
+        // A deleted app stops at once and can be restored.
         harness
             .change(async |control, app| control.delete(app, Target::App, Duration::from_secs(9)).await.unwrap())
             .await;
         assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::Forbidden);
         harness.change(async |control, app| control.restore(app, Target::App).await.unwrap()).await;
         assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
-        // Removed, it is no app, and its name is free once this engine serves that.
+        // After its removal the app does not exist. Its name is free once this engine serves the removal.
         harness.change(async |control, app| control.delete(app, Target::App, Duration::ZERO).await.unwrap()).await;
         let control = harness.control().await;
         let end = Instant::now() + HANG;
@@ -94,7 +94,7 @@ fn a_name_that_an_engine_may_serve_is_not_used_again() {
         let control = server.engine().apps.control().clone();
         let other = AppId::new("other").unwrap();
         control.create(&other, &[]).await.unwrap();
-        // Another engine, which has not heard of the removal.
+        // Another engine, which has not received the removal.
         let behind = sealwire_store::Instance {
             id: "behind".into(),
             address: "192.0.2.1:7443".into(),
@@ -108,7 +108,7 @@ fn a_name_that_an_engine_may_serve_is_not_used_again() {
         let refused = loop {
             match control.create(&other, &[]).await {
                 Err(StoreError::Exists { .. }) => assert!(Instant::now() < end, "nobody removes it"),
-                // The engine here has not looked yet.
+                // This engine has not polled yet.
                 Err(StoreError::Conflict { instances, .. }) if instances.len() > 1 => assert!(Instant::now() < end),
                 refused => break refused,
             }
@@ -131,7 +131,8 @@ fn a_demanded_generation_is_looked_for_at_once() {
         let harness = Harness::with(stateless).await;
         let client = harness.client().await;
         let control = harness.control().await;
-        // As another process does it, right after the engine looked: well before its next look, a second later.
+        // The change is made as by another process, right after the engine's poll and long before the next, a second
+        // later.
         let rotated = control.rotate(&shop(), KeyKind::Pair(Curve::P256)).await.unwrap();
         let fence = || Encrypt { min_generation: Some(rotated.generation), ..Encrypt::new(APP, DOCUMENT) };
         let begun = Instant::now();
@@ -182,7 +183,7 @@ fn a_file_that_is_lost_leaves_the_engine_serving_and_not_ready() {
             std::fs::write(&file, &good).unwrap();
             becomes(200, "").await;
         }
-        // And it follows again.
+        // The engine follows changes again.
         harness.change(async |control, app| control.disable(app, Target::App).await.unwrap()).await;
         assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::Forbidden);
     });
@@ -195,7 +196,7 @@ fn what_is_kept_in_a_folder_is_there_after_a_restart() {
         let sealed = seal(&harness.client().await).await.payload;
         harness.change(async |control, app| control.rotate(app, KeyKind::Pair(Curve::P256)).await.unwrap()).await;
         let first = harness.take_server();
-        // One process at a time: a second one is told who has it, and the first goes on.
+        // Only one process can use the folder. A second one gets an error that names the first, which continues.
         let second = Server::start(&harness.config).await;
         assert!(second.unwrap_err().to_string().contains("in use by"));
         seal(&harness.client().await).await;

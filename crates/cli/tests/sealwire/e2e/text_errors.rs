@@ -6,12 +6,12 @@ use crate::e2e::control::{OPERATOR, listen};
 use crate::e2e::harness::{APP, Harness, fields, run};
 use crate::e2e::raw::{Raw, cancel, encrypt, health, heavy, heavy_within};
 
-/// The notification that asks for text.
+/// The notification that requests errors as text.
 const ASK: &[u8] = b"\x93\x02\xa6errors\x91\xa4text";
-/// The msgid of every bad request.
+/// The msgid of every invalid request.
 const MSGID: u32 = 7;
 
-/// A request under [`MSGID`].
+/// Encodes a request under [`MSGID`].
 fn request(method: &[u8], params: &[u8]) -> Vec<u8> {
     [b"\x94\x00\x07", method, params].concat()
 }
@@ -21,7 +21,7 @@ fn at_generation(min_generation: u64) -> Vec<u8> {
     encrypt(MSGID, &Encrypt { min_generation: Some(min_generation), ..Encrypt::new(APP, &payload) })
 }
 
-/// An envelope that no key of the app opens.
+/// Makes an envelope that no key of the app opens.
 fn sealed_elsewhere() -> Vec<u8> {
     let mut out = Vec::new();
     let bad = b"\x81\xa1a\xa8sw1:AAAA";
@@ -29,7 +29,7 @@ fn sealed_elsewhere() -> Vec<u8> {
     out
 }
 
-/// The text in the error slot. A decoder of error maps reads a bare string as `internal`.
+/// Returns the text in the error slot. A decoder of error maps reads a bare string as `internal`.
 async fn text(raw: &mut Raw, msgid: u32) -> String {
     let RpcError { code, message, .. } = raw.answer(msgid).await.unwrap_err();
     assert_eq!(code, ErrorCode::Internal, "not text: {message}");

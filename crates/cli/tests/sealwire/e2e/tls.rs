@@ -25,7 +25,8 @@ fn strangers_are_turned_away_and_the_server_goes_on() {
             ("a server's", Some(&a_server)),
         ];
         for (nth, (name, identity)) in cases.into_iter().enumerate() {
-            // Under TLS 1.3 the client is done before the server has seen its certificate: the alert comes later.
+            // Under TLS 1.3, the client's handshake ends before the server has seen its certificate. The alert comes
+            // later.
             if let Ok(mut raw) = harness.raw_as(identity).await {
                 let _ = raw.try_send(&health(1)).await;
                 assert_eq!(raw.hear().await, Heard::End, "{name}");
@@ -33,7 +34,7 @@ fn strangers_are_turned_away_and_the_server_goes_on() {
             harness.metric_becomes(TLS_FAILED, |failed| failed == (nth + 1) as f64).await;
             known.is_alive().await;
         }
-        // Plain text, as from a client that was told the wrong scheme, and as from one that forgot about TLS.
+        // Plain text, as from a client with the wrong URL scheme, and as from a client without TLS.
         for (nth, text) in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), health(1)].into_iter().enumerate() {
             let mut stream = TcpStream::connect(harness.address).await.unwrap();
             stream.write_all(&text).await.unwrap();

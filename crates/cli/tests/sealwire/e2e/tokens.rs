@@ -1,4 +1,5 @@
-//! Tokens over the wire: made, found, opened and removed, by many callers at once, with a store that balks too.
+//! Tests of tokens over the wire: created, found, detokenized and deleted, by many clients at once, also with a failing
+//! store.
 
 mod balky;
 
@@ -29,7 +30,7 @@ fn rules(kind: CollectionKind, format: Format) -> Rules {
     Rules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None }
 }
 
-/// An engine on each store of tokens.
+/// Starts an engine on each token store.
 async fn bare() -> [Harness; 2] {
     let server = Postgres::shared();
     let database = server.database().unwrap();
@@ -69,7 +70,7 @@ fn doc(json: &str) -> Vec<u8> {
     json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
 }
 
-/// An array of strings, each of them different under another `salt`.
+/// Makes an array of strings, each of which differs with another `salt`.
 fn values(count: u32, salt: u32) -> Vec<u8> {
     let mut out = Vec::new();
     write::array_len(&mut out, count);
@@ -94,12 +95,12 @@ fn to_values<'a>(collection: &'a str, payload: &'a [u8]) -> Detokenize<'a> {
     Detokenize { writing: Within { collection }, ..Detokenize::new(APP, payload) }
 }
 
-/// The tokens of a document's leaves.
+/// Returns the document with tokens in place of its leaves.
 async fn tokenize(client: &Client, collection: &str, payload: &[u8]) -> Vec<u8> {
     client.tokenize(to_tokens(collection, payload)).await.unwrap().payload.to_vec()
 }
 
-/// How many tokens a collection has.
+/// Counts the tokens of a collection.
 async fn count(client: &Client, collection: &str) -> usize {
     let (mut count, mut after) = (0, None::<String>);
     loop {
@@ -113,7 +114,7 @@ async fn count(client: &Client, collection: &str) -> usize {
     }
 }
 
-/// Every field error's path and code.
+/// Returns every field error's path and code.
 fn errors(document: &Document) -> Vec<(&str, ErrorCode)> {
     document.errors.iter().map(|error| (&*error.path, error.code)).collect()
 }
@@ -139,7 +140,7 @@ fn every_value_comes_back_exactly() {
                     assert_eq!((&back.payload[..], errors(&back)), (&payload[..], vec![]), "{collection}");
                 }
             }
-            // A container that is selected is kept whole.
+            // A selected container is tokenized as a whole.
             let select = Some(vec!["$.deep", "$.text"]);
             let whole =
                 client.tokenize(Tokenize { select: select.clone(), ..to_tokens("random", &payload) }).await.unwrap();
@@ -186,7 +187,7 @@ fn formats_hold_what_they_say() {
             let back =
                 client.detokenize(Detokenize { select, ..to_values("cards-r", &reported.payload) }).await.unwrap();
             assert_eq!(back.payload, payload);
-            // One that fails keeps nothing.
+            // A failed request stores nothing.
             let before = count(&client, "cards-r").await;
             let failed = rpc_error(client.tokenize(to_tokens("cards-r", &payload)).await);
             assert_eq!((failed.code, &failed.details[..]), (bad, &[Detail::text("path", "$.short")][..]));
@@ -236,7 +237,7 @@ fn a_repeated_call_gets_the_tokens_of_the_first() {
                 writing: Minting { collection: "digits", idempotency_key: Some(key), ..Minting::default() },
                 ..Tokenize::new(APP, payload)
             };
-            // Fails with an answer, so nothing is kept under its key.
+            // The request fails, so nothing is stored under its idempotency key.
             let bad: &'static [u8] = doc(r#"["1234567890", "x"]"#).leak();
             let good: &'static [u8] = doc(r#"["1234567890", "1234567890"]"#).leak();
             assert_eq!(code(client.tokenize(keyed(b"k", bad)).await), ErrorCode::BadRequest);
@@ -277,7 +278,7 @@ fn contexts_bind_values_and_scopes_tokens() {
             assert_eq!(find(Scope::Context, b"\xa1a", b"row 1").await, Some(strings(&one).remove(0)));
             assert_eq!(find(Scope::Context, b"\xa1a", b"row 3").await, None);
             assert_eq!(find(Scope::Context, b"\xa1b", b"row 1").await, None);
-            // Where all contexts share tokens one would bind nothing, and is refused.
+            // If all contexts share tokens, a context would bind nothing, so it is rejected.
             let refused = client.tokenize(under(Scope::Collection, b"row 1")).await;
             assert_eq!(code(refused), ErrorCode::BadRequest);
             let shared = client.tokenize(under(Scope::Collection, b"")).await.unwrap().payload;
@@ -311,7 +312,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
                 (token.token, token.tags, token.expires),
                 (tokens[0].clone(), vec!["a".into(), "b".into()], None)
             );
-            // Pages hold everything once, whatever their size.
+            // Pages contain every token once, whatever their size.
             for limit in [7, 1_000] {
                 let (mut seen, mut after) = (HashSet::new(), None::<String>);
                 loop {
@@ -329,7 +330,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
                 }
                 assert_eq!(seen, tokens.iter().cloned().collect());
             }
-            // Some expire: they are as good as absent, and their values get other tokens.
+            // Expired tokens count as absent, and their values get new tokens.
             let some: Vec<&str> = tokens[..10].iter().map(String::as_str).collect();
             let expired = client.tokens_expire(map, &[&some[..], &[&unknown]].concat(), Some(0)).await.unwrap();
             assert_eq!((expired.count, expired.missing), (10, vec![10]));
@@ -340,12 +341,12 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             assert_eq!(client.tokens_find(map, b"\xa9value 1 0", b"").await.unwrap().token, None);
             let again = strings(&tokenize(&client, "deterministic", &payload).await);
             assert!(again[0] != tokens[0] && again[10] == tokens[10]);
-            // Nine are still to be archived: the first was, when its value got another token... or all ten were.
+            // All ten are archived: one when its value got another token and the others by a sweep, or all ten at once.
             let archived = Listing { archived: true, ..Listing::default() };
             assert_eq!(client.tokens_list(map, archived).await.unwrap().tokens.len(), 10);
             let kept = client.tokens_expire(map, &[again[0].as_str()], None).await.unwrap();
             assert_eq!((kept.count, kept.missing), (1, vec![]));
-            // A collection whose tokens nobody asks for again.
+            // A collection whose tokens are not requested again.
             let gone = strings(&tokenize(&client, "random", &values(50, 3)).await);
             let gone: Vec<&str> = gone.iter().map(String::as_str).collect();
             let map = TokenMap::new(APP, "random");
@@ -373,7 +374,7 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             assert_eq!((sweep(Sweep::default(), false).await, sweep(now(true), false).await), (0, 50));
             assert_eq!((sweep(now(false), false).await, sweep(now(false), false).await), (50, 0));
             assert_eq!(count(&client, "random").await, 0);
-            // And some are removed at once.
+            // Some tokens are deleted at once.
             let map = TokenMap::new(APP, "deterministic");
             let deleted = client.tokens_delete(map, &[&again[0], &unknown, &again[0], "no token"]).await.unwrap();
             assert_eq!((deleted.count, deleted.missing), (1, vec![1, 3]));
@@ -448,7 +449,7 @@ fn a_call_has_ten_thousand_tokens_and_no_more() {
             assert_eq!(errors(&reported), [("$[1]", ErrorCode::TooLarge)]);
             assert!(client.detokenize(to_values("random", &reported.payload)).await.unwrap().payload == long);
             assert_eq!(count(&client, "deterministic").await, 10_000);
-            // Few tokens may be long values, and one of them may be asked for many times.
+            // Few tokens can stand for long values, and a request can contain one token many times.
             let token = strings_of_first(&reported.payload);
             let mut again = Vec::new();
             write::array_len(&mut again, 5_000);
@@ -513,7 +514,7 @@ fn past_its_deadline_a_call_is_answered_and_ends() {
                 request::tokenize(&mut out, msgid, &call);
                 raw.send(&out).await;
                 let error = raw.answer(msgid).await.unwrap_err();
-                // Refused by its estimate, or stopped.
+                // Rejected because of its estimate, or stopped.
                 assert!(matches!(error.code, ErrorCode::DeadlineExceeded | ErrorCode::Overloaded), "{error:?}");
             }
             harness.settles().await;
@@ -573,7 +574,7 @@ fn an_engine_without_a_token_store_has_no_methods_on_tokens() {
     });
 }
 
-/// An engine whose token store can be told to balk.
+/// Starts an engine whose token store can be made to fail or to wait.
 async fn balky() -> (Harness, Arc<Balky>) {
     let mut harness = engine().await;
     let mut balky = None;
@@ -623,7 +624,7 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
             request::tokenize(&mut out, msgid, &Tokenize { deadline_ms, ..to_tokens("random", payload) });
             out
         };
-        // The first is under way and stays there, the others wait for it.
+        // The first request is in the store and stays there. The others wait for it.
         raw.send(&ask(1, &values(3, 1), None)).await;
         harness.metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 3.0).await;
         store.holds(1).await;
@@ -639,7 +640,7 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
         assert_eq!(waiting, 1.0, "only the one that is under way");
         raw.send(&cancel(1)).await;
         assert_eq!(raw.answer(1).await.unwrap_err().code, ErrorCode::Cancelled);
-        // Nothing is held for them, although the store has not answered yet.
+        // No memory is reserved for the requests, although the store has not responded yet.
         harness.settles().await;
         store.hold(false);
         harness.metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 0.0).await;

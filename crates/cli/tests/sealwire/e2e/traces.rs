@@ -26,7 +26,7 @@ const PARENT: &str = "00f067aa0ba902b7";
 const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-/// Takes what is sent, byte for byte, and answers in turn from a list, the last for all that follow.
+/// A collector that records received bytes and responds from a list. The last response repeats.
 struct Collector {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -72,17 +72,17 @@ impl Collector {
         Self { address, requests, count }
     }
 
-    /// Waits until spans came so many times.
+    /// Waits until `requests` requests with spans were received.
     async fn has(&self, requests: usize) {
         self.count.clone().wait_for(|count| *count >= requests).await.unwrap();
     }
 
-    /// Every byte that came.
+    /// Returns all received bytes.
     fn bytes(&self) -> Vec<u8> {
         self.requests.lock().unwrap().concat()
     }
 
-    /// Every span that came, and what it is said to come from.
+    /// Returns all received spans, with the resource that they came from.
     fn spans(&self) -> Vec<Span> {
         let requests = self.requests.lock().unwrap();
         let bodies = requests.iter().map(|request| {
@@ -132,7 +132,7 @@ impl Span {
         self.span[key].as_str().unwrap().parse().unwrap()
     }
 
-    /// Name, outcome, app, collection, fields and those of them that were refused.
+    /// Returns name, outcome, app, collection, fields and failed fields.
     fn row(&self) -> Row {
         let own = |key| self.text(key).map(str::to_owned);
         let name = self.span["name"].as_str().unwrap();
@@ -170,24 +170,24 @@ fn spans_of(body: &Value) -> Vec<Span> {
 }
 
 impl Harness {
-    /// Waits until no span waits: a stop would cut off an attempt that is under way, and send its spans again.
+    /// Waits until no span is pending. A shutdown would interrupt a running attempt and send its spans again.
     async fn all_sent(&self) {
         self.metric_becomes("sealwire_spans_waiting", |waiting| waiting == 0.0).await;
     }
 }
 
-/// Has spans sent there soon.
+/// Configures spans to be sent to the address soon.
 fn to(address: SocketAddr) -> impl FnOnce(&mut Config) {
     move |config| {
         config.traces.endpoint = Endpoint::parse(&format!("http://{address}/v1/traces"));
         config.traces.batch = Duration::from_millis(20);
         config.traces.spans_per_s_max = 10_000;
-        // An attempt that is made twice brings its spans twice.
+        // Long timeout, because a repeated attempt would send its spans twice.
         config.traces.timeout = Duration::from_secs(60);
     }
 }
 
-/// An address at which nobody listens.
+/// Returns an address without a listener.
 async fn nobody() -> SocketAddr {
     TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap()
 }
@@ -226,7 +226,7 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         relay.decrypt(opened).await.unwrap();
         let elsewhere = Decrypt { traceparent, context: b"elsewhere", ..Decrypt::new(APP, &sealed.payload) };
         assert_eq!(code(relay.decrypt(elsewhere).await), ErrorCode::CannotOpen);
-        // Neither of these begins.
+        // Both requests fail before any work.
         let none = Encrypt { traceparent, ..Encrypt::new("nobody", &payload) };
         assert_eq!(code(relay.encrypt(none).await), ErrorCode::NotFound);
         let later = Encrypt { traceparent, min_generation: Some(u64::MAX), ..Encrypt::new(APP, &payload) };
@@ -241,7 +241,7 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         let map = TokenMap { traceparent, reason, ..TokenMap::new(APP, "people") };
         let some: Vec<&str> = names.iter().take(3).map(String::as_str).collect();
         relay.tokens_get(map, &some).await.unwrap();
-        // None of these is traced.
+        // These requests are not traced.
         relay.encrypt(Encrypt { traceparent: Some(UNSAMPLED), ..Encrypt::new(APP, &payload) }).await.unwrap();
         relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
         relay.encrypt(Encrypt { traceparent: Some(CANARY), ..Encrypt::new(APP, &payload) }).await.unwrap();
@@ -296,7 +296,7 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
     });
 }
 
-/// The strings in an array.
+/// Returns the strings in an array.
 fn strings(payload: &[u8]) -> Vec<String> {
     let mut text = Vec::new();
     sealwire_payload::json::from_msgpack(payload, &mut text, false, sealwire_payload::WalkLimits::default()).unwrap();
@@ -309,7 +309,7 @@ fn chance_begins_traces_where_the_caller_names_none_and_the_stop_sends_what_is_l
         let collector = Collector::start().await;
         let mut harness = Harness::with(|config| {
             to(collector.address)(config);
-            // Nothing is sent before the stop.
+            // Nothing is sent before the shutdown.
             (config.traces.sample_ppm, config.traces.batch) = (1_000_000, Duration::from_secs(60));
         })
         .await;
@@ -347,7 +347,7 @@ fn a_collector_that_is_down_costs_spans_and_no_calls() {
                 let call = Encrypt { traceparent: Some(SAMPLED), ..Encrypt::new(APP, &payload) };
                 relay.encrypt(call).await.unwrap();
             }
-            // Four wait and two are tried; the others are dropped, or were tried and given up.
+            // Four spans wait and two are being sent. The others were dropped, or given up after failed attempts.
             let mut kept = 40.0;
             for lost in ["no_room", "undelivered"] {
                 kept -= harness.metric(&outcome(lost)).await;
@@ -355,7 +355,7 @@ fn a_collector_that_is_down_costs_spans_and_no_calls() {
             assert!(kept <= 6.0, "{kept}");
             assert!(harness.metric("sealwire_spans_waiting").await <= 6.0);
             assert_eq!(harness.metric(&outcome("sent")).await, 0.0);
-            // Does not wait for the answer of a collector that never gives one.
+            // The shutdown does not wait for a collector that never responds.
             harness.take_server().shutdown().await;
         }
     });
@@ -389,12 +389,12 @@ fn answers_of_a_collector() {
     run(async {
         let busy = Some(("503 Service Unavailable", ""));
         for (answers, requests, sent, undelivered) in [
-            // Tried again, and what it then took of it.
+            // The response to a repeated attempt, and the number of spans that it accepted.
             (vec![busy, Some(("200 OK", "{\"partialSuccess\":{}}"))], 2, 2, 0),
             (vec![Some(("200 OK", "{\"partialSuccess\":{\"rejectedSpans\":\"1\",\"errorMessage\":\"\"}}"))], 1, 1, 1),
             (vec![Some(("200 OK", "{\"partialSuccess\":{\"rejectedSpans\":9}}"))], 1, 0, 2),
             (vec![Some(("202 Accepted", "what"))], 1, 2, 0),
-            // No use in another attempt.
+            // Errors that are not retried.
             (vec![Some(("400 Bad Request", "{}")), Some(("200 OK", "{}"))], 1, 0, 2),
             (
                 vec![Some(("307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/", "")), Some(("200 OK", "{}"))],
@@ -406,7 +406,7 @@ fn answers_of_a_collector() {
             let collector = Collector::answering(answers.clone()).await;
             let harness = Harness::with(|config| {
                 to(collector.address)(config);
-                // The two go together.
+                // Both spans are sent together.
                 (config.traces.batch_spans, config.traces.batch) = (2, Duration::from_secs(60));
             })
             .await;

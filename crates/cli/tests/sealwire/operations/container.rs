@@ -1,4 +1,5 @@
-//! The container file names packages, programs, keys and ports that there are. It is not built here.
+//! Checks that the container file names only existing packages, programs, keys and ports. The container is not built
+//! here.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +11,7 @@ use crate::operations::unit::takes;
 
 const FILE: &str = "ops/container/Containerfile";
 
-/// The instructions, each on one line, without comments.
+/// Returns the instructions, each on one line, without comments.
 fn instructions() -> Vec<String> {
     let text = read(FILE).replace("\\\n", " ");
     text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()).map(str::to_owned).collect()
@@ -54,7 +55,7 @@ fn the_container_file_names_what_there_is() {
     let ports: BTreeSet<u16> = arguments("EXPOSE ").iter().map(|port| port.parse().unwrap()).collect();
     assert_eq!(ports, BTreeSet::from([config.listen.address.unwrap().port()]));
     assert!(config.listen.address.unwrap().ip().is_unspecified(), "nobody would reach it");
-    // Metrics and health ask nobody who they are.
+    // Metrics and health have no authentication.
     assert!(config.admin.address.ip().is_loopback());
     let owned = all.iter().find(|line| line.starts_with("COPY") && line.contains("--chown=nonroot")).unwrap();
     assert!(

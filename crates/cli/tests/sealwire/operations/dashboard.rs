@@ -1,4 +1,4 @@
-//! Every panel and alert asks for what the program has, and what the program has is somewhere to be seen.
+//! Checks that panels and alerts use only existing metrics, and that every metric is used by one of them.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::operations::read;
 const DASHBOARD: &str = "ops/grafana/sealwire.json";
 const RULES: &str = "ops/prometheus/sealwire.rules.yml";
 
-/// Labels between `{{` and `}}`.
+/// Returns the labels between `{{` and `}}`.
 fn shown(text: &str) -> impl Iterator<Item = &str> {
     text.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim()))
 }

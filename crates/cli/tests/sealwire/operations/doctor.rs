@@ -1,4 +1,5 @@
-//! `sealwire doctor` as a script meets it: exit status and JSON. What it finds is tested beside it.
+//! Tests of `sealwire doctor` from a script's view: exit status and JSON. The findings are tested in the program's
+//! sources.
 
 use std::path::Path;
 use std::process::{Command, Output};

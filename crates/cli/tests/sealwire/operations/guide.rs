@@ -1,4 +1,4 @@
-//! Every block of commands in the operator's guide, in order, in one shell, with the built program.
+//! Runs every block of commands in the operator's guide, in order, in one shell, with the built program.
 //!
 //! The commands are the guide's own but for three things: ports are free ones, folders of the system lie in a folder of
 //! the test, and the database is one of the test's. What needs a machine of its own is stood in for: `systemctl` by a
@@ -17,7 +17,7 @@ use crate::operations::{read, repository};
 
 const GUIDE: &str = "docs/operations.md";
 
-/// A block of commands, and what it prints if that is shown.
+/// A block of commands, and its output if the guide shows it.
 struct Block {
     line: usize,
     commands: String,
@@ -27,7 +27,7 @@ struct Block {
 fn blocks(text: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut lines = text.lines().enumerate();
-    // Only the block right before has its output shown.
+    // Shown output belongs to the block directly before.
     let mut follows = false;
     while let Some((at, line)) = lines.next() {
         let Some(kind) = line.strip_prefix("```") else {
@@ -157,7 +157,7 @@ fn every_command_of_the_guide_does_what_it_says() {
         }
         let file = folder.path().join(format!("{at}.sh"));
         fs::write(&file, here(&block.commands)).unwrap();
-        // `set -e` does not reach into the left of a `||`: each block is sourced by itself.
+        // `set -e` has no effect on the left side of `||`, so each block is sourced separately.
         let _ = writeln!(script, "echo {at} > at; . {} > {at}.out 2> {at}.err", file.display());
     }
     fs::write(folder.path().join("all.sh"), script).unwrap();
@@ -200,7 +200,7 @@ fn every_command_of_the_guide_does_what_it_says() {
         let same = fits(&shown.lines().collect::<Vec<_>>(), &output.lines().collect::<Vec<_>>());
         assert!(same, "{GUIDE}:{}: prints\n{output}\nand not\n{shown}", block.line);
     }
-    // A log in JSON has the fields that the guide names, and none of the values that went through.
+    // The JSON log has the fields that the guide names, and none of the processed values.
     let log = fs::read_to_string(root.join("log")).unwrap();
     assert!(!log.contains("4242424242424242") && !log.contains("Zoe"));
     for line in log.lines() {

@@ -10,7 +10,7 @@ mod unit;
 
 use std::path::{Path, PathBuf};
 
-/// A file of the repository.
+/// Returns the path of a file in the repository.
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

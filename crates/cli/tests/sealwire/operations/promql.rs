@@ -1,4 +1,4 @@
-//! Finds what an expression of Prometheus asks for, and holds it to the metrics of the program.
+//! Finds the metrics and labels in a Prometheus expression, and checks them against the program's metrics.
 //!
 //! No parser of the whole language: it knows names, their selectors and the labels that are grouped by. What it does
 //! not know (a name that is neither a function nor a metric) is refused, so a mistake cannot hide in what it skips.
@@ -34,7 +34,7 @@ pub(crate) struct Checker {
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) metrics: BTreeSet<String>,
-    /// Labels that its results can have, as far as it is seen from the names in it.
+    /// Labels that the results can have, as far as the names in the expression show.
     pub(crate) labels: BTreeSet<String>,
 }
 
@@ -47,7 +47,7 @@ impl Checker {
     pub(crate) fn check(&self, expression: &str) -> Result<Asked, String> {
         let mut tokens = tokens(expression)?.into_iter().peekable();
         let (mut asked, mut grouped) = (Asked::default(), Vec::new());
-        // Names of the parentheses that are open.
+        // Function names of the open parentheses.
         let mut open: Vec<String> = Vec::new();
         let mut has_buckets = false;
         while let Some(token) = tokens.next() {
@@ -58,7 +58,7 @@ impl Checker {
                     let is_call = FUNCTIONS.contains(&&*name) || AGGREGATIONS.contains(&&*name);
                     if is_call {
                         open.push(name);
-                        // `sum by (a) (...)`: what it groups by stands before its parenthesis.
+                        // In `sum by (a) (...)`, the grouping precedes the parenthesis of the function.
                         if let Some(PromqlToken::Name(next)) = tokens.peek().cloned()
                             && GROUPINGS.contains(&&*next)
                         {
@@ -108,7 +108,7 @@ impl Checker {
         if asked.metrics.is_empty() { Err("asks for no metric".into()) } else { Ok(asked) }
     }
 
-    /// The family of a name as it is scraped, and whether it names its buckets.
+    /// Returns the family of a scraped name, and true if the name is of its buckets.
     fn family(&self, name: &str) -> Result<(&Family, bool), String> {
         if let Some(family) = self.families.get(name) {
             return if family.kind == "histogram" {
@@ -125,7 +125,7 @@ impl Checker {
     }
 }
 
-/// `{label="value", ...}`: the labels are the metric's, and the values are in their closed sets.
+/// Checks selectors `{label="value", ...}`: the metric must have the labels, with the values in their closed sets.
 fn selectors(tokens: &mut Peekable<IntoIter<PromqlToken>>, name: &str, family: &Family) -> Result<(), String> {
     loop {
         let label = match tokens.next() {
@@ -171,7 +171,7 @@ fn expect(tokens: &mut Peekable<IntoIter<PromqlToken>>, sign: char) -> Result<()
     }
 }
 
-/// Names, texts and signs; numbers, and ranges in brackets, are left out.
+/// Returns names, strings and symbols. Skips numbers and ranges in brackets.
 fn tokens(expression: &str) -> Result<Vec<PromqlToken>, String> {
     let mut tokens = Vec::new();
     let mut chars = expression.chars().peekable();

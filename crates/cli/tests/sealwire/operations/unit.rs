@@ -18,7 +18,7 @@ use crate::operations::{read, repository};
 const UNIT: &str = "ops/systemd/sealwire.service";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sealwire");
 
-/// Every value of a key.
+/// Returns every value of a key.
 fn values(unit: &str, key: &str) -> Vec<String> {
     unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).map(str::to_owned).collect()
 }
@@ -129,7 +129,7 @@ fn a_manager_is_told_of_readiness_life_and_the_end() {
     let heard = || told.recv_timeout(patience).unwrap();
     assert!(heard().starts_with("READY=1\nSTATUS=takes calls on 127.0.0.1:"));
     assert_eq!([heard(), heard()], ["WATCHDOG=1", "WATCHDOG=1"]);
-    // Nobody but this process, and root, may look into it.
+    // Only this process and root can read its memory.
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", engine.id())).unwrap();
     let cores = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(cores.split_whitespace().nth(4), Some("0"), "{cores}");
@@ -166,7 +166,7 @@ fn get(admin: &str, path: &str) -> Option<String> {
     Some(text.split_once("\r\n\r\n")?.1.to_owned())
 }
 
-/// Waits until an answer is so; a guard against waiting for ever, not a promise of how soon.
+/// Waits until a response is as expected. The timeout guards against hangs and says nothing about speed.
 fn until(admin: &str, path: &str, is_so: impl Fn(&str) -> bool) {
     let begun = Instant::now();
     while !get(admin, path).is_some_and(|answer| is_so(&answer)) {
@@ -183,16 +183,16 @@ fn a_second_signal_ends_a_drain() {
     let mut engine = Command::new(PROGRAM)
         .current_dir(folder.path())
         .args(["dev", "--listen", &at, "--admin", &health, "--control", &operators])
-        // The drain must last until the second signal comes.
+        // The drain must last until the second signal arrives.
         .env("SEALWIRE_LIMITS_DRAIN_MS_MAX", "3600000")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Its own calls are over by then.
+    // The demonstration's own requests are complete by then.
     let mut said = BufReader::new(engine.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap().starts_with("Serving until Ctrl-C")), "it ended");
-    // Half a minute of work on one core: an ephemeral key for each field.
+    // Half a minute of work on one core, because each field has an ephemeral key.
     let document = serde_json::to_vec(&vec!["x"; 400_000]).unwrap();
     std::fs::write(folder.path().join("long.json"), document).unwrap();
     let mut caller = Command::new(PROGRAM)

@@ -1,4 +1,4 @@
-//! A disk that is full and then is not: what callers see, and that no loss is silent.
+//! Tests of a disk that is full and then has space again: the responses, and the record of every loss.
 //!
 //! The engine is a process of its own, whose files may not grow any more; that is the error a full disk gives, and
 //! needs no rights.
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::{audited, records, verified};
 use crate::e2e::harness::{APP, HANG, Harness, code, fields, http_get, run, stateless};
 
-/// Stops the engine with the test.
+/// Kills the engine at the end of the test.
 struct FullDiskEngine {
     child: Child,
     address: String,
@@ -30,7 +30,7 @@ impl Drop for FullDiskEngine {
 }
 
 impl FullDiskEngine {
-    /// On the files of a harness.
+    /// Starts an engine on the files of a harness.
     fn start(harness: &Harness, on_failure: &str, folder: &Path) -> Self {
         let tls = &harness.config.tls;
         let sealwire_config::KekSource::File(kek) = &harness.config.kek else { panic!("the default is a file") };
@@ -42,7 +42,7 @@ impl FullDiskEngine {
         );
         let config = folder.with_extension("toml");
         std::fs::write(&config, text).unwrap();
-        // The shell has the signal ignored that would end the engine at the limit.
+        // The shell ignores the signal that would end the engine at the limit.
         let mut child = Command::new("sh")
             .args(["-c", "trap '' XFSZ; exec \"$0\" serve --config \"$1\""])
             .args([Path::new(env!("CARGO_BIN_EXE_sealwire")), config.as_path()])
@@ -107,7 +107,7 @@ fn a_full_disk_refuses_calls_or_counts_them_and_both_end_with_a_gap() {
             let payload = fields(3);
             let call = || client.encrypt(Encrypt::new(APP, &payload));
             call().await.unwrap();
-            // Not even the record of a gap has room.
+            // There is no space even for the record of a gap.
             let segment = std::fs::metadata(folder.join("audit-0000000000000001.jsonl")).unwrap().len();
             engine.limit_files(Some(segment + 10));
             let (mut good, mut refused) = (1, 0);

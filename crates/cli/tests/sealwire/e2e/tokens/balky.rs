@@ -1,4 +1,4 @@
-//! A token store that can be told to fail or to keep its callers waiting, over one that works.
+//! A wrapper of a working token store that can be made to fail or to delay its callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,22 +20,22 @@ impl Balky {
         Self { store, lost: AtomicBool::new(false), held: watch::Sender::new(false), waits: watch::Sender::new(0) }
     }
 
-    /// Answers that it does not answer.
+    /// Sets whether every operation fails as unavailable.
     pub(crate) fn lose(&self, lost: bool) {
         self.lost.store(lost, Ordering::Relaxed);
     }
 
-    /// Keeps callers waiting.
+    /// Sets whether every operation waits.
     pub(crate) fn hold(&self, held: bool) {
         self.held.send_replace(held);
     }
 
-    /// Until so many wait.
+    /// Waits until `count` operations wait.
     pub(crate) async fn holds(&self, count: u32) {
         self.waits.subscribe().wait_for(|waits| *waits >= count).await.unwrap();
     }
 
-    /// How many wait, or left while they did.
+    /// Returns the number of waiting operations, including those that were dropped while they waited.
     pub(crate) fn waits(&self) -> u32 {
         *self.waits.borrow()
     }
