@@ -111,8 +111,8 @@ struct AuditSource {
     /// Folder of the trail [default: `audit.folder` of the configuration]
     #[arg(value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Configuration file; names the key-encryption key and, without FOLDER, the folder [default: that of `sealwire dev`,
-    /// without FOLDER]
+    /// Configuration file; names the key-encryption key and, without FOLDER, the folder [default: that of `sealwire
+    /// dev`, without FOLDER]
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }

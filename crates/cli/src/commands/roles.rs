@@ -25,9 +25,11 @@ enum RolesCommand {
     Set {
         /// 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front
         role: String,
-        /// Operations, then `apps=` and `collections=` with names or `*`, `reason` if each call must say why, and of decrypt and
-        /// detokenize a `mask=` if values are shown through a function only, and `hourly=` for so many fields an hour and no more:
-        /// 'encrypt,tokenize apps=shop collections=people', 'tokenize apps=shop hourly=1000', 'decrypt apps=* reason', 'decrypt apps=shop mask=partial(last=4)', 'apps.*,collections.* apps=*'; several add up
+        /// Operations, then `apps=` and `collections=` with names or `*`; several grants add up. `reason` requires a
+        /// reason in each request. For decrypt and detokenize, `mask=` shows values through a function only. `hourly=`
+        /// limits the fields per hour. Examples: 'encrypt,tokenize apps=shop collections=people', 'tokenize apps=shop
+        /// hourly=1000', 'decrypt apps=* reason', 'decrypt apps=shop mask=partial(last=4)', 'apps.*,collections.*
+        /// apps=*'
         #[arg(required = true, value_name = "GRANT")]
         grants: Vec<String>,
         #[command(flatten)]
