@@ -139,7 +139,7 @@ macro_rules! keys {
 pub(crate) const SECTIONS: &[Section] = &[
     Section {
         name: "listen",
-        doc: "Where callers connect.",
+        doc: "The data listener, for clients.",
         keys: keys!("listen":
             "address", ValueKind::OptionalAddress, Literal::Text("127.0.0.1:7443"),
                 "Address and port for MessagePack-RPC over mutual TLS. Loopback until you say otherwise. \"\": this engine has no data\nlistener and serves `[control]` alone.";
@@ -155,59 +155,59 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "control",
-        doc: "Where operators change apps, keys and collections. Keep it on a network that only they reach.",
+        doc: "The control listener, for operators who change apps, keys and collections. Keep it on a network that only they reach.",
         keys: keys!("control":
             "address", ValueKind::OptionalAddress, Literal::Text(""),
                 "Address and port for the control methods over mutual TLS, with the certificate of `tls`. Empty: not served.";
             "client_ca", ValueKind::OptionalPath, Literal::Text(""),
-                "PEM file with the authorities whose client certificates are accepted there. Empty: those of `tls.client_ca`;\nthen `principals` must say who of their callers is an operator.";
+                "PEM file with the authorities of operators. Empty: those of `tls.client_ca`; then `principals` must name the\noperators.";
             "client_crl", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with revocation lists of those authorities. Empty: those of `tls.client_crl`, without a `client_ca`\nof its own, else none.";
             "principals", ValueKind::Principals, Literal::NoEntries,
-                "Who may call, by the name in their certificate: a DNS name, a spiffe:// URI, or cn: and a common name.\nEmpty: whoever `client_ca` has given a certificate.";
+                "Principals that may connect, by the name in their certificate: a DNS name, a spiffe:// URI, or cn: and a common\nname. Empty: every holder of a certificate of `client_ca`.";
         ),
     },
     Section {
         name: "access",
-        doc: "Who may do what: roles, which are kept with the apps (`sealwire roles`, `sealwire principals`).",
+        doc: "Authorization by roles, which are kept with the apps (`sealwire roles`, `sealwire principals`).",
         keys: keys!("access":
             "mode", ValueKind::Choice(&["enforce", "observe", "off"]), Literal::Text("enforce"),
-                "\"enforce\" refuses what no role of the caller grants. \"observe\" lets it pass, counts it and says so in the log\nonce in a while. \"off\" looks at nothing: any certificate of `tls.client_ca` may use every app.";
+                "\"enforce\" denies requests that no role of the principal grants. \"observe\" permits, counts and logs them. \"off\"\nchecks nothing: any certificate of `tls.client_ca` may use every app.";
             "administrators", ValueKind::Principals, Literal::NoEntries,
-                "Who gets the role `administrator` at a start at which nobody has any role, by the name in their certificate:\na DNS name, a spiffe:// URI, or cn: and a common name. Of no effect after that.";
+                "Principals that get the role `administrator` at the first start, when nobody has a role, by the name in their\ncertificate: a DNS name, a spiffe:// URI, or cn: and a common name. Without effect afterwards.";
             "name_order", ValueKind::Identity, Literal::NoEntries,
-                "Which name of a certificate is its holder's, the first kind that it has: [\"spiffe\", \"dns\", \"cn\"] in the order that\nyou choose. Certificates with none of those that you list are turned away. Empty: all three in that order.";
+                "Kinds of names that identify a principal, in order of preference: [\"spiffe\", \"dns\", \"cn\"]. A certificate without\nany of the listed kinds is rejected. Empty: all three in that order.";
             "cache_entries", ValueKind::Number { unit: "principals", min: 1, max: 1 << 20 }, Literal::Number(10_000),
-                "Principals that are remembered with what they may do. Each of the others costs a look-up in the store.";
+                "Principals in the permission cache. A request of any other principal costs a lookup in the store.";
             "cache_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(300),
-                "How long one is remembered at most, and a quarter of it at least. A change of roles ends it at once.";
+                "Cache time-to-live; the effective value is jittered between 25 % and 100 %. A change of roles ends it at once.";
             "cache_negative_s", ValueKind::Number { unit: "s", min: 1, max: 86_400 }, Literal::Number(30),
-                "The same for principals without a role.";
+                "Cache time-to-live of principals without a role.";
             "stale_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(0),
-                "How much longer one is used while the store does not answer. 0: its calls are `unavailable` then. Somebody\nwho lost a role on another engine keeps it on this one for so long, if this one cannot reach the store.";
+                "Additional time for which cached permissions are used while the store does not answer. 0: such requests are\n`unavailable`. A role that was revoked on another engine stays in effect here for as long.";
         ),
     },
     Section {
         name: "tls",
-        doc: "Who the engine is, and whose callers it takes.",
+        doc: "The server certificate, and the authorities of clients.",
         keys: keys!("tls":
             "certificate", ValueKind::Path, Literal::Text("tls/server.pem"),
                 "PEM file with the server's certificate, then any intermediates.";
             "key", ValueKind::Path, Literal::Text("tls/server-key.pem"),
                 "PEM file with the private key of that certificate. Other users must not be able to read it.";
             "client_ca", ValueKind::Path, Literal::Text("tls/client-ca.pem"),
-                "PEM file with the authorities whose client certificates are accepted. There is no way in without one.";
+                "PEM file with the authorities of client certificates. Every client needs a certificate.";
             "client_crl", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with revocation lists of those authorities. Empty: none.";
             "tls12", ValueKind::Flag, Literal::Flag(false),
-                "Accept TLS 1.2 as well as 1.3. For callers that cannot do better.";
+                "Accept TLS 1.2 as well as 1.3, for clients without 1.3.";
             "watch_s", ValueKind::Number { unit: "s", min: 0, max: 3_600 }, Literal::Number(5),
-                "How often the files above, and those of `control`, are looked at. Changed ones are put in service once they\nload and hold still for half a second; what does not load changes nothing. No connection is dropped but those\nwhose certificate is not accepted any more. 0: only at SIGHUP.";
+                "Interval at which the files above, and those of `control`, are checked. Changed files are used when they load and\nhave been stable for half a second. Only connections whose certificate is no longer accepted are closed. 0: check\nonly at SIGHUP.";
         ),
     },
     Section {
         name: "state",
-        doc: "What the engine keeps.",
+        doc: "Storage of apps, keys and tokens.",
         keys: keys!("state":
             "mode", ValueKind::Choice(&["stateless", "embedded", "postgres"]), Literal::Text("embedded"),
                 "\"postgres\" keeps everything in a database that several engines share. \"embedded\" keeps apps, sealed keys and tokens in a folder that this engine alone uses. \"stateless\" keeps\nno tokens and only reads the apps and their sealed keys from a file, which others write; looked at each second.";
@@ -216,7 +216,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "folder", ValueKind::Path, Literal::Text("state"),
                 "That folder, when mode is \"embedded\".";
             "poll_s", ValueKind::Number { unit: "s", min: 1, max: 30 }, Literal::Number(30),
-                "How often the store is asked whether apps have changed, where it does not say so by itself. Three times as\nlong after an engine was last heard of, names that it may serve are used again.";
+                "Interval at which the store is polled for changes, if it sends no notifications. A deleted name can be used again\nthree intervals after the last sign of life of an engine that may serve it.";
         ),
     },
     Section {
@@ -234,13 +234,13 @@ pub(crate) const SECTIONS: &[Section] = &[
             "client_key", ValueKind::OptionalPath, Literal::Text(""),
                 "PEM file with its private key.";
             "tls", ValueKind::Choice(&["require", "off"]), Literal::Text("require"),
-                "Whether TCP is encrypted. \"off\" is accepted on loopback only; sockets need none.";
+                "Encryption of TCP connections. \"off\" is accepted on loopback only; Unix sockets need none.";
             "writers", ValueKind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
                 "Connections that write tokens. Two keep one at work while the other waits for the disk.";
             "readers", ValueKind::Number { unit: "connections", min: 1, max: 32 }, Literal::Number(2),
                 "Connections that read tokens.";
             "timeout_ms", ValueKind::Number { unit: "ms", min: 100, max: 60_000 }, Literal::Number(5_000),
-                "How long a call on the database may take, with waiting for a connection.";
+                "Timeout of a database operation, including the wait for a connection.";
         ),
     },
     Section {
@@ -262,18 +262,18 @@ pub(crate) const SECTIONS: &[Section] = &[
             "threads", ValueKind::Number { unit: "threads", min: 0, max: 1_024 }, Literal::Number(0),
                 "0: one per core. These threads never wait, so more than cores buys nothing.";
             "precomputed_tables", ValueKind::Number { unit: "key versions", min: 0, max: 65_536 }, Literal::Number(64),
-                "How many of the busiest key versions are kept ready. One on P-256 gets a table that makes its\nDiffie-Hellman five times cheaper; it takes 150 KB, and 20 ms to make. 0: no tables.";
+                "Number of the busiest key versions with a precomputed table, on P-256. A table makes Diffie-Hellman five times\ncheaper, and takes 150 KB and 20 ms to make. 0: no tables.";
             "ready_keys", ValueKind::Number { unit: "keys", min: 0, max: 1_024 }, Literal::Number(16),
                 "Ephemeral keys made ahead for each of those versions (the busiest one if `precomputed_tables` is 0) while crypto\nthreads are idle, each used once. 0: none; needed where a snapshot of the machine may be resumed twice.";
             "open_key_cache_entries", ValueKind::Number { unit: "keys", min: 0, max: 1 << 20 }, Literal::Number(4_096),
                 "Key schedules of opened envelopes kept in memory, so that decrypting more fields of one request needs no\nDiffie-Hellman. About 1 KiB each. 0: none outlives its call.";
             "open_key_cache_s", ValueKind::Number { unit: "s", min: 1, max: 3_600 }, Literal::Number(60),
-                "How long one is kept, counted from its first use. One of a disabled key goes at once.";
+                "Cache time-to-live, counted from the first use. Entries of a disabled key are removed at once.";
         ),
     },
     Section {
         name: "evervault",
-        doc: "What is read of the Evervault format (proto/evervault.md).",
+        doc: "Compatibility with the Evervault format (proto/evervault.md).",
         keys: keys!("evervault":
             "legacy", ValueKind::Flag, Literal::Flag(false),
                 "Read the tags and file versions that the vendor has given up. Turn it on to move old data, then off\nagain: the role of such a value can be stripped.";
@@ -291,12 +291,12 @@ pub(crate) const SECTIONS: &[Section] = &[
     },
     Section {
         name: "schedule",
-        doc: "Which call may begin, and whose turn it is. crates/schedule/README.md shows by experiment what each does.",
+        doc: "Admission and fair order of requests. crates/schedule/README.md shows the effect of each setting by experiment.",
         keys: keys!("schedule":
             "wait_max_ms", ValueKind::Number { unit: "ms", min: 1, max: 3_600_000 }, Literal::Number(250),
                 "Wait, as predicted, at which a call of ordinary size is refused as `overloaded`. Calls are delayed, more and\nmore, from a quarter of it on. A call that has not begun after twice this time is refused, too; a larger one\nafter twice the wait that was predicted for it. A quarter of what callers wait is a good choice.";
             "slice_us", ValueKind::Number { unit: "us", min: 10, max: 100_000 }, Literal::Number(100),
-                "Work between two decisions about whose turn it is. Shorter: small calls wait less; longer: fewer\ndecisions. Between 50 and 250 little changes.";
+                "Length of a slice of work. Shorter: small requests wait less; longer: fewer scheduling decisions. Between 50 and 250\nlittle changes.";
             "memory_mib", ValueKind::Number { unit: "MiB", min: 1, max: 1 << 20 }, Literal::Number(1_024),
                 "Memory for requests and replies, over all connections. A caller may hold as much as it leaves free: one\nalone a half, n of them one part of n + 1 each. Beyond its share a call is refused as `overloaded`.";
             "weights", ValueKind::Weights, Literal::NoEntries,
@@ -305,10 +305,10 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "\"arrival\" is first come, first served, one whole call after the other, nobody held back. To compare with:\none large call makes everybody late.";
         ),
     },
-    Section { name: "limits", doc: "Every bound. Beyond it the engine says so.", keys: limits::KEYS },
+    Section { name: "limits", doc: "Limits. A request beyond a limit gets a typed error.", keys: limits::KEYS },
     Section {
         name: "audit",
-        doc: "A record of every call, chained so that what is done to it is found (proto/audit.md). Never a value or a key.",
+        doc: "The audit trail: one chained, authenticated record per request (proto/audit.md). Never a value or a key.",
         keys: keys!("audit":
             "folder", ValueKind::OptionalPath, Literal::Text(""),
                 "Folder of the records, for this engine alone. Empty: none are kept.";
@@ -319,15 +319,15 @@ pub(crate) const SECTIONS: &[Section] = &[
             "segment_mib", ValueKind::Number { unit: "MiB", min: 1, max: 4_096 }, Literal::Number(64),
                 "Size at which a file ends and the next begins; 64 MiB hold about 180,000 calls.";
             "segment_hours", ValueKind::Number { unit: "h", min: 1, max: 8_784 }, Literal::Number(24),
-                "Age at which it does.";
+                "Age at which a file ends and the next begins.";
             "folder_mib_max", ValueKind::Number { unit: "MiB", min: 0, max: 1 << 24 }, Literal::Number(0),
-                "Most that all files of the folder may come to. Beyond it records cannot be written until `sealwire audit archive`\nhas moved old segments away. 0: as much as the disk holds.";
+                "Largest total size of the folder. Beyond it records cannot be written until `sealwire audit archive` has moved old\nsegments away. 0: the size of the disk.";
             "reserve_mib", ValueKind::Number { unit: "MiB", min: 0, max: 1 << 20 }, Literal::Number(64),
-                "Room that is kept for permitted calls, at most a tenth of folder_mib_max: with less, refused requests are\ncounted and not recorded one by one.";
+                "Free space reserved for permitted requests, at most a tenth of folder_mib_max. With less, rejected requests are\ncounted and not recorded one by one.";
             "queue_records", ValueKind::Number { unit: "records", min: 64, max: 1 << 20 }, Literal::Number(16_384),
-                "Most records that wait to be written.";
+                "Largest number of records that wait to be written.";
             "queue_mib", ValueKind::Number { unit: "MiB", min: 1, max: 1_024 }, Literal::Number(16),
-                "Most memory of those. The trail takes at most five times as much.";
+                "Memory limit of those records. The trail takes at most five times as much.";
         ),
     },
     Section {
@@ -337,7 +337,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             "interval_s", ValueKind::Number { unit: "s", min: 0, max: 86_400 }, Literal::Number(60),
                 "Time between two sweeps, shortened at random by up to a quarter. 0: this engine never sweeps.";
             "rows_per_s", ValueKind::Number { unit: "rows", min: 1, max: 1_000_000 }, Literal::Number(2_000),
-                "Most rows that a sweep looks at in a second. It also rests nine times as long as the store takes for a batch.";
+                "Largest number of rows that a sweep reads per second. After each batch it rests nine times as long as the store took.";
         ),
     },
     Section {
@@ -345,24 +345,24 @@ pub(crate) const SECTIONS: &[Section] = &[
         doc: "Spans of calls for an OpenTelemetry collector (OTLP/HTTP in JSON). Names, counts and times, never a value or a key.",
         keys: keys!("traces":
             "endpoint", ValueKind::OptionalUrl, Literal::Text(""),
-                "Where the collector takes traces, in plain HTTP: one beside the engine, such as\nhttp://127.0.0.1:4318/v1/traces. Empty: no spans are made.";
+                "URL of the collector in plain HTTP, on the same machine, such as http://127.0.0.1:4318/v1/traces. Empty: no spans.";
             "sample_ratio", ValueKind::Fraction, Literal::Number(0),
                 "Fraction of the requests without a trace context that are traced. A request with a trace context is traced if its\n`traceparent` says sampled.";
             "spans_per_s_max", ValueKind::Number { unit: "spans", min: 1, max: 10_000 }, Literal::Number(100),
-                "Most spans in a second, whoever asks for them. Calls beyond that are not traced, and counted.";
+                "Largest number of spans per second. Requests beyond it are not traced, and counted.";
             "queue_spans", ValueKind::Number { unit: "spans", min: 1, max: 1 << 16 }, Literal::Number(2_048),
-                "Most spans that wait to be sent, about half a KiB each. Those beyond are dropped, and counted: calls never wait.";
+                "Largest number of queued spans, about half a KiB each. Further spans are dropped and counted; requests never wait.";
             "batch_spans", ValueKind::Number { unit: "spans", min: 1, max: 4_096 }, Literal::Number(512),
-                "Most spans sent together, in about 1 KiB each.";
+                "Largest number of spans per request to the collector, about 1 KiB each.";
             "batch_ms", ValueKind::Number { unit: "ms", min: 1, max: 60_000 }, Literal::Number(1_000),
-                "How long a span waits for others to be sent with it.";
+                "Longest time that a span waits for its batch.";
             "timeout_ms", ValueKind::Number { unit: "ms", min: 10, max: 30_000 }, Literal::Number(2_000),
-                "How long the collector may take for one batch. At a stop, how long it may take for all that is left.";
+                "Timeout of one batch. At shutdown, timeout of all remaining spans.";
         ),
     },
     Section {
         name: "log",
-        doc: "What is written to standard error. Never a value, a key or a payload.",
+        doc: "The log on standard error. Never a value, a key or a payload.",
         keys: keys!("log":
             "format", ValueKind::Choice(&["human", "json"]), Literal::Text("human"),
                 "\"human\" for a terminal, \"json\" for a collector: one object per line.";
