@@ -3,7 +3,7 @@
 //! A client reserves capacity for its rows and bytes before it does any work for them. The [`Permit`] accompanies the
 //! group through the [`Coalescer`](crate::Coalescer). The permit is released when the store has responded, or when it
 //! is dropped. Without the throttle, waiting is unbounded in memory, invisible and uneven: some requests wait for a
-//! whole commit, others not at all. `pacer.rs` has the rule and its source.
+//! whole commit, others not at all. `admission_queue.rs` has the rule and its source.
 //!
 //! `sim.rs` simulates 1,000 writers with a demand of 1.25 times the store's capacity, in writes of 500 rows that take
 //! 275 ms. The table shows waits in ms and the fraction admitted within 1 ms:
