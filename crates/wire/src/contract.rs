@@ -43,13 +43,20 @@ fn methods_and_notifications() {
 
 #[test]
 fn params() {
+    let options = table("Request options", "option");
     for method in Method::ALL {
         let section = format!("{method} params");
-        let expect: Vec<[&str; 4]> = method
+        let mut expect: Vec<[&str; 4]> = method
             .params()
             .iter()
             .map(|param| [param.name, param.types, param.default.unwrap_or("required"), param.rule])
             .collect();
+        let takes_options =
+            Methods::DATA.contains(method) && ![Method::Inspect, Method::Info, Method::Health].contains(&method);
+        if takes_options {
+            let own = expect.len().checked_sub(options.len()).unwrap_or_else(|| panic!("{method} takes no options"));
+            assert_eq!(options, expect.split_off(own), "{method}");
+        }
         if expect.is_empty() {
             assert!(PAGE.contains(&format!("### {section}\n\nNone.\n")));
         } else {
