@@ -11,6 +11,7 @@
 
 mod cache;
 mod decide;
+mod error;
 mod mask;
 mod operation;
 mod principal;
@@ -19,8 +20,9 @@ mod role;
 
 pub use cache::{Cache, CacheBounds, LoadError, Loader, Stats};
 pub use decide::{AccessMode, Ask, Decision, Denied, Extent, Grants, Missing, Permit, Permitted, Sight};
-pub use mask::{MASK_BYTES_MAX, MaskText};
+pub use error::{GRANTS_MAX, HOURLY_MAX, MASK_BYTES_MAX, NAMES_MAX, RoleError};
+pub use mask::MaskText;
 pub use operation::{Group, Operation, Operations};
 pub use principal::{Identity, Principal, PrincipalError, PrincipalKind, is_host_name};
 pub use record::{Binding, ROLES_MAX, RecordError, principal_key, role_key};
-pub use role::{ADMINISTRATOR, GRANTS_MAX, Grant, HOURLY_MAX, NAMES_MAX, Names, Role, RoleError, RoleName};
+pub use role::{ADMINISTRATOR, Grant, Names, Role, RoleName};

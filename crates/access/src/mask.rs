@@ -6,10 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::role::RoleError;
-
-/// Longest text of a mask, in bytes.
-pub const MASK_BYTES_MAX: usize = 1_024;
+use crate::error::{MASK_BYTES_MAX, RoleError};
 
 /// The text of a mask function, such as `partial(last=4)`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -8,85 +8,18 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::chain::Link;
-use crate::checkpoint::{HEAD_FILE, Head};
+use crate::chain::{Head, Link};
+use crate::checkpoint::HEAD_FILE;
 use crate::files::{self, Segment};
 use crate::key::AuditKey;
-use crate::note::{self, NoteError};
+use crate::note::NoteError;
 use crate::segment::Header;
+use crate::statement::{ARCHIVED_FILE, Archived};
 use crate::timestamp::Moment;
-use crate::verify::{Anchor, Problem, Range, VerifyError, verify};
+use crate::verify::{Problem, Range, VerifyError, verify};
 
-/// File name of the statement in the folder.
-pub const ARCHIVED_FILE: &str = "archived.json";
-/// Largest size of a statement in bytes.
-const BYTES_MAX: usize = 1_024;
 /// Lock file held while segments are moved.
 const LOCK_FILE: &str = "archive.lock";
-
-/// The archive statement: every record up to `last` was moved away.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Archived {
-    /// Returns the last record that was moved away.
-    pub(crate) last: Head,
-    /// Number of findings in the moved segments, over all moves.
-    pub findings: u64,
-}
-
-impl Archived {
-    /// Returns the last record that was moved away.
-    #[must_use]
-    pub fn last(&self) -> Anchor {
-        Anchor { seq: self.last.seq, hash: self.last.hash }
-    }
-
-    pub(crate) fn link(&self) -> Link {
-        self.last.link()
-    }
-
-    fn encode(&self, key: &AuditKey) -> Vec<u8> {
-        let mut out = Vec::with_capacity(512);
-        note::begin(&mut out, &self.last);
-        crate::json::count(&mut out, "findings", self.findings);
-        let mac = key.archived_mac(&out);
-        note::end(&mut out, &mac);
-        out.push(b'\n');
-        out
-    }
-
-    /// Reads the statement of a folder. With a key, accepts only a statement that is authenticated with that key.
-    ///
-    /// # Errors
-    ///
-    /// [`NoteError`]. Without a key, forgeries are not detected.
-    pub fn read(folder: &Path, key: Option<&AuditKey>) -> Result<Self, NoteError> {
-        Self::parse(&note::read(&folder.join(ARCHIVED_FILE), BYTES_MAX)?, key)
-    }
-
-    fn parse(bytes: &[u8], key: Option<&AuditKey>) -> Result<Self, NoteError> {
-        let (last, findings) = note::parse(bytes, key, AuditKey::archived_mac)?;
-        let archived = Self { last, findings };
-        if key.is_some_and(|key| archived.encode(key) != bytes) {
-            return Err(NoteError::Damaged);
-        }
-        Ok(archived)
-    }
-
-    /// Reads and authenticates the statement of a folder. Returns `None` if there is none.
-    fn find(folder: &Path, key: &AuditKey) -> Result<Option<Self>, ArchiveError> {
-        match Self::read(folder, Some(key)) {
-            Ok(archived) => Ok(Some(archived)),
-            Err(NoteError::Missing) => Ok(None),
-            Err(error) => Err(ArchiveError::Note { path: folder.join(ARCHIVED_FILE), error }),
-        }
-    }
-
-    /// Replaces the statement atomically: after a crash, either the old or the new statement is there.
-    fn write(&self, folder: &Path, key: &AuditKey) -> Result<(), ArchiveError> {
-        replace(&folder.join(ARCHIVED_FILE), &mut &*self.encode(key))?;
-        files::sync_folder(folder).map_err(at(folder))
-    }
-}
 
 /// A request to move segments.
 #[derive(Clone, Debug)]
@@ -180,7 +113,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> ArchiveError {
 pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) -> Result<Moved, ArchiveError> {
     let Move { folder, to, before, despite_findings } = this;
     let _moving = locked(folder, LOCK_FILE)?;
-    let archived = Archived::find(folder, key)?;
+    let archived = find_statement(folder, key)?;
     let floor = archived.as_ref().map_or(0, |archived| archived.link().seq);
     let mut all = files::segments(folder).map_err(at(folder))?;
     // A segment without a first record is left over from a killed engine. The segment before it is then the last one.
@@ -218,9 +151,25 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
     let end = Head { chain: report.chain, key: key.id(), seq: end.seq, hash: end.hash, file: name };
     let bytes = fill(folder, to, key, &end, archived.as_ref(), moved, progress)?;
     let findings_before = archived.map_or(0, |archived| archived.findings);
-    Archived { last: end, findings: findings_before.saturating_add(findings) }.write(folder, key)?;
+    let statement = Archived { last: end, findings: findings_before.saturating_add(findings) };
+    write_statement(&statement, folder, key)?;
     remove(folder, moved)?;
     Ok(Moved { segments: moved.len(), bytes, records: Some((first, last)), findings })
+}
+
+/// Reads and authenticates the statement of a folder. Returns `None` if there is none.
+fn find_statement(folder: &Path, key: &AuditKey) -> Result<Option<Archived>, ArchiveError> {
+    match Archived::read(folder, Some(key)) {
+        Ok(archived) => Ok(Some(archived)),
+        Err(NoteError::Missing) => Ok(None),
+        Err(error) => Err(ArchiveError::Note { path: folder.join(ARCHIVED_FILE), error }),
+    }
+}
+
+/// Replaces the statement atomically: after a crash, either the old or the new statement is there.
+fn write_statement(statement: &Archived, folder: &Path, key: &AuditKey) -> Result<(), ArchiveError> {
+    replace(&folder.join(ARCHIVED_FILE), &mut &*statement.encode(key))?;
+    files::sync_folder(folder).map_err(at(folder))
 }
 
 /// Removes what a move that was killed left, where it has a copy, byte for byte. What has none stays: it is nobody's to
@@ -313,7 +262,7 @@ fn fill(
                 return Err(elsewhere("holds segments without a head".to_owned()));
             }
             if let Some(archived) = archived {
-                archived.write(to, key)?;
+                write_statement(archived, to, key)?;
             }
         }
         Err(error) => return Err(ArchiveError::Note { path: to.join(HEAD_FILE), error }),

@@ -3,11 +3,9 @@
 //! `{"seq":N` + body + `,"hash":"` 64 digits `","mac":"` 32 digits `"}` newline. The hash is SHA-256 of the 32 bytes of
 //! the hash before and of everything up to `,"hash"`; before the first record stands a hash of the chain's random name.
 
-use std::fmt;
 use std::str::FromStr;
 
-use sha2::{Digest as _, Sha256};
-
+use crate::digest::Digest;
 use crate::json;
 use crate::key::{AuditKey, MAC_BYTES};
 
@@ -23,44 +21,6 @@ const MAC: &[u8] = b"\",\"mac\":\"";
 const END: &[u8] = b"\"}";
 /// Bytes after the body, without the newline.
 const SEAL_BYTES: usize = HASH.len() + 64 + MAC.len() + 2 * MAC_BYTES + END.len();
-
-/// A SHA-256 hash, displayed in hexadecimal.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest(pub [u8; 32]);
-
-impl Digest {
-    /// Returns the hash that precedes the first record of a chain of that name.
-    pub(crate) fn genesis(chain: &[u8; 16]) -> Self {
-        Self(Sha256::new().chain_update(b"sealwire/audit/1").chain_update(chain).finalize().into())
-    }
-
-    /// Returns the next hash: this one chained with a line up to its seal.
-    pub(crate) fn with(&self, sealed: &[u8]) -> Self {
-        Self(Sha256::new().chain_update(self.0).chain_update(sealed).finalize().into())
-    }
-}
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = Vec::with_capacity(64);
-        json::hex(&mut text, &self.0);
-        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Digest({self})")
-    }
-}
-
-impl FromStr for Digest {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        json::unhex(text.as_bytes()).map(Self).ok_or("must be 64 hexadecimal digits")
-    }
-}
 
 /// The end of a chain: the number and hash of its last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +45,46 @@ impl Link {
         json::hex(out, &key.line_mac(&self.hash));
         out.extend_from_slice(END);
         out.push(b'\n');
+    }
+}
+
+/// A record's number and hash, stored where an attacker with write access to the log cannot change them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// The record number.
+    pub seq: u64,
+    /// The record's hash.
+    pub hash: Digest,
+}
+
+impl FromStr for Anchor {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = "must be SEQ:HASH, as `sealwire audit checkpoint` prints it";
+        let (seq, hash) = text.split_once(':').ok_or(wrong)?;
+        Ok(Self { seq: seq.parse().map_err(|_| wrong)?, hash: hash.parse().map_err(|_| wrong)? })
+    }
+}
+
+/// The last record of an audit log or of its archived part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Random name of the chain.
+    pub chain: [u8; 16],
+    /// Id of the key that authenticates the checkpoint.
+    pub key: String,
+    /// Number of the record; 0 before the first.
+    pub seq: u64,
+    /// Hash of the record.
+    pub hash: Digest,
+    /// File name of the segment that holds the record.
+    pub file: String,
+}
+
+impl Head {
+    pub(crate) fn link(&self) -> Link {
+        Link { seq: self.seq, hash: self.hash }
     }
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use crate::chain::{Digest, Link};
+use crate::chain::Head;
 use crate::key::AuditKey;
 use crate::note::{self, NoteError};
 
@@ -18,26 +18,7 @@ pub const HEAD_FILE: &str = "head.json";
 /// Size of a checkpoint in bytes, with the newline.
 const BYTES: usize = 384;
 
-/// The last record of an audit log or of its archived part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// Random name of the chain.
-    pub chain: [u8; 16],
-    /// Id of the key that authenticates the checkpoint.
-    pub key: String,
-    /// Number of the record; 0 before the first.
-    pub seq: u64,
-    /// Hash of the record.
-    pub hash: Digest,
-    /// File name of the segment that holds the record.
-    pub file: String,
-}
-
 impl Head {
-    pub(crate) fn link(&self) -> Link {
-        Link { seq: self.seq, hash: self.hash }
-    }
-
     pub(crate) fn encode(&self, key: &AuditKey) -> Vec<u8> {
         let mut out = Vec::with_capacity(BYTES);
         self.encode_into(key, &mut out);
@@ -84,6 +65,7 @@ mod tests {
 
     use super::*;
     use crate::chain::SEQ_MAX;
+    use crate::digest::Digest;
     use crate::files::Segment;
 
     #[test]

@@ -7,7 +7,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use crate::chain::Digest;
+use crate::digest::Digest;
 
 /// Bytes of a MAC: HMAC-SHA-256 truncated to its first half, as RFC 2104 and RFC 4868 allow.
 pub(crate) const MAC_BYTES: usize = 16;

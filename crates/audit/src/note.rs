@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::chain::{Digest, SEQ_MAX};
-use crate::checkpoint::Head;
+use crate::chain::{Head, SEQ_MAX};
+use crate::digest::Digest;
 use crate::json;
 use crate::key::{AuditKey, MAC_BYTES, same};
 

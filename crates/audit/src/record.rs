@@ -270,7 +270,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::chain::{Digest, Line, Link};
+    use crate::chain::{Line, Link};
+    use crate::digest::Digest;
     use crate::key::AuditKey;
 
     fn arbitrary_text() -> impl Strategy<Value = String> {

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::chain::{Digest, LINE_BYTES_MAX, Line, Link, SEQ_MAX};
+use crate::chain::{LINE_BYTES_MAX, Line, Link, SEQ_MAX};
+use crate::digest::Digest;
 use crate::json;
 use crate::timestamp::Moment;
 

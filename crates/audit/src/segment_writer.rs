@@ -9,15 +9,16 @@ use std::io::{self, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::archive::{ARCHIVED_FILE, Archived};
-use crate::chain::{Digest, Link};
-use crate::checkpoint::{HEAD_FILE, Head};
+use crate::chain::{Head, Link};
+use crate::checkpoint::HEAD_FILE;
+use crate::digest::Digest;
 use crate::files::{self, Segment};
 use crate::json;
 use crate::key::{AuditKey, same};
 use crate::note::NoteError;
 use crate::record::begin;
 use crate::segment::{Header, Lines};
+use crate::statement::{ARCHIVED_FILE, Archived};
 use crate::timestamp::Moment;
 use crate::verify::TRIES_MAX;
 

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::chain::Digest;
+use crate::digest::Digest;
 use crate::files;
 use crate::key::AuditKey;
 use crate::record::{Event, Record};

@@ -11,15 +11,14 @@ mod finding;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use crate::archive::Archived;
-use crate::chain::Digest;
-use crate::checkpoint::Head;
+use crate::chain::{Anchor, Head};
+use crate::digest::Digest;
 use crate::files::{self, Segment};
 use crate::key::AuditKey;
 use crate::note::NoteError;
 use crate::segment::Lines;
+use crate::statement::Archived;
 use check::Check;
 pub use finding::{Finding, Problem};
 
@@ -29,25 +28,6 @@ const FINDINGS_MAX: usize = 1_000;
 pub(crate) const TRIES_MAX: u32 = 10;
 /// Bytes between two progress reports.
 const PROGRESS_BYTES: u64 = 4 << 20;
-
-/// A record's number and hash, stored where an attacker with write access to the log cannot change them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Anchor {
-    /// The record number.
-    pub seq: u64,
-    /// The record's hash.
-    pub hash: Digest,
-}
-
-impl FromStr for Anchor {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = "must be SEQ:HASH, as `sealwire audit checkpoint` prints it";
-        let (seq, hash) = text.split_once(':').ok_or(wrong)?;
-        Ok(Self { seq: seq.parse().map_err(|_| wrong)?, hash: hash.parse().map_err(|_| wrong)? })
-    }
-}
 
 /// The records to verify; by default all since the last archived record. Verification covers whole segments, so it can
 /// include more records.

@@ -5,6 +5,7 @@
 //! Order: default, then file, then environment. Nothing is read from the process except what [`Environment`] holds.
 
 mod error;
+pub mod key;
 pub mod keys;
 mod limits;
 mod reload;
@@ -23,7 +24,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 pub use error::{ConfigError, Origin, Problem};
-use keys::{Key, SECTIONS, Value, Values};
+use key::{Key, Value, Values};
+use keys::SECTIONS;
 pub use limits::{CALL_BYTES, Limits};
 pub use sealwire_access::AccessMode;
 use sealwire_access::{Identity, Principal, PrincipalKind};
@@ -495,7 +497,7 @@ impl Config {
     /// Every problem at once, by key name.
     pub fn parse(text: &str, environment: &Environment, folder: &Path) -> Result<Self, ConfigError> {
         let mut problems = Vec::new();
-        let mut values = Values::defaults();
+        let mut values = Values::defaults(keys::all());
         read_file(text, &mut values, &mut problems)?;
         read_environment(environment, &mut values, &mut problems);
         ConfigError::unless_empty(problems)?;
@@ -517,7 +519,7 @@ impl Config {
 
     /// Every default, with paths relative to `folder`.
     pub fn defaults(folder: &Path) -> Self {
-        Self::build(&mut Values::defaults(), folder)
+        Self::build(&mut Values::defaults(keys::all()), folder)
     }
 
     fn build(values: &mut Values, folder: &Path) -> Self {
@@ -650,13 +652,13 @@ impl Config {
 fn control(values: &mut Values, folder: &Path) -> Option<ControlListen> {
     let client_ca = values.optional_path("control", "client_ca", folder);
     let client_crl = values.optional_path("control", "client_crl", folder);
-    let principals = values.list("control", "principals").iter().filter_map(|name| keys::caller(name)).collect();
+    let principals = values.list("control", "principals").iter().filter_map(|name| key::caller(name)).collect();
     let address = optional_address(values, "control")?;
     Some(ControlListen { address, client_ca, client_crl, principals })
 }
 
 fn weights(list: &[String]) -> HashMap<Caller, u32> {
-    list.iter().filter_map(|text| keys::weight(text)).collect()
+    list.iter().filter_map(|text| key::weight(text)).collect()
 }
 
 fn address(values: &mut Values, section: &'static str) -> SocketAddr {
@@ -692,7 +694,7 @@ fn read_file(text: &str, values: &mut Values, problems: &mut Vec<Problem>) -> Re
                 problems.push(Problem::UnknownKey { key, line });
                 continue;
             };
-            let checked = from_toml(key, value).and_then(|value| keys::check(key, &value).map(|()| value));
+            let checked = from_toml(key, value).and_then(|value| key::check(key, &value).map(|()| value));
             match checked {
                 Ok(value) => values.set(key, value),
                 Err(problem) => problems.push(Problem::Value { key: key.path(), origin: Origin::Line(line), problem }),
@@ -704,11 +706,11 @@ fn read_file(text: &str, values: &mut Values, problems: &mut Vec<Problem>) -> Re
 
 fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
     match value.get_ref() {
-        DeValue::Float(float) if matches!(key.kind, keys::ValueKind::Fraction) => {
-            keys::fraction(float.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
+        DeValue::Float(float) if matches!(key.kind, key::ValueKind::Fraction) => {
+            key::fraction(float.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
         }
-        DeValue::Integer(integer) if matches!(key.kind, keys::ValueKind::Fraction) => {
-            keys::fraction(integer.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
+        DeValue::Integer(integer) if matches!(key.kind, key::ValueKind::Fraction) => {
+            key::fraction(integer.as_str()).ok_or_else(|| "must be a number from 0 to 1".into())
         }
         DeValue::String(text) => Ok(Value::Text(text.to_string())),
         DeValue::Boolean(flag) => Ok(Value::Flag(*flag)),
@@ -716,17 +718,14 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
             Ok(number) => Ok(Value::Number(number)),
             // Negative or beyond 64 bits. Let the range speak, if there is one.
             Err(_) => Err(match key.kind {
-                keys::ValueKind::Number { unit, min, max } => format!("must be in {min}..={max} {unit}"),
+                key::ValueKind::Number { unit, min, max } => format!("must be in {min}..={max} {unit}"),
                 _ => "must be text in quotes".into(),
             }),
         },
         DeValue::Array(items)
             if matches!(
                 key.kind,
-                keys::ValueKind::Roles
-                    | keys::ValueKind::Weights
-                    | keys::ValueKind::Principals
-                    | keys::ValueKind::Identity
+                key::ValueKind::Roles | key::ValueKind::Weights | key::ValueKind::Principals | key::ValueKind::Identity
             ) =>
         {
             let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
@@ -752,8 +751,8 @@ fn read_environment(environment: &Environment, values: &mut Values, problems: &m
         let checked = value
             .to_str()
             .ok_or_else(|| "must be UTF-8".to_owned())
-            .and_then(|text| keys::from_text(key, text))
-            .and_then(|value| keys::check(key, &value).map(|()| value));
+            .and_then(|text| key::from_text(key, text))
+            .and_then(|value| key::check(key, &value).map(|()| value));
         match checked {
             Ok(value) => values.set(key, value),
             Err(problem) => {

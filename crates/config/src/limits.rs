@@ -6,7 +6,7 @@
 //!
 //! Sizes add up: see [`Limits::check`] for what must hold between them.
 
-use crate::keys::{Key, Literal, ValueKind, Values};
+use crate::key::{Key, Literal, ValueKind, Values};
 use crate::{ConfigError, Problem};
 
 /// Bytes that a call is counted with beside its messages, for its books, its walk and its keys.

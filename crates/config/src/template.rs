@@ -5,7 +5,8 @@
 
 use std::fmt::Write;
 
-use super::keys::{Key, Literal, SECTIONS, ValueKind};
+use super::key::{Key, Literal, ValueKind};
+use super::keys::SECTIONS;
 
 const HEAD: &str = "\
 # Sealwire configuration: every key, at its default. A file needs only the keys that differ.

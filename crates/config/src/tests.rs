@@ -1,4 +1,4 @@
-use super::keys::{Literal, ValueKind};
+use super::key::{Literal, ValueKind};
 use super::*;
 
 fn parse(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
@@ -22,14 +22,14 @@ fn the_reference_parses_to_the_defaults() {
 
 #[test]
 fn every_key_is_read_and_documented() {
-    let mut values = Values::defaults();
+    let mut values = Values::defaults(keys::all());
     Config::build(&mut values, Path::new(""));
     assert!(values.left().is_empty(), "in the table, but no field takes it: {:?}", values.left());
     let reference = Config::reference();
     for key in keys::all() {
         assert!(reference.contains(&format!("\n{} = ", key.name)), "{}", key.path());
         assert!(key.doc.trim_end().ends_with('.'), "{}: one sentence at least", key.path());
-        keys::check(key, &default_of(key)).unwrap_or_else(|problem| panic!("{}: {problem}", key.path()));
+        key::check(key, &default_of(key)).unwrap_or_else(|problem| panic!("{}: {problem}", key.path()));
     }
 }
 
@@ -73,10 +73,10 @@ fn the_environment_overrides_every_key() {
             _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
         };
         let environment = Environment::from_pairs([(key.variable(), text)]);
-        let (mut values, mut problems) = (Values::defaults(), Vec::new());
+        let (mut values, mut problems) = (Values::defaults(keys::all()), Vec::new());
         read_environment(&environment, &mut values, &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
-        let mut untouched = Values::defaults();
+        let mut untouched = Values::defaults(keys::all());
         untouched.set(key, expected);
         assert!(values.same_as(&untouched), "{}", key.path());
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::schedule::Ahead;
+use crate::precomputed::Precomputed;
 use crate::{Curve, Error, KeyPair, PublicKey};
 
 /// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference count.
@@ -123,14 +123,14 @@ pub struct KeyVersion {
     pub seals: bool,
     /// The key pair.
     pub pair: KeyPair,
-    pub(crate) ahead: Ahead,
+    pub(crate) precomputed: Precomputed,
 }
 
 impl KeyVersion {
     /// Creates a version in the given state and computes its id from the public key.
     #[must_use]
     pub fn new(number: u32, state: KeyState, pair: KeyPair) -> Self {
-        Self { id: KeyId::of(pair.public()), number, state, seals: true, pair, ahead: Ahead::default() }
+        Self { id: KeyId::of(pair.public()), number, state, seals: true, pair, precomputed: Precomputed::default() }
     }
 
     /// Returns this version with sealing allowed only if `seals`. The version can always open.

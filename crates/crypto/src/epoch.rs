@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::schedule::{Schedule, lock};
+use crate::key_schedule::Schedule;
+use crate::mutex::lock;
 use crate::{AppId, AppKeys, Error, KeyVersion};
 
 /// A function that returns the current time, such as `Instant::now`.
@@ -90,13 +91,13 @@ impl KeyVersion {
     /// Returns the current epoch, or starts the next one if the current one is over. Concurrent callers wait for the
     /// new epoch.
     pub(crate) fn epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Result<Arc<Epoch>, Error> {
-        let mut present = lock(&self.ahead.epoch);
+        let mut present = lock(&self.precomputed.epoch);
         // A key version belongs to one app. The check keeps epochs separate even if two apps shared a version.
         let serves = |epoch: &&Arc<Epoch>| epoch.app == *app && epoch.lasts(lifetime, now) && !epoch.is_used_up();
         if let Some(epoch) = present.as_ref().filter(serves) {
             return Ok(Arc::clone(epoch));
         }
-        self.ahead.count_use();
+        self.precomputed.count_use();
         // Never uses a ready schedule: such a schedule is made for one request, and before the epoch began.
         let schedule = Schedule::make(app, self)?;
         let epoch = Arc::new(Epoch {
@@ -112,7 +113,7 @@ impl KeyVersion {
 
     /// Ends the epoch of this key version for good. Sealers that hold the epoch release it at their next field.
     pub(crate) fn revoke_epoch(&self) {
-        if let Some(epoch) = lock(&self.ahead.epoch).take() {
+        if let Some(epoch) = lock(&self.precomputed.epoch).take() {
             epoch.is_revoked.store(true, Ordering::Relaxed);
         }
     }
@@ -125,7 +126,7 @@ impl AppKeys {
     pub fn end_epochs(&self, lifetime: Option<EpochLifetime>, by: Instant) {
         for version in self.versions() {
             match lifetime {
-                Some(lifetime) => drop(lock(&version.ahead.epoch).take_if(|epoch| !epoch.lasts(lifetime, by))),
+                Some(lifetime) => drop(lock(&version.precomputed.epoch).take_if(|epoch| !epoch.lasts(lifetime, by))),
                 None => version.revoke_epoch(),
             }
         }

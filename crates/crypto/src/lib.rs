@@ -20,9 +20,11 @@ mod hpke;
 mod import;
 mod kek;
 mod key;
+mod key_schedule;
+mod mutex;
 mod open;
 mod open_key_cache;
-mod schedule;
+mod precomputed;
 mod seal;
 mod token;
 

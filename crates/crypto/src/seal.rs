@@ -7,7 +7,7 @@ use base64::Engine as _;
 
 use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, TEXT_PREFIX, base64_chars};
 use crate::epoch::Epoch;
-use crate::schedule::Schedule;
+use crate::key_schedule::Schedule;
 use crate::{AppId, Clock, Datatype, Encoding, EpochLifetime, Error, KeyVersion};
 
 /// The scope of an ephemeral key within one sealer. [`Sealer::in_epoch`] shares a key between sealers.

@@ -9,6 +9,7 @@ mod chunker;
 mod engine;
 mod error;
 mod file;
+mod file_format;
 #[doc(hidden)]
 pub mod fuzzing;
 mod leak;
@@ -22,7 +23,8 @@ mod scan;
 
 pub use engine::{Column, Engine, EngineError, VALUE_KEY, answers, payload, place};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
-pub use file::{FileFormat, FileJob, mask_file};
+pub use file::{FileJob, mask_file};
+pub use file_format::FileFormat;
 pub use leak::{ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, verify_databases, verify_files};
 pub use limits::Limits;
 pub use output::{Input, Output};

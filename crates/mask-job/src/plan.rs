@@ -7,7 +7,7 @@ use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Transform, Walk, WalkLimits};
 
 use crate::error::JobError;
-use crate::file::FileFormat;
+use crate::file_format::FileFormat;
 use crate::report::FieldReport;
 
 /// One segment of a path.

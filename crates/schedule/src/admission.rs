@@ -215,8 +215,8 @@ impl Lanes {
     /// Counts an offer and says whether it may be admitted, is to wait or is refused.
     pub(crate) fn judge(&mut self, offer: &Offer, rules: &AdmissionRules) -> Result<Passed, Refusal> {
         let &Offer { class, work, rate, deadline, now, idle, .. } = offer;
-        self.offered.fade(now, rules);
-        self.refused.fade(now, rules);
+        self.offered.fade(now, rules.window());
+        self.refused.fade(now, rules.window());
         if offer.is_feasible() {
             self.offered.add(class.index(), work);
         }
@@ -256,8 +256,8 @@ impl Lanes {
     /// Counts a refusal of a call that has waited since it was offered, and writes it out. It counts as if it had been
     /// refused at once: what was offered then has faded since.
     pub(crate) fn expire(&mut self, since: Time, offer: &Offer, rules: &AdmissionRules) -> Refusal {
-        self.offered.fade(offer.now, rules);
-        self.refused.fade(offer.now, rules);
+        self.offered.fade(offer.now, rules.window());
+        self.refused.fade(offer.now, rules.window());
         let faded = (-(nanos(offer.now.since(since)) as f64) / rules.window).exp();
         self.refused.add(offer.class.index(), Cost::from_nanos((offer.work.as_nanos() as f64 * faded) as u64));
         self.refusal(Reason::Backlog, offer, rules)
@@ -283,7 +283,7 @@ impl Lanes {
 
     /// Work admitted of late, faded until `now`.
     pub(crate) fn admitted(&mut self, now: Time, rules: &AdmissionRules) -> f64 {
-        self.admitted.fade(now, rules);
+        self.admitted.fade(now, rules.window());
         self.admitted.sum()
     }
 
@@ -321,7 +321,7 @@ impl Lanes {
 
     /// Counts work as admitted. It leaves by [`Self::progress`].
     pub(crate) fn admit(&mut self, class: Class, work: Cost, now: Time, rules: &AdmissionRules) {
-        self.admitted.fade(now, rules);
+        self.admitted.fade(now, rules.window());
         self.admitted.add(class.index(), work);
         self.backlog[class.index()] += work.as_nanos();
     }

@@ -517,7 +517,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let weights = self.turns.weights() + if owner.unfinished == 0 { weight } else { 0 };
         let worker = self.speed.rate_at(now);
         let all = f64::from(self.workers) * worker;
-        self.admitted.fade(now, &self.rules);
+        self.admitted.fade(now, self.rules.window());
         let others = self.rules.rate(self.admitted.sum() - owner.lanes.admitted(now, &self.rules));
         Rate { tenant: (all - others).max(all * weight as f64 / weights as f64), worker }
     }
@@ -567,7 +567,7 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     fn admit(&mut self, now: Time, id: Id) {
         let entry = &self.entries[id];
         self.coming += u32::from(entry.whole);
-        self.admitted.fade(now, &self.rules);
+        self.admitted.fade(now, self.rules.window());
         self.admitted.add(0, entry.left);
         self.gauges.backlog[entry.class.index()] += entry.left.as_nanos();
         self.tenants[entry.tenant].lanes.admit(entry.class, entry.left, now, &self.rules);

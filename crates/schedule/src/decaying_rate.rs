@@ -1,6 +1,5 @@
 //! Sums of work that fade with time, so that over the window they are rates.
 
-use crate::admission::AdmissionRules;
 use crate::class::CLASSES;
 use crate::units::{Cost, Time, nanos};
 
@@ -16,12 +15,12 @@ impl<const N: usize> Fading<N> {
         Self { at: now, sums: [0.0; N] }
     }
 
-    /// Lets the sums fade until `now`.
-    pub(crate) fn fade(&mut self, now: Time, rules: &AdmissionRules) {
+    /// Lets the sums fade until `now`, by a factor e per window. `window` is in nanoseconds.
+    pub(crate) fn fade(&mut self, now: Time, window: f64) {
         let passed = nanos(now.since(self.at));
         if passed > 0 {
             self.at = now;
-            let factor = (-(passed as f64) / rules.window()).exp();
+            let factor = (-(passed as f64) / window).exp();
             self.sums.iter_mut().for_each(|sum| *sum *= factor);
         }
     }

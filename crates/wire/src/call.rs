@@ -19,7 +19,10 @@ use crate::call_error::CallError;
 use crate::error::ErrorFormat;
 use crate::frame::{Boundary, Head, Outlook};
 use crate::method::{Method, Notice};
-use crate::params::{Control, Decrypt, Detokenize, Encrypt, Envelope, Inspect, Mask, Rewrap, Tokenize, TokensCall};
+use crate::params::{
+    Control, Curve, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Rewrap, Tokenize,
+    TokensCall,
+};
 use document::document;
 use reading::{Params, cleaned};
 
@@ -140,8 +143,28 @@ pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Outlook {
     let mut outlook = Outlook { method, deadline_ms: None, curve: None, key_scope: None, format: None, whole: None };
     let _ = name(message)
         .and_then(|(_, reader)| Params::open(method, message, reader, None))
-        .and_then(|mut params| params.tell(&mut outlook));
+        .and_then(|mut params| preview(&mut params, &mut outlook));
     outlook
+}
+
+/// Reads the params up to the payload. Each param occurs at most once and is bounded by its rule, so the work is
+/// bounded for any input.
+fn preview(params: &mut Params<'_>, outlook: &mut Outlook) -> Result<(), CallError> {
+    while let Some(param) = params.next()? {
+        match param.name {
+            "payload" => break,
+            "deadline_ms" => outlook.deadline_ms = Some(params.deadline(param)?),
+            "curve" => outlook.curve = Some(params.name(param, Curve::from_name)?),
+            "key_scope" => outlook.key_scope = Some(params.name(param, KeyScope::from_name)?),
+            "format" => outlook.format = Some(params.name(param, Format::from_name)?),
+            "select" => drop(params.paths(param)?),
+            "tags" => drop(params.tags(param)?),
+            "rules" => drop(masking::rules(param, params)?),
+            "lists" => drop(masking::lists(param, params)?),
+            _ => params.scalar()?,
+        }
+    }
+    Ok(())
 }
 
 /// The msgid that a whole `cancel` notification names.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::queue::{Batch, Lost, TakenRecords};
 use super::written::Gone;
 use super::{Notice, Observer, OnFailure, TrailShared};
-use crate::chain::Digest;
+use crate::digest::Digest;
 use crate::record::Event;
 use crate::segment_writer::Journal;
 use crate::timestamp::Moment;

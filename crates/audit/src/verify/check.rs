@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{Anchor, FINDINGS_MAX, Finding, HeadSeen, Problem, Range, Report};
-use crate::archive::{ARCHIVED_FILE, Archived};
-use crate::chain::{Digest, Line};
-use crate::checkpoint::{HEAD_FILE, Head};
+use crate::chain::{Head, Line};
+use crate::checkpoint::HEAD_FILE;
+use crate::digest::Digest;
 use crate::files::Segment;
 use crate::key::{AuditKey, same};
 use crate::note::NoteError;
 use crate::segment::{Header, RawRecord};
+use crate::statement::{ARCHIVED_FILE, Archived};
 
 /// Maximum number of early lines, and of missing ranges, that are kept to match them with later lines.
 const OPEN_MAX: usize = 10_000;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier, LazyLock};
 use std::time::{Duration, Instant};
 
 use super::app;
-use crate::schedule::lock;
+use crate::mutex::lock;
 use crate::{AppId, AppKeys, Clock, Curve, Datatype, Encoding, EpochLifetime, KeyScope, Opener, Sealer};
 
 thread_local! {
@@ -178,7 +178,7 @@ fn the_end_of_the_numbers_makes_a_new_key_also_within_a_call() {
         version.cool();
         let (old, _) = one(&keys, Curve::P256, 15_000);
         let mut calls = [(); 2].map(|()| sealer(&keys, Curve::P256, 15_000, clock, b""));
-        lock(&version.ahead.epoch).as_ref().unwrap().next.store(next, Ordering::Relaxed);
+        lock(&version.precomputed.epoch).as_ref().unwrap().next.store(next, Ordering::Relaxed);
         let places: Vec<Place> = (0..10).map(|n| place(&seal(&mut calls[n % 2]))).collect();
         let (before, after) = places.split_at(left);
         let numbers = |places: &[Place]| places.iter().map(|(_, number)| *number).collect::<Vec<_>>();
@@ -227,7 +227,7 @@ fn what_is_over_is_freed_without_another_call() {
             at(0);
             version.cool();
             one(&keys, curve, 100);
-            Arc::downgrade(lock(&version.ahead.epoch).as_ref().unwrap())
+            Arc::downgrade(lock(&version.precomputed.epoch).as_ref().unwrap())
         };
         let is_held_after = |lifetime_ms: Option<u32>, ms: u64| {
             let epoch = begin();
@@ -255,10 +255,10 @@ fn what_is_over_is_freed_without_another_call() {
                 } else {
                     // It goes on under a key of its own: no epoch begins that was forbidden.
                     seal(&mut long);
-                    assert!(lock(&version.ahead.epoch).is_none());
+                    assert!(lock(&version.precomputed.epoch).is_none());
                     at(1_000);
                     seal(&mut long);
-                    assert!(lock(&version.ahead.epoch).is_none());
+                    assert!(lock(&version.precomputed.epoch).is_none());
                 }
                 assert!(epoch.upgrade().is_none());
             }

@@ -11,7 +11,7 @@ use super::{Check, LeakLimits, LeakReport};
 use crate::batch::Batch;
 use crate::chunker::Cutter;
 use crate::error::JobError;
-use crate::file::FileFormat;
+use crate::file_format::FileFormat;
 use crate::limits::Limits;
 use crate::plan::Plan;
 use crate::report::{Ledger, Progress};

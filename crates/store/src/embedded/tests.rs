@@ -49,7 +49,7 @@ suite::control_promises!(open_empty);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn token_suite() {
     let folder = tempfile::tempdir().expect("makes one");
-    suite::tokens::all(Arc::new(open(folder.path()))).await;
+    suite::token_store(Arc::new(open(folder.path()))).await;
 }
 
 #[tokio::test]

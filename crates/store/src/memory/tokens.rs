@@ -265,6 +265,6 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn token_suite() {
-        suite::tokens::all(Arc::new(MemoryStore::default())).await;
+        suite::token_store(Arc::new(MemoryStore::default())).await;
     }
 }

@@ -54,7 +54,7 @@ mod socket {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn token_promises() {
         let store: Arc<dyn TokenStore> = Arc::new(open(false).await);
-        crate::suite::tokens::all(store).await;
+        crate::suite::token_store(store).await;
     }
 }
 
@@ -70,6 +70,6 @@ mod tls {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn token_promises() {
         let store: Arc<dyn TokenStore> = Arc::new(open(true).await);
-        crate::suite::tokens::all(store).await;
+        crate::suite::token_store(store).await;
     }
 }

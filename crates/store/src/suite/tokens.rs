@@ -1,25 +1,16 @@
 //! Tests of the [`TokenStore`] contract, as tables. Each test works in its own maps, so that one store serves all
 //! tests.
 
-mod keep;
-mod race;
-mod write;
+pub(super) mod keep;
+pub(super) mod race;
+pub(super) mod write;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 
-use super::model;
 use crate::{Fingerprint, Group, MapId, Row, SECONDS_MAX, StoreError, TokenId, TokenStore, Written};
-
-/// Runs all tests. The runtime needs two threads for the races to be effective.
-pub(crate) async fn all(store: Arc<dyn TokenStore>) {
-    write::all(&*store).await;
-    keep::all(&*store).await;
-    race::all(&store).await;
-    model::all(store).await;
-}
 
 /// Returns a map that no other test uses.
 pub(crate) fn fresh() -> MapId {

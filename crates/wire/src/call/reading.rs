@@ -2,15 +2,14 @@
 
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 
-use super::masking;
 use crate::call_error::CallError;
-use crate::frame::{Outlook, Span};
+use crate::frame::Span;
 use crate::limits::{
     APP_BYTES_MAX, CONTEXT_BYTES_MAX, DEADLINE_MS_MAX, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX, ROLE_BYTES_MAX,
     SELECT_PATH_BYTES_MAX, SELECT_PATHS_MAX, TAG_BYTES_MAX, TAGS_MAX,
 };
 use crate::method::Method;
-use crate::params::{Curve, Format, KeyScope, Param};
+use crate::params::Param;
 
 /// No name of ours is longer, and no more of a peer's is repeated.
 const NAME_BYTES_MAX: usize = 64;
@@ -70,25 +69,9 @@ impl<'a> Params<'a> {
         Ok(Some(param))
     }
 
-    /// Notes what matters before the work, up to the payload. No key comes twice and none takes more than its rule
-    /// allows, so this is bounded whatever the peer sends.
-    pub(super) fn tell(&mut self, outlook: &mut Outlook) -> Result<(), CallError> {
-        while let Some(param) = self.next()? {
-            match param.name {
-                "payload" => break,
-                "deadline_ms" => outlook.deadline_ms = Some(self.deadline(param)?),
-                "curve" => outlook.curve = Some(self.name(param, Curve::from_name)?),
-                "key_scope" => outlook.key_scope = Some(self.name(param, KeyScope::from_name)?),
-                "format" => outlook.format = Some(self.name(param, Format::from_name)?),
-                "select" => drop(self.paths(param)?),
-                "tags" => drop(self.tags(param)?),
-                "rules" => drop(masking::rules(param, self)?),
-                "lists" => drop(masking::lists(param, self)?),
-                _ if self.reader.token()?.children() == 0 => (),
-                _ => return Err(CallError::Malformed),
-            }
-        }
-        Ok(())
+    /// Skips a value that must not be an array or a map.
+    pub(super) fn scalar(&mut self) -> Result<(), CallError> {
+        if self.reader.token()?.children() == 0 { Ok(()) } else { Err(CallError::Malformed) }
     }
 
     /// For methods without params: any key is one too many.

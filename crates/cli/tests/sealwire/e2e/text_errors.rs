@@ -87,8 +87,17 @@ fn stopped_requests_are_answered_with_text() {
         let _hold = harness.hold_crypto().await;
         raw.send(&[heavy(1, 10), cancel(1)].concat()).await;
         assert!(text(&mut raw, 1).await.starts_with("cancelled: "));
-        raw.send(&heavy_within(2, 10, Some(1))).await;
-        assert!(text(&mut raw, 2).await.starts_with("deadline_exceeded: "));
+        // On a slow machine, the engine predicts that a request cannot meet its deadline and rejects it.
+        let mut deadline_ms = 1;
+        loop {
+            raw.send(&heavy_within(2, 10, Some(deadline_ms))).await;
+            let error = text(&mut raw, 2).await;
+            if error.starts_with("deadline_exceeded: ") {
+                break;
+            }
+            assert!(error.starts_with("overloaded: ") && deadline_ms < 4_000, "{error}");
+            deadline_ms *= 2;
+        }
         raw.is_alive().await;
     });
 }
