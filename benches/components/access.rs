@@ -16,7 +16,8 @@ use sealwire_access::{
     Ask, Binding, Cache, CacheBounds, Grant, Grants, LoadError, Loader, Operation, Principal, Role, principal_key,
 };
 use sealwire_benches::is_smoke_run;
-use sealwire_store::{ControlStore, PostgresOptions, PostgresStore, Snapshot};
+use sealwire_store::{ControlStore, Snapshot};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::{Database, Postgres};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;

@@ -11,11 +11,10 @@ use std::path::Path;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _};
 use sealwire_benches::is_smoke_run;
-use sealwire_store::embedded::{Options, row};
-use sealwire_store::{
-    EmbeddedStore, Fingerprint, Group, MapId, MemoryStore, PostgresOptions, PostgresStore, Row, TokenId, TokenStore,
-    Written,
-};
+use sealwire_store::{Fingerprint, Group, MapId, MemoryStore, Row, TokenId, TokenStore, Written};
+use sealwire_store_embedded::EmbeddedStore;
+use sealwire_store_embedded::embedded::{Options, row};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use tokio::runtime::{Builder, Runtime};
 

@@ -7,11 +7,9 @@ use std::thread;
 use std::time::Instant;
 
 use sealwire_benches::stats::median;
-use sealwire_store::embedded::Options;
-use sealwire_store::{
-    Coalescer, EmbeddedStore, Lanes, MemoryStore, PostgresOptions, PostgresStore, ThrottleBounds, TokenStore,
-    WriteThrottle,
-};
+use sealwire_store::{Coalescer, Lanes, MemoryStore, ThrottleBounds, TokenStore, WriteThrottle};
+use sealwire_store_embedded::{EmbeddedStore, embedded::Options};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::{Database, Postgres};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sealwire_store::embedded::Options;
-use sealwire_store::{
-    Coalescer, EmbeddedStore, Fingerprint, Lanes, MapId, PostgresOptions, PostgresStore, Row, ThrottleBounds, TokenId,
-    TokenStore, WriteThrottle,
-};
+use sealwire_store::{Coalescer, Fingerprint, Lanes, MapId, Row, ThrottleBounds, TokenId, TokenStore, WriteThrottle};
+use sealwire_store_embedded::{EmbeddedStore, embedded::Options};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::{Database, Postgres};
 use tempfile::TempDir;
 use tokio::task::JoinSet;

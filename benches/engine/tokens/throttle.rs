@@ -19,9 +19,8 @@ use plotters::style::Color as _;
 use sealwire_benches::figure::{COLOURS, draw, latency_panel};
 use sealwire_benches::say;
 use sealwire_benches::stats::{LogHistogram, Summary, Verdict, bootstrap, median};
-use sealwire_store::{
-    Coalescer, Flight, Lanes, Observer, PostgresOptions, PostgresStore, PostgresTls, ThrottleBounds, WriteThrottle,
-};
+use sealwire_store::{Coalescer, Flight, Lanes, Observer, ThrottleBounds, WriteThrottle};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore, PostgresTls};
 use sealwire_testkit::{Database, Postgres, Proxy};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use sealwire_audit::OnFailure;
 use sealwire_schedule::Order;
-use sealwire_store::PostgresTls;
+use sealwire_store_postgres::PostgresTls;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

@@ -16,8 +16,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{Permit, Role};
+use sealwire_apps::{App, AppState, Control, Scope, State};
 use sealwire_crypto::{AppKeys, OpenedSchedules};
-use sealwire_store::{self as store, App, AppState, Control, Instance, Scope, State, StoreError};
+use sealwire_store::{Instance, StoreError};
 use tokio::sync::Notify;
 
 use crate::error::CallFailure;
@@ -91,7 +92,7 @@ impl Deref for CachedApp {
 
 impl From<App> for CachedApp {
     fn from(app: App) -> Self {
-        let collection = |found: &store::Collection| Collection {
+        let collection = |found: &sealwire_apps::Collection| Collection {
             keys: Arc::clone(&app.token_keys),
             map: app.map(found),
             kind: found.rules.kind,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_access::Permit;
-use sealwire_store::AppState;
+use sealwire_apps::AppState;
 use sealwire_wire::{self as wire, Info, Methods};
 
 use crate::access::Authorizer;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sealwire_access::{Denied, LoadError};
 use sealwire_payload::SelectError;
 use sealwire_schedule::{Reason, Refusal};
-use sealwire_store::{self as store, StoreError};
+use sealwire_store::{StoreError, ThrottleRejection};
 use sealwire_wire::{CallError, Detail, ErrorCode, OverloadReason, RpcError, ScanError};
 
 use crate::cancel_token::StopReason;
@@ -116,7 +116,7 @@ pub enum CallFailure {
     Exhausted,
     /// The token store is behind with what it has been given.
     #[error("{0}")]
-    StoreBehind(store::Refusal),
+    StoreBehind(ThrottleRejection),
     /// The token store failed. Details go to the log only.
     #[error("token store: {0}")]
     Store(StoreError),
@@ -336,7 +336,10 @@ mod tests {
         let overloaded = CallFailure::Overloaded(refusal);
         let details = [Detail::text("reason", "memory"), Detail::number("predicted_ms", 7)];
         assert_eq!((overloaded.answer().retry_after_ms, &overloaded.answer().details[..]), (Some(6), &details[..]));
-        let behind = store::Refusal { reason: store::Reason::Stalled, retry_after: Duration::from_millis(2_000) };
+        let behind = ThrottleRejection {
+            reason: sealwire_store::ThrottleReason::Stalled,
+            retry_after: Duration::from_millis(2_000),
+        };
         let behind = CallFailure::StoreBehind(behind);
         let details = [Detail::text("reason", "storage")];
         assert_eq!((behind.answer().retry_after_ms, &behind.answer().details[..]), (Some(2_000), &details[..]));

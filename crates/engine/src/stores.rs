@@ -3,11 +3,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use sealwire_store::embedded::Options;
-use sealwire_store::{
-    Coalescer, ControlStore, EmbeddedStore, FileStore, Lanes, Observer, PostgresOptions, PostgresStore, StoreError,
-    ThrottleBounds, TokenStore, WriteThrottle,
-};
+use sealwire_store::{Coalescer, ControlStore, Lanes, Observer, StoreError, ThrottleBounds, TokenStore, WriteThrottle};
+use sealwire_store_embedded::{EmbeddedStore, FileStore, embedded::Options};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 
 use crate::tokens::store_io::{ROW_BYTES, Tokens};
 use sealwire_config::{Config, Mode, Postgres};

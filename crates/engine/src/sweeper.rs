@@ -8,7 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealwire_store::{Control, MapId, MapState, MapStates, StoreError, Sweep, TokenStore};
+use sealwire_apps::{Control, MapState, MapStates};
+use sealwire_store::{MapId, StoreError, Sweep, TokenStore};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -22,10 +22,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use sealwire_apps::CollectionKind;
 use sealwire_config::Limits;
 use sealwire_crypto::{Datatype, Format, TokenContext, TokenKeys};
 use sealwire_msgpack::Token;
-pub use sealwire_store::CollectionKind;
 use sealwire_store::MapId;
 use zeroize::Zeroizing;
 

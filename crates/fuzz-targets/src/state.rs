@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, LazyLock};
 
+use sealwire_apps::{CollectionKind, CollectionName, Control, KeyKind, Rules, Scope, Target};
 use sealwire_crypto::{AppId, Curve, Kek};
-use sealwire_store::{
-    CollectionKind, CollectionName, Control, ControlStore, FileStore, KeyKind, Rules, Scope, Snapshot, StoreError,
-    Target, fuzzing,
-};
+use sealwire_store::{ControlStore, Snapshot, StoreError};
+use sealwire_store_embedded::FileStore;
 use zeroize::Zeroizing;
 
 use crate::Seed;
@@ -22,20 +21,20 @@ static KEK: LazyLock<Kek> = LazyLock::new(kek);
 /// Reads a file, its records, and the keys in them.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
-    let snapshot = match fuzzing::read_state(text) {
+    let snapshot = match sealwire_store_embedded::fuzzing::read_state(text) {
         Ok(snapshot) => snapshot,
         Err(what) => return assert!(!what.is_empty()),
     };
-    let written = fuzzing::write_state(&snapshot);
-    assert_eq!(fuzzing::read_state(&written).as_ref(), Ok(&snapshot));
-    assert_eq!(fuzzing::write_state(&snapshot), written);
-    if let Some(again) = shown(fuzzing::records(&snapshot)) {
+    let written = sealwire_store_embedded::fuzzing::write_state(&snapshot);
+    assert_eq!(sealwire_store_embedded::fuzzing::read_state(&written).as_ref(), Ok(&snapshot));
+    assert_eq!(sealwire_store_embedded::fuzzing::write_state(&snapshot), written);
+    if let Some(again) = shown(sealwire_apps::fuzzing::records(&snapshot)) {
         assert_eq!(again.generation, snapshot.generation);
         assert!(again.records.keys().eq(snapshot.records.keys()));
-        let twice = fuzzing::records(&again).expect("records that were written");
+        let twice = sealwire_apps::fuzzing::records(&again).expect("records that were written");
         assert_eq!(twice, again, "a record has one form");
-        if let Some(state) = shown(fuzzing::load(&KEK, &snapshot)) {
-            let same = fuzzing::load(&KEK, &again).expect("the same records");
+        if let Some(state) = shown(sealwire_apps::fuzzing::load(&KEK, &snapshot)) {
+            let same = sealwire_apps::fuzzing::load(&KEK, &again).expect("the same records");
             assert_eq!(state.apps.len(), same.apps.len());
             for (one, other) in state.apps.iter().zip(&same.apps) {
                 assert!(one.number == other.number && one.keys.is_same(&other.keys));
@@ -95,7 +94,7 @@ fn made() -> String {
 pub(crate) fn seeds() -> Vec<Seed> {
     let file = |records: &[(&str, &str)]| {
         let records = records.iter().map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec()));
-        fuzzing::write_state(&Snapshot { generation: 9, records: records.collect() })
+        sealwire_store_embedded::fuzzing::write_state(&Snapshot { generation: 9, records: records.collect() })
     };
     let deleted = r#"{"format":1,"deleted":{"number":3,"generation":7}}"#;
     let gone = r#"{"format":1,"deleted":{"app_number":1,"number":3,"generation":7}}"#;

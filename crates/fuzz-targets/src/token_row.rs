@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use sealwire_crypto::{Datatype, KeyState, NewToken, RowBuffer, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret};
 use sealwire_store::TokenId;
-use sealwire_store::embedded::row::{decode, encode};
+use sealwire_store_embedded::embedded::row::{decode, encode};
 use zeroize::Zeroizing;
 
 use crate::input::edited;

@@ -8,9 +8,9 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealwire_apps::Control;
 use sealwire_audit::AuditKey;
 use sealwire_crypto::{Kek, OpenedSchedules};
-use sealwire_store::Control;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;

@@ -18,7 +18,7 @@ use crate::StoreError;
 pub const SINGLE: &str = "principal/";
 
 /// Returns true if the record with this key is read individually.
-pub(crate) fn is_single(key: &str) -> bool {
+pub fn is_single(key: &str) -> bool {
     key.starts_with(SINGLE)
 }
 
@@ -33,18 +33,18 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Returns the part of all records that [`ControlStore::load`] returns.
-    pub(crate) fn loaded(&self) -> Self {
+    pub fn loaded(&self) -> Self {
         let together = self.records.iter().filter(|(key, _)| !is_single(key));
         Self { generation: self.generation, records: together.map(|(key, of)| (key.clone(), of.clone())).collect() }
     }
 
     /// Returns one of all records, as [`ControlStore::read`] does.
-    pub(crate) fn one(&self, key: &str) -> (u64, Option<Vec<u8>>) {
+    pub fn one(&self, key: &str) -> (u64, Option<Vec<u8>>) {
         (self.generation, self.records.get(key).cloned())
     }
 
     /// Returns a page of all records, as [`ControlStore::singles`] does.
-    pub(crate) fn page(&self, after: Option<&str>, limit: usize) -> Self {
+    pub fn page(&self, after: Option<&str>, limit: usize) -> Self {
         let from = after.filter(|after| *after >= SINGLE).map_or(Bound::Included(SINGLE), Bound::Excluded);
         let found = self.records.range::<str, _>((from, Bound::Unbounded)).take_while(|(key, _)| is_single(key));
         let records = found.take(limit).map(|(key, of)| (key.clone(), of.clone())).collect();
@@ -52,13 +52,7 @@ impl Snapshot {
     }
 
     /// Applies a change in memory, for stores that keep or rewrite the whole state. `place` names the store in errors.
-    pub(crate) fn apply(
-        &mut self,
-        place: &str,
-        base: u64,
-        key: &str,
-        record: Option<&[u8]>,
-    ) -> Result<Commit, StoreError> {
+    pub fn apply(&mut self, place: &str, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
         if base != self.generation {
             return Ok(Commit::Moved);
         }
@@ -71,7 +65,7 @@ impl Snapshot {
     }
 
     /// Replaces this state in memory, as [`ControlStore::replace`] specifies.
-    pub(crate) fn become_state(&mut self, place: &str, base: u64, state: &Self) -> Result<Commit, StoreError> {
+    pub fn become_state(&mut self, place: &str, base: u64, state: &Self) -> Result<Commit, StoreError> {
         if base != self.generation {
             return Ok(Commit::Moved);
         }
@@ -82,7 +76,7 @@ impl Snapshot {
 }
 
 /// Returns the next generation. `place` names the store in errors.
-pub(crate) fn after(place: &str, generation: u64) -> Result<u64, StoreError> {
+pub fn after(place: &str, generation: u64) -> Result<u64, StoreError> {
     let no_number = || StoreError::Damaged { place: place.to_owned(), what: "no generation left".into() };
     generation.checked_add(1).ok_or_else(no_number)
 }
@@ -111,9 +105,12 @@ pub struct Instance {
     pub age: Duration,
 }
 
+/// Maximum age of the last report of a live instance. An instance can miss two polls.
+pub const LIVE_AGE_MAX: Duration = Duration::from_secs(90);
+
 /// Instances and leases of stores within one process. They are not persisted.
 #[derive(Debug, Default)]
-pub(crate) struct Beats {
+pub struct Beats {
     /// By instance id, with the time of the last report.
     last: Mutex<BTreeMap<String, (Instance, Instant)>>,
     /// Holders of leases by lease name, and the expiry time of each lease.
@@ -126,12 +123,12 @@ impl Beats {
     }
 
     /// Implements [`ControlStore::beat`].
-    pub(crate) fn beat(&self, instance: &Instance) {
+    pub fn beat(&self, instance: &Instance) {
         self.last().insert(instance.id.clone(), (instance.clone(), Instant::now()));
     }
 
     /// Implements [`ControlStore::leave`].
-    pub(crate) fn leave(&self, id: &str) {
+    pub fn leave(&self, id: &str) {
         self.last().remove(id);
         self.leases().retain(|_, (holder, _)| holder != id);
     }
@@ -141,7 +138,7 @@ impl Beats {
     }
 
     /// Implements [`ControlStore::lease`].
-    pub(crate) fn lease(&self, name: &str, holder: &str, time: Duration) -> bool {
+    pub fn lease(&self, name: &str, holder: &str, time: Duration) -> bool {
         let (mut leases, now) = (self.leases(), Instant::now());
         if leases.get(name).is_some_and(|(other, until)| other != holder && *until > now) {
             return false;
@@ -151,7 +148,7 @@ impl Beats {
     }
 
     /// Implements [`ControlStore::instances`].
-    pub(crate) fn instances(&self, age_max: Duration) -> Vec<Instance> {
+    pub fn instances(&self, age_max: Duration) -> Vec<Instance> {
         let mut last = self.last();
         last.retain(|_, (_, beat)| beat.elapsed() <= age_max);
         last.values().map(|(instance, beat)| Instance { age: beat.elapsed(), ..instance.clone() }).collect()

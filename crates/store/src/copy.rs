@@ -11,8 +11,6 @@ use crate::tokens::{MapId, Row, TokenId, TokenStore};
 use crate::{LIVE_AGE_MAX, StoreError};
 
 mod compare;
-#[cfg(test)]
-mod tests;
 
 pub use compare::{Differences, How};
 

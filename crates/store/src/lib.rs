@@ -5,36 +5,28 @@
 //! generation for changes. Private keys are stored wrapped under a key-encryption key (KEK). Unwrapped keys are never
 //! written, logged or put into an error.
 
-mod apps;
 mod coalesce;
 mod control;
 pub mod copy;
-pub mod embedded;
-mod file;
-#[doc(hidden)]
-pub mod fuzzing;
 mod memory;
-mod postgres;
-#[cfg(test)]
-mod suite;
+#[cfg(any(test, feature = "suite"))]
+#[doc(hidden)]
+pub mod suite;
 mod throttle;
 mod tokens;
 
-pub use apps::{
-    App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
-    CollectionSummary, Control, DELETE_DELAY, Format, KeyKind, KeySummary, LIVE_AGE_MAX, MapState, MapStates, POLL,
-    Rules, RulesChange, Scope, Settings, State, Target, TokenKeySummary,
-};
 pub use coalesce::{
     BYTES_TOGETHER, CallError, Coalescer, Flight, KEYS_TOGETHER, Kind, Lanes, Observer, ROWS_TOGETHER, Waiting,
 };
-pub use control::{Commit, ControlStore, Instance, SINGLE, Snapshot, everything};
-pub use embedded::EmbeddedStore;
-pub use file::FileStore;
+pub use control::{
+    Beats, Commit, ControlStore, Instance, LIVE_AGE_MAX, SINGLE, Snapshot, after, everything, is_single,
+};
 pub use memory::MemoryStore;
-pub use postgres::{Examined, PostgresOptions, PostgresStore, PostgresTls, examine as examine_postgres};
-pub use throttle::{Permit, Pressure, Reason, Refusal, ThrottleBounds, WriteThrottle};
-pub use tokens::{Filter, Fingerprint, Group, MapId, Page, Row, SECONDS_MAX, Sweep, TokenId, TokenStore, Written};
+pub use throttle::{Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle};
+pub use tokens::{
+    Filter, Fingerprint, Group, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX, Sweep, TokenId, TokenStore, Written,
+    check_time, fits_scan,
+};
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
@@ -150,7 +142,7 @@ pub enum StoreError {
         /// The app.
         app: AppId,
         /// The collection.
-        collection: CollectionName,
+        collection: String,
     },
     /// The app has no collection with this name.
     #[error("app {app} has no collection {collection}")]
@@ -158,7 +150,7 @@ pub enum StoreError {
         /// The app.
         app: AppId,
         /// The requested name.
-        collection: CollectionName,
+        collection: String,
     },
     /// The object is marked for removal, or its removal is due. Before the removal is due, the object can be restored.
     #[error("{name} is deleted")]
@@ -188,7 +180,8 @@ pub enum StoreError {
 impl StoreError {
     /// Copies the error for another waiter. Errors that cannot be copied become [`StoreError::Unavailable`] with their
     /// text.
-    pub(crate) fn repeated(&self) -> Self {
+    #[must_use]
+    pub fn repeated(&self) -> Self {
         match self {
             Self::Damaged { place, what } => Self::Damaged { place: place.clone(), what: what.clone() },
             Self::Io { path, source } => {
@@ -202,7 +195,7 @@ impl StoreError {
 
 /// Returns a random duration between zero and `whole`. The randomness comes from the hash seeds of the standard
 /// library.
-pub(crate) fn part_of(whole: Duration) -> Duration {
+pub fn part_of(whole: Duration) -> Duration {
     let chance = RandomState::new().hash_one(()) as u32;
     whole.mul_f64(f64::from(chance) / f64::from(u32::MAX))
 }

@@ -1,18 +1,23 @@
 //! Test suites for the contracts. Every implementation runs them from its own tests.
 
-pub(crate) mod control;
+#![allow(
+    missing_docs,
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    reason = "these are tests, compiled as a library"
+)]
+
+pub mod control;
 mod model;
 mod records;
-pub(crate) mod tokens;
+pub mod tokens;
 
 use std::sync::Arc;
-
-pub(crate) use control::control_promises;
 
 use crate::TokenStore;
 
 /// Runs the tests of the [`TokenStore`] contract. The runtime needs two threads for the races to be effective.
-pub(crate) async fn token_store(store: Arc<dyn TokenStore>) {
+pub async fn token_store(store: Arc<dyn TokenStore>) {
     tokens::write::all(&*store).await;
     tokens::keep::all(&*store).await;
     tokens::race::all(&store).await;

@@ -58,7 +58,7 @@ impl ThrottleBounds {
 
 /// Reason for a rejection. Every reason is about write capacity; requests that write nothing are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum ThrottleReason {
     /// The store has pending writes and has not responded for 2 s.
     Stalled,
     /// Too many requests wait.
@@ -70,9 +70,9 @@ pub enum Reason {
 /// A rejection before any work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store is behind with what it has promised ({reason:?}); try again in {retry_after:?}")]
-pub struct Refusal {
+pub struct ThrottleRejection {
     /// Reason for the rejection.
-    pub reason: Reason,
+    pub reason: ThrottleReason,
     /// Suggested retry delay: the time in which the store works off the backlog and half of the recently rejected
     /// requests. The delay is 5 ms to 10 s, plus a spread of up to half as much, so that clients do not return
     /// together. If the store has stalled, the delay is the time since its last response.
@@ -128,8 +128,13 @@ impl WriteThrottle {
     /// are served in FIFO order. Dropping the future gives up the place in the queue.
     ///
     /// # Errors
-    /// A [`Refusal`], immediately or at the deadline.
-    pub async fn reserve(&self, rows: usize, bytes: usize, deadline: Option<Instant>) -> Result<Permit, Refusal> {
+    /// A [`ThrottleRejection`], immediately or at the deadline.
+    pub async fn reserve(
+        &self,
+        rows: usize,
+        bytes: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Permit, ThrottleRejection> {
         let shared = &self.shared;
         let part = bytes as f64 / shared.bounds.bytes_max.max(1) as f64;
         let weight = (part * shared.bounds.rows_max as f64).max(rows as f64);

@@ -14,7 +14,7 @@ use crate::StoreError;
 pub const SECONDS_MAX: u64 = 253_402_300_799;
 
 /// Value bytes at which a page of [`TokenStore::scan`] ends, because a page is written in one operation.
-pub(crate) const SCAN_BYTES: usize = 4 << 20;
+pub const SCAN_BYTES: usize = 4 << 20;
 
 /// Names a collection of an app. Tokens are unique within a map. Numbers are never reused, and are at most `i32::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,12 +60,12 @@ impl Row {
     }
 
     /// Returns true if [`TokenStore::archive`] archives the row.
-    pub(crate) fn is_expired(&self, now: u64, expired_before: u64) -> bool {
+    pub fn is_expired(&self, now: u64, expired_before: u64) -> bool {
         self.archived.is_none() && self.expires.is_some_and(|expires| expires < expired_before && expires <= now)
     }
 
     /// Returns true if [`TokenStore::prune`] removes the row.
-    pub(crate) fn is_archived(&self, archived_before: u64) -> bool {
+    pub fn is_archived(&self, archived_before: u64) -> bool {
         self.archived.is_some_and(|archived| archived < archived_before)
     }
 
@@ -76,13 +76,13 @@ impl Row {
     }
 
     /// Rejects times beyond the range that stores support.
-    pub(crate) fn check_times(&self) -> Result<(), StoreError> {
+    pub fn check_times(&self) -> Result<(), StoreError> {
         [Some(self.created), self.expires, self.archived].into_iter().flatten().try_for_each(check_time)
     }
 }
 
 /// Returns a closure that decides, row by row, whether a page of [`TokenStore::scan`] has room for the row.
-pub(crate) fn fits_scan() -> impl FnMut(&Row) -> bool {
+pub fn fits_scan() -> impl FnMut(&Row) -> bool {
     let mut bytes = 0;
     move |row| {
         let fits = bytes < SCAN_BYTES;
@@ -92,7 +92,7 @@ pub(crate) fn fits_scan() -> impl FnMut(&Row) -> bool {
 }
 
 /// Rejects a time beyond the range that stores support.
-pub(crate) fn check_time(seconds: u64) -> Result<(), StoreError> {
+pub fn check_time(seconds: u64) -> Result<(), StoreError> {
     if seconds <= SECONDS_MAX { Ok(()) } else { Err(StoreError::TimeOutOfRange { seconds }) }
 }
 
@@ -128,7 +128,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn lets_through(&self, row: &Row) -> bool {
+    /// Returns true if a row matches the filter.
+    #[must_use]
+    pub fn lets_through(&self, row: &Row) -> bool {
         row.archived.is_some() == self.archived
             && self.tag.as_ref().is_none_or(|tag| row.tags.contains(tag))
             && self.expired_before.is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
@@ -154,7 +156,7 @@ pub enum Sweep {
 
 impl Sweep {
     /// Returns true if this sweep changes `row`.
-    pub(crate) fn takes(self, now: u64, row: &Row) -> bool {
+    pub fn takes(self, now: u64, row: &Row) -> bool {
         match self {
             Self::Archive { expired_before } => row.is_expired(now, expired_before),
             Self::Prune { archived_before } => row.is_archived(archived_before),

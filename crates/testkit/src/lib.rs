@@ -5,6 +5,7 @@
 //! way. Linux only, because it reads `/proc`.
 
 mod certificates;
+pub mod child;
 mod documents;
 mod ports;
 mod postgres;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use sealwire_store::{Control, StoreError};
+use sealwire_apps::Control;
+use sealwire_store::StoreError;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::Targets;

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealwire_apps::Control;
 use sealwire_audit::AuditKey;
-use sealwire_store::{Control, ControlStore, Examined, StoreError, examine_postgres};
+use sealwire_store::{ControlStore, StoreError};
+use sealwire_store_postgres::{Examined, examine as examine_postgres};
 
 use super::{Report, audit, files};
 use sealwire_config::{AccessMode, Config, Mode};

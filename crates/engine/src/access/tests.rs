@@ -2,10 +2,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sealwire_access::{Missing, Operation};
+use sealwire_apps::Control;
 use sealwire_crypto::Kek;
-use sealwire_store::{
-    Commit, Control, ControlStore, Instance, MemoryStore, PostgresOptions, PostgresStore, Snapshot, StoreError,
-};
+use sealwire_store::{Commit, ControlStore, Instance, MemoryStore, Snapshot, StoreError};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_wire::ErrorCode;
 use sealwire_wire::control::{Page, PrincipalAsk, PrincipalCall, RoleAsk, RoleCall};

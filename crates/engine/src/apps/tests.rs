@@ -1,8 +1,9 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
+use sealwire_apps::{KeyKind, Settings, Target};
 use sealwire_crypto::{AppId, Curve, Encoding, EpochLifetime, Kek, Sealer};
-use sealwire_store::{Commit, ControlStore, KeyKind, MemoryStore, Settings, Snapshot, Target};
+use sealwire_store::{Commit, ControlStore, MemoryStore, Snapshot};
 
 use super::*;
 use sealwire_telemetry::Phase;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use sealwire_apps::{CollectionKind, CollectionName, Control, KeyKind, Rules, RulesChange, Target};
 use sealwire_crypto::{AppId, CardEnds, EpochLifetime, Format, KeyPair};
-use sealwire_store::{self as store, CollectionKind, CollectionName, Control, KeyKind, Rules, RulesChange, Target};
 use sealwire_wire::control::{
     AppAsk, AppCall, AppChanged, Apps, CollectionAsk, CollectionCall, CollectionChanged, Collections, Kind, Page,
     Record, Records, RotateKind, Scope, TokenFormat,
@@ -89,8 +89,8 @@ pub async fn change_app(control: &Control, call: AppCall<'_>) -> Result<AppChang
         }
         AppAsk::Restore { key } => control.restore(app, target(key)?).await,
         AppAsk::Set { format, epoch_ms } => {
-            let format = format.and_then(|format| store::Format::from_name(format.name()));
-            let change = move |settings: &mut store::Settings| {
+            let format = format.and_then(|format| sealwire_apps::Format::from_name(format.name()));
+            let change = move |settings: &mut sealwire_apps::Settings| {
                 settings.format = format.unwrap_or(settings.format);
                 if let Some(ms) = epoch_ms {
                     settings.epoch = EpochLifetime::from_ms(ms).ok(); // Only 0 is none: the rest is refused before.
@@ -115,8 +115,8 @@ pub async fn change_collection(control: &Control, call: CollectionCall<'_>) -> R
                 Kind::OneWay => CollectionKind::OneWay,
             };
             let scope = match scope {
-                Scope::Collection => store::Scope::Collection,
-                Scope::Context => store::Scope::Context,
+                Scope::Collection => sealwire_apps::Scope::Collection,
+                Scope::Context => sealwire_apps::Scope::Context,
             };
             let format = token_format(format, first, last)?;
             let rules = Rules { kind, format, scope, expires_s, retention_s };

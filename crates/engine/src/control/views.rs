@@ -1,9 +1,8 @@
 //! Converts the store's types to those of control responses.
 
+use sealwire_apps::{AppChange, AppState, AppSummary, CollectionSummary, KeySummary, Target, TokenKeySummary};
 use sealwire_crypto::{Curve, EpochLifetime, Format, KeyState};
-use sealwire_store::{
-    AppChange, AppState, AppSummary, CollectionSummary, Instance, KeySummary, Target, TokenKeySummary,
-};
+use sealwire_store::Instance;
 use sealwire_wire::control::{self as wire, AppChanged, TokenFormat};
 
 pub(super) fn app(app: AppSummary) -> wire::App {

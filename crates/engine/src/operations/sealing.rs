@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use sealwire_apps::App;
 use sealwire_crypto::{self as crypto, evervault};
-use sealwire_store::{self as store, App};
 use sealwire_wire::{Curve, Encoding, Format, KeyScope, Unbound, Writing};
 
 use crate::error::CallFailure;
@@ -40,8 +40,8 @@ impl SealOptions {
     /// Returns the format that the request names, or else the app's.
     pub(super) fn format_in(&self, app: &App) -> Format {
         self.format.unwrap_or(match app.settings.format {
-            store::Format::Native => Format::Native,
-            store::Format::Evervault => Format::Evervault,
+            sealwire_apps::Format::Native => Format::Native,
+            sealwire_apps::Format::Evervault => Format::Evervault,
         })
     }
 

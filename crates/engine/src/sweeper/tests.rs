@@ -3,10 +3,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sealwire_apps::{CollectionKind, CollectionName, Rules, Scope, Target};
 use sealwire_crypto::{AppId, Format, Kek};
-use sealwire_store::{
-    CollectionKind, CollectionName, ControlStore as _, MemoryStore, Row, Rules, Scope, Target, TokenId,
-};
+use sealwire_store::{ControlStore as _, MemoryStore, Row, TokenId};
 
 use super::*;
 
@@ -235,7 +234,7 @@ async fn a_retention_time_that_changes_counts_during_a_sweep() {
     let sweep = tokio::spawn(async move { a.sweep().await });
     // For 20 s it looks for expired rows among all of them; then it prunes.
     tokio::time::sleep(Duration::from_secs(22)).await;
-    let change = sealwire_store::RulesChange { retention_s: Some(None), expires_s: None };
+    let change = sealwire_apps::RulesChange { retention_s: Some(None), expires_s: None };
     world.control.change_rules(&app(), &CollectionName::new("short").unwrap(), change).await.unwrap();
     assert!(sweep.await.unwrap().is_ok());
     let left = world.ids(SHORT).await.len();

@@ -4,8 +4,9 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use sealwire_access::{Binding, Grant, Role, RoleName, principal_key, role_key};
+use sealwire_apps::Control;
 use sealwire_crypto::{AppId, Curve, Kek};
-use sealwire_store::{Commit, Control, ControlStore, MemoryStore};
+use sealwire_store::{Commit, ControlStore, MemoryStore};
 use sealwire_wire::{Encrypt, Limits, Scan, Scanner, request};
 use tokio::time::{Instant, advance};
 

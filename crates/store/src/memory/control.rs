@@ -116,7 +116,7 @@ mod tests {
         (Arc::new(MemoryStore::default()), ())
     }
 
-    crate::suite::control_promises!(open);
+    crate::control_promises!(open);
 
     #[tokio::test]
     async fn every_handle_is_told_of_a_change() {

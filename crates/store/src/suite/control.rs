@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-pub(crate) use super::records::what_is_read_one_by_one_agrees_with_a_model;
+pub use super::records::what_is_read_one_by_one_agrees_with_a_model;
 use crate::{Commit, ControlStore, Instance, Snapshot};
 
 /// Creates a module of tests, one per promise. `$open` must be an async function in scope. It returns an empty `Arc<dyn
 /// ControlStore>` and a value that must live as long as the store.
+#[macro_export]
 macro_rules! control_promises {
     ($open:ident) => {
-        $crate::suite::control_promises!(@
+        $crate::control_promises!(@
             $open:
             begins_empty_at_zero,
             a_change_is_there_under_the_next_generation,
@@ -43,8 +44,6 @@ macro_rules! control_promises {
         }
     };
 }
-pub(crate) use control_promises;
-
 type Store = Arc<dyn ControlStore>;
 
 /// Timeout for change notifications, longer than any store needs. A test that waits this long fails.
@@ -58,13 +57,13 @@ async fn put(store: &Store, key: &str, record: &[u8]) -> u64 {
     }
 }
 
-pub(crate) async fn begins_empty_at_zero(store: Store) {
+pub async fn begins_empty_at_zero(store: Store) {
     assert_eq!(store.generation().await.unwrap(), 0);
     assert_eq!(store.load().await.unwrap(), Snapshot::default());
     assert!(store.instances(Duration::from_secs(3_600)).await.unwrap().is_empty());
 }
 
-pub(crate) async fn a_change_is_there_under_the_next_generation(store: Store) {
+pub async fn a_change_is_there_under_the_next_generation(store: Store) {
     let changes = [
         ("app/a", Some("{\"one\":1}")),
         ("app/b", Some("{}")),
@@ -88,7 +87,7 @@ pub(crate) async fn a_change_is_there_under_the_next_generation(store: Store) {
     }
 }
 
-pub(crate) async fn a_change_from_another_base_is_not_made(store: Store) {
+pub async fn a_change_from_another_base_is_not_made(store: Store) {
     for base in [1, 2, 1 << 40] {
         assert_eq!(store.commit(base, "k", Some(b"{}")).await.unwrap(), Commit::Moved, "{base}");
     }
@@ -102,7 +101,7 @@ pub(crate) async fn a_change_from_another_base_is_not_made(store: Store) {
     }
 }
 
-pub(crate) async fn keys_and_records_are_kept_to_the_byte(store: Store) {
+pub async fn keys_and_records_are_kept_to_the_byte(store: Store) {
     let long_key = "k".repeat(512);
     let big: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
     let big_json = format!("{{\"text\":\"{}\"}}", "é\\u0000\\\"".repeat(100_000));
@@ -139,7 +138,7 @@ pub(crate) async fn keys_and_records_are_kept_to_the_byte(store: Store) {
     assert!(store.load().await.unwrap().records == records);
 }
 
-pub(crate) async fn a_state_takes_the_place_of_everything(store: Store) {
+pub async fn a_state_takes_the_place_of_everything(store: Store) {
     let state = |generation: u64, keys: &[&str]| {
         let records = keys.iter().map(|key| ((*key).to_owned(), generation.to_string().into_bytes())).collect();
         Snapshot { generation, records }
@@ -165,7 +164,7 @@ pub(crate) async fn a_state_takes_the_place_of_everything(store: Store) {
     wait(&store, "nobody was told").await;
 }
 
-pub(crate) async fn of_changes_at_once_one_wins_per_base(store: Store) {
+pub async fn of_changes_at_once_one_wins_per_base(store: Store) {
     const TASKS: usize = 16;
     const EACH: usize = 4;
     let mut tasks = JoinSet::new();
@@ -202,7 +201,7 @@ pub(crate) async fn of_changes_at_once_one_wins_per_base(store: Store) {
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Commit::Moved).count(), TASKS - 1);
 }
 
-pub(crate) async fn loads_are_whole_while_changes_go_on(store: Store) {
+pub async fn loads_are_whole_while_changes_go_on(store: Store) {
     const CHANGES: u64 = 60;
     let writer = Arc::clone(&store);
     let writing = tokio::spawn(async move {
@@ -232,7 +231,7 @@ async fn quiet(store: &Store) {
     while tokio::time::timeout(Duration::from_millis(50), store.changed()).await.is_ok() {}
 }
 
-pub(crate) async fn a_change_wakes_who_waits(store: Store) {
+pub async fn a_change_wakes_who_waits(store: Store) {
     quiet(&store).await;
     let waiter = Arc::clone(&store);
     let waiting = tokio::spawn(async move {
@@ -244,7 +243,7 @@ pub(crate) async fn a_change_wakes_who_waits(store: Store) {
     assert_eq!(waiting.await.unwrap(), 1);
 }
 
-pub(crate) async fn a_change_between_two_waits_is_not_missed(store: Store) {
+pub async fn a_change_between_two_waits_is_not_missed(store: Store) {
     quiet(&store).await;
     for round in 0..5 {
         put(&store, "k", round.to_string().as_bytes()).await;
@@ -253,7 +252,7 @@ pub(crate) async fn a_change_between_two_waits_is_not_missed(store: Store) {
     }
 }
 
-pub(crate) async fn a_dropped_wait_loses_nothing(store: Store) {
+pub async fn a_dropped_wait_loses_nothing(store: Store) {
     quiet(&store).await;
     for round in 0..5 {
         let mut waiting = Box::pin(store.changed());
@@ -279,7 +278,7 @@ fn instance(id: &str, generation: u64) -> Instance {
     Instance { id: id.into(), address, version: "0.1.0".into(), generation, age: Duration::from_secs(7) }
 }
 
-pub(crate) async fn instances_say_what_they_serve_until_they_leave(store: Store) {
+pub async fn instances_say_what_they_serve_until_they_leave(store: Store) {
     const HOUR: Duration = Duration::from_secs(3_600);
     for beat in [instance("b", 0), instance("a", 3), instance("b", 5), instance("\u{fc}'\"", 1 << 40)] {
         store.beat(&beat).await.unwrap();
@@ -298,7 +297,7 @@ pub(crate) async fn instances_say_what_they_serve_until_they_leave(store: Store)
     assert_eq!(store.load().await.unwrap(), Snapshot::default(), "no instance is a change");
 }
 
-pub(crate) async fn instances_age(store: Store) {
+pub async fn instances_age(store: Store) {
     let pause = Duration::from_millis(20);
     store.beat(&instance("a", 1)).await.unwrap();
     tokio::time::sleep(pause).await;
@@ -310,7 +309,7 @@ pub(crate) async fn instances_age(store: Store) {
     assert_eq!(again.iter().map(|it| it.generation).collect::<Vec<_>>(), [2]);
 }
 
-pub(crate) async fn a_lease_has_one_holder(store: Store) {
+pub async fn a_lease_has_one_holder(store: Store) {
     const HOUR: Duration = Duration::from_secs(3_600);
     let take = async |name: &str, holder: &str, time| store.lease(name, holder, time).await.unwrap();
     assert!(take("sweep", "a", HOUR).await);

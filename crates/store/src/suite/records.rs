@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-pub(crate) async fn what_is_read_one_by_one_agrees_with_a_model(store: Arc<dyn ControlStore>) {
+pub async fn what_is_read_one_by_one_agrees_with_a_model(store: Arc<dyn ControlStore>) {
     let runtime = tokio::runtime::Handle::current();
     let run = move || {
         let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };

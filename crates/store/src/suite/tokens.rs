@@ -1,9 +1,9 @@
 //! Tests of the [`TokenStore`] contract, as tables. Each test works in its own maps, so that one store serves all
 //! tests.
 
-pub(super) mod keep;
-pub(super) mod race;
-pub(super) mod write;
+pub mod keep;
+pub mod race;
+pub mod write;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,39 +13,39 @@ use bytes::Bytes;
 use crate::{Fingerprint, Group, MapId, Row, SECONDS_MAX, StoreError, TokenId, TokenStore, Written};
 
 /// Returns a map that no other test uses.
-pub(crate) fn fresh() -> MapId {
+pub fn fresh() -> MapId {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     MapId { app: NEXT.fetch_add(1, Ordering::Relaxed), collection: 1 }
 }
 
-pub(crate) fn id(n: u128) -> TokenId {
+pub fn id(n: u128) -> TokenId {
     TokenId(n.to_be_bytes())
 }
 
-pub(crate) fn print(n: u128) -> Fingerprint {
+pub fn print(n: u128) -> Fingerprint {
     Fingerprint(n.to_be_bytes())
 }
 
 /// Returns a row with this id, without a fingerprint, that never expires.
-pub(crate) fn row(n: u128) -> Row {
+pub fn row(n: u128) -> Row {
     let sealed = Bytes::from(format!("sealed {n}"));
     Row { id: id(n), fingerprint: None, sealed, tags: Vec::new(), expires: None, created: 1, archived: None }
 }
 
 /// Returns a row with this id and fingerprint.
-pub(crate) fn printed(n: u128, fingerprint: u128) -> Row {
+pub fn printed(n: u128, fingerprint: u128) -> Row {
     Row { fingerprint: Some(print(fingerprint)), ..row(n) }
 }
 
 /// Writes one group.
-pub(crate) async fn write(store: &dyn TokenStore, now: u64, map: MapId, rows: &[Row]) -> Written {
+pub async fn write(store: &dyn TokenStore, now: u64, map: MapId, rows: &[Row]) -> Written {
     let mut answers = store.write(now, vec![Group { map, rows: rows.to_vec() }]).await;
     assert_eq!(answers.len(), 1);
     answers.remove(0).unwrap()
 }
 
 /// Returns every row of a map, in any state.
-pub(crate) async fn scanned(store: &dyn TokenStore, map: MapId) -> Vec<Row> {
+pub async fn scanned(store: &dyn TokenStore, map: MapId) -> Vec<Row> {
     let before = MapId { app: map.app, collection: map.collection - 1 };
     let mut after = (before, TokenId([0xff; 16]));
     let mut rows = Vec::new();

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Reason, Refusal};
+use super::{ThrottleReason, ThrottleRejection};
 
 /// Time without a response after which the store counts as stalled.
 pub(super) const STALL: Duration = Duration::from_secs(2);
@@ -142,11 +142,11 @@ impl<T> Pacer<T> {
         weight: f64,
         deadline: Option<Duration>,
         tell: impl FnOnce() -> T,
-    ) -> Result<Option<Id>, Refusal> {
+    ) -> Result<Option<Id>, ThrottleRejection> {
         self.advance(now);
         let stalled = self.stalled();
         if stalled >= STALL {
-            return Err(self.refusal(weight, Reason::Stalled, stalled));
+            return Err(self.refusal(weight, ThrottleReason::Stalled, stalled));
         }
         if self.waiting.is_empty() && self.dirty <= self.min() {
             self.dirty += weight;
@@ -154,11 +154,11 @@ impl<T> Pacer<T> {
         }
         if self.waiting.len() >= self.rules.waiters_max {
             let way = self.predicted(self.held / 2.0);
-            return Err(self.refusal(weight, Reason::Full, way));
+            return Err(self.refusal(weight, ThrottleReason::Full, way));
         }
         let predicted = self.predicted(self.dirty + self.held + weight);
         if let Some(late) = deadline.and_then(|deadline| (self.at + predicted).checked_sub(deadline)) {
-            return Err(self.refusal(weight, Reason::Deadline, late));
+            return Err(self.refusal(weight, ThrottleReason::Deadline, late));
         }
         let id = Id(self.numbers);
         self.numbers += 1;
@@ -269,13 +269,13 @@ impl<T> Pacer<T> {
     }
 
     /// Returns the rejection for a request that waited until its deadline.
-    pub(super) fn late(&mut self, now: Duration, weight: f64) -> Refusal {
+    pub(super) fn late(&mut self, now: Duration, weight: f64) -> ThrottleRejection {
         self.advance(now);
         let way = self.predicted(self.held / 2.0).max(self.stalled());
-        self.refusal(weight, Reason::Deadline, way)
+        self.refusal(weight, ThrottleReason::Deadline, way)
     }
 
-    fn refusal(&mut self, weight: f64, reason: Reason, way: Duration) -> Refusal {
+    fn refusal(&mut self, weight: f64, reason: ThrottleReason, way: Duration) -> ThrottleRejection {
         let (since, refused) = self.refused;
         let refused = refused * (-(self.at - since).as_secs_f64() / WINDOW).exp();
         self.refused = (self.at, refused + weight);
@@ -285,7 +285,7 @@ impl<T> Pacer<T> {
         self.numbers += 1;
         let spread = (self.numbers as f64 * 0.618_033_988_749_895).fract();
         let retry_after = way.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX).mul_f64(1.0 + spread / 2.0);
-        Refusal { reason, retry_after }
+        ThrottleRejection { reason, retry_after }
     }
 }
 

@@ -117,7 +117,11 @@ async fn those_who_wait_are_let_in_in_order_and_in_time() {
     assert_eq!(throttle.pressure(), Pressure::default());
 }
 
-fn reserve(throttle: &WriteThrottle, rows: usize, after: Option<Duration>) -> JoinHandle<Result<Permit, Refusal>> {
+fn reserve(
+    throttle: &WriteThrottle,
+    rows: usize,
+    after: Option<Duration>,
+) -> JoinHandle<Result<Permit, ThrottleRejection>> {
     let (throttle, deadline) = (throttle.clone(), after.map(|after| Instant::now() + after));
     tokio::spawn(async move { throttle.reserve(rows, 0, deadline).await })
 }
@@ -142,7 +146,7 @@ async fn whoever_goes_gives_up_place_and_room() {
     sleep(ms(10)).await;
     assert_eq!(throttle.pressure().waiting, 3);
     waits.abort();
-    assert_eq!(late.await.unwrap().unwrap_err().reason, Reason::Deadline);
+    assert_eq!(late.await.unwrap().unwrap_err().reason, ThrottleReason::Deadline);
     assert_eq!(throttle.pressure().waiting, 1);
     // The request was admitted, but its task ended before it was notified.
     drop(all);
@@ -158,7 +162,7 @@ async fn too_many_are_refused_at_once() {
     let waiting: Vec<_> = (0..BOUNDS.waiters_max).map(|_| reserve(&throttle, 1, None)).collect();
     sleep(ms(1)).await;
     let refusal = throttle.reserve(1, 0, None).await.unwrap_err();
-    assert_eq!(refusal.reason, Reason::Full);
+    assert_eq!(refusal.reason, ThrottleReason::Full);
     assert!(refusal.retry_after >= ms(5));
     drop(all);
     for call in waiting {
@@ -179,7 +183,7 @@ async fn a_silent_store_refuses_until_it_speaks() {
     more.send();
     sleep(ms(1)).await;
     let refusal = throttle.reserve(1, 0, None).await.unwrap_err();
-    assert_eq!(refusal.reason, Reason::Stalled);
+    assert_eq!(refusal.reason, ThrottleReason::Stalled);
     assert!(refusal.retry_after >= STALL && refusal.retry_after <= STALL.mul_f64(1.5), "{refusal:?}");
     sent.answered();
     drop(throttle.reserve(1, 0, None).await.unwrap());

@@ -4,10 +4,10 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use sealwire_apps::KeyKind;
 use sealwire_client::{Client, Rewrap};
 use sealwire_crypto as crypto;
 use sealwire_msgpack::{Token, TokenReader};
-use sealwire_store::KeyKind;
 use sealwire_wire::{Curve, Document, Encrypt, ErrorCode, KeyScope, Writing};
 use tokio::time::{Instant, sleep};
 

@@ -1,11 +1,11 @@
 //! Evervault strings and files through a server: what others made opens, typed; roles are kept shut; nothing else
 //! moves.
 
+use sealwire_apps::{Control, Settings};
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap, ValueKind};
 use sealwire_crypto::evervault::{Datatype, Form, Role, Sealer, looks_like, looks_like_file};
 use sealwire_crypto::{KeyPair, KeyScope, KeyState, KeyVersion};
 use sealwire_msgpack::{Token, TokenReader, write};
-use sealwire_store::{Control, Settings};
 use sealwire_wire::{
     Curve, Decrypt, Encoding, Encrypt, ErrorCode, Format, KeyScope as KeyScopeName, OnError, Unbound, Writing,
 };
@@ -621,7 +621,7 @@ fn inspect_says_what_a_string_says() {
 fn an_apps_format_holds_where_a_call_names_none() {
     run(async {
         let choose = async |control: &Control| {
-            let set = |settings: &mut Settings| settings.format = sealwire_store::Format::Evervault;
+            let set = |settings: &mut Settings| settings.format = sealwire_apps::Format::Evervault;
             control.configure(&shop(), set).await.unwrap();
         };
         let harness = Harness::prepared(|config| config.evervault.open_roles = vec!["support".into()], choose).await;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use sealwire_apps::{CollectionName, Control, Rules, Settings};
 use sealwire_client::{Client, ClientConfig, Error, ErrorCode, Pem, RpcError};
 use sealwire_config::{AccessMode, Config, KekSource, Mode};
 use sealwire_crypto::{AppId, Curve, EpochLifetime, Kek, KeyPair};
@@ -13,7 +14,7 @@ use sealwire_engine::engine::Engine;
 use sealwire_engine::stores::{self, Stores};
 use sealwire_msgpack::write;
 use sealwire_server::server::{Server, open_control};
-use sealwire_store::{CollectionName, Control, Rules, Settings, TokenStore};
+use sealwire_store::TokenStore;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

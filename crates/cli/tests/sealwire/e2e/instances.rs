@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sealwire_apps::Target;
 use sealwire_client::{Client, ClientConfig, Endpoint};
 use sealwire_config::{Config, Mode};
 use sealwire_crypto::{AppId, Curve};
 use sealwire_server::server::Server;
-use sealwire_store::{StoreError, Target};
+use sealwire_store::StoreError;
 use sealwire_testkit::Postgres;
 use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
 use tokio::time::{Instant, sleep};

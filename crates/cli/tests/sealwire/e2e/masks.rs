@@ -1,5 +1,6 @@
 //! Tests of masks: the results of `mask`, and that a role with a mask never reveals a value.
 
+use sealwire_apps::{CollectionKind, Rules, Scope};
 use sealwire_client::control::{CheckCall, RoleAsk, RoleCall};
 use sealwire_client::{
     Client, Curve, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask, MaskList,
@@ -7,7 +8,6 @@ use sealwire_client::{
 };
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
-use sealwire_store::{CollectionKind, Rules, Scope};
 use sealwire_wire::{Limits, Scan, Scanner, request};
 
 use crate::e2e::access::{FULL, NOBODY, connect, enforcing, everything_on, grant_role, put_role_record, start};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use sealwire_apps::{KeyKind, KeySummary, Target};
 use sealwire_client::{Client, Document, Envelope, Error, FieldError, Inspect, Inspection, Rewrap};
 use sealwire_crypto::{self as crypto, Datatype, KeyId, KeyScope};
 use sealwire_msgpack::{Token, TokenReader, write};
-use sealwire_store::{KeyKind, KeySummary, Target};
 use sealwire_wire::{Curve, Decrypt, Encoding, Encrypt, ErrorCode, OnError, Writing};
 
 use crate::e2e::documents::{contains, samples, value};

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use sealwire_apps::{KeyKind, Target};
 use sealwire_client::{Client, Document};
 use sealwire_crypto::{AppId, Curve};
 use sealwire_server::server::Server;
-use sealwire_store::{KeyKind, StoreError, Target};
+use sealwire_store::StoreError;
 use sealwire_wire::{Decrypt, Encrypt, ErrorCode};
 use tokio::time::{Instant, sleep};
 

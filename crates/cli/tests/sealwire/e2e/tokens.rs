@@ -7,11 +7,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealwire_apps::{CollectionKind, Rules, Scope, Target};
 use sealwire_client::{Client, Document};
 use sealwire_crypto::{CardEnds, Format};
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
-use sealwire_store::{CollectionKind, PostgresOptions, PostgresStore, Rules, Scope, Target};
+use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_wire::{
     Ask, Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, Minting, OnError, Sweep,

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sealwire_apps::{CollectionKind, Rules, Scope};
 use sealwire_client::{Decrypt, Detokenize, Encrypt, ErrorCode, Tokenize};
 use sealwire_config::{Config, Endpoint};
 use sealwire_crypto::Format;
-use sealwire_store::{CollectionKind, Rules, Scope};
 use sealwire_wire::{Minting, TokenMap, Within};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

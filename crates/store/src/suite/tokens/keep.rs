@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Filter, Page, Sweep};
 
-pub(crate) async fn all(store: &dyn TokenStore) {
+pub async fn all(store: &dyn TokenStore) {
     deleted_rows_are_gone(store).await;
     only_the_live_are_made_to_expire(store).await;
     lists_are_filtered_and_in_pages(store).await;

@@ -9,7 +9,7 @@ use super::*;
 const TASKS: u128 = 64;
 const PRINTS: u128 = 24;
 
-pub(crate) async fn all(store: &Arc<dyn TokenStore>) {
+pub async fn all(store: &Arc<dyn TokenStore>) {
     everybody_gets_the_same_row(store, fresh()).await;
     expired_holders_give_way_once(store).await;
     an_id_goes_to_one(store).await;

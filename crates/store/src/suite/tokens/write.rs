@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::*;
 
-pub(crate) async fn all(store: &dyn TokenStore) {
+pub async fn all(store: &dyn TokenStore) {
     nothing_is_answered_with_nothing(store).await;
     rows_come_back_whole_and_in_order(store).await;
     maps_do_not_see_each_other(store).await;

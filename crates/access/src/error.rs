@@ -1,0 +1,59 @@
+//! The reasons why a role or grant is invalid, and the bounds that they name.
+
+use crate::operation::Operation;
+
+/// Maximum number of grants per role.
+pub const GRANTS_MAX: usize = 64;
+/// Maximum number of apps, or of collections, that one grant names. A grant for more names must use `*`.
+pub const NAMES_MAX: usize = 1_000;
+/// Largest hourly limit of a grant, in fields.
+pub const HOURLY_MAX: u32 = 1_000_000_000;
+/// Longest text of a mask, in bytes.
+pub const MASK_BYTES_MAX: usize = 1_024;
+
+/// A reason why a role or grant is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RoleError {
+    /// The role name has the wrong length or an invalid character.
+    #[error("a role's name must be 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front")]
+    Name,
+    /// The name belongs to the built-in role, which cannot be changed.
+    #[error("role administrator is built in: give yours another name")]
+    BuiltIn,
+    /// Too many grants.
+    #[error("a role has at most {GRANTS_MAX} grants")]
+    Grants,
+    /// A grant names no operation.
+    #[error("a grant must name an operation")]
+    NoOperation,
+    /// A grant names no apps or collections, or too many.
+    #[error("a grant must name 1 to {NAMES_MAX} apps and as many collections, or all with \"*\"")]
+    Names,
+    /// The name cannot be an app or collection name.
+    #[error("\"{0}\" is not the name of an app or a collection")]
+    NotAName(String),
+    /// The word is not the name of an operation.
+    #[error("\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like")]
+    NoSuchOperation(String),
+    /// The word is not a part of a grant, or the part occurs twice.
+    #[error(
+        "\"{0}\" has no place there: after the operations come apps=, collections=, mask=, hourly= and reason, each once"
+    )]
+    Part(String),
+    /// A grant names no app.
+    #[error("a grant must say on which apps: apps=NAME,NAME, or apps=* for all")]
+    NoApps,
+    /// The grant has a reason or an hourly limit but names control operations. Control requests carry no reason and no
+    /// fields.
+    #[error("a reason and a number of fields by the hour are for data operations only")]
+    ReasonOfControl,
+    /// The hourly limit is outside 1 to [`HOURLY_MAX`].
+    #[error("hourly must be 1 to {HOURLY_MAX}")]
+    Hourly,
+    /// The text is not the syntax of a mask function.
+    #[error("a mask must be a function of at most {MASK_BYTES_MAX} bytes, such as mask=partial(last=4)")]
+    Mask,
+    /// A grant with a mask names an operation that does not return values.
+    #[error("a mask is for decrypt and detokenize alone: {0} needs a grant of its own")]
+    MaskOf(Operation),
+}

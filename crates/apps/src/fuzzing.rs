@@ -1,0 +1,28 @@
+//! Entry points for fuzzing the parser of control records.
+
+use sealwire_crypto::Kek;
+
+use super::record::{Contents, app_key, collection_key};
+use super::{State, keys};
+use sealwire_store::{Snapshot, StoreError};
+
+/// Parses all records and serializes them again.
+///
+/// # Errors
+/// [`StoreError::Damaged`].
+pub fn records(snapshot: &Snapshot) -> Result<Snapshot, StoreError> {
+    let Contents { generation, apps, collections, access } = Contents::read(snapshot)?;
+    let apps = apps.into_iter().map(|(app, entry)| (app_key(&app), entry.into_bytes()));
+    let collections = collections.into_iter().flat_map(|(app, all)| {
+        all.into_iter().map(move |(name, entry)| (collection_key(&app, &name), entry.into_bytes()))
+    });
+    Ok(Snapshot { generation, records: apps.chain(collections).chain(access).collect() })
+}
+
+/// Parses all records and unwraps their keys.
+///
+/// # Errors
+/// Any [`StoreError`].
+pub fn load(kek: &Kek, snapshot: &Snapshot) -> Result<State, StoreError> {
+    keys::unwrap_all(kek, &Contents::read(snapshot)?)
+}

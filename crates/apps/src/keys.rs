@@ -1,0 +1,143 @@
+//! Creates key versions, wraps them under the KEK and unwraps them. Unwrapped keys leave only in types that wipe
+//! themselves.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sealwire_crypto::{
+    AppId, AppKeys, Curve, Kek, KeyId, KeyPair, KeyVersion, TokenKeyVersion, TokenKeys, TokenSecret,
+};
+
+use super::model::{App, State};
+use super::record::{AppRecord, Contents, Entry, KeyRecord, StateName, TokenKeyRecord, app_key, base64, damaged};
+use super::{first_removal, unix_s};
+use sealwire_store::StoreError;
+
+/// Unwraps the state of all apps.
+pub(super) fn unwrap_all(kek: &Kek, contents: &Contents) -> Result<State, StoreError> {
+    let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
+    let apps = live.map(|(app, record)| unwrap_app(kek, contents, app, record)).collect::<Result<_, _>>()?;
+    let (removal_unix_s, access) = (first_removal(contents), contents.access.clone());
+    Ok(State { generation: contents.generation, apps, removal_unix_s, access })
+}
+
+fn unwrap_app(kek: &Kek, contents: &Contents, app: &AppId, record: &AppRecord) -> Result<App, StoreError> {
+    let versions = record.keys.iter().map(|key| unwrap(kek, app, key)).collect::<Result<_, _>>()?;
+    let tokens = record.token_keys.iter().map(|key| unwrap_token(kek, app, record.number, key));
+    let tokens = tokens.collect::<Result<_, _>>()?;
+    let summary = record.summary(app)?;
+    let collections = contents.collections(app, record.number);
+    let collections = collections.filter_map(|(name, entry)| Some((name, entry.live()?)));
+    Ok(App {
+        number: record.number,
+        state: summary.state,
+        keys: Arc::new(AppKeys::new(app.clone(), versions)?),
+        token_keys: Arc::new(TokenKeys::new(record.number, tokens)?),
+        settings: summary.settings,
+        collections: collections.map(|(name, of)| Ok((name.clone(), of.read()?))).collect::<Result<_, StoreError>>()?,
+    })
+}
+
+fn unwrap(kek: &Kek, app: &AppId, record: &KeyRecord) -> Result<KeyVersion, StoreError> {
+    let at = app_key(app);
+    let summary = record.summary(&at)?;
+    let bound = bound(app, summary.curve, summary.number, summary.id);
+    let wrapped = base64(&at, &record.wrapped)?;
+    let scalar = kek.unwrap(&wrapped, &bound).map_err(|_| StoreError::WrongKek { app: app.clone() })?;
+    let pair = KeyPair::from_scalar(summary.curve, scalar.expose())?;
+    let version = KeyVersion::new(summary.number, summary.state, pair).sealing(summary.seals);
+    if version.id == summary.id { Ok(version) } else { Err(damaged(&at, "a key is not the one its id says".into())) }
+}
+
+fn unwrap_token(kek: &Kek, app: &AppId, number: u32, record: &TokenKeyRecord) -> Result<TokenKeyVersion, StoreError> {
+    let wrapped = base64(&app_key(app), &record.wrapped)?;
+    let secret = kek.unwrap_secret(&wrapped, &token_bound(app, number, record.number));
+    let secret = secret.map_err(|_| StoreError::WrongKek { app: app.clone() })?;
+    Ok(TokenKeyVersion { number: record.number, state: record.state.into(), secret })
+}
+
+/// Rejects a KEK that does not unwrap every key of an app. Keys under different KEKs would make the whole app
+/// unreadable.
+pub(super) fn check_kek(kek: &Kek, app: &AppId, record: &AppRecord) -> Result<(), StoreError> {
+    record.keys.iter().try_for_each(|key| unwrap(kek, app, key).map(drop))?;
+    record.token_keys.iter().try_for_each(|key| unwrap_token(kek, app, record.number, key).map(drop))
+}
+
+/// Rejects a KEK that does not unwrap one key of each app. Used before an app is created.
+pub(super) fn check_kek_of_all(kek: &Kek, contents: &Contents) -> Result<(), StoreError> {
+    for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, Entry::live(entry)?))) {
+        match record.token_keys.first() {
+            Some(key) => unwrap_token(kek, app, record.number, key).map(drop)?,
+            None => return Err(damaged(&app_key(app), "no token key".into())),
+        }
+    }
+    Ok(())
+}
+
+impl AppRecord {
+    /// Adds a fresh key as the next version on `curve`. Retries if the app already has the key id, because an app with
+    /// duplicate ids could not be loaded.
+    pub(super) fn add_new(&mut self, kek: &Kek, app: &AppId, curve: Curve) -> Result<KeyId, StoreError> {
+        loop {
+            let pair = KeyPair::generate(curve)?;
+            // The probability that the id is taken is 2^-40 per existing key.
+            match self.add(kek, app, &pair, true) {
+                Err(StoreError::KeyTaken { .. }) => {}
+                added => return added,
+            }
+        }
+    }
+
+    /// Adds a key pair as the next version on its curve.
+    pub(super) fn add(&mut self, kek: &Kek, app: &AppId, pair: &KeyPair, seals: bool) -> Result<KeyId, StoreError> {
+        let (curve, id) = (pair.public().curve(), KeyId::of(pair.public()));
+        if self.keys.iter().any(|key| key.is(id)) {
+            return Err(StoreError::KeyTaken { app: app.clone(), key: id });
+        }
+        let there = self.keys.iter().filter(|key| key.curve == curve.name()).map(|key| key.number).max();
+        let highest = self.highest.entry(curve.name().into()).or_default();
+        let number = (*highest)
+            .max(there.unwrap_or(0))
+            .checked_add(1)
+            .ok_or_else(|| damaged(&app_key(app), "no number left".into()))?;
+        *highest = number;
+        let wrapped = kek.wrap(&pair.scalar()?, &bound(app, curve, number, id))?;
+        self.keys.push(KeyRecord {
+            id: id.to_string(),
+            curve: curve.name().into(),
+            number,
+            state: StateName::Active,
+            opens_only: !seals,
+            created_unix_s: unix_s(),
+            delete_unix_s: None,
+            public_key: STANDARD.encode(pair.public().compressed()),
+            wrapped: STANDARD.encode(wrapped),
+        });
+        Ok(id)
+    }
+
+    /// Adds a fresh secret as the next version of the token key. Versions are never removed, so the last has the
+    /// highest number.
+    pub(super) fn add_token_key(&mut self, kek: &Kek, app: &AppId) -> Result<u32, StoreError> {
+        let highest = self.token_keys.iter().map(|key| key.number).max().unwrap_or(0);
+        let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(app), "no number left".into()))?;
+        let wrapped = kek.wrap_secret(&TokenSecret::generate()?, &token_bound(app, self.number, number))?;
+        let wrapped = STANDARD.encode(wrapped);
+        self.token_keys.push(TokenKeyRecord { number, state: StateName::Active, created_unix_s: unix_s(), wrapped });
+        Ok(number)
+    }
+}
+
+/// Returns the public facts that a wrapped key is bound to. The app's name contains no zero byte, so the encoding is
+/// unambiguous.
+fn bound(app: &AppId, curve: Curve, number: u32, id: KeyId) -> Vec<u8> {
+    [b"sealwire/kek/1".as_slice(), app.as_str().as_bytes(), &[0, curve.suite()], &number.to_be_bytes(), id.as_bytes()]
+        .concat()
+}
+
+/// Returns the public facts that a wrapped token secret is bound to. The secret has no id, but its app's number is
+/// never reused.
+fn token_bound(app: &AppId, app_number: u32, number: u32) -> Vec<u8> {
+    [app.as_str().as_bytes(), &[0], &app_number.to_be_bytes(), &number.to_be_bytes()].concat()
+}

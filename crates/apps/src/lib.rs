@@ -1,0 +1,485 @@
+//! Operations on apps, their key versions and their collections, over any [`ControlStore`].
+//!
+//! Every change loads all records, edits one of them, and commits the edit on the generation that was loaded. If
+//! another change was committed first, the edit is repeated on the new records. Concurrent changes therefore take
+//! effect one after the other. Private keys and token secrets are stored wrapped under a key-encryption key (KEK).
+//! Unwrapped keys are never written, logged or put into an error.
+//!
+//! Note: deleting an app or a collection leaves a tombstone. The tombstone keeps the number from being reused. Its
+//! generation tells from when on no instance can serve the deleted object under its name.
+
+mod collections;
+#[doc(hidden)]
+pub mod fuzzing;
+mod keys;
+mod maps;
+mod model;
+mod record;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sealwire_crypto::{AppId, Curve, Kek, KeyPair};
+
+pub use maps::{MapState, MapStates};
+pub use model::{
+    App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionKind, CollectionName,
+    CollectionSummary, Format, KeyKind, KeySummary, Rules, RulesChange, Scope, Settings, State, Target,
+    TokenKeySummary,
+};
+use record::{AppEntry, AppRecord, AppTombstone, Contents, Entry, StateName, app_key, collection_key, damaged};
+
+use sealwire_store::{Commit, ControlStore, Instance, LIVE_AGE_MAX, StoreError, part_of};
+
+/// Interval at which an instance polls the generation and reports that it is alive, if the store does not notify it
+/// earlier.
+pub const POLL: Duration = Duration::from_secs(30);
+/// Default time for which a deleted app or key can be restored.
+pub const DELETE_DELAY: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// Maximum number of attempts for a change when other changes are committed first. One of the concurrent changes
+/// succeeds each time.
+const TRIES_MAX: u32 = 64;
+/// Maximum pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Maximum number of removals in one call of [`Control::maintain`].
+const REMOVALS_MAX: u64 = 1_024;
+
+/// The operations on apps, keys and collections; see the module. A change is durable when its method returns. After a
+/// store error, the change may have been made or not, and can be repeated.
+#[derive(Clone)]
+pub struct Control {
+    store: Arc<dyn ControlStore>,
+    kek: Arc<Kek>,
+}
+
+/// A change of one record, and the result for the method that made it.
+struct Edit<T> {
+    key: String,
+    record: Option<Vec<u8>>,
+    made: T,
+}
+
+impl Edit<(AppSummary, Target)> {
+    fn app(app: &AppId, record: AppRecord, target: Target) -> Result<Self, StoreError> {
+        let made = (record.summary(app)?, target);
+        Ok(Self { key: app_key(app), record: Some(AppEntry::Live(record).into_bytes()), made })
+    }
+}
+
+impl Control {
+    /// Creates a control over a store whose keys are wrapped under `kek`.
+    #[must_use]
+    pub fn new(store: Arc<dyn ControlStore>, kek: Kek) -> Self {
+        Self { store, kek: Arc::new(kek) }
+    }
+
+    /// Returns the underlying store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn ControlStore> {
+        &self.store
+    }
+
+    /// Returns the current generation.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn generation(&self) -> Result<u64, StoreError> {
+        self.store.generation().await
+    }
+
+    /// Returns when the generation may have changed, as [`ControlStore::changed`] does.
+    pub async fn changed(&self) {
+        self.store.changed().await;
+    }
+
+    /// Loads the state of all apps, with unwrapped keys.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]. One unreadable app fails the whole load, so that no app disappears silently.
+    pub async fn load(&self) -> Result<State, StoreError> {
+        let snapshot = self.store.load().await?;
+        let kek = Arc::clone(&self.kek);
+        blocking(move || keys::unwrap_all(&kek, &Contents::read(&snapshot)?)).await
+    }
+
+    /// Returns every app, by name, and the generation of the records. Does not unwrap keys.
+    ///
+    /// # Errors
+    /// Any error of the store, or [`StoreError::Damaged`].
+    pub async fn apps(&self) -> Result<(u64, Vec<AppSummary>), StoreError> {
+        self.read(|contents| {
+            let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
+            Ok((contents.generation, live.map(|(app, record)| record.summary(app)).collect::<Result<_, _>>()?))
+        })
+        .await
+    }
+
+    /// Returns one app, as [`Control::apps`] does.
+    ///
+    /// # Errors
+    /// As for [`Control::apps`]; [`StoreError::NoApp`].
+    pub async fn app(&self, app: &AppId) -> Result<AppSummary, StoreError> {
+        let app = app.clone();
+        self.read(move |contents| contents.app(&app)?.summary(&app)).await
+    }
+
+    /// Creates an app with one key version per curve and a token key.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`] if the name is taken; the existing app is not changed. [`StoreError::Conflict`] while an
+    /// instance can still serve another app of that name. [`StoreError::WrongKek`] if the keys of other apps are
+    /// wrapped under another KEK.
+    pub async fn create(&self, app: &AppId, curves: &[Curve]) -> Result<AppChange, StoreError> {
+        let (app, curves, kek) = (app.clone(), curves.to_owned(), Arc::clone(&self.kek));
+        let edit = move |contents: &Contents| {
+            if contents.apps.get(&app).is_some_and(|entry| entry.live().is_some()) {
+                return Err(StoreError::Exists { app: app.clone() });
+            }
+            keys::check_kek_of_all(&kek, contents)?;
+            let highest = contents.apps.values().map(AppEntry::number).max().unwrap_or(0);
+            let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(&app), "no number left".into()))?;
+            let mut record = AppRecord::new(&app, number);
+            for curve in &curves {
+                record.add_new(&kek, &app, *curve)?;
+            }
+            record.add_token_key(&kek, &app)?;
+            Edit::app(&app, record, Target::App)
+        };
+        self.change_app(edit).await
+    }
+
+    /// Creates the next version of one of an app's keys. The new version seals from then on, and the older versions
+    /// still open. No existing version is lost in any case. After a failure the new version exists or not, and a retry
+    /// creates another version.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`]; [`StoreError::Deleted`] while the app waits for its removal; [`StoreError::WrongKek`] if
+    /// the other keys of the app are wrapped under another KEK.
+    pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
+        self.add(app, move |kek, app, record| match kind {
+            KeyKind::Pair(curve) => record.add_new(kek, app, curve).map(Target::Key),
+            KeyKind::Token => record.add_token_key(kek, app).map(Target::TokenKey),
+        })
+        .await
+    }
+
+    /// Adds an external key pair as the app's next version on its curve. Without `seals` the version only opens,
+    /// because others can hold the key. A failure has the same effects as in [`Control::rotate`].
+    ///
+    /// # Errors
+    /// As for [`Control::rotate`]; [`StoreError::KeyTaken`] if the app has a key with that id.
+    pub async fn import(&self, app: &AppId, pair: KeyPair, seals: bool) -> Result<AppChange, StoreError> {
+        self.add(app, move |kek, app, record| record.add(kek, app, &pair, seals).map(Target::Key)).await
+    }
+
+    /// Disables an app, whose requests are then denied, or a key version, which then neither opens nor seals. The
+    /// newest active version of the kind that is left seals instead. If none is left, sealing stops, because a leaked
+    /// key must be disabled at once. This method is idempotent.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`], [`StoreError::NoKey`] or [`StoreError::NoTokenKey`].
+    pub async fn disable(&self, app: &AppId, target: Target) -> Result<AppChange, StoreError> {
+        self.amend(app, target, |_, part| {
+            *part.state = StateName::Disabled;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Reverts a mistaken [`Control::disable`].
+    ///
+    /// # Errors
+    /// As for [`Control::disable`]; [`StoreError::Deleted`] if the target waits for its removal and must be restored
+    /// first.
+    pub async fn enable(&self, app: &AppId, target: Target) -> Result<AppChange, StoreError> {
+        self.amend(app, target, |name, part| {
+            if part.delete_unix_s.as_deref().is_some_and(Option::is_some) {
+                return Err(StoreError::Deleted { name });
+            }
+            *part.state = StateName::Active;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Disables an app or a key version as [`Control::disable`] does, and schedules its permanent removal after
+    /// `delay`. [`Control::maintain`] removes it. If this method is called again, the last delay counts.
+    ///
+    /// # Errors
+    /// As for [`Control::disable`]; [`StoreError::Invalid`] for a token key, because nothing could open the remaining
+    /// rows.
+    pub async fn delete(&self, app: &AppId, target: Target, delay: Duration) -> Result<AppChange, StoreError> {
+        self.amend(app, target, move |_, part| {
+            let due = part.delete_unix_s.ok_or_else(|| StoreError::Invalid("a token key is never deleted".into()))?;
+            *due = Some(unix_s().saturating_add(delay.as_secs()));
+            Ok(())
+        })
+        .await
+    }
+
+    /// Reverts a [`Control::delete`]. The target has the state that it had before the deletion.
+    ///
+    /// # Errors
+    /// As for [`Control::disable`]; [`StoreError::Deleted`] once the removal is due.
+    pub async fn restore(&self, app: &AppId, target: Target) -> Result<AppChange, StoreError> {
+        self.amend(app, target, |name, part| {
+            let Some(due) = part.delete_unix_s else { return Ok(()) };
+            if due.is_some_and(|due| due <= unix_s()) {
+                return Err(StoreError::Deleted { name });
+            }
+            *due = None;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes an app's settings. Settings that `change` does not modify stay. Idempotent if `change` is; `change` can
+    /// be called several times.
+    ///
+    /// # Errors
+    /// [`StoreError::NoApp`].
+    pub async fn configure(
+        &self,
+        app: &AppId,
+        change: impl Fn(&mut Settings) + Send + Sync + 'static,
+    ) -> Result<AppChange, StoreError> {
+        let app = app.clone();
+        self.change_app(move |contents| {
+            let mut record = contents.app(&app)?.clone();
+            let mut settings = record.settings.read(&app_key(&app))?;
+            change(&mut settings);
+            record.settings = settings.into();
+            Edit::app(&app, record, Target::App)
+        })
+        .await
+    }
+
+    /// Removes everything whose removal is due: apps, which leave a tombstone, key versions, and collections of removed
+    /// apps. Makes at most 1,024 changes, and returns the number of changes made. Several instances can run this method
+    /// concurrently.
+    ///
+    /// # Errors
+    /// Any error of the store, or [`StoreError::Damaged`].
+    pub async fn maintain(&self, now_unix_s: u64) -> Result<u64, StoreError> {
+        let mut removals = 0;
+        while removals < REMOVALS_MAX {
+            match self.try_change(move |contents| Ok(removal(contents, now_unix_s))).await? {
+                Some(_) => removals += 1,
+                None => break,
+            }
+        }
+        Ok(removals)
+    }
+
+    /// Reports that an instance is alive and which generation it serves. Before its first load an instance reports
+    /// generation 0.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
+        self.store.beat(instance).await
+    }
+
+    /// Removes an instance at the end of its drain.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn leave(&self, id: &str) -> Result<(), StoreError> {
+        self.store.leave(id).await
+    }
+
+    /// Returns the live instances, by id.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub async fn instances(&self) -> Result<Vec<Instance>, StoreError> {
+        self.store.instances(LIVE_AGE_MAX).await
+    }
+
+    /// Applies `of` to all records. There can be many records, so parsing runs off the network threads.
+    async fn read<T: Send + 'static>(
+        &self,
+        of: impl FnOnce(&Contents) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let snapshot = self.store.load().await?;
+        blocking(move || of(&Contents::read(&snapshot)?)).await
+    }
+
+    /// Adds a key version under the KEK of the other keys. The app must not wait for its removal.
+    async fn add(
+        &self,
+        app: &AppId,
+        add: impl Fn(&Kek, &AppId, &mut AppRecord) -> Result<Target, StoreError> + Send + Sync + 'static,
+    ) -> Result<AppChange, StoreError> {
+        let (app, kek) = (app.clone(), Arc::clone(&self.kek));
+        self.change_app(move |contents| {
+            let mut record = contents.staying(&app)?.clone();
+            keys::check_kek(&kek, &app, &record)?;
+            let target = add(&kek, &app, &mut record)?;
+            Edit::app(&app, record, target)
+        })
+        .await
+    }
+
+    /// Changes the state or the deletion time of an app or a key. Commits even if nothing changes, so that a retry has
+    /// the same result as the first attempt.
+    async fn amend(
+        &self,
+        app: &AppId,
+        target: Target,
+        amend: impl Fn(String, Part<'_>) -> Result<(), StoreError> + Send + Sync + 'static,
+    ) -> Result<AppChange, StoreError> {
+        let app = app.clone();
+        self.change_app(move |contents| {
+            let mut record = contents.app(&app)?.clone();
+            let (name, part) = record.part(&app, target)?;
+            amend(name, part)?;
+            Edit::app(&app, record, target)
+        })
+        .await
+    }
+
+    async fn change_app(
+        &self,
+        edit: impl Fn(&Contents) -> Result<Edit<(AppSummary, Target)>, StoreError> + Send + Sync + 'static,
+    ) -> Result<AppChange, StoreError> {
+        let (generation, (app, target)) = self.change(edit).await?;
+        Ok(AppChange { generation, app, target })
+    }
+
+    async fn change<T: Send + 'static>(
+        &self,
+        edit: impl Fn(&Contents) -> Result<Edit<T>, StoreError> + Send + Sync + 'static,
+    ) -> Result<(u64, T), StoreError> {
+        let made = self.try_change(move |contents| edit(contents).map(Some)).await?;
+        Ok(made.expect("the edit always makes a change"))
+    }
+
+    /// Makes a change, and retries if another change was committed first. Returns `None` if there is nothing to change.
+    async fn try_change<T: Send + 'static>(
+        &self,
+        edit: impl Fn(&Contents) -> Result<Option<Edit<T>>, StoreError> + Send + Sync + 'static,
+    ) -> Result<Option<(u64, T)>, StoreError> {
+        let edit = Arc::new(edit);
+        for tries in 0..TRIES_MAX {
+            let edit = Arc::clone(&edit);
+            // The edit creates and unwraps keys, possibly those of all apps.
+            let made = self.read(move |contents| {
+                let Some(edit) = edit(contents)? else { return Ok(None) };
+                Ok(Some((contents.generation, contents.tombstone(&edit.key), edit)))
+            });
+            let Some((base, tombstone, Edit { key, record, made })) = made.await? else { return Ok(None) };
+            self.check_reuse(tombstone, &key).await?;
+            match self.store.commit(base, &key, record.as_deref()).await? {
+                Commit::Done(generation) => return Ok(Some((generation, made))),
+                Commit::Moved => tokio::time::sleep(pause(tries)).await,
+            }
+        }
+        Err(StoreError::Unavailable("other changes always came first".into()))
+    }
+
+    /// Rejects reusing the key of a removed record while a live instance can still serve the removed object.
+    async fn check_reuse(&self, tombstone: Option<u64>, key: &str) -> Result<(), StoreError> {
+        let Some(generation) = tombstone else { return Ok(()) };
+        let behind: Vec<_> = self.instances().await?.into_iter().filter(|it| it.generation < generation).collect();
+        if behind.is_empty() {
+            return Ok(());
+        }
+        let instances = behind.into_iter().map(|instance| instance.id).collect();
+        Err(StoreError::Conflict { key: key.to_owned(), generation, instances })
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
+/// The fields of an app or a key that decide its state.
+struct Part<'a> {
+    state: &'a mut StateName,
+    /// `None` if the target can never be deleted.
+    delete_unix_s: Option<&'a mut Option<u64>>,
+}
+
+impl AppRecord {
+    /// Returns the name for people and the state fields of `target`.
+    fn part(&mut self, app: &AppId, target: Target) -> Result<(String, Part<'_>), StoreError> {
+        match target {
+            Target::App => {
+                let part = Part { state: &mut self.state, delete_unix_s: Some(&mut self.delete_unix_s) };
+                Ok((format!("app {app}"), part))
+            }
+            Target::Key(key) => {
+                let found = self.keys.iter_mut().find(|record| record.is(key));
+                let found = found.ok_or_else(|| StoreError::NoKey { app: app.clone(), key })?;
+                let part = Part { state: &mut found.state, delete_unix_s: Some(&mut found.delete_unix_s) };
+                Ok((format!("key {key} of app {app}"), part))
+            }
+            Target::TokenKey(number) => {
+                let found = self.token_keys.iter_mut().find(|record| record.number == number);
+                let found = found.ok_or_else(|| StoreError::NoTokenKey { app: app.clone(), number })?;
+                Ok((format!("token key {number} of app {app}"), Part { state: &mut found.state, delete_unix_s: None }))
+            }
+        }
+    }
+}
+
+/// Returns the first removal that is due.
+fn removal(contents: &Contents, now_unix_s: u64) -> Option<Edit<()>> {
+    let due = |delete: Option<u64>| delete.is_some_and(|due| due <= now_unix_s);
+    for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?))) {
+        let entry = if due(record.delete_unix_s) {
+            AppEntry::Deleted(AppTombstone { number: record.number, generation: contents.generation + 1 })
+        } else if record.keys.iter().any(|key| due(key.delete_unix_s)) {
+            let mut record = record.clone();
+            record.keys.retain(|key| !due(key.delete_unix_s));
+            AppEntry::Live(record)
+        } else {
+            continue;
+        };
+        return Some(Edit { key: app_key(app), record: Some(entry.into_bytes()), made: () });
+    }
+    let orphan = orphans(contents).next();
+    orphan.map(|(app, name)| Edit { key: collection_key(app, name), record: None, made: () })
+}
+
+/// Returns the time at which [`removal`] first finds something.
+fn first_removal(contents: &Contents) -> Option<u64> {
+    if orphans(contents).next().is_some() {
+        return Some(0);
+    }
+    let live = contents.apps.values().filter_map(Entry::live);
+    live.flat_map(|app| app.keys.iter().map(|key| key.delete_unix_s).chain([app.delete_unix_s])).flatten().min()
+}
+
+/// Returns the collections whose app was removed.
+fn orphans(contents: &Contents) -> impl Iterator<Item = (&AppId, &CollectionName)> {
+    contents.collections.iter().flat_map(|(app, collections)| {
+        let number = contents.apps.get(app).and_then(Entry::live).map(|live| live.number);
+        let orphans = collections.iter().filter(move |(_, entry)| number != Some(entry.app_number()));
+        orphans.map(move |(name, _)| (app, name))
+    })
+}
+
+/// Returns the pause before another attempt. Its randomness keeps competing changes from colliding again.
+fn pause(tries: u32) -> Duration {
+    part_of(Duration::from_millis(1 << tries.min(10)).min(PAUSE_MAX))
+}
+
+/// Runs `work` off the network threads.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let failed = |_| StoreError::Unavailable("the work on its keys ended early".into());
+    tokio::task::spawn_blocking(work).await.map_err(failed)?
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! Tests of stored records.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::*;
+use sealwire_store::Snapshot;
+
+async fn text(store: &MemoryStore, key: &str) -> String {
+    String::from_utf8(store.load().await.unwrap().records[key].clone()).unwrap()
+}
+
+async fn put(store: &MemoryStore, key: &str, record: &str) {
+    let base = store.generation().await.unwrap();
+    store.commit(base, key, Some(record.as_bytes())).await.unwrap();
+}
+
+#[tokio::test]
+async fn records_hold_no_secret_and_no_setting_that_is_the_default() {
+    let (control, store) = fresh();
+    control.create(&app("shop"), &Curve::ALL).await.unwrap();
+    let text = text(&store, "app/shop").await;
+    for version in keys(&control, "shop").await.versions() {
+        let scalar = version.pair.scalar().unwrap();
+        let hex: String = scalar.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!text.contains(&hex) && !text.contains(&STANDARD.encode(scalar.expose())));
+    }
+    for absent in ["settings", "delete_unix_s", "opens_only", "deleted"] {
+        assert!(!text.contains(absent), "{absent}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_damaged_is_refused_by_name() {
+    let (control, store) = fresh();
+    control.create(&app("shop"), &[Curve::P256]).await.unwrap();
+    let cards = CollectionName::new("cards").unwrap();
+    let rules = Rules {
+        kind: CollectionKind::Random,
+        format: crypto::Format::Opaque,
+        scope: Scope::Collection,
+        expires_s: None,
+        retention_s: None,
+    };
+    control.create_collection(&app("shop"), &cards, rules).await.unwrap();
+    let (good, collection) = (text(&store, "app/shop").await, text(&store, "collection/shop/cards").await);
+    let id = &control.app(&app("shop")).await.unwrap().keys[0].id.to_string();
+    let wrapped = |at: usize| good.split("\"wrapped\":\"").nth(at).unwrap().split('"').next().unwrap();
+    let check = async |key: &str, record: &str, expected: &str| {
+        let before = text(&store, key).await;
+        put(&store, key, record).await;
+        let error = control.load().await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        put(&store, key, &before).await;
+        control.load().await.unwrap();
+    };
+    for (record, expected) in [
+        (String::new(), "app/shop: damaged"),
+        (good.replace("\"format\":1", "\"format\":2"), "format 2 is not 1"),
+        (good.replace("\"format\":1", "\"format\":2").replace("\"number\"", "\"new\""), "format 2 is not 1"),
+        ("{\"format\":1}".into(), "neither live nor deleted"),
+        (good.replace("\"r1\"", "\"r9\""), "unknown curve"),
+        (good.replace(id, "xyz"), "10 hexadecimal digits"),
+        (good.replace(id, "+1+2+3+4+5"), "10 hexadecimal digits"),
+        (good.replace(id, "0000000000"), "does not open"),
+        (good.replace("\"number\":1,\"state\"", "\"number\":2,\"state\""), "does not open"),
+        (good.replace(wrapped(1), "AAAA"), "does not open"),
+        (good.replace(wrapped(2), "AAAA"), "does not open"),
+        (good.replace(wrapped(2), "!"), "not base64"),
+        (good.replace(wrapped(2), wrapped(1)), "does not open"),
+        (good.replace("\"shop\"", "\"pohs\""), "the key is not its app's"),
+        (good.replace("\"created_unix_s\"", "\"made\""), "unknown field"),
+        (good.replace("\"keys\"", "\"settings\":{\"epoch_ms\":15001},\"keys\""), "an epoch lasts 1 to 15000 ms"),
+        (good.replace("\"keys\"", "\"settings\":{\"epoch_ms\":-1},\"keys\""), "damaged"),
+        (good.replace("\"keys\"", "\"settings\":{\"epoch_s\":1},\"keys\""), "unknown field"),
+        (good.replace("\"keys\"", "\"settings\":{\"format\":\"pgp\"},\"keys\""), "unknown variant"),
+    ] {
+        assert_ne!(record, good, "{expected}");
+        check("app/shop", &record, expected).await;
+    }
+    for (record, expected) in [
+        (collection.replace("opaque", "card"), "collection/shop/cards: damaged: unknown format"),
+        (collection.replace("\"format\":\"opaque\"", "\"format\":\"uuid\",\"keeps\":[6,4]"), "unknown format"),
+        (collection.replace("\"format\":\"opaque\"", "\"format\":\"card\",\"keeps\":[7,4]"), "card"),
+        (collection.replace("random", "usual"), "unknown kind"),
+        (collection.replace("\"scope\":\"collection\"", "\"scope\":\"world\""), "unknown scope"),
+        (collection.replace("\"shop\"", "\"pohs\""), "the key is not its collection's"),
+        (collection.replace("\"cards\"", "\"card\""), "the key is not its collection's"),
+        ("{\"format\":1,\"deleted\":{\"number\":1,\"generation\":3}}".into(), "missing field"),
+    ] {
+        assert_ne!(record, collection, "{expected}");
+        check("collection/shop/cards", &record, expected).await;
+    }
+}
+
+#[test]
+fn a_key_of_another_program_is_refused() {
+    for key in ["", "app", "app/", "app/a/b", "app/.a", "collection/shop", "collection/shop/", "policy/x", "\n"] {
+        let records = [(key.to_owned(), b"{\"format\":1,\"deleted\":{\"number\":1,\"generation\":1}}".to_vec())];
+        let read = Contents::read(&Snapshot { generation: 1, records: records.into() });
+        assert!(matches!(read, Err(StoreError::Damaged { .. })), "{key:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_last_generation_and_the_last_number_are_followed_by_none() {
+    let (control, store) = fresh();
+    let last = format!("{{\"format\":1,\"deleted\":{{\"number\":{},\"generation\":1}}}}", u32::MAX);
+    put(&store, "app/last", &last).await;
+    let refused = control.create(&app("shop"), &[]).await;
+    assert!(matches!(refused, Err(StoreError::Damaged { what, .. }) if what == "no number left"));
+    assert_eq!(control.generation().await.unwrap(), 1);
+}

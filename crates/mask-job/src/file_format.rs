@@ -1,0 +1,40 @@
+//! The format of a file and how it is cut into chunks.
+
+use crate::chunker::Cut;
+
+/// The format of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// One JSON document per line.
+    Ndjson,
+    /// One JSON document. The elements of an array are streamed; any other document is read whole.
+    Json,
+    /// Comma-separated values with a header.
+    Csv {
+        /// The delimiter, such as `b','`, `b';'` or a tab.
+        delimiter: u8,
+    },
+}
+
+impl FileFormat {
+    /// Selects the format by the file extension: `ndjson`, `jsonl`, `json`, `csv`, `tsv`.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        let (_, ending) = name.rsplit_once('.')?;
+        Some(match ending.to_ascii_lowercase().as_str() {
+            "ndjson" | "jsonl" => Self::Ndjson,
+            "json" => Self::Json,
+            "csv" => Self::Csv { delimiter: b',' },
+            "tsv" => Self::Csv { delimiter: b'\t' },
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn cut(self) -> Cut {
+        match self {
+            Self::Ndjson => Cut::Lines,
+            Self::Json => Cut::Elements,
+            Self::Csv { .. } => Cut::QuotedLines,
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Control state and token maps in a folder that one process uses. The data is in a log-structured database (fjall)
+//! with a journal.
+//!
+//! Acknowledged changes are synced to disk. The changes of many requests share one sync (see `threads`). The changes of
+//! each request are stored completely or not at all, whenever the process ends. A torn end of the journal after a crash
+//! is dropped, because it was never acknowledged.
+//!
+//! Memory: [`Options::cache_bytes`], plus four times [`Options::write_buffer_bytes`] for each of two keyspaces, plus
+//! about 16 MiB for a write batch. Up to 1,024 queued requests take memory in addition.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::database::Database;
+use self::threads::{Order, ReadJob, Threads, WriteJob};
+use self::write_batch::WriteBatch;
+use sealwire_store::{
+    Beats, Commit, ControlStore, Filter, Fingerprint, Group, Instance, MapId, Page, Row, Snapshot, StoreError, Sweep,
+    TokenId, TokenStore, Written,
+};
+
+mod database;
+mod manifest;
+mod maps;
+pub mod row;
+mod threads;
+
+mod write_batch;
+
+/// Resource settings of an [`EmbeddedStore`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of file content cached in memory. Default 64 MiB.
+    pub cache_bytes: u64,
+    /// Bytes written to a keyspace before they are flushed from memory to a file. Fixed when the folder is first used.
+    /// Default 16 MiB.
+    pub write_buffer_bytes: u64,
+    /// Number of reader threads. Default 2.
+    pub readers: NonZeroUsize,
+    /// Maximum duration of a request. Default 5 s.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            write_buffer_bytes: 16 << 20,
+            readers: NonZeroUsize::MIN.saturating_add(1),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The embedded store; see the module. A cancelled request can still take effect.
+pub struct EmbeddedStore {
+    folder: PathBuf,
+    timeout: Duration,
+    threads: Threads,
+    /// The generation that `changed` reported last.
+    told: Mutex<watch::Receiver<u64>>,
+    beats: Beats,
+}
+
+impl std::fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddedStore").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl EmbeddedStore {
+    /// Opens the store in `folder`, or creates a store that only its owner can read. Blocks. After a crash, opening
+    /// includes reading the journals (at most about a second).
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] while another store has the folder open, in this process or another; [`StoreError::Io`];
+    /// [`StoreError::Damaged`].
+    pub fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
+        let threads = Threads::start(folder, options)?;
+        let told = Mutex::new(threads.shared.generation.subscribe());
+        Ok(Self { folder: folder.to_owned(), timeout: options.timeout, threads, told, beats: Beats::default() })
+    }
+
+    /// Finishes all earlier requests, closes the database and releases the folder. Later requests fail as unavailable.
+    /// Dropping the store does this too, a moment later.
+    pub async fn close(&self) {
+        self.threads.end().await;
+    }
+
+    /// Runs `edit` in the writer's next batch. Returns its result once the changes are durable.
+    async fn change<T: Send + 'static>(
+        &self,
+        edit: impl FnOnce(&mut WriteBatch<'_>) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let job: WriteJob = Box::new(move |turn| {
+            let made = turn.map(edit).map_err(str::to_owned);
+            Box::new(move |outcome| {
+                let answer = made.and_then(|made| outcome.map(|()| made).map_err(str::to_owned));
+                // The receiver is gone if the request was cancelled.
+                let _ = reply.send(answer);
+            })
+        });
+        self.bounded(async {
+            self.threads.writer.send(Order::Work(job)).await.map_err(|_| closed())?;
+            answer.await.map_err(|_| self.ended(&self.threads.writer))?.map_err(StoreError::Unavailable)
+        })
+        .await
+    }
+
+    /// Runs `read` on a thread that can block on the disk.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Database) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let job: ReadJob = Box::new(move |database| {
+            if reply.is_closed() {
+                return; // Nobody waits any more, and others do.
+            }
+            let answer = database.map_err(|why| StoreError::Unavailable(why.to_owned())).and_then(read);
+            let _ = reply.send(answer);
+        });
+        self.bounded(async {
+            self.threads.readers.send(Order::Work(job)).await.map_err(|_| closed())?;
+            answer.await.map_err(|_| self.ended(&self.threads.readers))?
+        })
+        .await
+    }
+
+    /// Returns the error for a request that a thread dropped, because the thread ended first or panicked.
+    fn ended<J>(&self, thread: &mpsc::Sender<Order<J>>) -> StoreError {
+        if thread.is_closed() { closed() } else { threads::damaged(&self.folder) }
+    }
+
+    async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let late = |_| Err(StoreError::Unavailable(format!("no answer within {} ms", self.timeout.as_millis())));
+        tokio::time::timeout(self.timeout, call).await.unwrap_or_else(late)
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Unavailable("it is closed".to_owned())
+}
+
+#[async_trait]
+impl ControlStore for EmbeddedStore {
+    async fn generation(&self) -> Result<u64, StoreError> {
+        Ok(*self.threads.shared.generation.borrow())
+    }
+
+    async fn load(&self) -> Result<Snapshot, StoreError> {
+        self.read(|database| {
+            let at = database.snapshot();
+            Ok(Snapshot { generation: database.generation(&at)?, records: database.records_together(&at)? })
+        })
+        .await
+    }
+
+    async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
+        let key = key.to_owned();
+        self.read(move |database| {
+            let at = database.snapshot();
+            Ok((database.generation(&at)?, database.record(&at, &key)?))
+        })
+        .await
+    }
+
+    async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
+        let after = after.map(str::to_owned);
+        self.read(move |database| {
+            let at = database.snapshot();
+            let records = database.records_single(&at, after.as_deref(), limit)?;
+            Ok(Snapshot { generation: database.generation(&at)?, records })
+        })
+        .await
+    }
+
+    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
+        let (key, record) = (key.to_owned(), record.map(<[u8]>::to_vec));
+        self.change(move |turn| {
+            turn.edit(|edit| {
+                if edit.generation() != base {
+                    return Ok(Commit::Moved);
+                }
+                edit.change_record(&key, record.as_deref()).map(Commit::Done)
+            })
+        })
+        .await?
+    }
+
+    async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
+        let state = state.clone();
+        self.change(move |turn| {
+            turn.edit(|edit| {
+                if edit.generation() != base {
+                    return Ok(Commit::Moved);
+                }
+                edit.replace_records(state).map(Commit::Done)
+            })
+        })
+        .await?
+    }
+
+    async fn changed(&self) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if told.changed().await.is_err() {
+            // The store owns the sender. A closed store never changes again.
+            std::future::pending::<()>().await;
+        }
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
+    }
+
+    async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
+        self.beats.beat(instance);
+        Ok(())
+    }
+
+    async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
+        Ok(self.beats.lease(name, holder, time))
+    }
+
+    async fn leave(&self, id: &str) -> Result<(), StoreError> {
+        self.beats.leave(id);
+        Ok(())
+    }
+
+    async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
+        Ok(self.beats.instances(age_max))
+    }
+}
+
+#[async_trait]
+impl TokenStore for EmbeddedStore {
+    async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
+        let count = groups.len();
+        let write = move |turn: &mut WriteBatch<'_>| {
+            groups.into_iter().map(|group| turn.edit(|edit| maps::write(edit, now, group))).collect()
+        };
+        self.change(write).await.unwrap_or_else(|error| {
+            let why = error.to_string();
+            let rest = (1..count).map(|_| Err(StoreError::Unavailable(why.clone()))).collect::<Vec<_>>();
+            (count > 0).then_some(Err(error)).into_iter().chain(rest).collect()
+        })
+    }
+
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+        let keys = keys.to_vec();
+        self.read(move |database| maps::get(database, now, &keys)).await
+    }
+
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+        let keys = keys.to_vec();
+        self.read(move |database| maps::find(database, now, &keys)).await
+    }
+
+    async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+        let ids = ids.to_vec();
+        self.change(move |turn| turn.edit(|edit| maps::delete(edit, map, &ids))).await?
+    }
+
+    async fn expire(
+        &self,
+        now: u64,
+        map: MapId,
+        ids: &[TokenId],
+        expires: Option<u64>,
+    ) -> Result<Vec<bool>, StoreError> {
+        let ids = ids.to_vec();
+        self.change(move |turn| turn.edit(|edit| maps::expire(edit, now, map, &ids, expires))).await?
+    }
+
+    async fn list(
+        &self,
+        map: MapId,
+        filter: &Filter,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        let filter = filter.clone();
+        self.read(move |database| maps::list(database, map, &filter, after, limit)).await
+    }
+
+    async fn archive(
+        &self,
+        now: u64,
+        map: MapId,
+        expired_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        self.sweep_page(now, map, Sweep::Archive { expired_before }, after, limit, dry_run).await
+    }
+
+    async fn prune(
+        &self,
+        map: MapId,
+        archived_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        self.sweep_page(0, map, Sweep::Prune { archived_before }, after, limit, dry_run).await
+    }
+
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        self.sweep_page(now, map, sweep, after, limit, false).await
+    }
+
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        self.read(move |database| maps::next_map(database, after)).await
+    }
+
+    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.read(move |database| maps::scan(database, after, limit)).await
+    }
+
+    async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
+        let rows = rows.to_vec();
+        self.change(move |turn| turn.edit(|edit| maps::put(edit, rows))).await?
+    }
+}
+
+impl EmbeddedStore {
+    /// Finds due rows on a reader thread, and changes the rows that are still due on the writer thread.
+    async fn sweep_page(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let due = move |row: &Row| sweep.takes(now, row);
+        let page = self.read(move |database| maps::walk(database, map, after, (limit, limit), due)).await?;
+        let (next, ids) = (page.next, page.found.into_iter().map(|row| row.id).collect::<Vec<_>>());
+        if dry_run || ids.is_empty() {
+            return Ok(Page { found: ids.len() as u64, next });
+        }
+        let swept = self.change(move |turn| {
+            turn.edit(|edit| {
+                let mut count = 0;
+                for id in ids {
+                    let Some(row) = edit.row(map, id)?.filter(due) else { continue };
+                    match sweep {
+                        Sweep::Archive { .. } => maps::archive(edit, now, map, &row),
+                        Sweep::Prune { .. } | Sweep::Erase => edit.remove(map, &row),
+                    }
+                    count += 1;
+                }
+                Ok(count)
+            })
+        });
+        Ok(Page { found: swept.await??, next })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! Binary row format, version 1: the value that the embedded store keeps under a row's map and id.
+//!
+//! `version 1 | flags 1 | created u64 | [fingerprint 16] | [expires u64] | [archived u64] | [tags] | sealed`. Numbers
+//! are big endian. Each bracketed part is present if its flag is set. `tags` is `count u32`, then per tag `bytes u32 |
+//! UTF-8`. The sealed part is the rest. The encoding is canonical: decoded bytes always encode to the same bytes.
+
+use bytes::Bytes;
+
+use sealwire_store::{Fingerprint, Row, TokenId};
+
+const VERSION: u8 = 1;
+const FINGERPRINT: u8 = 1;
+const EXPIRES: u8 = 1 << 1;
+const ARCHIVED: u8 = 1 << 2;
+const TAGS: u8 = 1 << 3;
+
+/// The bytes are not a row of this format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a row {0}")]
+pub struct Malformed(&'static str);
+
+/// Encodes a row without its id.
+#[must_use]
+pub fn encode(row: &Row) -> Vec<u8> {
+    let tags: usize = row.tags.iter().map(|tag| 4 + tag.len()).sum();
+    let mut out = Vec::with_capacity(46 + tags + row.sealed.len());
+    let flag = |is: bool, flag| if is { flag } else { 0 };
+    out.push(VERSION);
+    out.push(
+        flag(row.fingerprint.is_some(), FINGERPRINT)
+            | flag(row.expires.is_some(), EXPIRES)
+            | flag(row.archived.is_some(), ARCHIVED)
+            | flag(!row.tags.is_empty(), TAGS),
+    );
+    out.extend(row.created.to_be_bytes());
+    out.extend(row.fingerprint.iter().flat_map(|fingerprint| fingerprint.0));
+    out.extend(row.expires.iter().chain(&row.archived).flat_map(|time| time.to_be_bytes()));
+    if !row.tags.is_empty() {
+        out.extend(length(row.tags.len()));
+        for tag in &row.tags {
+            out.extend(length(tag.len()));
+            out.extend_from_slice(tag.as_bytes());
+        }
+    }
+    out.extend_from_slice(&row.sealed);
+    out
+}
+
+fn length(length: usize) -> [u8; 4] {
+    u32::try_from(length).expect("a call of 4 GiB is refused long before").to_be_bytes()
+}
+
+/// Decodes the row with the given id.
+///
+/// # Errors
+/// [`Malformed`] for any invalid bytes.
+pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
+    let mut rest = Rest(bytes);
+    let [version, flags] = rest.array()?;
+    if version != VERSION {
+        return Err(Malformed("of a version that this program does not know"));
+    }
+    if flags & !(FINGERPRINT | EXPIRES | ARCHIVED | TAGS) != 0 {
+        return Err(Malformed("with flags that this program does not know"));
+    }
+    let part = |flag| flags & flag != 0;
+    let created = rest.u64()?;
+    let fingerprint = part(FINGERPRINT).then(|| rest.array().map(Fingerprint)).transpose()?;
+    let expires = part(EXPIRES).then(|| rest.u64()).transpose()?;
+    let archived = part(ARCHIVED).then(|| rest.u64()).transpose()?;
+    let tags = if part(TAGS) { rest.tags()? } else { Vec::new() };
+    Ok(Row { id, fingerprint, sealed: Bytes::copy_from_slice(rest.0), tags, expires, created, archived })
+}
+
+/// Bytes that are not read yet.
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(Malformed("that is cut short"))?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn length(&mut self) -> Result<usize, Malformed> {
+        self.array().map(|bytes| u32::from_be_bytes(bytes) as usize)
+    }
+
+    fn tags(&mut self) -> Result<Vec<String>, Malformed> {
+        let count = self.length()?;
+        if count == 0 {
+            return Err(Malformed("that announces tags and has none"));
+        }
+        // A damaged count cannot reserve more than the bytes can hold.
+        let mut tags = Vec::with_capacity(count.min(self.0.len() / 4));
+        for _ in 0..count {
+            let length = self.length()?;
+            let (tag, rest) = self.0.split_at_checked(length).ok_or(Malformed("that is cut short"))?;
+            self.0 = rest;
+            tags.push(str::from_utf8(tag).map_err(|_| Malformed("with a tag that is not text"))?.to_owned());
+        }
+        Ok(tags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rows() -> impl Strategy<Value = Row> {
+        let time = || proptest::option::of(any::<u64>());
+        (
+            any::<[u8; 16]>(),
+            proptest::option::of(any::<[u8; 16]>()),
+            proptest::collection::vec(any::<u8>(), 0..200),
+            proptest::collection::vec(".{0,20}", 0..5),
+            time(),
+            any::<u64>(),
+            time(),
+        )
+            .prop_map(|(id, fingerprint, sealed, tags, expires, created, archived)| Row {
+                id: TokenId(id),
+                fingerprint: fingerprint.map(Fingerprint),
+                sealed: sealed.into(),
+                tags,
+                expires,
+                created,
+                archived,
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_comes_back_as_it_was(row in rows()) {
+            prop_assert_eq!(decode(row.id, &encode(&row)), Ok(row));
+        }
+
+        #[test]
+        fn what_decodes_has_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..100), flags in 0_u8..16) {
+            let id = TokenId([7; 16]);
+            for bytes in [bytes.clone(), [&[VERSION, flags], bytes.as_slice()].concat()] {
+                if let Ok(row) = decode(id, &bytes) {
+                    prop_assert_eq!(encode(&row), bytes);
+                }
+            }
+        }
+
+        #[test]
+        fn a_row_cut_before_its_sealed_part_is_refused(row in rows(), at in any::<proptest::sample::Index>()) {
+            let bytes = encode(&row);
+            let cut = at.index(bytes.len() - row.sealed.len());
+            prop_assert_eq!(decode(row.id, &bytes[..cut]), Err(Malformed("that is cut short")));
+        }
+    }
+
+    #[test]
+    fn the_form_is_the_documented_one() {
+        let full = Row {
+            id: TokenId([9; 16]),
+            fingerprint: Some(Fingerprint([5; 16])),
+            sealed: Bytes::from_static(b"sealed"),
+            tags: vec!["a".to_owned(), "bc".to_owned()],
+            expires: Some(3),
+            created: 2,
+            archived: Some(4),
+        };
+        let bytes = [
+            &[1, 0b1111, 0, 0, 0, 0, 0, 0, 0, 2][..],
+            &[5; 16],
+            &[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4],
+            b"\0\0\0\x02\0\0\0\x01a\0\0\0\x02bcsealed",
+        ]
+        .concat();
+        assert_eq!(encode(&full), bytes);
+        let bare = Row { fingerprint: None, tags: Vec::new(), expires: None, archived: None, ..full };
+        assert_eq!(encode(&bare), b"\x01\0\0\0\0\0\0\0\0\x02sealed");
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let check = |bytes: &[u8], why| assert_eq!(decode(TokenId([0; 16]), bytes), Err(Malformed(why)), "{bytes:?}");
+        check(b"", "that is cut short");
+        check(b"\x02\0\0\0\0\0\0\0\0\0", "of a version that this program does not know");
+        check(b"\x01\x10\0\0\0\0\0\0\0\0", "with flags that this program does not know");
+        check(b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\0", "that announces tags and has none");
+        check(b"\x01\x08\0\0\0\0\0\0\0\0\xff\xff\xff\xff", "that is cut short");
+        check(b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01\xff", "with a tag that is not text");
+    }
+}

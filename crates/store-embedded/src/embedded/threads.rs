@@ -1,0 +1,373 @@
+//! Threads of the store: one writer and a few readers, so that request threads never block on the disk.
+//!
+//! The writer takes the queued requests, runs their changes in sequence, and commits them together. Requests that
+//! arrive during a sync are in the next batch. There is no other writer, so the rows that a request has read do not
+//! change until its commit.
+//!
+//! After a failed write the database rejects further writes, because the journal's content is uncertain. Reads
+//! continue. Once the disk accepts writes again, the writer closes the database, rewrites the journals and reopens the
+//! database. Rewriting matters because data that a failed sync left only in the page cache would otherwise count as
+//! durable. While the database is closed, reads fail too and make the writer retry.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Options;
+use super::database::{Database, Lock};
+use super::write_batch::WriteBatch;
+use sealwire_store::StoreError;
+
+/// Maximum number of requests queued for a thread. Further requests wait for space in the queue.
+const WAITING_MAX: usize = 1_024;
+/// Minimum time between two attempts to reopen a failed database.
+const MEND_PAUSE: Duration = Duration::from_secs(1);
+/// Free space required for such an attempt, in addition to a copy of the largest journal. The database creates files
+/// when it opens.
+const PROBE_BYTES: u64 = 4 << 20;
+/// File extension of a journal's copy.
+const COPY: &str = "copy";
+/// Bytes per write of the space probe.
+const PROBE_STEP: usize = 1 << 20;
+/// Unflushed memtables and unmerged runs above which the writer waits for the background threads. Must be below the
+/// counts at which the database itself would wait without a time limit.
+const BACKLOG_MAX: (usize, usize) = (2, 18);
+
+/// Receives the result of the commit: success, or the reason for the failure.
+pub(super) type Settle = Box<dyn FnOnce(Result<(), &str>) + Send>;
+/// Makes its changes in a batch. Gets the reason instead of the batch if the database cannot be written.
+pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut WriteBatch<'_>, &str>) -> Settle + Send>;
+pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
+
+/// A message to a thread.
+pub(super) enum Order<J> {
+    Work(J),
+    /// End the thread after the queued work, then notify the sender.
+    End(oneshot::Sender<()>),
+}
+
+pub(super) struct ThreadState {
+    folder: PathBuf,
+    options: Options,
+    /// `None` while the database is closed.
+    database: RwLock<Option<Database>>,
+    pub(super) generation: watch::Sender<u64>,
+}
+
+impl ThreadState {
+    pub(super) fn database(&self) -> RwLockReadGuard<'_, Option<Database>> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the folder of the database's journals.
+    fn journals(&self) -> PathBuf {
+        self.folder.join("database")
+    }
+
+    fn set_database(&self, database: Option<Database>) {
+        *self.database.write().unwrap_or_else(PoisonError::into_inner) = database;
+    }
+
+    fn open(&self) -> Result<(), StoreError> {
+        remove_copies(&self.journals());
+        let database = Database::open(&self.folder, &self.options)?;
+        let generation = database.generation(&database.snapshot())?;
+        self.set_database(Some(database));
+        self.generation.send_if_modified(|present| std::mem::replace(present, generation) != generation);
+        Ok(())
+    }
+}
+
+/// Handles to the threads.
+pub(super) struct Threads {
+    pub(super) shared: Arc<ThreadState>,
+    pub(super) writer: mpsc::Sender<Order<WriteJob>>,
+    pub(super) readers: mpsc::Sender<Order<ReadJob>>,
+}
+
+impl Threads {
+    /// Takes the lock, opens the database on the writer thread, and starts the reader threads. Blocks.
+    pub(super) fn start(folder: &Path, options: &Options) -> Result<Self, StoreError> {
+        let lock = Lock::take(folder)?;
+        let shared = Arc::new(ThreadState {
+            folder: folder.to_owned(),
+            options: options.clone(),
+            database: RwLock::new(None),
+            generation: watch::Sender::new(0),
+        });
+        let (opened, opening) = std::sync::mpsc::channel();
+        let (writer, jobs) = mpsc::channel(WAITING_MAX);
+        let state = Writer { shared: shared.clone(), jobs, fault: None, _lock: lock };
+        spawn(folder, "store-write", move || {
+            match state.shared.open() {
+                Ok(()) => {
+                    let _ = opened.send(Ok(()));
+                    state.run();
+                }
+                Err(error) => {
+                    // Releases the folder before the error is reported.
+                    drop(state);
+                    let _ = opened.send(Err(error));
+                }
+            }
+        })?;
+        // The channel closes without a result if the database panics on its files.
+        opening.recv().unwrap_or_else(|_| Err(damaged(folder)))?;
+
+        let (readers, jobs) = mpsc::channel(WAITING_MAX);
+        let jobs = Arc::new(Mutex::new(jobs));
+        for _ in 0..options.readers.get() {
+            let (shared, jobs, writer) = (shared.clone(), jobs.clone(), writer.downgrade());
+            spawn(folder, "store-read", move || read(&shared, &jobs, &writer))?;
+        }
+        Ok(Self { shared, writer, readers })
+    }
+
+    /// Finishes all earlier requests, closes the database and releases its lock.
+    pub(super) async fn end(&self) {
+        // Ends the readers first, because the writer closes the database that they read.
+        for _ in 0..self.shared.options.readers.get() {
+            let (done, wait) = oneshot::channel();
+            if self.readers.send(Order::End(done)).await.is_ok() {
+                let _ = wait.await;
+            }
+        }
+        let (done, wait) = oneshot::channel();
+        if self.writer.send(Order::End(done)).await.is_ok() {
+            let _ = wait.await;
+        }
+    }
+}
+
+fn spawn(folder: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    spawned.map(drop).map_err(|source| StoreError::Io { path: folder.to_owned(), source })
+}
+
+/// Returns the error for a panic within the database.
+pub(super) fn damaged(folder: &Path) -> StoreError {
+    let what = "the database gave up on what it read".to_owned();
+    StoreError::Damaged { place: folder.display().to_string(), what }
+}
+
+fn read(
+    shared: &ThreadState,
+    jobs: &Mutex<mpsc::Receiver<Order<ReadJob>>>,
+    writer: &mpsc::WeakSender<Order<WriteJob>>,
+) {
+    let look = |database: Option<&Database>, job: ReadJob| {
+        if database.is_none() {
+            have_mended(writer);
+        }
+        job(database.ok_or("it is closed since a write failed"));
+    };
+    loop {
+        let order = jobs.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+        match order {
+            Some(Order::Work(job)) => {
+                let run = || look(shared.database().as_ref(), job);
+                if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                    tracing::error!(folder = %shared.folder.display(), "the token database gave up on what it read");
+                }
+            }
+            Some(Order::End(done)) => {
+                let _ = done.send(());
+                return;
+            }
+            None => return,
+        }
+    }
+}
+
+/// Wakes the writer with an empty job, so that it tries to reopen the database. A full queue wakes the writer anyway.
+fn have_mended(writer: &mpsc::WeakSender<Order<WriteJob>>) {
+    if let Some(writer) = writer.upgrade() {
+        let _ = writer.try_send(Order::Work(Box::new(|_| Box::new(|_| ()))));
+    }
+}
+
+/// The reason why nothing can be written, and the time of the next attempt.
+struct ThreadFault {
+    why: String,
+    try_at: Instant,
+}
+
+impl ThreadFault {
+    fn new(error: &StoreError) -> Self {
+        let why = match error {
+            StoreError::Unavailable(why) => why.clone(),
+            other => other.to_string(),
+        };
+        Self { why, try_at: Instant::now() + MEND_PAUSE }
+    }
+}
+
+struct Writer {
+    shared: Arc<ThreadState>,
+    jobs: mpsc::Receiver<Order<WriteJob>>,
+    fault: Option<ThreadFault>,
+    _lock: Lock,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let mut done = None;
+        while done.is_none() {
+            match self.jobs.blocking_recv() {
+                Some(Order::Work(job)) => {
+                    let turn = catch_unwind(AssertUnwindSafe(|| self.turn(job)));
+                    done = turn.unwrap_or_else(|_| {
+                        tracing::error!(folder = %self.shared.folder.display(), "the token database gave up on a write");
+                        None
+                    });
+                }
+                Some(Order::End(end)) => done = Some(end),
+                None => break,
+            }
+        }
+        self.shared.set_database(None);
+        drop(self);
+        if let Some(done) = done {
+            let _ = done.send(());
+        }
+    }
+
+    /// Runs one write batch: `first` and the jobs queued behind it. Returns the sender of an end order, if there is
+    /// one.
+    fn turn(&mut self, first: WriteJob) -> Option<oneshot::Sender<()>> {
+        self.mend();
+        let shared = self.shared.clone();
+        let database = shared.database();
+        let Some(database) = database.as_ref() else {
+            let why = self.fault.as_ref().map_or("it is closed", |fault| &fault.why);
+            first(Err(why))(Err(why));
+            return None;
+        };
+        let mut turn = WriteBatch::new(database, *shared.generation.borrow());
+        let (mut settles, mut end) = (vec![first(Ok(&mut turn))], None);
+        while end.is_none() && turn.has_room() {
+            match self.jobs.try_recv() {
+                Ok(Order::Work(job)) => settles.push(job(Ok(&mut turn))),
+                Ok(Order::End(done)) => end = Some(done),
+                Err(_) => break,
+            }
+        }
+        let outcome = self.commit(database, turn);
+        for settle in settles {
+            settle(outcome.as_ref().copied().map_err(String::as_str));
+        }
+        end
+    }
+
+    fn commit(&mut self, database: &Database, turn: WriteBatch<'_>) -> Result<(), String> {
+        if turn.is_empty() {
+            return Ok(());
+        }
+        if let Some(fault) = &self.fault {
+            return Err(fault.why.clone());
+        }
+        let committed = match self.wait_for_room(database) {
+            Ok(true) => turn.commit(),
+            Ok(false) => return Err("the disk does not keep up with what is written".to_owned()),
+            Err(error) => Err(error),
+        };
+        match committed {
+            Ok(generation) => {
+                self.shared.generation.send_if_modified(|present| std::mem::replace(present, generation) != generation);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "a write to the token database failed; nothing is written until the disk is mended");
+                Err(self.fault.insert(ThreadFault::new(&error)).why.clone())
+            }
+        }
+    }
+
+    /// Waits, in bounded time, until background flushes and merges have caught up. Returns true if they have. If the
+    /// background work failed, it never catches up, and an error is returned.
+    fn wait_for_room(&self, database: &Database) -> Result<bool, StoreError> {
+        let give_up = Instant::now() + self.shared.options.timeout;
+        loop {
+            let (memtables, runs) = database.backlog();
+            if memtables <= BACKLOG_MAX.0 && runs <= BACKLOG_MAX.1 {
+                return Ok(true);
+            }
+            database.check_writable()?;
+            if Instant::now() >= give_up {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Closes a failed database and reopens it, once the disk accepts writes.
+    fn mend(&mut self) {
+        // The fault remains until the database is open again, even if a step fails.
+        let Some(fault) = self.fault.as_mut().filter(|fault| Instant::now() >= fault.try_at) else { return };
+        fault.try_at = Instant::now() + MEND_PAUSE;
+        let shared = &self.shared;
+        let mended = probe(&shared.folder, &shared.journals()).map_err(|_| fault.why.clone()).and_then(|()| {
+            shared.set_database(None);
+            rewrite_journals(&shared.journals()).map_err(|error| error.to_string())?;
+            shared.open().map_err(|error| error.to_string())
+        });
+        match mended {
+            Ok(()) => {
+                self.fault = None;
+                tracing::info!("the token database is written again");
+            }
+            Err(why) => self.fault = Some(ThreadFault { why, try_at: Instant::now() + MEND_PAUSE }),
+        }
+    }
+}
+
+/// Checks that the disk accepts the bytes that reopening writes: one journal copy at a time, and the files of an
+/// opening database.
+fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
+    let mut largest = 0;
+    for path in of_kind(journals, "jnl")? {
+        largest = largest.max(fs::metadata(path)?.len());
+    }
+    let path = folder.join("probe");
+    let mut file = File::create(&path)?;
+    let (step, mut left) = (vec![0x5a; PROBE_STEP], largest.saturating_add(PROBE_BYTES));
+    let mut written = Ok(());
+    while left > 0 && written.is_ok() {
+        let some = usize::try_from(left).unwrap_or(PROBE_STEP).min(PROBE_STEP);
+        written = file.write_all(&step[..some]);
+        left -= some as u64;
+    }
+    let written = written.and_then(|()| file.sync_all());
+    fs::remove_file(&path)?;
+    written
+}
+
+/// Returns the files with the given extension.
+fn of_kind(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+    let is_wanted = |path: &PathBuf| path.extension().is_some_and(|it| it == extension);
+    paths.filter(|path| path.as_ref().map_or(true, is_wanted)).collect()
+}
+
+/// Replaces every journal with a synced copy.
+fn rewrite_journals(journals: &Path) -> io::Result<()> {
+    for path in of_kind(journals, "jnl")? {
+        let copy = path.with_extension(COPY);
+        let copied = fs::copy(&path, &copy).and_then(|_| File::open(&copy)?.sync_all());
+        copied.and_then(|()| fs::rename(&copy, &path)).inspect_err(|_| remove_copies(journals))?;
+    }
+    File::open(journals)?.sync_all()
+}
+
+/// Removes leftover copies of journals.
+fn remove_copies(journals: &Path) {
+    // A copy that cannot be removed only takes space.
+    for path in of_kind(journals, COPY).unwrap_or_default() {
+        let _ = fs::remove_file(path);
+    }
+}

@@ -1,0 +1,12 @@
+//! Stores in a folder of this machine, for one process at a time.
+//!
+//! [`EmbeddedStore`] keeps control state and token rows in an embedded database. [`FileStore`] keeps control state in
+//! one file and has no tokens.
+
+pub mod embedded;
+mod file;
+#[doc(hidden)]
+pub mod fuzzing;
+
+pub use embedded::EmbeddedStore;
+pub use file::FileStore;

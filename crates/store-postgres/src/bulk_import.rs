@@ -1,0 +1,63 @@
+//! Bulk import of rows as they are, to copy a store.
+
+use std::collections::HashMap;
+
+use tokio::time::Instant;
+
+use super::Shared;
+use super::rows::Columns;
+use super::session::Session;
+use super::sqlstate::SqlFault;
+use super::transaction_guard::TransactionGuard;
+use sealwire_store::{MapId, Row, StoreError, TokenId};
+
+static DELETE: &str = "DELETE FROM sealwire.tokens t
+    USING unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id)
+    WHERE t.app = i.app AND t.collection = i.collection AND t.id = i.id";
+
+macro_rules! insert {
+    () => {
+        "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created, archived)
+    SELECT i.app, i.collection, i.id, i.fingerprint, i.sealed, i.tags::text[], i.expires, i.created, i.archived
+    FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[], $8::int8[],
+        $9::int8[]) AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived)"
+    };
+}
+pub(super) use insert;
+
+pub(super) static INSERT: &str = insert!();
+
+/// Implements [`sealwire_store::TokenStore::put`].
+pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), StoreError> {
+    given.iter().try_for_each(|(_, row)| row.check_times())?;
+    // If several rows have one id, the last row wins.
+    let by_id: HashMap<(MapId, TokenId), &Row> = given.iter().map(|(map, row)| ((*map, row.id), row)).collect();
+    let mut rows: Vec<(MapId, &Row)> = by_id.into_iter().map(|((map, _), row)| (map, row)).collect();
+    rows.sort_unstable_by_key(|(map, row)| (*map, row.id));
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let columns = Columns::of(rows)?;
+    let deadline = Instant::now() + shared.timeout;
+    let lane = shared.writers.take(deadline).await?;
+    let mut call = lane.call_by(deadline, true);
+    loop {
+        let session = call.session().await?;
+        let open = TransactionGuard::new(&session);
+        let outcome = call.bound(&session, replace(&session, &columns)).await;
+        open.end(&call, &outcome).await;
+        match outcome {
+            Ok(()) => return Ok(()),
+            Err(fault) => {
+                call.again(session, fault).await.map_err(SqlFault::into_error)?;
+            }
+        }
+    }
+}
+
+async fn replace(session: &Session, columns: &Columns<'_>) -> Result<(), SqlFault> {
+    session.batch("BEGIN").await?;
+    session.execute(DELETE, &columns.params()[..3]).await?;
+    session.execute(INSERT, &columns.params()).await?;
+    session.batch("COMMIT").await
+}

@@ -1,0 +1,113 @@
+//! Inspection of a database without side effects: nothing is created or migrated.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{Instant, timeout};
+use tokio_postgres::{Client, Error};
+
+use super::migrate::{self, Failure};
+use super::options::{PostgresOptions, Settings};
+use super::session::Session;
+use sealwire_store::StoreError;
+
+/// Number of round trips for measuring the latency.
+const ROUND_TRIPS: usize = 5;
+
+/// Properties of a database.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// Server version, such as `15.8`.
+    pub version: String,
+    /// True if the connection is encrypted. A Unix socket is not encrypted and does not need to be.
+    pub tls: bool,
+    /// Version of the schema; 0 if there is none.
+    pub schema: i32,
+    /// The newest schema version that this program knows.
+    pub schema_known: i32,
+    /// True if the user has the privilege to create a missing schema.
+    pub may_create: bool,
+    /// The server's `synchronous_commit` for this user, before a session of this program sets it.
+    pub synchronous_commit: String,
+    /// True if committed data survives a failure of the machine.
+    pub fsync: bool,
+    /// True if half-written pages are repaired after such a failure.
+    pub full_page_writes: bool,
+    /// Maximum number of connections to the server, for all users.
+    pub connections_max: u32,
+    /// Number of open connections, including this one.
+    pub connections: u32,
+    /// Seconds by which the server's clock is ahead of the local clock; negative if behind. Accurate to half the
+    /// latency.
+    pub clock_ahead_s: f64,
+    /// Shortest measured round trip.
+    pub latency: Duration,
+}
+
+/// Connects once and queries the properties. Takes at most twice the timeout of the options.
+///
+/// # Errors
+/// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`]; [`StoreError::Unavailable`].
+pub async fn examine(options: PostgresOptions) -> Result<Examined, StoreError> {
+    let settings = Arc::new(Settings::new(options)?);
+    let (session, link) = Session::open(&settings, &mut 0).await.map_err(|fault| fault.error)?;
+    let asked = async {
+        tokio::select! {
+            biased;
+            answer = ask(session.client()) => answer,
+            ended = link => Err(Failure::from(ended.err())),
+        }
+    };
+    match timeout(settings.options.timeout, asked).await {
+        Ok(Ok(examined)) => Ok(examined),
+        Ok(Err(failure)) => Err(failure.into_error()),
+        Err(_) => Err(StoreError::Unavailable(format!("no answer within {} ms", settings.options.timeout.as_millis()))),
+    }
+}
+
+async fn ask(client: &Client) -> Result<Examined, Failure> {
+    let schema = migrate::current(client).await?;
+    let mut latency = Duration::MAX;
+    for _ in 0..ROUND_TRIPS {
+        let begun = Instant::now();
+        client.simple_query("SELECT 1").await?;
+        latency = latency.min(begun.elapsed());
+    }
+    let ours = SystemTime::now();
+    let theirs: SystemTime = client.query_one("SELECT clock_timestamp()", &[]).await?.get(0);
+    let clock_ahead_s = match theirs.duration_since(ours) {
+        Ok(ahead) => ahead.as_secs_f64(),
+        Err(behind) => -behind.duration().as_secs_f64(),
+    };
+    // `reset_val` is the server's value; this program's sessions raise the current value.
+    let commit = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'";
+    let may_create = "SELECT has_database_privilege(current_database(), 'CREATE')";
+    let tls = text(client, "SELECT coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)::text");
+    Ok(Examined {
+        version: setting(client, "server_version").await?,
+        tls: tls.await?.as_deref() == Some("true"),
+        schema,
+        schema_known: migrate::KNOWN,
+        may_create: client.query_one(may_create, &[]).await?.get(0),
+        synchronous_commit: text(client, commit).await?.unwrap_or_default(),
+        fsync: setting(client, "fsync").await? != "off",
+        full_page_writes: setting(client, "full_page_writes").await? != "off",
+        connections_max: setting(client, "max_connections").await?.parse().unwrap_or(u32::MAX),
+        connections: u32::try_from(
+            client.query_one("SELECT count(*) FROM pg_stat_activity", &[]).await?.get::<_, i64>(0),
+        )
+        .unwrap_or(u32::MAX),
+        clock_ahead_s,
+        latency,
+    })
+}
+
+/// Returns a setting. Returns an empty string if a compatible database does not have this setting.
+async fn setting(client: &Client, name: &str) -> Result<String, Error> {
+    let row = client.query_one("SELECT current_setting($1, true)", &[&name]).await?;
+    Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
+}
+
+async fn text(client: &Client, sql: &str) -> Result<Option<String>, Error> {
+    Ok(client.query_opt(sql, &[]).await?.and_then(|row| row.get(0)))
+}

@@ -1,0 +1,188 @@
+//! Control state and token maps in PostgreSQL: for production, and for several engines that share one state.
+//!
+//! Every connection is dedicated to one purpose: writing tokens, reading tokens, control state, slow or rare
+//! operations, or notifications. Each connection has a task that reconnects it. Every request ends within one timeout.
+//! The server has the timeout as its statement limit, and an unresponsive connection is replaced.
+//!
+//! The SQL also suits distributed databases that speak the PostgreSQL dialect. Keys begin with the app, and there are
+//! no sequences and no foreign keys. The only explicit lock is that of the migration.
+
+mod bulk_import;
+mod conflict_plan;
+mod control;
+mod inspect;
+mod listen;
+mod migrate;
+mod options;
+mod rows;
+mod session;
+mod sqlstate;
+#[cfg(test)]
+pub(crate) mod tests;
+mod tls;
+mod tokens;
+mod transaction_guard;
+mod worker;
+mod write;
+mod writers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::Row;
+
+pub use inspect::{Examined, examine};
+pub use options::{PostgresOptions, PostgresTls};
+
+use options::Settings;
+use sealwire_store::StoreError;
+use session::Params;
+use sqlstate::SqlFault;
+use worker::{Lane, Query};
+use writers::Writers;
+
+/// Control state and token maps in the schema `sealwire` of a PostgreSQL database. A clone shares the connections.
+#[derive(Clone)]
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    writers: Writers,
+    readers: Vec<Lane>,
+    /// Connection for control state, which engines depend on. It is separate so that a walk through a map cannot delay
+    /// it.
+    control: Lane,
+    slow: Lane,
+    /// Serializes walks through maps, which use the `slow` connection.
+    walks: Arc<Semaphore>,
+    /// Limits changes of existing rows, so that most write connections serve new rows.
+    changes: Arc<Semaphore>,
+    next_reader: AtomicUsize,
+    told: Mutex<watch::Receiver<()>>,
+    listening: AbortHandle,
+    timeout: Duration,
+    news: write::News,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+impl PostgresStore {
+    /// Connects, migrates an older schema to this program's version, and opens the connections. Needs a tokio runtime.
+    /// The connection tasks live as long as the store.
+    ///
+    /// # Errors
+    /// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`]. [`StoreError::Unavailable`] immediately if
+    /// retrying is useless, as for a wrong password, and otherwise after the timeout.
+    pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
+        let settings = Arc::new(Settings::new(options)?);
+        migrate::migrate(&settings).await?;
+        let limit = settings.options.timeout;
+        let lanes = |count| (0..count).map(|_| Lane::start(&settings)).collect();
+        let (telling, told) = watch::channel(());
+        let (listens, mut ready) = watch::channel(false);
+        let listening = tokio::spawn(listen::listen(Arc::clone(&settings), telling, listens)).abort_handle();
+        let shared = Shared {
+            writers: Writers::new(lanes(settings.options.writers)),
+            readers: lanes(settings.options.readers),
+            control: Lane::start(&settings),
+            slow: Lane::start(&settings),
+            walks: Arc::new(Semaphore::new(1)),
+            changes: Arc::new(Semaphore::new(1)),
+            next_reader: AtomicUsize::new(0),
+            told: Mutex::new(told),
+            listening,
+            timeout: limit,
+            news: write::News::default(),
+        };
+        // Waits for the listener, so that a change right after this call is not missed. A database without
+        // notifications is accepted.
+        let _ = timeout(limit, ready.wait_for(|ready| *ready)).await;
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Returns true if at least one read connection and one write connection are up.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.shared.writers.is_up() && self.shared.readers.iter().any(Lane::is_up)
+    }
+
+    /// Returns the number of connections that are up and down. The notification connection is not counted.
+    #[must_use]
+    pub fn links(&self) -> (usize, usize) {
+        let shared = &self.shared;
+        let lanes = shared.writers.lanes().chain(&shared.readers).chain([&shared.control, &shared.slow]);
+        let (up, all) = lanes.fold((0, 0), |(up, all), lane| (up + usize::from(lane.is_up()), all + 1));
+        (up, all - up)
+    }
+
+    /// Picks a read connection round-robin, preferring connections that are up.
+    fn reader(&self) -> &Lane {
+        let (readers, turn) = (&self.shared.readers, self.shared.next_reader.fetch_add(1, Ordering::Relaxed));
+        let turns = (0..readers.len()).map(|step| &readers[turn.wrapping_add(step) % readers.len()]);
+        turns.clone().find(|lane| lane.is_up()).unwrap_or(&readers[turn % readers.len()])
+    }
+
+    /// Runs `work` under a permit of `turns`. Once started, the work continues to its end and keeps the permit, even if
+    /// the request is cancelled. Its statements run on in the database, and later statements on the connection would
+    /// wait for them.
+    async fn in_turn<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+        &self,
+        turns: &Arc<Semaphore>,
+        work: impl FnOnce(Self, Instant) -> F,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + self.shared.timeout;
+        let work = work(self.clone(), deadline);
+        let turn = timeout_at(deadline, Arc::clone(turns).acquire_owned()).await;
+        let turn = turn.map_err(|_| StoreError::Unavailable("others of its kind are before it".into()))?;
+        let done = tokio::spawn(async move {
+            let done = work.await;
+            drop(turn);
+            done
+        });
+        done.await.unwrap_or_else(|_| Err(StoreError::Unavailable("a call failed".into())))
+    }
+
+    /// Runs one statement as its own transaction. The statement is retried after a broken connection only if it is
+    /// `repeatable`.
+    async fn query(
+        &self,
+        lane: &Lane,
+        repeatable: bool,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        answered(lane.call(repeatable), sql, params).await
+    }
+
+    /// Like `query`, with a given deadline.
+    async fn query_by(
+        &self,
+        deadline: Instant,
+        lane: &Lane,
+        repeatable: bool,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        answered(lane.call_by(deadline, repeatable), sql, params).await
+    }
+}
+
+/// Runs the attempts of a request that consists of one statement.
+async fn answered(mut call: Query<'_>, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+    loop {
+        let session = call.session().await?;
+        match call.bound(&session, session.query(sql, params)).await {
+            Ok(rows) => return Ok(rows),
+            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Conversion of rows to statement parameters and from results.
+
+use bytes::Bytes;
+
+use super::session::Params;
+use super::sqlstate::{SqlFault, damaged};
+use sealwire_store::{Fingerprint, MapId, Row, SECONDS_MAX, StoreError, TokenId};
+
+/// Columns of the table alias `t`, in the order that [`read`] expects.
+macro_rules! columns {
+    () => {
+        "t.id, t.fingerprint, t.sealed, t.tags, t.expires, t.created, t.archived"
+    };
+}
+pub(super) use columns;
+
+/// Returns a map's numbers in the database's types.
+///
+/// # Errors
+/// If a number exceeds `i32::MAX`.
+pub(super) fn numbers(map: MapId) -> Result<(i32, i32), StoreError> {
+    match (map.app.try_into(), map.collection.try_into()) {
+        (Ok(app), Ok(collection)) => Ok((app, collection)),
+        _ => Err(damaged("the number of an app or a collection is beyond 2147483647")),
+    }
+}
+
+/// Converts a time for comparisons. Times beyond the last valid row time behave like that time.
+pub(super) fn seconds(time: u64) -> i64 {
+    time.min(SECONDS_MAX) as i64
+}
+
+/// Maps and 16-byte keys, as parameters of `unnest`.
+#[derive(Default)]
+pub(super) struct Keys<'a> {
+    apps: Vec<i32>,
+    collections: Vec<i32>,
+    keys: Vec<&'a [u8]>,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn push(&mut self, map: MapId, key: &'a [u8; 16]) -> Result<(), StoreError> {
+        let (app, collection) = numbers(map)?;
+        self.apps.push(app);
+        self.collections.push(collection);
+        self.keys.push(key);
+        Ok(())
+    }
+
+    pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 3] {
+        [&self.apps, &self.collections, &self.keys]
+    }
+
+    /// Returns the parameters for the only key.
+    pub(super) fn single(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 3] {
+        [&self.apps[0], &self.collections[0], &self.keys[0]]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+/// Rows as parameters of `unnest`: app, collection, id, fingerprint, sealed, tags, expires, created, archived.
+pub(super) struct Columns<'a> {
+    apps: Vec<i32>,
+    collections: Vec<i32>,
+    ids: Vec<&'a [u8]>,
+    fingerprints: Vec<Option<&'a [u8]>>,
+    sealed: Vec<&'a [u8]>,
+    tags: Vec<Option<String>>,
+    expires: Vec<Option<i64>>,
+    created: Vec<i64>,
+    archived: Vec<Option<i64>>,
+}
+
+impl<'a> Columns<'a> {
+    fn with_capacity(rows: usize) -> Self {
+        Self {
+            apps: Vec::with_capacity(rows),
+            collections: Vec::with_capacity(rows),
+            ids: Vec::with_capacity(rows),
+            fingerprints: Vec::with_capacity(rows),
+            sealed: Vec::with_capacity(rows),
+            tags: Vec::with_capacity(rows),
+            expires: Vec::with_capacity(rows),
+            created: Vec::with_capacity(rows),
+            archived: Vec::with_capacity(rows),
+        }
+    }
+
+    /// Converts rows in the given order. The caller must have checked the numbers of the maps.
+    pub(super) fn of(
+        rows: impl IntoIterator<Item = (MapId, &'a Row), IntoIter: ExactSizeIterator>,
+    ) -> Result<Self, StoreError> {
+        let rows = rows.into_iter();
+        let mut columns = Self::with_capacity(rows.len());
+        for (map, row) in rows {
+            let (app, collection) = numbers(map)?;
+            columns.apps.push(app);
+            columns.collections.push(collection);
+            columns.ids.push(&row.id.0);
+            columns.fingerprints.push(row.fingerprint.as_ref().map(|print| print.0.as_slice()));
+            columns.sealed.push(&row.sealed);
+            columns.tags.push(array_literal(&row.tags));
+            columns.expires.push(row.expires.map(seconds));
+            columns.created.push(seconds(row.created));
+            columns.archived.push(row.archived.map(seconds));
+        }
+        Ok(columns)
+    }
+
+    pub(super) fn params(&self) -> [&(dyn tokio_postgres::types::ToSql + Sync); 9] {
+        [
+            &self.apps,
+            &self.collections,
+            &self.ids,
+            &self.fingerprints,
+            &self.sealed,
+            &self.tags,
+            &self.expires,
+            &self.created,
+            &self.archived,
+        ]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
+    }
+}
+
+/// Formats tags as a PostgreSQL array literal, because `unnest` cannot take arrays of arrays.
+fn array_literal(tags: &[String]) -> Option<String> {
+    if tags.is_empty() {
+        return None;
+    }
+    let mut text = String::from("{");
+    for tag in tags {
+        text.push_str(if text.len() == 1 { "\"" } else { ",\"" });
+        for symbol in tag.chars() {
+            if matches!(symbol, '"' | '\\') {
+                text.push('\\');
+            }
+            text.push(symbol);
+        }
+        text.push('"');
+    }
+    text.push('}');
+    Some(text)
+}
+
+/// Reads the row whose [`columns`] start at index `at`.
+pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, SqlFault> {
+    Ok(Row {
+        id: TokenId(key(row, at)?),
+        fingerprint: column::<Option<&[u8]>>(row, at + 1)?.map(to_key).transpose()?.map(Fingerprint),
+        sealed: Bytes::copy_from_slice(column(row, at + 2)?),
+        tags: column::<Option<Vec<String>>>(row, at + 3)?.unwrap_or_default(),
+        expires: column::<Option<i64>>(row, at + 4)?.map(to_time).transpose()?,
+        created: to_time(column(row, at + 5)?)?,
+        archived: column::<Option<i64>>(row, at + 6)?.map(to_time).transpose()?,
+    })
+}
+
+/// Reads the map whose app is at index `at`, followed by its collection.
+pub(super) fn map(row: &tokio_postgres::Row, at: usize) -> Result<MapId, SqlFault> {
+    let number = |at| u32::try_from(column::<i32>(row, at)?).map_err(|_| unfit());
+    Ok(MapId { app: number(at)?, collection: number(at + 1)? })
+}
+
+pub(super) fn key(row: &tokio_postgres::Row, at: usize) -> Result<[u8; 16], SqlFault> {
+    to_key(column(row, at)?)
+}
+
+/// Reads a value of a result.
+pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a tokio_postgres::Row,
+    at: usize,
+) -> Result<T, SqlFault> {
+    row.try_get(at).map_err(|_| unfit())
+}
+
+fn to_key(bytes: &[u8]) -> Result<[u8; 16], SqlFault> {
+    bytes.try_into().map_err(|_| unfit())
+}
+
+fn to_time(seconds: i64) -> Result<u64, SqlFault> {
+    seconds.try_into().map_err(|_| unfit())
+}
+
+fn unfit() -> SqlFault {
+    SqlFault::Refused("a row is not as this program writes rows".into())
+}
+
+/// Concatenates parameter lists.
+pub(super) fn joined<'a>(parts: &[Params<'a>]) -> Vec<&'a (dyn tokio_postgres::types::ToSql + Sync)> {
+    parts.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::array_literal;
+
+    #[test]
+    fn tags_are_written_as_an_array() {
+        for (tags, expected) in [
+            (&[][..], None),
+            (&[""], Some(r#"{""}"#)),
+            (&["a", "b,c"], Some(r#"{"a","b,c"}"#)),
+            (&["NULL", "{}", r#"say "\""#, "ü \n"], Some("{\"NULL\",\"{}\",\"say \\\"\\\\\\\"\",\"ü \n\"}")),
+        ] {
+            let tags: Vec<String> = tags.iter().map(ToString::to_string).collect();
+            assert_eq!(array_literal(&tags).as_deref(), expected, "{tags:?}");
+        }
+    }
+}

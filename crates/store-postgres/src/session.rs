@@ -1,0 +1,245 @@
+//! A database connection: opened to the first address that accepts writes, configured, and with its prepared
+//! statements.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Connection, Error, Row, Socket, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::options::{ConnectTarget, Settings, unreadable};
+use super::sqlstate::{SqlFault, describe};
+use super::tls;
+use sealwire_store::StoreError;
+
+/// The half of a connection that a task must poll.
+pub(super) type Link = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+/// Parameters of a statement.
+pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Forces index plans, whatever the statistics are. A plan that was cached for an empty table would be disastrous for a
+/// table with millions of rows. JIT is off because the resulting cost estimates would trigger compilation.
+const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+    SET plan_cache_mode = force_generic_plan";
+
+/// Acknowledged changes must be committed durably, whatever the server's default is or becomes. A stronger setting
+/// stays.
+const DURABLE: &str = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
+    WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
+
+/// Reason for a failed connection attempt.
+#[derive(Debug)]
+pub(super) struct NoSession {
+    pub(super) error: StoreError,
+    /// True if retrying is useless until an operator fixes the cause.
+    pub(super) lasting: bool,
+}
+
+/// A connection in use. Statements can overlap; their responses come in the order of sending.
+pub(super) struct Session {
+    client: Client,
+    prepared: Mutex<HashMap<usize, Statement>>,
+    gives_up: Notify,
+    condemned: AtomicBool,
+}
+
+impl Session {
+    /// Connects to the first target from index `from` that accepts writes, and stores its index in `from`. Takes at
+    /// most the timeout of the options. Cancel-safe.
+    pub(super) async fn open(settings: &Arc<Settings>, from: &mut usize) -> Result<(Self, Link), NoSession> {
+        let files = Arc::clone(settings);
+        let files = tokio::task::spawn_blocking(move || Ok((tls::connector(&files.options)?, password(&files)?)));
+        let files = files.await.unwrap_or_else(|panicked| Err(StoreError::Unavailable(panicked.to_string())));
+        let (connector, password) = files.map_err(|error| NoSession { error, lasting: true })?;
+        let count = settings.targets.len();
+        let patience = settings.options.timeout / count as u32;
+        let (mut faults, mut lasting) = (Vec::new(), true);
+        for at in (0..count).map(|step| (*from + step) % count) {
+            let target = &settings.targets[at];
+            let config = config(settings, target, password.as_deref());
+            match timeout(patience, connected(&config, connector.clone(), settings.options.timeout)).await {
+                Ok(Ok((client, link))) => {
+                    *from = at;
+                    let session = Self {
+                        client,
+                        prepared: Mutex::default(),
+                        gives_up: Notify::new(),
+                        condemned: AtomicBool::new(false),
+                    };
+                    return Ok((session, link));
+                }
+                Ok(Err(error)) => {
+                    let (advice, must_mend) = advice(&error, settings, target);
+                    faults.push(format!("{target}: {advice}"));
+                    lasting &= must_mend;
+                }
+                Err(_) => {
+                    faults.push(format!("{target}: no answer in {} ms", patience.as_millis()));
+                    lasting = false;
+                }
+            }
+        }
+        Err(NoSession { error: StoreError::Unavailable(faults.join("; ")), lasting })
+    }
+
+    /// Returns the underlying client, for one-time operations.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Gives up the connection: it is replaced, and pending statements fail.
+    pub(super) fn condemn(&self) {
+        self.condemned.store(true, Ordering::Release);
+        self.gives_up.notify_one();
+    }
+
+    /// Returns true if the connection was given up. It may be inside a transaction, and nothing more may be sent on it.
+    pub(super) fn is_condemned(&self) -> bool {
+        self.condemned.load(Ordering::Acquire)
+    }
+
+    /// Returns when the connection is given up.
+    pub(super) async fn condemned(&self) {
+        self.gives_up.notified().await;
+    }
+
+    /// Clears the prepared statements, because they no longer fit the schema.
+    pub(super) fn forget(&self) {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    async fn prepared(&self, sql: &'static str) -> Result<Statement, Error> {
+        // Statement texts are statics, so that their address identifies them.
+        let key = sql.as_ptr().addr();
+        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(sql).await?;
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(key, statement.clone());
+        Ok(statement)
+    }
+
+    pub(super) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, SqlFault> {
+        let statement = self.prepared(sql).await?;
+        Ok(self.client.query(&statement, params).await?)
+    }
+
+    /// Executes a statement and returns the number of affected rows.
+    pub(super) async fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, SqlFault> {
+        let statement = self.prepared(sql).await?;
+        Ok(self.client.execute(&statement, params).await?)
+    }
+
+    /// Executes statements without parameters and results, without preparing them.
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), SqlFault> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+}
+
+fn password(settings: &Settings) -> Result<Option<String>, StoreError> {
+    let Some(path) = &settings.options.password_file else { return Ok(settings.options.password.clone()) };
+    let text = std::fs::read_to_string(path).map_err(|source| unreadable("postgres.password_file", path, &source))?;
+    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -> Config {
+    let mut config = Config::new();
+    config.user(&settings.user).dbname(&settings.database).application_name("sealwire").port(target.port);
+    match &target.host {
+        Host::Tcp(name) => config.host(name),
+        Host::Unix(folder) => config.host_path(folder),
+    };
+    config.ssl_mode(if target.tls { SslMode::Require } else { SslMode::Disable });
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    // Detects a peer that is gone silently. Request deadlines are shorter than the system's TCP timeouts.
+    config.tcp_user_timeout(settings.options.timeout * 2).keepalives_idle(Duration::from_secs(15));
+    config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
+    if let Some(password) = password {
+        config.password(password);
+    }
+    config
+}
+
+/// Connects and configures the session.
+async fn connected(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> Result<(Client, Link), Error> {
+    let (client, mut link) = config.connect(tls).await?;
+    let set_up = async {
+        let ms = limit.as_millis();
+        client
+            .batch_execute(&format!(
+                "SET search_path = pg_catalog, pg_temp; SET statement_timeout = {ms}; SET idle_in_transaction_session_timeout = {ms}; \
+                 SET default_transaction_isolation = 'read committed'; {DURABLE}"
+            ))
+            .await?;
+        match client.batch_execute(PLANNER).await {
+            // Compatible databases have other planners, so errors of these settings are ignored.
+            Err(error) if error.code().is_none() => Err(error),
+            _ => Ok(()),
+        }
+    };
+    tokio::select! {
+        biased;
+        outcome = set_up => outcome?,
+        ended = &mut link => ended?,
+    }
+    Ok((client, link))
+}
+
+/// Returns advice about a failed connection attempt, and true if an operator must act.
+fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String, bool) {
+    let what = describe(error);
+    let user = &settings.user;
+    let text = match error.code().map(|code| code.code()) {
+        Some("28P01") => {
+            format!(
+                "{what}: check user {user} in postgres.url, and postgres.password_file or SEALWIRE_POSTGRES_PASSWORD"
+            )
+        }
+        Some("28000") => {
+            format!("{what}: let user {user} in by a line of pg_hba.conf, or check postgres.client_certificate")
+        }
+        Some("3D000") => format!("{what}: create it, or check postgres.url"),
+        Some(_) => return (what, false),
+        None if what.contains("password missing") => {
+            format!("the server asks for the password of user {user}: set postgres.password_file")
+        }
+        None if what.contains("does not support TLS") => {
+            format!("{what}: turn ssl on there; postgres.tls = \"off\" is for sockets and loopback addresses only")
+        }
+        None => match certificate_fault(error) {
+            // The certificate was signed by another authority of the same name, or by an unknown one.
+            Some(rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature) => {
+                format!("{what}: postgres.ca is not the authority that issued the server's certificate")
+            }
+            Some(
+                rustls::CertificateError::NotValidForName | rustls::CertificateError::NotValidForNameContext { .. },
+            ) => {
+                format!("{what}: name the host in postgres.url as the server's certificate does, not {target}")
+            }
+            Some(_) => format!("{what}: the server's certificate must be mended"),
+            None => return (what, false),
+        },
+    };
+    (text, true)
+}
+
+fn certificate_fault(error: &Error) -> Option<&rustls::CertificateError> {
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let inner = cause.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
+        let tls = inner.and_then(|inner| inner.downcast_ref()).or_else(|| cause.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::InvalidCertificate(fault)) = tls {
+            return Some(fault);
+        }
+        source = cause.source();
+    }
+    None
+}

@@ -1,0 +1,430 @@
+//! Token maps in PostgreSQL: lookups, and operations on existing rows.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio_postgres::types::ToSql;
+
+use super::rows::{self, Keys, column, columns, joined, seconds};
+use super::sqlstate::{SqlFault, damaged};
+use super::{PostgresStore, bulk_import, write};
+use sealwire_store::{
+    Filter, Fingerprint, Group, MapId, Page, Row, SCAN_BYTES, StoreError, Sweep, TokenId, TokenStore, Written,
+    check_time,
+};
+
+/// Maximum keys of one lookup statement.
+const KEYS_MAX: usize = 1_000;
+/// Rows that a page of a list looks at, unless the page limit is larger.
+const LOOK_MAX: usize = 10_000;
+
+macro_rules! live {
+    ($now:literal) => {
+        concat!("t.archived IS NULL AND (t.expires IS NULL OR t.expires > ", $now, ")")
+    };
+}
+
+static GET: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND t.id = $3 AND ",
+    live!("$4")
+);
+
+static GET_MANY: &str = concat!(
+    "SELECT i.n, ",
+    columns!(),
+    " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, id, n)
+    JOIN sealwire.tokens t ON t.app = i.app AND t.collection = i.collection AND t.id = i.id WHERE ",
+    live!("$4")
+);
+
+static FIND: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM sealwire.tokens t
+    WHERE t.app = $1 AND t.collection = $2 AND t.fingerprint = $3 AND t.fingerprint IS NOT NULL AND ",
+    live!("$4")
+);
+
+static FIND_MANY: &str = concat!(
+    "SELECT i.n, ",
+    columns!(),
+    " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) WITH ORDINALITY AS i(app, collection, fingerprint, n)
+    JOIN sealwire.tokens t ON t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
+    WHERE t.fingerprint IS NOT NULL AND ",
+    live!("$4")
+);
+
+static DELETE: &str = "DELETE FROM sealwire.tokens t
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = ANY($3::bytea[]) RETURNING t.id";
+
+static EXPIRE: &str = concat!(
+    "UPDATE sealwire.tokens t SET expires = $5
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = ANY($3::bytea[]) AND ",
+    live!("$4"),
+    " RETURNING t.id"
+);
+
+/// `$3`: the id that the rows follow; empty to start from the first row. `$4`: maximum number of rows to look at. Every
+/// result line ends with the number of rows looked at and the last id.
+static LIST: &str = concat!(
+    "WITH looked AS MATERIALIZED (
+        SELECT ",
+    columns!(),
+    " FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND t.id > $3 ORDER BY t.id LIMIT $4
+    ), found AS (
+        SELECT ",
+    columns!(),
+    " FROM looked t WHERE (t.archived IS NOT NULL) = $5 AND ($6::text IS NULL OR $6 = ANY(t.tags))
+            AND ($7::int8 IS NULL OR t.expires < $7) ORDER BY t.id LIMIT $8
+    ), edge AS (SELECT count(*) AS count, (SELECT id FROM looked ORDER BY id DESC LIMIT 1) AS last FROM looked)
+    SELECT e.count, e.last, f.* FROM edge e LEFT JOIN found f ON true ORDER BY f.id"
+);
+
+/// Selects at most `$4` rows for a job, applies the change, and returns the job's counts.
+macro_rules! job {
+    ($change:literal) => {
+        job!("t.id > $3 ORDER BY t.id", $change)
+    };
+    ($which:expr, $change:expr) => {
+        concat!(
+            "WITH looked AS MATERIALIZED (
+                SELECT t.id FROM sealwire.tokens t WHERE t.app = $1 AND t.collection = $2 AND ",
+            $which,
+            " LIMIT $4
+            ), done AS (",
+            $change,
+            ") SELECT count(*), (SELECT id FROM looked ORDER BY id DESC LIMIT 1), (SELECT count(*) FROM done) FROM looked"
+        )
+    };
+}
+
+static ARCHIVE: &str = job!(
+    "UPDATE sealwire.tokens t SET archived = $6, fingerprint = NULL FROM looked l
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived IS NULL AND t.expires < $5
+        AND t.expires <= $6 RETURNING 1"
+);
+
+static COUNT_EXPIRED: &str = job!(
+    "SELECT 1 FROM sealwire.tokens t JOIN looked l ON t.id = l.id
+    WHERE t.app = $1 AND t.collection = $2 AND t.archived IS NULL AND t.expires < $5 AND t.expires <= $6"
+);
+
+static PRUNE: &str = job!(
+    "DELETE FROM sealwire.tokens t USING looked l
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived < $5 RETURNING 1"
+);
+
+static COUNT_ARCHIVED: &str = job!(
+    "SELECT 1 FROM sealwire.tokens t JOIN looked l ON t.id = l.id
+    WHERE t.app = $1 AND t.collection = $2 AND t.archived < $5"
+);
+
+/// Seconds by which the engine's clock, in `$6`, is ahead of the server's clock. A clock that is ahead must not sweep
+/// rows early.
+macro_rules! ahead {
+    () => {
+        "greatest($6 - floor(extract(epoch FROM now()))::int8, 0)"
+    };
+}
+
+/// Finds due rows by the index `tokens_expires`. `$3` is not needed but must be bound.
+static SWEEP_EXPIRED: &str = job!(
+    concat!(
+        "$3::bytea IS NOT NULL AND t.archived IS NULL AND t.expires < $5 - ",
+        ahead!(),
+        " AND t.expires <= $6 - ",
+        ahead!(),
+        " ORDER BY t.expires"
+    ),
+    concat!(
+        "UPDATE sealwire.tokens t SET fingerprint = NULL, archived = $6 - ",
+        ahead!(),
+        " FROM looked l
+        WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived IS NULL AND t.expires < $5 - ",
+        ahead!(),
+        " AND t.expires <= $6 - ",
+        ahead!(),
+        " RETURNING 1"
+    )
+);
+
+/// Finds due rows by the index `tokens_archived`.
+static SWEEP_ARCHIVED: &str = job!(
+    concat!("$3::bytea IS NOT NULL AND t.archived < $5 - ", ahead!(), " ORDER BY t.archived"),
+    concat!(
+        "DELETE FROM sealwire.tokens t USING looked l
+        WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived < $5 - ",
+        ahead!(),
+        " RETURNING 1"
+    )
+);
+
+static SWEEP_ALL: &str = job!(
+    "DELETE FROM sealwire.tokens t USING looked l
+    WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id RETURNING 1"
+);
+
+static NEXT_MAP: &str = "SELECT t.app, t.collection FROM sealwire.tokens t
+    WHERE (t.app, t.collection) > ($1, $2) ORDER BY t.app, t.collection LIMIT 1";
+
+/// `$5`: maximum value bytes of the preceding rows for a row to be returned.
+static SCAN: &str = concat!(
+    "SELECT t.app, t.collection, ",
+    columns!(),
+    " FROM (
+        SELECT t.*, sum(octet_length(t.sealed)) OVER (ORDER BY t.app, t.collection, t.id) AS bytes FROM (
+            SELECT * FROM sealwire.tokens t WHERE (t.app, t.collection, t.id) > ($1, $2, $3)
+            ORDER BY t.app, t.collection, t.id LIMIT $4
+        ) t
+    ) t WHERE t.bytes - octet_length(t.sealed) < $5 ORDER BY t.app, t.collection, t.id"
+);
+
+/// Builds a page from the result lines of [`LIST`].
+fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
+    let mut page = Page { found: Vec::new(), next: None };
+    for line in lines {
+        page.next = edge(line, 0, look)?;
+        if column::<Option<&[u8]>>(line, 2)?.is_some() {
+            page.found.push(rows::read(line, 2)?);
+        }
+    }
+    // Rows behind the last returned row can have been looked at but not returned.
+    if page.found.len() == limit {
+        page.next = page.found.last().map(|row| row.id);
+    }
+    Ok(page)
+}
+
+/// Returns the id to continue a walk from, if the statement looked at the maximum number of rows.
+fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, SqlFault> {
+    let looked = column::<i64>(row, at)?;
+    let last = column::<Option<&[u8]>>(row, at + 1)?;
+    Ok(if usize::try_from(looked) == Ok(look) { last.and_then(|id| id.try_into().ok()).map(TokenId) } else { None })
+}
+
+/// Returns the id to start after. Every id follows the empty one.
+fn behind(after: &Option<TokenId>) -> &[u8] {
+    after.as_ref().map_or(&[], |id| &id.0)
+}
+
+impl PostgresStore {
+    async fn look_up(
+        &self,
+        now: u64,
+        keys: &[(MapId, &[u8; 16])],
+        (one, many): (&'static str, &'static str),
+    ) -> Result<Vec<Option<Row>>, StoreError> {
+        let mut found = vec![None; keys.len()];
+        let now = seconds(now);
+        for (from, asked) in keys.chunks(KEYS_MAX).enumerate().map(|(at, asked)| (at * KEYS_MAX, asked)) {
+            let mut chunk = Keys::default();
+            asked.iter().try_for_each(|(map, key)| chunk.push(*map, key))?;
+            if asked.len() == 1 {
+                let rows = self.query(self.reader(), true, one, &joined(&[&chunk.single(), &[&now]])).await?;
+                if let Some(row) = rows.first() {
+                    found[from] = Some(rows::read(row, 0).map_err(SqlFault::into_error)?);
+                }
+            } else {
+                let rows = self.query(self.reader(), true, many, &joined(&[&chunk.params(), &[&now]])).await?;
+                for row in &rows {
+                    let n = column::<i64>(row, 0).map_err(SqlFault::into_error)?;
+                    let place = usize::try_from(n).ok().and_then(|n| found.get_mut(from + n - 1));
+                    *place.ok_or_else(|| damaged("a look-up gave what was not asked for"))? =
+                        Some(rows::read(row, 1).map_err(SqlFault::into_error)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns, per requested id, true if the statement returned the id.
+    fn among(rows: &[tokio_postgres::Row], ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+        let found: Result<HashSet<TokenId>, SqlFault> =
+            rows.iter().map(|row| Ok(TokenId(rows::key(row, 0)?))).collect();
+        let found = found.map_err(SqlFault::into_error)?;
+        Ok(ids.iter().map(|id| found.contains(id)).collect())
+    }
+
+    async fn job<const N: usize>(
+        &self,
+        sql: &'static str,
+        map: MapId,
+        after: Option<TokenId>,
+        limit: usize,
+        times: [i64; N],
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = rows::numbers(map)?;
+            let (after, look) = (behind(&after), limit.clamp(1, LOOK_MAX));
+            let count = look as i64;
+            let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &after, &count];
+            params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
+            let rows = store.query_by(deadline, &store.shared.slow, dry_run, sql, &params).await?;
+            let row = rows.first().ok_or_else(|| damaged("a count gave nothing"))?;
+            let read = || Ok(Page { found: column::<i64>(row, 2)?.try_into().unwrap_or(0), next: edge(row, 0, look)? });
+            read().map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    /// Changes rows by their ids, which are in `$1` to `$3`.
+    async fn change_rows<const N: usize>(
+        &self,
+        sql: &'static str,
+        map: MapId,
+        ids: &[TokenId],
+        times: [Option<i64>; N],
+        repeatable: bool,
+    ) -> Result<Vec<bool>, StoreError> {
+        let ids = ids.to_vec();
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = rows::numbers(map)?;
+            let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
+            let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &keys];
+            params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
+            let lane = store.shared.writers.take(deadline).await?;
+            let rows = store.query_by(deadline, &lane, repeatable, sql, &params).await?;
+            Self::among(&rows, &ids)
+        };
+        self.in_turn(&self.shared.changes, work).await
+    }
+}
+
+#[async_trait]
+impl TokenStore for PostgresStore {
+    async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
+        let (shared, count) = (Arc::clone(&self.shared), groups.len());
+        // Runs in its own task, because a write that is cancelled midway costs a connection.
+        let written = tokio::spawn(async move { write::write(&shared, now, &groups).await }).await;
+        let failed = || Err(StoreError::Unavailable("a write failed".into()));
+        written.unwrap_or_else(|_| (0..count).map(|_| failed()).collect())
+    }
+
+    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<Row>>, StoreError> {
+        let keys: Vec<_> = keys.iter().map(|(map, id)| (*map, &id.0)).collect();
+        self.look_up(now, &keys, (GET, GET_MANY)).await
+    }
+
+    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<Row>>, StoreError> {
+        let keys: Vec<_> = keys.iter().map(|(map, print)| (*map, &print.0)).collect();
+        self.look_up(now, &keys, (FIND, FIND_MANY)).await
+    }
+
+    async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
+        self.change_rows(DELETE, map, ids, [], false).await
+    }
+
+    async fn expire(
+        &self,
+        now: u64,
+        map: MapId,
+        ids: &[TokenId],
+        expires: Option<u64>,
+    ) -> Result<Vec<bool>, StoreError> {
+        expires.map_or(Ok(()), check_time)?;
+        // A row that expires at once is not found by a retry, which would report it as missing.
+        let repeatable = expires.is_none_or(|expires| expires > now);
+        self.change_rows(EXPIRE, map, ids, [Some(seconds(now)), expires.map(seconds)], repeatable).await
+    }
+
+    async fn list(
+        &self,
+        map: MapId,
+        filter: &Filter,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<Vec<Row>>, StoreError> {
+        let filter = filter.clone();
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = rows::numbers(map)?;
+            let is_plain = filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
+            let look = if is_plain { limit.clamp(1, LOOK_MAX) } else { LOOK_MAX };
+            let (after, before) = (behind(&after), filter.expired_before.map(seconds));
+            let (looks, limits) = (look as i64, limit.clamp(1, LOOK_MAX) as i64);
+            let params: [&(dyn ToSql + Sync); 8] =
+                [&app, &collection, &after, &looks, &filter.archived, &filter.tag, &before, &limits];
+            let lines = store.query_by(deadline, &store.shared.slow, true, LIST, &params).await?;
+            listed(&lines, look, limit).map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    async fn archive(
+        &self,
+        now: u64,
+        map: MapId,
+        expired_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let sql = if dry_run { COUNT_EXPIRED } else { ARCHIVE };
+        self.job(sql, map, after, limit, [seconds(expired_before), seconds(now)], dry_run).await
+    }
+
+    async fn prune(
+        &self,
+        map: MapId,
+        archived_before: u64,
+        after: Option<TokenId>,
+        limit: usize,
+        dry_run: bool,
+    ) -> Result<Page<u64>, StoreError> {
+        let sql = if dry_run { COUNT_ARCHIVED } else { PRUNE };
+        self.job(sql, map, after, limit, [seconds(archived_before)], dry_run).await
+    }
+
+    async fn sweep(
+        &self,
+        now: u64,
+        map: MapId,
+        sweep: Sweep,
+        after: Option<TokenId>,
+        limit: usize,
+    ) -> Result<Page<u64>, StoreError> {
+        match sweep {
+            Sweep::Archive { expired_before } => {
+                let times = [seconds(expired_before), seconds(now)];
+                self.job(SWEEP_EXPIRED, map, after, limit, times, false).await
+            }
+            Sweep::Prune { archived_before } => {
+                let times = [seconds(archived_before), seconds(now)];
+                self.job(SWEEP_ARCHIVED, map, after, limit, times, false).await
+            }
+            Sweep::Erase => self.job(SWEEP_ALL, map, after, limit, [], false).await,
+        }
+    }
+
+    async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = after.map_or(Ok((-1, -1)), rows::numbers)?;
+            let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
+            let found = store.query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params).await?;
+            found.first().map(|row| rows::map(row, 0)).transpose().map_err(SqlFault::into_error)
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+        let work = move |store: Self, deadline| async move {
+            let (app, collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
+            let id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
+            let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
+            let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
+            let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+            let read = |row| -> Result<(MapId, Row), SqlFault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
+            found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+        };
+        self.in_turn(&self.shared.walks, work).await
+    }
+
+    async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
+        let (shared, rows) = (Arc::clone(&self.shared), rows.to_vec());
+        let put = tokio::spawn(async move { bulk_import::put(&shared, &rows).await }).await;
+        put.unwrap_or_else(|_| Err(StoreError::Unavailable("a write failed".into())))
+    }
+}

@@ -1,0 +1,408 @@
+//! Writes of groups: one statement for many groups in the normal case, and a transaction if there are conflicts.
+//!
+//! The statement looks up fingerprints, inserts the rows without a holder, and commits, in one round trip. While all
+//! fingerprints are new, it inserts without the lookup ([`News`]). The statement writes everything or nothing: a taken
+//! id makes it fail, and an expired holder keeps it from inserting at all.
+//!
+//! In both cases a transaction follows, which reads the existing rows, lets [`plan`] decide, and writes the result.
+//! Each group is in one statement or transaction, so a process that dies midway has written whole groups only.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tokio::time::Instant;
+
+use super::Shared;
+use super::bulk_import::{INSERT, insert};
+use super::conflict_plan::{There, plan};
+use super::rows::{self, Columns, Keys, columns, joined, seconds};
+use super::session::Session;
+use super::sqlstate::SqlFault;
+use super::transaction_guard::TransactionGuard;
+use super::worker::{Lane, Query};
+use sealwire_store::{Fingerprint, Group, MapId, Row, StoreError, TokenId, Written};
+
+/// Maximum rows of one statement, unless a single group has more. Groups are never split.
+const ROWS_MAX: usize = 512;
+
+/// `$10`: now. Returns holders by the position of their row. Every result line includes the number of written rows.
+static MERGE: &str = concat!(
+    "WITH input AS MATERIALIZED (
+        SELECT * FROM unnest($1::int4[], $2::int4[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::int8[],
+            $8::int8[], $9::int8[]) WITH ORDINALITY
+            AS i(app, collection, id, fingerprint, sealed, tags, expires, created, archived, n)
+    ), held AS MATERIALIZED (
+        SELECT i.n, ",
+    columns!(),
+    " FROM input i JOIN sealwire.tokens t
+            ON t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
+        WHERE t.fingerprint IS NOT NULL
+    ), written AS (
+        INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, tags, expires, created)
+        SELECT i.app, i.collection, i.id, i.fingerprint, i.sealed, i.tags::text[], i.expires, i.created FROM input i
+        WHERE i.n NOT IN (SELECT n FROM held) AND NOT EXISTS (SELECT 1 FROM held WHERE expires <= $10)
+        ORDER BY i.n
+        ON CONFLICT (app, collection, fingerprint) WHERE fingerprint IS NOT NULL DO NOTHING
+        RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM written), h.* FROM (SELECT 1) AS one LEFT JOIN held h ON true"
+);
+
+/// Like [`INSERT`], but skips rows that were written concurrently. Skipped rows are missing from its count.
+static INSERT_FREE: &str = concat!(insert!(), " ON CONFLICT DO NOTHING");
+
+static HOLDERS: &str = concat!(
+    "SELECT t.app, t.collection, ",
+    columns!(),
+    " FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, fingerprint) JOIN sealwire.tokens t
+        ON t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
+    WHERE t.fingerprint IS NOT NULL"
+);
+
+static IDS: &str = "SELECT t.app, t.collection, t.id, t.sealed
+    FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, id) JOIN sealwire.tokens t
+        ON t.app = i.app AND t.collection = i.collection AND t.id = i.id";
+
+static ARCHIVE: &str = "UPDATE sealwire.tokens t SET archived = $4, fingerprint = NULL
+    FROM unnest($1::int4[], $2::int4[], $3::bytea[]) AS i(app, collection, fingerprint)
+    WHERE t.app = i.app AND t.collection = i.collection AND t.fingerprint = i.fingerprint
+        AND t.fingerprint IS NOT NULL AND t.expires <= $4";
+
+/// Implements [`sealwire_store::TokenStore::write`]. Cancelling it midway costs a connection.
+pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Result<Written, StoreError>> {
+    let deadline = Instant::now() + shared.timeout;
+    let mut answers: Vec<Option<Result<Written, StoreError>>> =
+        groups.iter().map(|group| check(group).err().map(Err)).collect();
+    let fit: Vec<usize> = (0..groups.len()).filter(|at| answers[*at].is_none()).collect();
+    let mut batches = packed(groups, &fit);
+    batches.reverse();
+    match shared.writers.take(deadline).await {
+        Err(error) => fit.iter().for_each(|at| answers[*at] = Some(Err(error.repeated()))),
+        Ok(lane) => {
+            let mut lost = false;
+            while let Some(mut batch) = batches.pop() {
+                let chosen: Vec<&Group> = batch.iter().map(|at| &groups[*at]).collect();
+                match write_batch(&lane, &shared.news, deadline, now, &chosen, &mut lost).await {
+                    Ok(written) => {
+                        batch.iter().zip(written).for_each(|(at, written)| answers[*at] = Some(Ok(written)));
+                    }
+                    // One group of the batch cannot be written. Halves the batch until that group is alone.
+                    Err(StoreError::Damaged { .. }) if batch.len() > 1 => {
+                        batches.push(batch.split_off(batch.len() / 2));
+                        batches.push(batch);
+                    }
+                    Err(error) => batch.iter().for_each(|at| answers[*at] = Some(Err(error.repeated()))),
+                }
+            }
+        }
+    }
+    let unanswered = || Err(StoreError::Unavailable("not written".into()));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+}
+
+fn check(group: &Group) -> Result<(), StoreError> {
+    rows::numbers(group.map)?;
+    group.rows.iter().try_for_each(Row::check_times)
+}
+
+/// Packs groups, in their order, into batches of at most [`ROWS_MAX`] rows.
+fn packed(groups: &[Group], fit: &[usize]) -> Vec<Vec<usize>> {
+    let (mut batches, mut rows): (Vec<Vec<usize>>, usize) = (Vec::new(), 0);
+    for at in fit {
+        let more = groups[*at].rows.len();
+        match batches.last_mut() {
+            Some(batch) if rows + more <= ROWS_MAX => {
+                batch.push(*at);
+                rows += more;
+            }
+            _ => {
+                batches.push(vec![*at]);
+                rows = more;
+            }
+        }
+    }
+    batches
+}
+
+/// Writes groups by one statement, or by transactions if there are conflicts, with retries. `lost` is true if an
+/// attempt had no response, so that some of the rows may already be there.
+async fn write_batch(
+    lane: &Lane,
+    news: &News,
+    deadline: Instant,
+    now: u64,
+    groups: &[&Group],
+    lost: &mut bool,
+) -> Result<Vec<Written>, StoreError> {
+    let mut call = lane.call_by(deadline, true);
+    call.lost = *lost;
+    let written = attempts(&mut call, news, now, groups).await;
+    *lost = call.lost;
+    written
+}
+
+async fn attempts(call: &mut Query<'_>, news: &News, now: u64, groups: &[&Group]) -> Result<Vec<Written>, StoreError> {
+    let mut partly = false;
+    loop {
+        let session = call.session().await?;
+        let trusting = news.expected();
+        match call.bound(&session, merge(&session, now, groups, call.lost, trusting)).await {
+            Ok(Merged::Done(answers)) => {
+                if !trusting {
+                    news.saw(groups, &answers);
+                }
+                return Ok(answers);
+            }
+            Ok(Merged::Hindered { partly: some }) => {
+                partly = some;
+                break;
+            }
+            Err(SqlFault::Unique) if trusting => news.forget(),
+            Err(SqlFault::Unique) => break,
+            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+        }
+    }
+    let mut answers: Vec<Option<Written>> = vec![None; groups.len()];
+    while let Some(left) = left(&answers) {
+        let chosen: Vec<&Group> = left.iter().map(|at| groups[*at]).collect();
+        let written = transact(call, now, &chosen, partly).await?;
+        left.iter().zip(written).for_each(|(at, written)| answers[*at] = written);
+    }
+    Ok(answers.into_iter().flatten().collect())
+}
+
+/// Returns the groups without a result, if any.
+fn left(answers: &[Option<Written>]) -> Option<Vec<usize>> {
+    let left: Vec<usize> = (0..answers.len()).filter(|at| answers[*at].is_none()).collect();
+    (!left.is_empty()).then_some(left)
+}
+
+/// Number of consecutive writes with only new fingerprints after which the next write is expected to have only new
+/// ones.
+const NEW_IN_A_ROW: u32 = 16;
+
+/// Predicts from earlier writes if fingerprints are new.
+///
+/// If so, rows are inserted without a lookup of fingerprint holders, which saves half of the index searches. An
+/// existing fingerprint fails the whole statement, and a write with the lookup follows. At most one statement in
+/// [`NEW_IN_A_ROW`] fails this way, and its rows remain to be vacuumed.
+#[derive(Debug, Default)]
+pub(super) struct News(AtomicU32);
+
+impl News {
+    pub(super) fn expected(&self) -> bool {
+        self.0.load(Relaxed) >= NEW_IN_A_ROW
+    }
+
+    /// Records the result of a write with the lookup. Groups without fingerprints do not count.
+    fn saw(&self, groups: &[&Group], answers: &[Written]) {
+        let known = |answer: &Written| matches!(answer, Written::Done(rows) if rows.iter().any(Option::is_some));
+        if answers.iter().any(known) {
+            self.forget();
+        } else if groups.iter().flat_map(|group| &group.rows).any(|row| row.fingerprint.is_some()) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn forget(&self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+/// Result of the single statement.
+enum Merged {
+    Done(Vec<Written>),
+    /// There was a conflict. Some rows may have been written.
+    Hindered {
+        partly: bool,
+    },
+}
+
+/// The rows of one statement, and the statement row that represents each row of the groups.
+struct WriteInput<'a> {
+    rows: Vec<(MapId, &'a Row)>,
+    /// Per group and row: the position in `rows`, and true if the row itself is there.
+    places: Vec<Vec<(usize, bool)>>,
+}
+
+impl<'a> WriteInput<'a> {
+    /// Collects the rows with each fingerprint once. Returns `None` if groups share an id, or share the fingerprint of
+    /// a row that is already expired.
+    fn of(now: u64, groups: &[&'a Group]) -> Option<Self> {
+        let rows = groups.iter().map(|group| group.rows.len()).sum();
+        let mut input = Self { rows: Vec::with_capacity(rows), places: Vec::with_capacity(groups.len()) };
+        let mut prints: HashMap<(MapId, Fingerprint), usize> = HashMap::with_capacity(rows);
+        let mut ids: HashSet<(MapId, TokenId)> = HashSet::with_capacity(rows);
+        for group in groups {
+            let mut places = Vec::with_capacity(group.rows.len());
+            for row in &group.rows {
+                let print = row.fingerprint.map(|print| (group.map, print));
+                if let Some(first) = print.and_then(|print| prints.get(&print)) {
+                    if !input.rows[*first].1.is_live(now) {
+                        return None;
+                    }
+                    places.push((*first, false));
+                    continue;
+                }
+                if !ids.insert((group.map, row.id)) {
+                    return None;
+                }
+                places.push((input.rows.len(), true));
+                prints.extend(print.map(|print| (print, input.rows.len())));
+                input.rows.push((group.map, row));
+            }
+            input.places.push(places);
+        }
+        Some(input.sorted())
+    }
+
+    /// Sorts by map and fingerprint, so that concurrent writers of the same fingerprints wait for each other and do not
+    /// deadlock.
+    fn sorted(mut self) -> Self {
+        let key = |(map, row): &(MapId, &Row)| (*map, row.fingerprint.is_none(), row.fingerprint, row.id);
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        order.sort_unstable_by_key(|at| key(&self.rows[*at]));
+        let mut place = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(to, from)| place[*from] = to);
+        self.rows = order.iter().map(|at| self.rows[*at]).collect();
+        self.places.iter_mut().flatten().for_each(|(at, _)| *at = place[*at]);
+        self
+    }
+
+    /// Returns the result of each group. `held` has the existing holders by row position. `again` is defined as in
+    /// [`plan`].
+    fn answers(&self, held: &HashMap<usize, Row>, again: bool) -> Vec<Written> {
+        let known = |(at, itself): &(usize, bool)| match held.get(at) {
+            Some(holder) if again && *itself && holder.id == self.rows[*at].1.id => None,
+            Some(holder) => Some(holder.clone()),
+            None if *itself => None,
+            None => Some(self.rows[*at].1.clone()),
+        };
+        self.places.iter().map(|places| Written::Done(places.iter().map(known).collect())).collect()
+    }
+}
+
+/// Writes groups in one statement and one round trip, if there is no conflict. `trusting` skips the lookup of
+/// fingerprint holders.
+async fn merge(
+    session: &Session,
+    now: u64,
+    groups: &[&Group],
+    again: bool,
+    trusting: bool,
+) -> Result<Merged, SqlFault> {
+    let Some(input) = WriteInput::of(now, groups) else { return Ok(Merged::Hindered { partly: false }) };
+    if input.rows.is_empty() {
+        return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
+    }
+    let columns = Columns::of(input.rows.iter().copied()).map_err(refused)?;
+    if trusting || input.rows.iter().all(|(_, row)| row.fingerprint.is_none()) {
+        session.execute(INSERT, &columns.params()).await?;
+        return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
+    }
+    let at = seconds(now);
+    let found = session.query(MERGE, &joined(&[&columns.params(), &[&at]])).await?;
+    let mut held = HashMap::new();
+    let mut written = 0;
+    for row in &found {
+        written = usize::try_from(rows::column::<i64>(row, 0)?).unwrap_or(0);
+        if let Some(n) = rows::column::<Option<i64>>(row, 1)? {
+            held.insert(usize::try_from(n).unwrap_or(0).saturating_sub(1), rows::read(row, 2)?);
+        }
+    }
+    if held.values().all(|row| row.is_live(now)) && held.len() + written == columns.len() {
+        return Ok(Merged::Done(input.answers(&held, again)));
+    }
+    Ok(Merged::Hindered { partly: written > 0 })
+}
+
+/// Writes groups in a transaction. Returns no result for groups that must be written after the others.
+async fn transact(
+    call: &mut Query<'_>,
+    now: u64,
+    groups: &[&Group],
+    partly: bool,
+) -> Result<Vec<Option<Written>>, StoreError> {
+    loop {
+        let session = call.session().await?;
+        let open = TransactionGuard::new(&session);
+        let outcome = call.bound(&session, transaction(&session, now, groups, partly || call.lost)).await;
+        open.end(call, &outcome).await;
+        match outcome {
+            Ok(answers) => return Ok(answers),
+            Err(fault) => {
+                call.again(session, fault).await.map_err(SqlFault::into_error)?;
+            }
+        }
+    }
+}
+
+async fn transaction(
+    session: &Session,
+    now: u64,
+    groups: &[&Group],
+    again: bool,
+) -> Result<Vec<Option<Written>>, SqlFault> {
+    let (mut prints, mut ids) = (Keys::default(), Keys::default());
+    for group in groups {
+        for row in &group.rows {
+            let pushed = row.fingerprint.as_ref().map_or(Ok(()), |print| prints.push(group.map, &print.0));
+            pushed.and_then(|()| ids.push(group.map, &row.id.0)).map_err(refused)?;
+        }
+    }
+    let (holder_params, id_params) = (prints.params(), ids.params());
+    let ((), holders, taken) = tokio::try_join!(
+        session.batch("BEGIN"),
+        session.query(HOLDERS, &holder_params),
+        session.query(IDS, &id_params)
+    )?;
+    let there = there(&holders, &taken)?;
+    let plan = plan(now, groups, there, again);
+    archive(session, now, &plan.archive).await?;
+    if !plan.insert.is_empty() {
+        let columns = Columns::of(plan.insert).map_err(refused)?;
+        if session.execute(INSERT_FREE, &columns.params()).await? != columns.len() as u64 {
+            return Err(overtaken());
+        }
+    }
+    session.batch("COMMIT").await?;
+    Ok(plan.answers)
+}
+
+/// Combines the results of two lookups.
+fn there(holders: &[tokio_postgres::Row], taken: &[tokio_postgres::Row]) -> Result<There, SqlFault> {
+    let mut there = There::default();
+    for row in holders {
+        let (map, holder) = (rows::map(row, 0)?, rows::read(row, 2)?);
+        if let Some(print) = holder.fingerprint {
+            there.holders.insert((map, print), holder);
+        }
+    }
+    for row in taken {
+        let sealed = bytes::Bytes::copy_from_slice(rows::column(row, 3)?);
+        there.ids.insert((rows::map(row, 0)?, TokenId(rows::key(row, 2)?)), sealed);
+    }
+    Ok(there)
+}
+
+/// Archives expired holders of the fingerprints.
+async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -> Result<(), SqlFault> {
+    if prints.is_empty() {
+        return Ok(());
+    }
+    let mut keys = Keys::default();
+    prints.iter().try_for_each(|(map, print)| keys.push(*map, &print.0)).map_err(refused)?;
+    let at = seconds(now);
+    let archived = session.execute(ARCHIVE, &joined(&[&keys.params(), &[&at]])).await?;
+    if archived == keys.len() as u64 { Ok(()) } else { Err(overtaken()) }
+}
+
+/// Concurrent writers changed the rows after the lookup.
+fn overtaken() -> SqlFault {
+    SqlFault::Clash("other writers were faster".into())
+}
+
+fn refused(error: StoreError) -> SqlFault {
+    SqlFault::Refused(error.to_string())
+}

@@ -1,4 +1,0 @@
-//! Entry points for fuzz targets. Not part of the public API.
-
-pub use crate::apps::fuzzing::{load, records};
-pub use crate::file::content::{read as read_state, write as write_state};
